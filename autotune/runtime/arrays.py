@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,7 +84,7 @@ def _no_memory(role: str) -> DispatchError:
         role,
         "claims elements, but has no memory of its own",
         "pass an array whose memory is allocated: instead of a FakeTensor, a tensor on meta, a wrapper, or a "
-        "storage that was freed, a tensor with values",
+        "storage that was freed, a tensor with values; within torch.func call the operator of torch_op()",
     )
 
 
@@ -138,13 +139,26 @@ def count_of_writes(torch: Any) -> Callable[[Any], object] | None:
     return getattr(getattr(autograd, "graph", None), "increment_version", None)
 
 
+_NO_FORWARD_MODE = SimpleNamespace(_current_level=-1)
+
+
+def forward_mode_of(torch: Any) -> Any:
+    """torch's module for forward-mode derivatives: tensors may have tangents while its `_current_level` is
+    not negative."""
+    found = getattr(getattr(torch, "autograd", None), "forward_ad", None)
+    return found if hasattr(found, "_current_level") else _NO_FORWARD_MODE
+
+
 class Torch(Library):
+    """Below autograd derivatives are torch's: elsewhere tensors that need them are refused."""
+
     name = "torch"
 
-    def __init__(self) -> None:
+    def __init__(self, is_below_autograd: bool = False) -> None:
         self._torch = torch = sys.modules["torch"]
         self._float32, self._strided = torch.float32, torch.strided
-        self._is_grad_enabled = torch.is_grad_enabled
+        self._is_below_autograd = is_below_autograd
+        self._forward_mode = forward_mode_of(torch)
         self._own_dispatch = getattr(getattr(torch, "Tensor", None), "__torch_dispatch__", None)
         self._count_write = count_of_writes(torch)
         # The raw handle, without a Python object around it, where this torch has it.
@@ -162,12 +176,15 @@ class Torch(Library):
             or not x.is_cuda
             or x.layout is not self._strided
             or (x.dim() < 2 and not is_bias)
-            or (x.requires_grad and self._is_grad_enabled())
+            or self._needs_derivative(x)
             or x.is_neg()
         ):
             raise self._fault(x, role)
-        *extents, rows, cols = (1, x.shape[0]) if is_bias else x.shape
-        *strides, by_row, by_col = (1, x.stride()[0]) if is_bias else x.stride()
+        try:
+            *extents, rows, cols = (1, x.shape[0]) if is_bias else x.shape
+            *strides, by_row, by_col = (1, x.stride()[0]) if is_bias else x.stride()
+        except RuntimeError as error:  # a nested tensor has neither
+            raise self._fault(x, role) from error
         leading = tuple(zip(extents, strides, strict=True)) if extents else ()
         address = self._address(x)
         if address < _LEAST_ADDRESS and 0 not in x.shape:
@@ -186,7 +203,18 @@ class Torch(Library):
         except RuntimeError:  # it has no storage
             return 0
 
+    def _needs_derivative(self, x: Any) -> bool:
+        if self._is_below_autograd:
+            return False
+        return (x.requires_grad and self._torch.is_grad_enabled()) or self._has_tangent(x)
+
+    def _has_tangent(self, x: Any) -> bool:
+        mode = self._forward_mode
+        return mode._current_level >= 0 and mode.unpack_dual(x).tangent is not None
+
     def _fault(self, x: Any, role: str) -> DispatchError:
+        if getattr(x, "is_nested", False):
+            return _refuse(role, "is a nested tensor", "pass its matrices one by one, or padded as a batch")
         if x.dtype is not self._float32:
             return _refuse(role, f"has dtype {x.dtype}", "convert it with .float()")
         if getattr(x, "is_meta", False):
@@ -199,7 +227,11 @@ class Torch(Library):
             return _too_flat(role, x.dim())
         if x.is_neg():
             return _refuse(role, "is a lazily negated view", "resolve it with .resolve_neg()")
-        return _refuse(role, "requires grad, and sgemm has no gradient", "call it under torch.no_grad()")
+        if self._has_tangent(x):
+            advice = "pass its primal, or call the operator of torch_op()"
+            return _refuse(role, "has a tangent, and sgemm has no derivative", advice)
+        advice = "call it under torch.no_grad(), or call the operator of torch_op()"
+        return _refuse(role, "requires grad, and sgemm has no gradient", advice)
 
     def current_stream(self, x: Any, device: int) -> int:
         return int(self._raw_stream(device))

@@ -14,6 +14,7 @@ Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into expo
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -116,6 +117,7 @@ class Dispatcher:
         self._tensor_calls: SeveralCalls | None = None
         self._below_autograd: SeveralCalls | None = None
         self._met_torch: set[Planner] = set()
+        self._forward_mode: Any = None  # as long as there are no calls of torch's tensors
         self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
 
     def pick(
@@ -340,7 +342,7 @@ class Dispatcher:
         Raises DispatchError before any launch if anything about the call or the table is wrong.
         """
         calls = self._tensor_calls
-        if calls is not None and stream is None:
+        if calls is not None and stream is None and self._forward_mode._current_level < 0:
             if bias is None and activation is None:
                 served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
             else:
@@ -528,10 +530,12 @@ class Dispatcher:
             return self._kinds[0]
 
     def torch_op(self) -> Any:
-        """torch.ops.autotune.sgemm, served by this table: (a, b, alpha=, trans_a=, trans_b=) -> C, with
-        gradients by this table too, which torch.compile takes. One dispatcher of a process has it.
+        """An operator of torch that this dispatcher serves: (a, b, alpha=, trans_a=, trans_b=) -> C, with
+        derivatives by this table too, backward and forward, which torch.compile and the transforms of
+        torch.func take. The first dispatcher of a process has torch.ops.autotune.sgemm, others sgemm_2 and
+        so on, in the order in which they are asked.
 
-        Raises DispatchError where torch is not imported, or another dispatcher has it.
+        Raises DispatchError where torch is not imported.
         """
         from .torch_op import register
 
@@ -541,15 +545,19 @@ class Dispatcher:
         self, a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool, is_below_autograd: bool = False
     ) -> Any | None:
         """A product of torch's tensors; None for a kind of call that is new, not served by the core, or,
-        except below autograd, of a tensor that needs a gradient."""
+        except below autograd, of a tensor that needs a gradient or may have a derivative."""
         calls = self._below_autograd if is_below_autograd else self._tensor_calls
-        return None if calls is None else calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
+        if calls is None or (self._forward_mode._current_level >= 0 and not is_below_autograd):
+            return None
+        return calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
 
     def _meet_torch(self, engine: Planner) -> None:
         """From the first product of torch's tensors on, an engine's core reads these, if it can."""
+        from .arrays import forward_mode_of
         from .several_calls import SeveralCalls
 
         with self._lock:
+            self._forward_mode = forward_mode_of(sys.modules["torch"])
             calls, below = engine.tensor_calls(), engine.tensor_calls(is_below_autograd=True)
             if calls is not None and below is not None and engine not in self._met_torch:
                 self._tensor_calls = self._tensor_calls or SeveralCalls()

@@ -1,11 +1,15 @@
-"""torch.ops.autotune.sgemm: a table's products and batches as an operator of torch, with gradients by it.
+"""torch.ops.autotune.sgemm: a table's products and batches as an operator of torch, with derivatives by it.
 
 torch.compile and torch.export take it as it is: they know its result's shape (a fake kernel) and its
-gradients.
+derivatives, backward and forward.
 
-There are two operators. With `sgemm` torch does nothing for tensors that need no gradient: they go to the
+There are two operators. With `sgemm` torch does nothing for tensors that need no derivative: they go to the
 core at once. All others go to `sgemm_with_gradients`, which traced programs contain: if an operator has
-gradients, torch enters a kernel in Python twice, which takes as long as a product.
+derivatives, torch enters a kernel in Python twice, which takes as long as a product.
+
+Within transforms of torch.func both come to the rules of one torch.autograd.Function before anything else
+sees them. There alone do such rules hold for any nesting of transforms: a kernel behind would be called for a
+single level, with tensors that hide others.
 
 Copied into exported tables.
 """
@@ -13,7 +17,9 @@ Copied into exported tables.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DispatchError
@@ -22,54 +28,59 @@ if TYPE_CHECKING:
     from .dispatcher import Dispatcher
 
 _SCHEMA = "(Tensor a, Tensor b, *, float alpha=1.0, bool trans_a=False, bool trans_b=False) -> Tensor"
-_TRACED = "sgemm_with_gradients"
-_served: list[tuple[Any, Dispatcher]] = []  # torch's library, to be kept, and who serves: at most one
+_KEY = "CUDA"  # of torch's dispatcher
+_DERIVED, _TRANSFORMED = "Autograd", "FuncTorchDynamicLayerFrontMode"  # keys, too: what comes before _KEY
+_LOCK = threading.Lock()
+_served: dict[Dispatcher, tuple[Any, Any]] = {}  # torch's library, to be kept, and the operator
+Sgemm = Callable[..., Any]  # (a, b, *, alpha, trans_a, trans_b) -> C
 
 
 def register(dispatcher: Dispatcher) -> Any:
-    """The operator, alpha op(a) op(b), served by this dispatcher from now on. Raises DispatchError if torch
-    is not imported, or if another dispatcher serves it in this process."""
+    """The operator, alpha op(a) op(b), that this dispatcher serves: the first of a process is named `sgemm`,
+    those of others `sgemm_2` and so on. Raises DispatchError if torch is not imported."""
     torch = sys.modules.get("torch")
     if torch is None:
         raise DispatchError("torch is not imported; import it before its operator is made")
-    if not _served:
-        if hasattr(torch.ops.autotune, "sgemm"):
-            raise DispatchError("another table serves torch.ops.autotune.sgemm in this process; use that one")
-        _served.append((_made(torch, dispatcher), dispatcher))
-    elif _served[0][1] is not dispatcher:
-        raise DispatchError(
-            "another dispatcher serves torch.ops.autotune.sgemm in this process; use that one"
-        )
-    return torch.ops.autotune.sgemm
+    with _LOCK:
+        if dispatcher not in _served:
+            _served[dispatcher] = _made(torch, dispatcher)
+        return _served[dispatcher][1]
 
 
-def _made(torch: Any, dispatcher: Dispatcher) -> Any:
-    library = torch.library.Library("autotune", "FRAGMENT")
-    for name in ("sgemm", _TRACED):
-        library.define(f"{name}{_SCHEMA}")
-    library.impl(_TRACED, _kernel_of(dispatcher), "CUDA")
-    torch.library.register_fake(f"autotune::{_TRACED}", _fake, lib=library)
-    torch.library.register_autograd(f"autotune::{_TRACED}", _backward, setup_context=_keep, lib=library)
-    traced = getattr(torch.ops.autotune, _TRACED)
-    library.impl("sgemm", _composite_of(dispatcher, traced), "CompositeImplicitAutograd")
-    return library
+def _made(torch: Any, dispatcher: Dispatcher) -> tuple[Any, Any]:
+    operators, library = torch.ops.autotune, torch.library.Library("autotune", "FRAGMENT")
+    endings = chain([""], (f"_{number}" for number in count(2)))
+    ending = next(one for one in endings if not hasattr(operators, f"sgemm{one}"))  # of other exports, too
+    name, traced_name = f"sgemm{ending}", f"sgemm_with_gradients{ending}"
+    for one in (name, traced_name):
+        library.define(f"{one}{_SCHEMA}")
+    sgemm, traced = getattr(operators, name), getattr(operators, traced_name)
+    rules = _rules_of(torch, sgemm, traced)
+    library.impl(traced_name, _kernel_of(dispatcher), _KEY)
+    torch.library.register_fake(f"autotune::{traced_name}", _fake, lib=library)
+    library.impl(traced_name, _derived(torch, rules, traced), _DERIVED)
+    library.impl(name, _composite_of(torch, dispatcher, traced), "CompositeImplicitAutograd")
+    for one in (name, traced_name):
+        library.impl(one, _transformed(torch, rules, traced), _TRANSFORMED)
+    return library, sgemm
 
 
-def _composite_of(dispatcher: Dispatcher, traced: Any) -> Callable[..., Any]:
-    """Made of other operators, as torch has it: of one."""
+def _composite_of(torch: Any, dispatcher: Dispatcher, traced: Sgemm) -> Sgemm:
+    """Made of other operators, as torch has it: of one. Modes of torch, as of tracing, see that one."""
+    num_modes = torch._C._len_torch_dispatch_stack
 
     def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
-        found = dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b)
+        found = None if num_modes() else dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b)
         return traced(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b) if found is None else found
 
     return sgemm
 
 
-def _kernel_of(dispatcher: Dispatcher) -> Callable[..., Any]:
+def _kernel_of(dispatcher: Dispatcher) -> Sgemm:
     def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
         found = dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b, is_below_autograd=True)
         if found is None:  # a kind of call that is new
-            a, b = (_with_rows(x).detach() for x in (a, b))  # gradients are the operator's
+            a, b = (_with_rows(x).detach() for x in (a, b))  # derivatives are the operator's
             found = dispatcher.sgemm(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
         return found
 
@@ -83,24 +94,91 @@ def _with_rows(x: Any) -> Any:
 
 
 def _fake(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
-    if a.dim() < 2 or b.dim() < 2:
-        raise DispatchError(
-            f"a has {a.dim()} dimensions and b has {b.dim()}, fewer than 2; reshape them to matrices"
-        )
+    _check_matrices(a.dim(), b.dim())
     stack = sys.modules["torch"].broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return a.new_empty((*stack, a.shape[-1 if trans_a else -2], b.shape[-2 if trans_b else -1]))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-    ctx.options = keyword_only_inputs
+def _check_matrices(num_dims_a: int, num_dims_b: int) -> None:
+    if num_dims_a < 2 or num_dims_b < 2:
+        raise DispatchError(
+            f"a has {num_dims_a} dimensions and b has {num_dims_b}, fewer than 2; reshape them to matrices"
+        )
 
 
-def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
+def _derived(torch: Any, rules: Any, traced: Sgemm) -> Sgemm:
+    forward_mode = torch.autograd.forward_ad
+
+    def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
+        is_backward = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+        if is_backward or forward_mode._current_level >= 0:
+            return rules.apply(a, b, alpha, trans_a, trans_b)
+        return rules.forward(a, b, alpha, trans_a, trans_b)
+
+    return sgemm
+
+
+def _transformed(torch: Any, rules: Any, traced: Sgemm) -> Sgemm:
+    functorch = torch._C._functorch
+
+    def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
+        if functorch.peek_interpreter_stack().key() != functorch.TransformType.Functionalize:
+            return rules.apply(a, b, alpha, trans_a, trans_b)
+        level = torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter()
+        a, b = (functorch._unwrap_functional_tensor(x, level.functionalize_add_back_views()) for x in (a, b))
+        with level.lower():  # it changes nothing in place
+            found = traced(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
+        return functorch._wrap_functional_tensor(found, level.level())
+
+    return sgemm
+
+
+def _rules_of(torch: Any, sgemm: Sgemm, traced: Sgemm) -> Any:
+    """The derivatives of C = alpha op(a) op(b), and many products as one batch, by the operator itself."""
+
+    class Rules(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return traced(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            a, b, *ctx.options = inputs
+            ctx.save_for_backward(a, b)
+            ctx.save_for_forward(a, b)
+            ctx.set_materialize_grads(False)  # a product with zeros takes as long as any
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+            return *_gradients(ctx, grad, sgemm), None, None, None
+
+        @staticmethod
+        def jvp(ctx: Any, tangent_a: Any, tangent_b: Any, *_: Any) -> Any:
+            a, b = ctx.saved_tensors
+            pairs = ((tangent_a, b), (a, tangent_b))
+            parts = [_with_options(sgemm, ctx, *pair) for pair in pairs if all(x is not None for x in pair)]
+            return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+        @staticmethod
+        def vmap(_: Any, dims: tuple[Any, ...], a: Any, b: Any, *options: Any) -> tuple[Any, int]:
+            alpha, trans_a, trans_b = options
+            return sgemm(*_stacked(a, b, dims), alpha=alpha, trans_a=trans_a, trans_b=trans_b), 0
+
+    return Rules
+
+
+def _with_options(sgemm: Sgemm, ctx: Any, a: Any, b: Any) -> Any:
+    alpha, trans_a, trans_b = ctx.options
+    return sgemm(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
+
+
+def _gradients(ctx: Any, grad: Any, sgemm: Sgemm) -> tuple[Any, Any]:
+    if grad is None:
+        return None, None
     a, b = ctx.saved_tensors
-    alpha, trans_a, trans_b = (ctx.options[name] for name in ("alpha", "trans_a", "trans_b"))
+    alpha, trans_a, trans_b = ctx.options
     needs_a, needs_b = ctx.needs_input_grad[:2]
-    sgemm = sys.modules["torch"].ops.autotune.sgemm
     of_a = of_b = None
     if needs_a and trans_a:
         of_a = sgemm(b, grad, alpha=alpha, trans_a=trans_b, trans_b=True)
@@ -116,3 +194,16 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
 def _summed(grad: Any, like: Any) -> Any:
     """The sum of the gradients of an operand that all products share."""
     return grad if grad is None or grad.shape == like.shape else grad.sum_to_size(like.shape)
+
+
+def _stacked(a: Any, b: Any, dims: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Operands whose mapped dimension, None for one that all share, is the outermost of a batch."""
+    num_dims = [x.dim() - (at is not None) for x, at in zip((a, b), dims, strict=False)]
+    _check_matrices(*num_dims)
+    found = []
+    for x, at, num_own in zip((a, b), dims, num_dims, strict=False):
+        if at is not None:
+            missing = (None,) * (max(num_dims) - num_own)
+            x = x.movedim(at, 0)[(slice(None), *missing)]
+        found.append(x)
+    return found[0], found[1]

@@ -79,7 +79,7 @@ class TorchRouting:
         self._float32 = torch.float32
         self._library: Any = None
         plain, biased = make_engine(False), make_engine(True)
-        self._plain, self._biased = _Products(torch, plain), _Products(torch, biased)
+        self._plain, self._biased = _Products(plain), _Products(biased)
         self._others: Counter[str] = Counter()
         self._router: Router | None = None
         self.no_router = ""
@@ -252,8 +252,8 @@ class TorchRouting:
 class _Products:
     """Products by one engine; threads may share it. Raises DispatchError where torch is too old."""
 
-    def __init__(self, torch: Any, engine: RoutedKinds) -> None:
-        self._torch, self._engine, self._library = torch, engine, Torch()
+    def __init__(self, engine: RoutedKinds) -> None:
+        self._engine, self._library = engine, Torch(is_below_autograd=True)
         calls = engine.tensor_calls()
         if calls is None:
             raise DispatchError("this torch does not offer its tensors to C; update it to 2.10 or later")
@@ -291,12 +291,11 @@ class _Products:
     def _decide(self, a: Any, b: Any, out: Any, epilogue: Epilogue | None = None) -> Decided | None:
         """The decision on such calls; None if there can be none."""
         try:
-            with self._torch.no_grad():  # gradients are torch's here
-                at_a, device_a, form_a, leading_a = self._library.describe(a, "a")
-                at_b, device_b, form_b, leading_b = self._library.describe(b, "b")
-                at_c, device_c, form_c, leading_c = (
-                    (0, device_a, None, None) if out is None else self._library.describe(out, "out")
-                )
+            at_a, device_a, form_a, leading_a = self._library.describe(a, "a")
+            at_b, device_b, form_b, leading_b = self._library.describe(b, "b")
+            at_c, device_c, form_c, leading_c = (
+                (0, device_a, None, None) if out is None else self._library.describe(out, "out")
+            )
             devices, forms, at = (device_a, device_b, device_c), (form_a, form_b, form_c), (at_a, at_b, at_c)
             if not leading_a:
                 return self._engine.decide(devices, forms, at, epilogue=epilogue)

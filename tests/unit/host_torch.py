@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from table_cases import FakeDriver
-from test_tensor_calls import _DLTensor, _stream
+from test_tensor_calls import STREAM, _DLTensor, _stream
 
-from autotune.runtime import torch_router, torch_routing
+from autotune.runtime import arrays, torch_router, torch_routing
 
 CUDA, POINTERS = 2, 8  # of dlpack.h
 _VIEW, _CURRENT_STREAM = 5, 6  # places in DLPackExchangeAPI
@@ -48,6 +48,8 @@ class HostTorch:
         tensor = self._torch.Tensor
         patch.setattr(tensor, "is_cuda", property(lambda _: True))
         patch.setattr(tensor, "get_device", lambda _: 0)
+        patch.setattr(self._torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM)
+        patch.setattr(arrays.Torch, "empty", lambda _, shape, *__: self._torch.empty(shape))
         get, new = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
         get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -59,7 +61,10 @@ class HostTorch:
 
         @kind
         def view(x: Any, found: Any) -> int:
-            failed = int(of_torch(x, found))
+            try:
+                failed = int(of_torch(x, found))
+            except RuntimeError:  # a tensor that hides others, whose fault torch's own function keeps in C
+                return -1
             found[0].device_type, found[0].device_id = CUDA, 0
             return failed
 

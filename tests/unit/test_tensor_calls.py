@@ -349,6 +349,55 @@ def test_what_is_refused_says_why(runtime, driver, what, place):
     assert len(driver.launches) == num_launches
 
 
+class _Hiding(_Tensor):
+    """Hides other tensors, as within a transform of torch.func."""
+
+    def data_ptr(self) -> int:
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+
+class _Nested(_Tensor):
+    is_nested = True
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("NestedTensorImpl doesn't support sizes")
+
+
+@pytest.mark.parametrize("place", ["a", "b", "out"])
+@pytest.mark.parametrize(
+    ("kind", "message"), [(_Hiding, r"no memory of its own.*torch_op"), (_Nested, "a nested tensor; pass")]
+)
+def test_what_hides_other_tensors_is_refused(runtime, driver, kind, message, place):
+    multiply(runtime, A, B)
+    arrays = {"a": A, "b": B, "out": normal(70, 66)}
+    tensors = {name: (kind if name == place else _Tensor)(x) for name, x in arrays.items()}
+    num_launches = len(driver.launches)
+    with pytest.raises(DispatchError, match=f"{place} .*{message}"):
+        runtime.sgemm(**tensors)
+    assert len(driver.launches) == num_launches
+
+
+@pytest.mark.parametrize("place", ["a", "b", "out"])
+def test_what_has_a_tangent_is_refused(table, driver, offered, monkeypatch, tmp_path, place):
+    """By what would plan a call, and by the core, which knows it."""
+    forward_ad = SimpleNamespace(_current_level=-1)
+    forward_ad.unpack_dual = lambda x: SimpleNamespace(tangent=x.changes.get("tangent"))
+    monkeypatch.setattr(TORCH, "autograd", SimpleNamespace(forward_ad=forward_ad), raising=False)
+    offered()
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    for level in (0, -1, 0):
+        forward_ad._current_level = level
+        tensors = {"a": A, "b": B, "out": normal(70, 66)}
+        dual = {name: _Tensor(x, **{"tangent": x} if name == place else {}) for name, x in tensors.items()}
+        if level < 0:
+            runtime.sgemm(**dual)  # left over
+            continue
+        with pytest.raises(DispatchError, match=f"{place} has a tangent.*torch_op"):
+            runtime.sgemm(**dual)
+        multiply(runtime, A, B)
+
+
 def test_faults_of_a_call_are_told_by_the_dispatcher(runtime, driver):
     multiply(runtime, A, B)
     a, b, c = _Tensor(A), _Tensor(B), _Tensor(normal(70, 66))
