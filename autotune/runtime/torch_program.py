@@ -9,18 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import DispatchError
+from .torch_gain import ProgramGain
 from .torch_routing import TorchRouting
 
 _USAGE = (
-    "say which program is to run: python -m TABLE train.py ARGUMENTS, or python -m TABLE -m MODULE ARGUMENTS"
+    "say which program is to run: python -m TABLE train.py ARGUMENTS, or python -m TABLE -m MODULE "
+    "ARGUMENTS; --compare before it measures what it gains"
 )
 
 
 def main(make_routing: Callable[[], TorchRouting], arguments: list[str]) -> int:
     """Run the program that the arguments of this process name, as Python would, and report on stderr how its
-    products were served. Returns 2 if no program is named or torch is missing; else raises what the program
-    ends with."""
+    products were served, and with `--compare` what it gained (torch_gain.py). Returns 2 if no program is
+    named, torch is missing, or nothing can be measured; else raises what the program ends with."""
     program = arguments[1:]
+    is_compared = program[:1] == ["--compare"]
+    program = program[is_compared:]
     is_module = program[:1] == ["-m"]
     program = program[is_module:]
     try:
@@ -28,15 +32,22 @@ def main(make_routing: Callable[[], TorchRouting], arguments: list[str]) -> int:
             raise DispatchError(_USAGE)
         _import_torch()
         routing = make_routing()
+        if is_compared and routing.no_router:
+            raise DispatchError(f"--compare needs the router in C++: {routing.no_router}")
     except DispatchError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     sys.argv = program
+    gain: ProgramGain | None = None
     try:
         with routing:
+            gain = routing.measure_gain() if is_compared else None
             run_program(program[0], is_module)
     finally:
         sys.stderr.write(f"{routing.report()}\n")
+        if gain is not None:
+            per_call_us = routing.saved_us / max(routing.tally().total(), 1)
+            sys.stderr.write(f"{gain.told(per_call_us)}\n")
     return 0
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,42 @@ class _Table(ctypes.Structure):
 class _Router(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_void_p)
-        for name in ("meet", "serve", "release_plan", "current_stream", "plain", "biased", "num_left_alone")
+        for name in (
+            "meet", "serve", "release_plan", "current_stream", "plain", "biased", "num_left_alone", "watch",
+        )
+    )  # fmt: skip
+
+
+_See = ctypes.CFUNCTYPE(None)
+
+
+class Watch(ctypes.Structure):
+    """How calls are watched: `see` is called with each but `num_unseen`, before it is served. `hash` is that
+    of all calls since it was 0. While `is_plain` is set, all calls are left alone, uncounted."""
+
+    _fields_ = (
+        ("see", _See),
+        ("num_unseen", ctypes.c_int64),
+        ("hash", ctypes.c_uint64),
+        ("is_plain", ctypes.c_int64),
     )
+    see: Any
+    num_unseen: int
+    hash: int
+    is_plain: int
+
+    def begin(self, see: Callable[[], None]) -> None:
+        """Show all calls, from now on, also those of other threads. `see` raises nothing."""
+        self._kept = self.see = _See(see)  # it may end while C++ calls it
+
+    def end(self) -> None:
+        """Show none any more."""
+        self.is_plain, self.see = 0, _See()
+
+    def take_hash(self) -> int:
+        """The hash, which begins anew."""
+        found, self.hash = self.hash, 0
+        return found
 
 
 class Tables:
@@ -79,10 +113,11 @@ class Router:
         self._reasons, self._counts = reasons, (ctypes.c_uint64 * len(reasons))()
         core = library()
         calls = core.autotune_meet, core.autotune_serve, core.autotune_release_plan
+        self.watch = Watch()
         self._router = _Router(
             *(ctypes.cast(call, ctypes.c_void_p).value for call in calls),
             current_stream_of(torch.Tensor),
-            *(ctypes.addressof(x) for x in (plain.list, biased.list, self._counts)),
+            *(ctypes.addressof(x) for x in (plain.list, biased.list, self._counts, self.watch)),
         )
         self._key, self._entered = key, None
 
@@ -95,6 +130,7 @@ class Router:
     def leave(self) -> None:
         atexit.unregister(self.leave)
         entered, self._entered = self._entered, None
+        self.watch.end()
         if entered:  # else the interpreter's end was first: a generator is closed behind it
             self._library.autotune_router_leave(entered)
 

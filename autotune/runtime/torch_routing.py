@@ -30,6 +30,7 @@ from .pick import MAX_PLANS
 from .routed_engine import AllKinds, Decided
 from .routed_kinds import RoutedKinds
 from .stacks import stacked
+from .torch_gain import ProgramGain
 from .torch_router import NoRouter, Router
 
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
@@ -227,22 +228,41 @@ class TorchRouting:
             calls[kind.reason] += kind.num_calls
         return calls
 
+    @property
+    def saved_us(self) -> float:
+        """The GPU time that the table predicts all of them to have saved."""
+        found = (self._plain.told(), self._biased.told())
+        return sum(kind.saved_us for kind in _kinds(*found)) + sum(told.saved_us for told in found)
+
+    def measure_gain(self) -> ProgramGain:
+        """Have routing switched off and on while the program runs, to measure what it gains: from now on,
+        until this is left. Raises DispatchError without the router in C++."""
+        if self._router is None:
+            raise DispatchError(
+                "what a program gains is measured with the router in C++, which there is not: "
+                f"{self.no_router}"
+            )
+        return ProgramGain(self._router.watch, self._wait)
+
+    def _wait(self) -> None:
+        if self._torch.cuda.is_current_stream_capturing():
+            raise DispatchError("the program captures a graph")
+        self._torch.cuda.synchronize()
+
     def report(self) -> str:
         """The same as text: hits, misses with reasons, and the GPU time that the table predicts they save."""
-        plain, biased = self._plain.told(), self._biased.told()
-        kinds, misses = _kinds(plain, biased), self.tally()
+        misses = self.tally()
         hits = misses.pop("", 0)
-        saved = sum(kind.saved_us for kind in kinds) + plain.saved_us + biased.saved_us
         lines = [
             f"{hits:,} products served, {misses.total():,} left alone; "
-            f"predicted, not measured: {saved / 1e3:,.1f} ms of the GPU's time saved"
+            f"predicted, not measured: {self.saved_us / 1e3:,.1f} ms of the GPU's time saved"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
         if self.no_router:
             lines.append(f"  by kernels in Python, which take longer on the host: {self.no_router}")
         if why_tf32 := forced_tf32():
             lines.append(f"  {why_tf32}")
-        served = [kind for kind in kinds if not kind.reason]
+        served = [kind for kind in self.kinds() if not kind.reason]
         lines += [f"  {kind}" for kind in served[:_MOST_TOLD]]
         if len(served) > _MOST_TOLD:
             lines.append(f"  and {len(served) - _MOST_TOLD:,} other kinds (`kinds()` has all)")

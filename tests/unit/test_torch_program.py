@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from autotune.runtime.torch_program import main
 class PlayedRouting:
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.no_router, self.saved_us = "", 12.0
 
     def __enter__(self) -> PlayedRouting:
         self.log.append("on")
@@ -26,6 +28,13 @@ class PlayedRouting:
 
     def report(self) -> str:
         return "12 products served"
+
+    def tally(self) -> Counter[str]:
+        return Counter({"": 12, "why": 12})
+
+    def measure_gain(self) -> Any:
+        self.log.append("measured")
+        return SimpleNamespace(told=lambda per_call_us: f"gained, {per_call_us} us predicted")
 
 
 @pytest.fixture
@@ -66,8 +75,21 @@ def test_a_program_is_run_routed(
     sys.modules.pop("beside")
 
 
+def test_what_a_program_gains_is_told_behind_the_report(routing: Any, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import sys, torch\nassert sys.argv[1:] == ['--compare'], torch.routing.log.append('runs')"
+    )
+    assert run(routing, "--compare", str(path), "--compare") == 0
+    assert routing.log == ["on", "measured", "off"]
+    assert capsys.readouterr().err == "12 products served\ngained, 0.5 us predicted\n"
+    routing.no_router = "no compiler is here"
+    assert run(routing, "--compare", str(path)) == 2
+    assert capsys.readouterr().err == "error: --compare needs the router in C++: no compiler is here\n"
+
+
 def test_without_a_program_or_torch_it_says_so(routing: Any, monkeypatch: Any, capsys: Any) -> None:
-    assert run(routing) == run(routing, "-m") == 2
+    assert run(routing) == run(routing, "-m") == run(routing, "--compare") == 2
     assert "say which program" in capsys.readouterr().err
 
     def refuse() -> Any:

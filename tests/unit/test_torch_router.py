@@ -17,7 +17,7 @@ from test_tensor_calls import normal
 from test_torch_routing import LOSES, UNKNOWN, WINS, Tensor, batch, check, operands
 
 from autotune.errors import DispatchError
-from autotune.runtime import torch_router
+from autotune.runtime import torch_gain, torch_router
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.torch_router import NoRouter, Router, Tables
 from autotune.runtime.torch_routing import TorchRouting
@@ -102,6 +102,33 @@ def test_the_bias_of_a_kernel_tells_kinds_apart(torch, added) -> None:
         for _ in range(2):
             assert check(torch, "addmm", normal(66), a, b, beta=0.5)
             assert check(torch, "addmm", normal(66), a, b)
+
+
+def test_what_a_program_gains_is_measured_while_it_runs(torch, routing, monkeypatch) -> None:
+    """The router shows its calls, and leaves alone those of plain stretches, which do not count."""
+    monkeypatch.setattr(torch_gain, "STRETCH_S", 1e-9)
+    monkeypatch.setattr(routing, "_wait", lambda: None)
+    (a, b), (x, y) = (map(Tensor, operands(k)) for k in (WINS, LOSES))
+    with routing:
+        gain = routing.measure_gain()
+        before = torch.own_calls
+        for _ in range(100):
+            for one in (a, b), (a, b), (x, y):
+                torch.call("mm", *one)
+        plain = torch.own_calls - before - 100  # routed, one of three calls is left alone
+    told = gain.told(0.0)
+    assert "measured: " in told and "a step of 3 products" in told and "stretches of 1 steps" in told
+    tally = routing.tally()
+    assert plain > 20 and tally[""] == 200 - plain
+    assert tally.total() == pytest.approx(300 - 1.5 * plain, abs=2)
+    torch.call("mm", a, b)
+    assert gain.told(0.0) == told  # it ended with the context
+
+
+def test_without_the_router_nothing_is_measured(torch, routing) -> None:
+    routing._do_without("no compiler is here")
+    with pytest.raises(DispatchError, match="router in C.*no compiler is here"):
+        routing.measure_gain()
 
 
 def test_other_dtypes_and_tf32_do_not_come_to_python(torch, routing, monkeypatch) -> None:
