@@ -47,7 +47,8 @@ AUTOTUNE_RECORD=FILE records calls. AUTOTUNE_FALLBACK=cublas has cuBLAS serve GP
         ...
     print(routing.report())
 
-`python -m {name} train.py ARGUMENTS` runs a program so, and tells at its end what came of it.
+`python -m {name} train.py ARGUMENTS` runs a program so, and tells at its end what came of it;
+`python -m {name} --compare train.py ARGUMENTS` also measures what it gains.
 A C++ compiler, where there is one, makes a router for that, once; AUTOTUNE_ROUTER=0 does without.
 Needs cuda-bindings (13 or later) and numpy; for DLPack arrays also cuda-core.
 """
@@ -82,7 +83,7 @@ __all__ = [
 '''
 
 _MAIN = '''\
-"""Runs a program of torch with its FP32 products routed to this table: python -m {name} [-m] PROGRAM ..."""
+"""Runs a program of torch with its FP32 products routed here: python -m {name} [--compare] [-m] PROGRAM ..."""
 
 import sys
 

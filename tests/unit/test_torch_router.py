@@ -127,7 +127,7 @@ def test_what_a_program_gains_is_measured_while_it_runs(torch, routing, monkeypa
 
 def test_without_the_router_nothing_is_measured(torch, routing) -> None:
     routing._do_without("no compiler is here")
-    with pytest.raises(DispatchError, match="router in C.*no compiler is here"):
+    with pytest.raises(DispatchError, match=r"router in C.*no compiler is here"):
         routing.measure_gain()
 
 
