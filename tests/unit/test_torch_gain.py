@@ -159,6 +159,6 @@ def test_a_gain_is_told_with_what_was_predicted() -> None:
     cycle.plain_s, cycle.routed_s = [0.002] * 8, [0.001] * 8
     assert cycle.told(50.0) == (
         "measured: 2.000 times as fast routed as plain, 95 % interval 2.000 to 2.000, in 8 pairs of "
-        "stretches of 5 steps\n  a step of 2 products takes 2.000 ms plain, and routed 1.000 ms less (1.000 to 1.000); "
-        "predicted: 0.100 ms of the GPU's time less"
+        "stretches of 5 steps\n  a step of 2 products takes 2.000 ms plain, and routed 1.000 ms less (1.000 "
+        "to 1.000); predicted: 0.100 ms of the GPU's time less"
     )
