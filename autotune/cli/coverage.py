@@ -1,4 +1,4 @@
-"""`autotune coverage`: what a table does for the calls of a program, by number and by the time they take."""
+"""`autotune coverage`: what a table does for the calls of a program, by number and by time, beside cuBLAS."""
 
 from __future__ import annotations
 
@@ -24,22 +24,28 @@ _US = 1e-6
 _MEANING = (
     "tuned: by a kernel that was timed on the shape; modelled: by the one that is expected to be fastest; "
     "cublas: by cuBLAS, which is expected to be as fast; missed: by a kernel that serves anything, or none. "
-    "Times are of the table and its models; where these say nothing, what the hardware takes at least."
+    "Times are of the table and its models; where these say nothing, what the hardware takes at least. "
+    "by cuBLAS: what it takes alone, as it was timed or modelled; gain: over the table, on the same calls."
 )
 
 
 class ServedKind(NamedTuple):
-    """One kind of call. `time_us`: of a call."""
+    """One kind of call. `time_us`: of a call; `cublas_us`: of one by cuBLAS alone, None if unknown."""
 
     kind: CallKind
     calls: int
     way: str
     time_us: float
+    cublas_us: float | None
     why: str
 
     @property
     def seconds(self) -> float:
         return _US * self.calls * self.time_us
+
+    @property
+    def cublas_s(self) -> float | None:
+        return None if self.cublas_us is None else _US * self.calls * self.cublas_us
 
 
 def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
@@ -65,6 +71,7 @@ def _facts(table: Table, suite: Suite, limit: int) -> dict[str, Any]:
         "num_kinds": len(served),
         "num_calls": sum(one.calls for one in served) + suite.others,
         "seconds": sum(one.seconds for one in served),
+        **_beside_cublas(served),
         "ways": _ways(served, suite.others),
         "not_tuned": [_kind_facts(one) for one in _not_tuned(served)[:limit]],
     }
@@ -77,24 +84,24 @@ def _not_as_tuned(facts: dict[str, Any]) -> Iterable[dict[str, Any]]:
 def _served(table: Table, calls: Iterable[tuple[CallKind, int | None]]) -> Iterable[ServedKind]:
     chooser = Chooser(table)
     for kind, count in calls:
-        way, time_us, why = _way(chooser, table.limits, kind)
-        yield ServedKind(kind, count or 1, way, time_us, why)
+        yield ServedKind(kind, count or 1, *_way(chooser, table.limits, kind))
 
 
-def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, float, str]:
-    """How a kind of call is served, in us of a call, and why so."""
+def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, float, float | None, str]:
+    """How a kind of call is served, in us of a call, in us of cuBLAS alone, and why so."""
     gemm = kind.gemm
     least_us = cublas_model.least_us(gemm, limits)
     if not (gemm.m and gemm.n):
-        return "tuned", 0.0, "the result has no elements"
+        return "tuned", 0.0, 0.0, "the result has no elements"
     low = [alignment % ALIGNED for alignment in kind.alignment]
     try:
         packed, at = Product(gemm, kind.lds, gemm.operand_bytes, gemm.strides), (low[0], low[1], low[2])
         served = chooser.served_as(packed, at)
         pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch))
     except DispatchError as error:
-        return "missed", least_us, str(error)
-    return _way_of(pick), _time_us(pick) or least_us, pick.reason
+        return "missed", least_us, None, str(error)
+    way, time_us = _way_of(pick), _time_us(pick) or least_us
+    return way, time_us, time_us if way == "cublas" else pick.cublas_us, pick.reason
 
 
 def _way_of(pick: Pick) -> str:
@@ -107,6 +114,16 @@ def _way_of(pick: Pick) -> str:
 
 def _time_us(pick: Pick) -> float | None:
     return pick.cublas_us if pick.provider == "cublas" else pick.expected_us
+
+
+def _beside_cublas(served: Iterable[ServedKind]) -> dict[str, float | None]:
+    """What cuBLAS takes alone, and how many times as fast the table is: of the kinds of which that is known,
+    which take `known_share` of the table's time."""
+    pairs = [(one.cublas_s, one.seconds) for one in served]
+    known = [(cublas_s, own_s) for cublas_s, own_s in pairs if cublas_s is not None]
+    cublas_s, own_s = (sum(column) for column in zip(*known, strict=True)) if known else (None, None)
+    share = common.share(own_s, sum(seconds for _, seconds in pairs))
+    return {"cublas_seconds": cublas_s, "speedup": common.share(cublas_s, own_s), "known_share": share}
 
 
 def _ways(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, Any]]:
@@ -124,6 +141,7 @@ def _ways(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, Any]
             "share_of_calls": common.share(calls, num_calls),
             "seconds": own_s,
             "share_of_seconds": common.share(own_s, seconds),
+            **_beside_cublas(own),
         }
     return found
 
@@ -140,6 +158,7 @@ def _kind_facts(one: ServedKind) -> dict[str, Any]:
         "align": alignment,
         "count": one.calls,
         "time_us": one.time_us,
+        "cublas_us": one.cublas_us,
         "seconds": one.seconds,
         "served": one.way,
         "why": one.why,
@@ -150,6 +169,7 @@ def _text(facts: dict[str, Any]) -> str:
     head = (
         f"{facts['calls']}: {facts['num_calls']:,} calls of {facts['num_kinds']:,} kinds, "
         f"{console.seconds_text(facts['seconds'])} as expected, by {facts['table']} for {facts['gpu']}"
+        f"{_gain_text(facts)}"
     )
     ways = [
         (
@@ -159,15 +179,29 @@ def _text(facts: dict[str, Any]) -> str:
             console.ratio_text(found["share_of_calls"], "%"),
             console.seconds_text(found["seconds"]),
             console.ratio_text(found["share_of_seconds"], "%"),
+            _seconds_text(found["cublas_seconds"]),
+            console.ratio_text(found["speedup"]),
         )
         for way, found in facts["ways"].items()
     ]
-    headers = ("served", "kinds", "calls", "of calls", "time", "of time")
+    headers = ("served", "kinds", "calls", "of calls", "time", "of time", "by cuBLAS", "gain")
     parts = [head, console.table(headers, ways, right=range(1, len(headers))), _MEANING]
     if facts["not_tuned"]:
         rows = [_row(one, facts["seconds"]) for one in facts["not_tuned"]]
         parts.append(console.table(("not tuned", "calls", "of time", "served", "why"), rows, right=(1, 2)))
     return "\n".join(parts)
+
+
+def _gain_text(facts: dict[str, Any]) -> str:
+    if facts["speedup"] is None:
+        return "; what cuBLAS takes is not known: `autotune search --any 80` adds that"
+    share, gain = facts["known_share"], console.ratio_text(facts["speedup"])
+    known = "" if share > 1 - 1e-9 else f", of the {share:.0%} of the time for which that is known"
+    return f"; {_seconds_text(facts['cublas_seconds'])} by cuBLAS alone, {gain}{known}"
+
+
+def _seconds_text(seconds: float | None) -> str:
+    return "-" if seconds is None else console.seconds_text(seconds)
 
 
 def _row(one: dict[str, Any], seconds: float) -> tuple[str, ...]:

@@ -190,6 +190,28 @@ def test_coverage_is_told_by_calls_and_by_time(folder, tmp_path):
     assert f"Next: autotune search --suite {calls}" in text
 
 
+def test_coverage_tells_what_cublas_alone_would_take(tmp_path):
+    """Of the kinds of which that is known: here one that is tuned, and one that cuBLAS was faster on."""
+    slow, fast, unknown = TUNED, Gemm(256, 128, 64), Gemm(512, 128, 64)
+    beside = ((slow, 30.0), (fast, 6.0), (unknown, None))
+    entries = tuple(replace(rank(gemm, "fast"), cublas_us=us) for gemm, us in beside)
+    table = make_table(make_kernel("fast", make_spec(), None), entries=entries)
+    folder = write_table(table, tmp_path / "table")
+    (ranked,) = {entry.ranked[0].time_us for entry in table.entries}
+    calls = _write(tmp_path / "calls.json", *((CallKind.packed(gemm), 10) for gemm in (slow, fast, unknown)))
+    facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
+    assert math.isclose(facts["cublas_seconds"], 10 * 36e-6)
+    own_s = 10 * (ranked + min(ranked, 6.0)) * 1e-6
+    assert math.isclose(facts["speedup"], 360e-6 / own_s)
+    assert math.isclose(facts["known_share"], own_s / (own_s + 10 * ranked * 1e-6))
+    assert math.isclose(facts["ways"]["tuned"]["speedup"], 30 / ranked)
+    assert facts["ways"]["cublas"]["speedup"] == 1 and facts["ways"]["missed"]["speedup"] is None
+    text = run_here("coverage", calls, folder).stdout
+    assert "0.00036 s by cuBLAS alone" in text and "for which that is known" in text
+    alone = _write(tmp_path / "alone.json", (CallKind.packed(unknown), 10))
+    assert "not known" in run_here("coverage", alone, folder).stdout
+
+
 def test_coverage_is_told_for_each_kind_of_gpu(tmp_path):
     folder = write_table(FIRST, tmp_path / "t")
     add(replace(SECOND, entries=()), folder)
