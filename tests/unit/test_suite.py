@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,41 @@ def test_calls_of_a_shape_are_added_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(SUITES.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_suites_that_ship_are_read(path: Path) -> None:
-    assert len(read_suite(path)) == path.read_text(encoding="utf-8").count("[[shape]]")
+    assert len(read_suite(path)) == len(tomllib.loads(path.read_text(encoding="utf-8"))["shape"])
+
+
+PROGRAMS = ("moe-routers", "lm-heads", "gaussian-processes", "interatomic-potentials", "policies")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_suites_of_programs_say_what_each_shape_is_and_how_often_it_is_called(name: str) -> None:
+    path = SUITES / f"{name}.toml"
+    text = path.read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["shape"]
+    assert (
+        len({row["name"] for row in rows}) == len(rows)
+        and "https://" in text
+        and "count" in text.split("shape = [")[0]
+    )
+    assert all(count and gemm.num_bytes < 2**32 for gemm, count in read_suite(path).items())
+
+
+def test_suites_of_programs_hold_what_is_asked_for() -> None:
+    """Sizes that such programs are known to have, and a vocabulary, a width, a batch at either end."""
+    routers, heads, gp, potentials, policies = (set(read_suite(SUITES / f"{name}.toml")) for name in PROGRAMS)
+    sizes = {(3072, 256), (6144, 128), (6144, 256), (4096, 192), (2688, 128), (7168, 256)}
+    for k, n in sizes:
+        tokens = {gemm.m for gemm in routers if (gemm.k, gemm.n, gemm.layout) == (k, n, "NT")}
+        assert {1, 2, 3, 4, 8, 32, 512, 8192} <= tokens
+    assert {(gemm.k, gemm.n) for gemm in routers} == sizes
+    forwards = [gemm for gemm in heads if gemm.layout == "NT"]
+    assert {gemm.m for gemm in forwards} >= {1, 2, 3, 2048} and max(gemm.m for gemm in forwards) == 2048
+    assert {min(g.n for g in forwards), max(g.n for g in forwards)} == {32000, 151936}
+    assert {min(g.k for g in forwards), max(g.k for g in forwards)} == {896, 4096}
+    assert {Gemm(3000, 3000, 10, trans_b=True), Gemm(3000, 11, 3000), Gemm(4096, 3, 4096)} <= gp
+    assert {(g.n, g.k) for g in potentials if g.layout == "NT"} >= {(128, 20), (64, 8)}
+    assert {g.batch for g in potentials} == {1, 8}
+    assert {Gemm(32, n, k, trans_b=True) for k, n in ((67, 256), (256, 256), (256, 21))} <= policies
 
 
 @pytest.mark.parametrize(
