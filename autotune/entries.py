@@ -36,7 +36,7 @@ def check_keys(
 
 def hint(name: str, known: Collection[str]) -> str:
     """The name that may have been meant, or all that are known."""
-    close = get_close_matches(name[:40], known, n=1)
+    close = get_close_matches(name[:40], known, n=1) or get_close_matches(name[:40].lower(), known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 

@@ -7,27 +7,26 @@ process writes its own file into the folder FILE.d, and FILE means all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .entries import LARGEST, check_keys, items, shown, table, whole
 from .errors import UsageError
 from .gemm import LAYOUTS, Gemm, Triple
+from .shape_lists import EXTENTS, HEADER, ListedShape, Note, read_list
 from .strict import NewerVersion, check_version
-from .user_file import read_file, read_toml, unusable
+from .user_file import decoded, read_file, read_toml, unusable
 
 MOST_CALLS = 10**15  # of one shape
 MOST_JSON = 64 << 20  # bytes: four times what a process records at most
 VERSION = 1  # of what is recorded
 ALIGNED = 16  # bytes: what shapes are tuned with
-_EXTENTS = ("m", "n", "k")
 _CHOICES = ("layout", "batch", "shared", "ld", "align", "count")
 _NOTES = ("name", "kind", "notes", "cublas_us")  # notes for readers of the file: not used
 _HOW = "write [[shape]] tables with m, n and k"
 _LARGEST_LD = 2**63 - 1
 _FRAME = ('{"version"', "]")  # beginnings of the lines around the shapes that were recorded
-Note = Callable[[str], None]
 
 
 class CallKind(NamedTuple):
@@ -86,7 +85,7 @@ def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
             newer = str(unusable(file, "suite", error, ""))
             note(f"{newer}: left out")
     if path.exists() or not folder.is_dir():
-        parts.insert(0, _read_one(path))
+        parts.insert(0, _read_one(path, note))
     try:
         suite = merged(parts)
     except ValueError as error:
@@ -111,15 +110,23 @@ def merged(suites: Iterable[Suite]) -> Suite:
     return Suite(calls, others)
 
 
-def _read_one(path: Path) -> Suite:
-    """One file, of TOML or JSON. Raises UsageError."""
-    if path.suffix != ".json":
-        return read_toml(path, "suite", _suite, _HOW)
+def _read_one(path: Path, note: Note) -> Suite:
+    """One file: of TOML, recorded in JSON, or a list of shapes. Raises UsageError."""
     content = read_file(path, "suite", MOST_JSON)
+    how = f"{_HOW}, or a list: a CSV of {HEADER}, or [m, n, k] in JSON"
     try:
-        return _suite(table(_parsed(content.decode("utf-8")), "the file"))
+        text = decoded(content)
+        entries = read_list(text, lambda told: note(f"{path}: {told}"))
+        if entries is not None:
+            return _tables(entries)
+        if path.suffix == ".json" or text.lstrip().startswith("{"):
+            how = "record it again, or write it in TOML"
+            return _suite(table(_parsed(text), "the file"))
+        if path.suffix in (".csv", ".tsv", ".jsonl"):
+            raise ValueError(f"it is no list of shapes: {shown(text.strip().partition(chr(10))[0])}")
     except (ValueError, RecursionError) as error:
-        raise unusable(path, "suite", error, "record it again, or write it in TOML") from error
+        raise unusable(path, "suite", error, how) from error
+    return read_toml(path, "suite", _suite, how)
 
 
 def _parsed(text: str) -> Any:
@@ -138,7 +145,7 @@ def _read_recorded(path: Path, note: Note) -> Suite:
         note(f"{error}: left out")
         return Suite({})
     try:
-        return _suite(table(_parsed(content.decode("utf-8")), "the file"))
+        return _suite(table(_parsed(decoded(content)), "the file"))
     except NewerVersion:
         raise
     except (ValueError, RecursionError) as error:
@@ -172,19 +179,24 @@ def _suite(data: dict[str, Any]) -> Suite:
     tables = data.get("shape", [])
     if isinstance(tables, dict):
         raise ValueError("shape is one table, [shape], and not a list of them")
-    if not (items(tables, "shape") or others):
+    items(tables, "shape")
+    return _tables([ListedShape(f"shape {i}", entry) for i, entry in enumerate(tables, 1)], others)
+
+
+def _tables(entries: Sequence[ListedShape], others: int = 0) -> Suite:
+    """Of the tables of shapes. Raises ValueError."""
+    shapes = [(_kind(entry.table, entry.where), entry.table.get("count")) for entry in entries]
+    if not (shapes or others):
         raise ValueError("it holds no shape")
-    shapes = [(_kind(entry, f"shape {i}"), entry.get("count")) for i, entry in enumerate(tables, 1)]
-    is_counted = {count is not None for _, count in shapes}
-    if len(is_counted) > 1:
-        missing = next(i for i, (_, count) in enumerate(shapes, 1) if count is None)
-        raise ValueError(f"shape {missing}: the key 'count' is missing, which others have")
+    if len({count is not None for _, count in shapes}) > 1:
+        missing = next(entry.where for entry in entries if entry.table.get("count") is None)
+        raise ValueError(f"{missing}: the key 'count' is missing, which others have")
     return merged([Suite({}, others), *(Suite({kind: count}) for kind, count in shapes)])
 
 
 def _kind(entry: Any, where: str) -> CallKind:
     """The kind of call of one `[[shape]]` table."""
-    check_keys(table(entry, where), (*_EXTENTS, *_CHOICES, *_NOTES), where, required=_EXTENTS)
+    check_keys(table(entry, where), (*EXTENTS, *_CHOICES, *_NOTES), where, required=EXTENTS)
     gemm = _shape(entry, where)
     if "count" in entry:
         whole(entry["count"], f"{where}: count", 1, MOST_CALLS)
@@ -211,7 +223,7 @@ def _triple(value: Any, where: str, most: int) -> Triple:
 
 
 def _shape(entry: dict[str, Any], where: str) -> Gemm:
-    numbers = {"batch": 1} | {name: entry[name] for name in (*_EXTENTS, "batch") if name in entry}
+    numbers = {"batch": 1} | {name: entry[name] for name in (*EXTENTS, "batch") if name in entry}
     for name, value in numbers.items():
         if type(value) is not int:
             raise ValueError(f"{where}: {name} is {shown(value)}, and not a whole number")

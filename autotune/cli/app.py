@@ -87,8 +87,8 @@ Shapes = Annotated[
 Suite = Annotated[
     Path | None,
     typer.Option(
-        help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, ld, align, count]; or "
-        "what programs recorded (AUTOTUNE_RECORD)."
+        help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, ld, align, count]; what "
+        "programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's TunableOp CSV."
     ),
 ]
 Where = Annotated[

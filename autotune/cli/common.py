@@ -22,11 +22,10 @@ def read_shapes(shapes: Sequence[str], suite: Path | Iterable[Gemm] | None) -> t
     Raises UsageError, also for a problem without output.
     """
     named = [Gemm.parse(text) for text in shapes]
-    listed = read_suite(suite, console.note) if isinstance(suite, Path) else suite or ()
-    gemms = tuple(dict.fromkeys([*named, *listed]))
-    for gemm in gemms:
+    for gemm in named:
         gemm.need_output()
-    return gemms
+    listed = _listed(suite) if isinstance(suite, Path) else suite or ()
+    return tuple(dict.fromkeys([*named, *listed]))
 
 
 def read_problems(shapes: Sequence[str]) -> tuple[Gemm, ...]:
@@ -45,9 +44,20 @@ def read_calls(suite: Path | None) -> tuple[dict[Gemm, int], bool]:
 
     Raises UsageError.
     """
-    calls = read_suite(suite, console.note) if suite else {}
+    calls = _listed(suite) if suite else {}
     is_counted = bool(calls) and None not in calls.values()
     return {gemm: count or 1 for gemm, count in calls.items()}, is_counted
+
+
+def _listed(suite: Path) -> dict[Gemm, int | None]:
+    """The shapes of a suite. Raises UsageError, also for a problem without output, and names the file."""
+    calls = read_suite(suite, console.note)
+    try:
+        for gemm in calls:
+            gemm.need_output()
+    except UsageError as error:
+        raise UsageError(f"{suite}: {error}") from None
+    return calls
 
 
 def need_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:

@@ -545,7 +545,6 @@ def test_a_file_of_its_own_is_merged_with_what_is_recorded_beside(tmp_path):
     ("text", "message"),
     [
         ("", "is not a suite"),
-        ("[]", "expected a table"),
         ('{"shape": []}', "holds no shape"),
         ('{"shape": [{"m": 1, "n": 1, "k": 1, "count": NaN}]}', "NaN is no number"),
         ('{"version": 0, "shape": [{"m": 1}]}', "version: expected a whole number"),

@@ -1,0 +1,229 @@
+"""Lists of shapes as people have them: CSV, JSON, and what PyTorch's TunableOp stored. They become the tables
+of a suite.
+
+CSV begins with a header, in any order and case: m, n, k, and if need be layout (or trans_a and trans_b),
+batch, count, ...; or it is three numbers a line. Separators are commas, semicolons, tabs or spaces. JSON is a
+list, or one value a line: objects with these names, triples [m, n, k], or texts such as "4096x128x4096:NT".
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .entries import shown
+from .errors import UsageError
+from .gemm import Gemm
+
+EXTENTS = ("m", "n", "k")
+HEADER = "m,n,k[,layout,batch,count]"
+_SEPARATORS = ",;\t"
+_OTHER_NAMES = {
+    "calls": "count", "num": "count", "batch_count": "batch", "batch_size": "batch",
+    **dict.fromkeys(("transa", "trans_a", "transpose_a", "ta", "a_t"), "trans_a"),
+    **dict.fromkeys(("transb", "trans_b", "transpose_b", "tb", "b_t"), "trans_b"),
+}  # fmt: skip
+_TRANSPOSED = {
+    **dict.fromkeys(("n", "0", "false", "no", "none", ""), "N"),
+    **dict.fromkeys(("t", "c", "1", "true", "yes"), "T"),
+}
+_WHOLE = re.compile(r"([+-]?[0-9]{1,20})(\.0*)?")
+_TUNABLE = re.compile(r"^(\w*)TunableOp_(.+)_[NTC]{2}$")
+_PARAMS = re.compile(
+    r"(?P<a>[ntc])(?P<b>[ntc])_(?P<m>\d+)_(?P<n>\d+)_(?P<k>\d+)(_B_(?P<batch>\d+))?"
+    r"(_ld_(?P<lda>\d+)_(?P<ldb>\d+)_(?P<ldc>\d+))?(_.*)?",
+    re.IGNORECASE,
+)
+_FP32 = ("float", "tf32")  # the latter: FP32 operands, multiplied in TF32
+_LOG = re.compile(r"^\s*(-\s*\{\s*)?(\S*/)?(rocblas|hipblas)", re.IGNORECASE | re.MULTILINE)
+_FROM_LOG = (
+    "it looks like a log of rocBLAS; the lines that ROCBLAS_LAYER=2 writes are converted by: "
+    "(echo m,n,k,layout; sed -nE '/f32_r/s/.*-f gemm.*--transposeA (.) --transposeB (.) -m ([0-9]+) "
+    r"-n ([0-9]+) -k ([0-9]+) .*/\4,\3,\5,\2\1/p' FILE) > shapes.csv"
+)
+Note = Callable[[str], None]
+
+
+class ListedShape(NamedTuple):
+    """One shape: where it stands in its file, and its table as a suite has it."""
+
+    where: str
+    table: Any
+
+
+def read_list(text: str, note: Note) -> list[ListedShape] | None:
+    """The shapes of a list; None if the text is none. `note` receives what of it is not used. Raises
+    ValueError."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if _is_used(line)]
+    first = lines[0][1].strip() if lines else ""
+    if not first:
+        return None
+    if any(_TUNABLE.match(line.partition(",")[0].strip()) for _, line in lines):
+        return _of_tunable_op(lines, note)
+    if _LOG.search(text):
+        raise ValueError(_FROM_LOG)
+    if first[0] in "[{":
+        return _of_json(text, lines, note)
+    names = [_name(cell) for cell in _cells(first)]
+    if set(EXTENTS) <= set(names):
+        return _of_csv(names, lines[1:], _separator(first), note)
+    if len(names) == len(EXTENTS) and all(map(_WHOLE.fullmatch, names)):
+        return _of_csv(EXTENTS, lines, _separator(first), note)
+    return None
+
+
+def _is_used(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+# ------------------------------------------------------------------------------------------------
+# CSV
+
+
+def _separator(line: str) -> str:
+    """The most frequent one; a space where there is none."""
+    found = max(_SEPARATORS, key=line.count)
+    return found if found in line else " "
+
+
+def _cells(line: str, separator: str | None = None) -> list[str]:
+    separator = separator or _separator(line)
+    if separator == " ":
+        return line.split()
+    try:
+        cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"{shown(line)}: {error}") from None
+    return [cell.strip() for cell in cells]
+
+
+def _of_csv(
+    names: Sequence[str], lines: Iterable[tuple[int, str]], separator: str, note: Note
+) -> list[ListedShape]:
+    repeated = [name for name, count in Counter(filter(None, names)).items() if count > 1]
+    if repeated:
+        raise ValueError(f"line 1: the column {repeated[0]!r} is there twice")
+    found = []
+    for number, line in lines:
+        cells = _cells(line, separator)
+        if len(cells) != len(names):
+            raise ValueError(f"line {number}: expected {len(names)} values, found {len(cells)}")
+        given = {name: _value(cell) for name, cell in zip(names, cells, strict=True) if name and cell}
+        found.append((f"line {number}", given))
+    return _used(found, note)
+
+
+def _name(cell: Any) -> str:
+    name = str(cell).strip().lower()
+    return _OTHER_NAMES.get(name, name)
+
+
+def _value(cell: Any) -> Any:
+    """A whole number, which a table may hold as 4096.0; else the cell as it is."""
+    if isinstance(cell, float) and cell.is_integer():
+        return int(cell)
+    found = _WHOLE.fullmatch(cell) if isinstance(cell, str) else None
+    return int(found[1]) if found else cell
+
+
+def _used(found: Sequence[tuple[str, Mapping[str, Any]]], note: Note) -> list[ListedShape]:
+    """Tables of what a suite knows, with the layout for two flags."""
+    others = dict.fromkeys(name for _, given in found for name in given if name not in _KNOWN)
+    if others:
+        named = ", ".join(list(others)[:10])
+        note(f"of its columns, {named} {'is' if len(others) == 1 else 'are'} not used")
+    return [ListedShape(where, _with_layout(given, where)) for where, given in found]
+
+
+_KNOWN = frozenset((*EXTENTS, "layout", "batch", "shared", "ld", "align", "count", "trans_a", "trans_b"))
+
+
+def _with_layout(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    table = {name: value for name, value in given.items() if name in _KNOWN}
+    flags = [table.pop(name, None) for name in ("trans_a", "trans_b")]
+    if flags == [None, None]:
+        return table
+    letters = ["N" if flag is None else _TRANSPOSED.get(str(flag).lower()) for flag in flags]
+    if "layout" in table or None in letters:
+        raise ValueError(f"{where}: trans_a and trans_b are {shown(flags)}: write N or T, and no layout")
+    return {**table, "layout": "".join(map(str, letters))}
+
+
+# ------------------------------------------------------------------------------------------------
+# JSON
+
+
+def _of_json(text: str, lines: Sequence[tuple[int, str]], note: Note) -> list[ListedShape] | None:
+    """A list, or a value a line; None for an object, which is a suite of ours."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        if len(lines) < 2 or lines[0][1].lstrip().startswith("[["):
+            return None  # TOML, or damaged
+        try:
+            data = [json.loads(line) for _, line in lines]
+        except ValueError:
+            return None
+    if not isinstance(data, list):
+        return None
+    return _used([(f"shape {i}", _object(each, f"shape {i}")) for i, each in enumerate(data, 1)], note)
+
+
+def _object(each: Any, where: str) -> dict[str, Any]:
+    if isinstance(each, dict):
+        return {_name(name): _value(value) for name, value in each.items()}
+    if isinstance(each, list) and len(each) == len(EXTENTS):
+        return dict(zip(EXTENTS, map(_value, each), strict=True))
+    if isinstance(each, str):
+        try:
+            gemm = Gemm.parse(each)
+        except UsageError as error:
+            raise ValueError(f"{where}: {error}") from None
+        shared = {"shared": "A" if gemm.shares_a else "B"} if gemm.shares_a or gemm.shares_b else {}
+        extents = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout}
+        return {**extents, "batch": gemm.batch, **shared}
+    raise ValueError(f"{where}: {shown(each)} is no object with m, n and k, no [m, n, k], and no text")
+
+
+# ------------------------------------------------------------------------------------------------
+# PyTorch's TunableOp: GemmTunableOp_float_TN,tn_M_N_K_ld_LDA_LDB_LDC,SOLUTION,MS
+
+
+def _of_tunable_op(lines: Iterable[tuple[int, str]], note: Note) -> list[ListedShape]:
+    """Its products are column-major: seen by rows they compute the transpose of C, of the other operands in
+    the other order."""
+    entries, others = [], Counter[str]()
+    for number, line in lines:
+        name, _, rest = line.partition(",")
+        operator = _TUNABLE.match(name.strip())
+        if operator is None:
+            continue  # a validator
+        found = _PARAMS.fullmatch(rest.partition(",")[0].strip())
+        if found is None:
+            raise ValueError(f"line {number}: {shown(rest)} is not as PyTorch names a product: tn_M_N_K")
+        if operator[2] in _FP32:
+            entries.append(ListedShape(f"line {number}", _by_rows(found)))
+        else:
+            others[operator[2]] += 1
+    if others:
+        named = ", ".join(f"{count:,} of {dtype}" for dtype, count in others.most_common())
+        note(f"products that are not of FP32 are left out: {named}")
+    if not entries:
+        raise ValueError("it holds no product of FP32")
+    note("PyTorch's products are column-major: m and n, and the operands, change places (tn_1_2_3: 2x1x3:NT)")
+    return entries
+
+
+def _by_rows(found: re.Match[str]) -> dict[str, Any]:
+    layout = "".join("N" if found[side] in "nN" else "T" for side in "ba")  # c: of real numbers as t
+    extents = {name: int(found[theirs]) for name, theirs in zip(EXTENTS, "nmk", strict=True)}
+    table: dict[str, Any] = {**extents, "layout": layout}
+    if found["batch"]:
+        table["batch"] = int(found["batch"])
+    if found["lda"]:
+        table["ld"] = [int(found[name]) for name in ("ldb", "lda", "ldc")]
+    return table
