@@ -17,13 +17,13 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import reports
 import torch
 from host_cost import Call, TimedCall, routing_that, same, times_us
 
-from autotune.errors import EnvironmentProblem
-from autotune.kernel.epilogue_names import BIAS
+from autotune.errors import DispatchError, EnvironmentProblem
 from autotune.runtime.dispatcher import Dispatcher
 
 SETTING, VALUE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -44,7 +44,7 @@ def contestants(folder: Path) -> dict[str, TimedCall]:
         "mm": lambda: torch.mm(x, weight),
         "bmm": lambda: torch.bmm(stack, stack_b),
     }  # fmt: skip
-    adds = {"bias": vector} if BIAS in table.table.epilogues else {}
+    adds = {"bias": vector} if _adds(table, x, weight.t(), vector) else {}
     operands = {"linear": (x, weight.t(), adds), "mm": (x, weight, {}), "bmm": (stack, stack_b, {})}
     found: dict[str, TimedCall] = {}
     for name, call in own.items():
@@ -59,6 +59,15 @@ def contestants(folder: Path) -> dict[str, TimedCall]:
             f"{name}, {OURS_OUT}": TimedCall(partial(table.sgemm, a, b, out, **options), plain),
         }
     return found
+
+
+def _adds(table: Dispatcher, a: Any, b: Any, bias: Any) -> bool:
+    """Whether the kernel of this product has a variant that adds a bias."""
+    try:
+        table.sgemm(a, b, bias=bias)
+    except DispatchError:
+        return False
+    return True
 
 
 def measured(folder: Path, with_setting: bool) -> dict[str, dict[str, list[float]]]:

@@ -58,18 +58,28 @@ class Place(NamedTuple):
 # One program
 
 
-def measure(name: str, step: Step, place: Place, args: argparse.Namespace) -> dict[str, Any]:
-    """Its races, and what became of the products of one routed step."""
-    found: dict[str, Any] = {
-        "eager": race(place.sides(step), place.wait, args.seconds, args.pairs, args.seed)
-    }
+def raced(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
+    """Plain and routed in turns, and what becomes of the products of one routed step."""
+    found["eager"] = race(place.sides(step), place.wait, args.seconds, args.pairs, args.seed)
     if place.routing is not None:
         found["calls"] = calls_of(step, place)
-        waits = PROGRAMS[name].waits
-        found["graph"] = (
-            {"refused": "a step waits for the GPU"} if waits else _raced_graphs(step, place, args)
-        )
-    return found
+
+
+def raced_graphs(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
+    """Both captured, and replayed in turns; or why a step cannot be captured."""
+    replays = {}
+    for name, side in place.sides(step).items():
+        try:
+            replays[name] = Side(captured(side, place.wait).replay, nullcontext)
+        except Exception as error:  # whatever torch or the table refuses
+            found["graph"] = {"refused": f"{name}: {error!r:.300}"}
+            return
+    found["graph"] = race(replays, place.wait, args.seconds, args.pairs, args.seed)
+
+
+def profiled(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
+    """What the GPU does, plain and routed."""
+    found["profile"] = program_gain.profiled(step, place.routing, place.wait)
 
 
 def calls_of(step: Step, place: Place) -> dict[str, Any]:
@@ -98,16 +108,6 @@ def _facts(kind: Any, num_calls: int) -> dict[str, Any]:
         "has_bias": kind.has_bias, "reason": kind.reason, "expected_us": kind.expected_us,
         "cublas_us": kind.cublas_us, "num_calls": num_calls,
     }  # fmt: skip
-
-
-def _raced_graphs(step: Step, place: Place, args: argparse.Namespace) -> dict[str, Any]:
-    replays = {}
-    for name, side in place.sides(step).items():
-        try:
-            replays[name] = Side(captured(side, place.wait).replay, nullcontext)
-        except Exception as error:  # whatever torch or the table refuses
-            return {"refused": f"{name}: {error!r:.300}"}
-    return race(replays, place.wait, args.seconds, args.pairs, args.seed)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -153,36 +153,39 @@ def _run(args: argparse.Namespace) -> None:
     if place.routing is not None:
         report["host"] = program_host.measured(args.table, with_setting=args.host)
         console.show(program_host.told(report["host"]) + "\n")
-    steps = {} if args.host else _measure_all(programs, place, report, args)
-    if place.routing is not None and not args.no_profile:
-        host = program_host.medians(report["host"])
-        for name, step in steps.items():  # profiling slows down whatever comes after it
-            found = report["programs"][name]
-            found["profile"] = program_gain.profiled(step, place.routing, place.wait)
-            found["attainable"] = program_gain.attainable(found, host)
+        reports.keep(args.out, report)
+    if args.host:
+        return
+    _measure_all(programs, place, report, args)
+    for found in report["programs"].values():
+        if "profile" in found:
+            found["attainable"] = program_gain.attainable(found, program_host.medians(report["host"]))
     reports.keep(args.out, report)
-    if steps:
-        console.show(told(report["programs"]))
+    console.show(told(report["programs"]))
 
 
 def _measure_all(
     programs: Mapping[str, Program], place: Place, report: dict[str, Any], args: argparse.Namespace
-) -> dict[str, Step]:
-    """Measure all into the report; returns the steps of those that ran. One that fails is told, and left
-    out: the others are worth their time."""
-    steps = {}
-    for name, program in programs.items():
-        began = time.perf_counter()
-        try:
-            steps[name] = _made(program, place, args)
-            report["programs"][name] = measure(name, steps[name], place, args)
-        except Exception as error:
-            steps.pop(name, None)
-            report["failed"][name] = repr(error)
-            console.note(f"{name} failed: {error!r:.500}")
-        console.note(f"{name}: {time.perf_counter() - began:.1f} s")
-        reports.keep(args.out, report)
-    return steps
+) -> None:
+    """Measure into the report, all programs one way and then the next: a failed capture, and profiling, may
+    slow down what comes after them. A program that fails is told; the others are worth their time."""
+    steps: dict[str, Step] = {}
+    began = time.perf_counter()
+    ways = [raced] if place.routing is None else [raced, raced_graphs, profiled]
+    for way in ways:
+        for name, program in programs.items():
+            if name in report["failed"] or (way is raced_graphs and program.waits):
+                continue
+            try:
+                steps[name] = steps.get(name) or _made(program, place, args)
+                found = report["programs"].get(name, {})
+                way(found, steps[name], place, args)
+                report["programs"][name] = found
+            except Exception as error:
+                report["failed"][name] = f"{way.__name__}: {error!r:.500}"
+                console.note(f"{name} failed, {report['failed'][name]}")
+            reports.keep(args.out, report)
+        console.note(f"{way.__name__} after {time.perf_counter() - began:.0f} s")
 
 
 def _made(program: Program, place: Place, args: argparse.Namespace) -> Step:
@@ -209,8 +212,8 @@ def told(programs: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [_row(name, found) for name, found in programs.items()]
     lines = reports.table(headers, rows)
     for title in ("eager", "graph"):
-        raced = [found[title] for found in programs.values() if "step_s" in found.get(title, {})]
-        ratios = [ratio_of(one).mean for one in raced]
+        both = [found[title] for found in programs.values() if "step_s" in found.get(title, {})]
+        ratios = [ratio_of(one).mean for one in both]
         if ratios:
             lines.append(f"{title}: geometric mean {statistics.geometric_mean(ratios):.3f} of {len(ratios)}")
     shares = [share for found in programs.values() if (share := reached(found)) is not None]
@@ -233,7 +236,7 @@ def _row(name: str, found: Mapping[str, Any]) -> list[str]:
     return [
         name, f"{step_ms:.3f}", str(ratio_of(found["eager"])), gpu, kernels,
         str(tally.get("", 0)), str(sum(tally.values()) - tally.get("", 0)),
-        str(ratio_of(found["graph"])) if "step_s" in found.get("graph", {}) else "",
+        str(ratio_of(found["graph"])) if "step_s" in found.get("graph", {}) else "none",
         f"{best['ratio']:.3f}" if best else "", "" if share is None else f"{share:.0%}",
     ]  # fmt: skip
 
@@ -256,7 +259,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
-    parser.add_argument("--no-profile", action="store_true")
     parser.add_argument(
         "--host", action="store_true", help="only the host time of a call, in several settings"
     )

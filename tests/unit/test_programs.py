@@ -100,6 +100,41 @@ def test_the_calls_of_a_step_are_counted_by_kind() -> None:
     assert [(kind["m"], kind["num_calls"]) for kind in found["kinds"]] == [(32, 2), (4, 1)]
 
 
+def test_all_are_raced_before_any_is_captured_or_profiled(monkeypatch: Any, tmp_path: Path) -> None:
+    """On a machine without a GPU: graphs and profiles are stood in for."""
+    log: list[str] = []
+    routing = FakeRouting()
+    place = programs.Place("cpu", lambda: None, routing)
+
+    def captured(side: Side, wait: Any) -> Any:
+        log.append("captured")
+        if len(log) == 2:
+            raise RuntimeError("operation not permitted")
+        return SimpleNamespace(replay=side.step)
+
+    def profiled(step: Any, *_: Any) -> Any:
+        log.append("profiled")
+        products = [
+            {"op": "aten::addmm", "batch": 1, "m": 32, "n": 256, "k": 64, "num_calls": 2, "gpu_us": 9.0}
+        ]
+        side = {"busy_us": 1.0, "num_kernels": 1, "host_us": 1.0, "products": products}
+        return {PLAIN: side, ROUTED: side}
+
+    monkeypatch.setattr(programs, "_place", lambda _: place)
+    monkeypatch.setattr(programs, "captured", captured)
+    monkeypatch.setattr(programs.program_gain, "profiled", profiled)
+    times = {f"{name}, {way}": [9.0] for name in ("linear", "mm", "bmm") for way in ("torch", "sgemm")}
+    monkeypatch.setattr(programs.program_host, "measured", lambda *_, **__: {"default": times})
+    monkeypatch.setitem(PROGRAMS, "gp", PROGRAMS["policy"]._replace(waits=True))
+    out = tmp_path / "programs.json"
+    names = ["policy", "gp", "neural_ode"]
+    programs.main(["--table", "t", "--tiny", "--pairs", "2", "--out", str(out), "--only", *names])
+    found = json.loads(out.read_text())["programs"]
+    assert log == ["captured"] * 4 + ["profiled"] * 3 and not routing.is_on
+    assert "not permitted" in found["policy"]["graph"]["refused"] and "graph" not in found["gp"]
+    assert found["neural_ode"]["graph"]["step_s"] and all("attainable" in one for one in found.values())
+
+
 def averages() -> list[Any]:
     def one(key: str, shapes: list[list[int]], calls: int, us: float) -> Any:
         return SimpleNamespace(key=key, input_shapes=shapes, count=calls, device_time_total=us)
@@ -146,5 +181,5 @@ def test_a_row_tells_ratio_interval_and_share() -> None:
         "attainable": {"ratio": 2.0}, "profile": sides,
     }  # fmt: skip
     told = programs.told({"one": found})
-    row = "| one | 2000.000 | 1.250 [1.250, 1.250] | 1.500 | 7 -> 9 | 5 | 2 |  | 2.000 | 40% |"
+    row = "| one | 2000.000 | 1.250 [1.250, 1.250] | 1.500 | 7 -> 9 | 5 | 2 | none | 2.000 | 40% |"
     assert row in told and "one is not captured: it waits" in told and "40% in the mean" in told
