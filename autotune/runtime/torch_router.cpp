@@ -7,6 +7,7 @@
 // (torch_router.py); it needs nothing of Python or CUDA.
 
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/dlpack.h>
@@ -26,7 +27,6 @@
 #include HEADER(addmm, BACKEND)
 #include HEADER(baddbmm, BACKEND)
 #include HEADER(bmm, BACKEND)
-#include HEADER(empty, BACKEND)
 #include HEADER(mm, BACKEND)
 
 namespace {
@@ -125,6 +125,8 @@ uint64_t signature(const Product &asked) {
 struct Entered {
     Router router;
     c10::DeviceType device;
+    c10::DispatchKeySet keys; // of a result
+    c10::Allocator *allocator;
     std::atomic<bool> is_over{false};
 
     bool count(Reason reason) const {
@@ -195,10 +197,12 @@ struct Entered {
 
     static bool is_real(const Scalar *x) { return !x || x->isFloatingPoint() || x->isIntegral(false); }
 
-    static Tensor new_result(const Product &asked) {
+    // As torch's `empty`, without its checks of what is known here.
+    Tensor new_result(const Product &asked) const {
         at::DimVector extents(asked.a.sizes().begin(), asked.a.sizes().end());
         extents.back() = asked.b.size(-1);
-        return torch_s::empty(extents, asked.a.options());
+        const c10::DeviceGuard guard(asked.a.device());
+        return at::detail::empty_generic(extents, allocator, keys, at::kFloat, std::nullopt);
     }
 };
 
@@ -212,8 +216,8 @@ struct Kernel {
     template <typename Own, typename Python> Tensor run(const Product &asked, Own own, Python python) const {
         const Met met = entered->meet(num_dimensions, asked);
         if (met.is_left_alone) return own();
-        const Tensor found = entered->serve(met, asked);
-        return found.defined() ? found : python();
+        Tensor found = entered->serve(met, asked);
+        return found.defined() ? std::move(found) : python();
     }
 
     template <typename... Arguments> Tensor by_python(DispatchKeySet keys, const Arguments &...arguments) const {
@@ -273,6 +277,8 @@ struct Registered {
         : key(key), library(torch::Library::IMPL, "aten", key, "torch_router.cpp", __LINE__) {
         entered->router = router;
         entered->device = c10::backendToDeviceType(c10::dispatchKeyToBackend(key));
+        entered->keys = c10::DispatchKeySet(key);
+        entered->allocator = c10::GetAllocator(entered->device);
     }
 
     Held kernel(const char *name, const char *overload, int64_t num_dimensions) const {
