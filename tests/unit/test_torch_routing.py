@@ -28,10 +28,12 @@ from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call, Pick
 from autotune.runtime.torch_routing import TorchRouting
 
-WINS, LOSES, UNKNOWN, NEAR = 40, 41, 42, 43  # k of products that are told apart
+WINS, LOSES, UNKNOWN, NEAR, SHORT, LONG = 40, 41, 42, 43, 44, 45  # k of products that are told apart
 TIMES_US: dict[int, tuple[float | None, float | None]] = {
     WINS: (10.0, 20.0), LOSES: (20.0, 10.0), UNKNOWN: (10.0, None), NEAR: (10.0, 10.001),
+    SHORT: (8.0, 8.5), LONG: (18.0, 19.0),
 }  # fmt: skip
+DOUBTFUL = (SHORT, LONG)  # too little known for their gain
 
 
 class Tensor(_Tensor):
@@ -130,7 +132,8 @@ def expected_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def pick(self: Chooser, call: Call) -> Pick:
         ours_us, cublas_us = TIMES_US.get(call.gemm.k, TIMES_US[WINS])
-        who = "cublas" if cublas_us and ours_us and cublas_us < ours_us else "autotune"
+        is_slower = cublas_us and ours_us and (cublas_us < ours_us or call.gemm.k in DOUBTFUL)
+        who = "cublas" if is_slower else "autotune"
         return replace(own(self, call), expected_us=ours_us, cublas_us=cublas_us, provider=who)
 
     monkeypatch.setattr(Chooser, "pick", pick)
@@ -179,6 +182,15 @@ def test_what_is_expected_to_be_faster_is_served_and_the_rest_left_alone(torch, 
     told = routing.report()
     assert "6 products served, 6 left alone; predicted, not measured: 0.1 ms" in told
     assert "3 x 70x66x40:NN: predicted 10.0 us, cuBLAS 20.0 us" in told
+
+
+def test_what_takes_the_gpu_less_than_the_host_needs_no_margin(torch, routing, driver) -> None:
+    with routing:
+        for _ in range(2):
+            assert check(torch, "mm", *operands(SHORT))
+            assert not check(torch, "mm", *operands(LONG))
+            assert not check(torch, "addmm", normal(66), *operands(SHORT))  # with a copy it is slower
+    assert len(driver.launches) == 2
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
