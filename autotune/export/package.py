@@ -83,7 +83,7 @@ __all__ = [
 '''
 
 _MAIN = '''\
-"""Runs a program of torch with its FP32 products routed here: python -m {name} [--compare] [-m] PROGRAM ..."""
+"""Runs a program of torch with FP32 products routed here: python -m {name} [--compare] [-m] PROGRAM ..."""
 
 import sys
 

@@ -25,8 +25,8 @@ from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
 from .product import Product, make_gemm, packed
 
-# The GPU time of a product up to which a program waits for the host: torch takes the host longer for any product, and
-# a served call half as long. So what is expected to be faster serves there without the margin for what is little known
+# The GPU time of a product up to which a program waits for the host, which torch keeps busy longer for any
+# product, and a served call half as long. There what is expected to be faster serves without a margin
 SHORT_US = 10.0
 MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
