@@ -40,6 +40,9 @@ from program_steps import PROGRAMS, Program, Step
 from autotune.cli import console
 from autotune.errors import UsageError
 
+SLOWER = 0.99  # an interval that ends below it is of a program that routing slows down
+Way = Callable[..., None]  # to measure a step, into what was found of it
+
 
 class Place(NamedTuple):
     """Where programs run: a device, how to wait for it, and a table's routing (None: a test without a
@@ -59,10 +62,13 @@ class Place(NamedTuple):
 
 
 def raced(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
-    """Plain and routed in turns, and what becomes of the products of one routed step."""
+    """Plain and routed in turns."""
     found["eager"] = race(place.sides(step), place.wait, args.seconds, args.pairs, args.seed)
-    if place.routing is not None:
-        found["calls"] = calls_of(step, place)
+
+
+def called(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
+    """What becomes of the products of a routed step."""
+    found["calls"] = calls_of(step, place)
 
 
 def raced_graphs(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
@@ -147,8 +153,7 @@ def imported(folder: Path) -> Any:
 def _run(args: argparse.Namespace) -> None:
     programs, place, report = chosen(args), _place(args), _identity(args)
     if args.record is not None:
-        for program in programs.values():
-            calls_of(_made(program, place, args), place)
+        _measure_all(programs, place, [called], report, args)
         return
     if place.routing is not None:
         report["host"] = program_host.measured(args.table, with_setting=args.host)
@@ -156,7 +161,8 @@ def _run(args: argparse.Namespace) -> None:
         reports.keep(args.out, report)
     if args.host:
         return
-    _measure_all(programs, place, report, args)
+    ways = [raced] if place.routing is None else [raced, called, raced_graphs, profiled]
+    _measure_all(programs, place, ways, report, args)
     for found in report["programs"].values():
         if "profile" in found:
             found["attainable"] = program_gain.attainable(found, program_host.medians(report["host"]))
@@ -165,13 +171,16 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _measure_all(
-    programs: Mapping[str, Program], place: Place, report: dict[str, Any], args: argparse.Namespace
+    programs: Mapping[str, Program],
+    place: Place,
+    ways: Sequence[Way],
+    report: dict[str, Any],
+    args: argparse.Namespace,
 ) -> None:
     """Measure into the report, all programs one way and then the next: a failed capture, and profiling, may
     slow down what comes after them. A program that fails is told; the others are worth their time."""
     steps: dict[str, Step] = {}
     began = time.perf_counter()
-    ways = [raced] if place.routing is None else [raced, raced_graphs, profiled]
     for way in ways:
         for name, program in programs.items():
             if name in report["failed"] or (way is raced_graphs and program.waits):
@@ -212,10 +221,14 @@ def told(programs: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [_row(name, found) for name, found in programs.items()]
     lines = reports.table(headers, rows)
     for title in ("eager", "graph"):
-        both = [found[title] for found in programs.values() if "step_s" in found.get(title, {})]
-        ratios = [ratio_of(one).mean for one in both]
+        both = {name: found.get(title, {}) for name, found in programs.items()}
+        ratios = {name: ratio_of(one) for name, one in both.items() if "step_s" in one}
         if ratios:
-            lines.append(f"{title}: geometric mean {statistics.geometric_mean(ratios):.3f} of {len(ratios)}")
+            mean = statistics.geometric_mean(ratio.mean for ratio in ratios.values())
+            slower = ", ".join(name for name, ratio in ratios.items() if ratio.high < SLOWER) or "none"
+            lines.append(
+                f"{title}: geometric mean {mean:.3f} of {len(ratios)}; wholly below {SLOWER}: {slower}"
+            )
     shares = [share for found in programs.values() if (share := reached(found)) is not None]
     if shares:
         lines.append(f"share reached of what is attainable: {statistics.fmean(shares):.0%} in the mean")

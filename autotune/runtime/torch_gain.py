@@ -5,7 +5,7 @@
 2. From then on it shows a call only where a stretch of whole steps ends. There the GPU is waited for, and the
    next stretch begins, plain or routed, in pairs of random order.
 3. A hash of a stretch's calls says whether it was of these steps. If it was not, they are sought again, among
-   twice as many calls.
+   twice as many calls if few were of these steps: then the program's own step may hold several of them.
 
 Plain calls pass the router, too, which takes them some 0.1 us.
 """
@@ -27,6 +27,7 @@ from .torch_router import Watch
 STRETCH_S = 0.05
 FIRST_WINDOW, LAST_WINDOW = 64, 1 << 17  # calls among which a step is sought
 FEWEST_PAIRS = 6
+FEW_WINDOWS = 8  # a step that repeats among no more calls is a part of a longer one
 HASH_FACTOR = 0x9E3779B97F4A7C15  # of torch_router.cpp, too
 
 
@@ -76,7 +77,7 @@ class ProgramGain:
         self._turns: list[bool] = []  # those of a pair that are to come: whether they are routed
         self._pair: dict[bool, float] = {}
         self._began_s: float | None = None
-        self._expected = 0
+        self._expected = self._num_measured = 0
         self._why_not = ""
         self._lock = threading.Lock()
         watch.begin(self._see)
@@ -131,7 +132,7 @@ class ProgramGain:
         found = self._cycle = Cycle(step, step_s)
         known = self._cycles.setdefault(joined(sorted(step)), found)  # the same, from another call on
         found.plain_s, found.routed_s = known.plain_s, known.routed_s
-        self._is_found, self._began_s = True, None
+        self._is_found, self._began_s, self._num_measured = True, None, 0
         self._watch.num_unseen = (first - num) % period
         self._expected = joined(hashes[num - period : num - period + self._watch.num_unseen + 1])
 
@@ -145,6 +146,7 @@ class ProgramGain:
         if self._began_s is not None:
             is_routed = not self._watch.is_plain
             self._pair[is_routed] = (self._clock() - self._began_s) / cycle.num_steps
+            self._num_measured += cycle.num_steps * cycle.num_calls
         if not self._turns:
             self._keep_pair(cycle)
             self._turns = self._random.sample((False, True), 2)
@@ -161,9 +163,10 @@ class ProgramGain:
 
     def _seek_again(self) -> None:
         """The program does something else now, or its step is longer than was thought."""
+        if self._num_measured < FEW_WINDOWS * self._window:
+            self._window = min(2 * self._window, LAST_WINDOW)
         self._watch.is_plain = self._watch.num_unseen = 0
         self._is_found, self._turns, self._pair, self._seen = False, [], {}, []
-        self._window = min(2 * self._window, LAST_WINDOW)
 
 
 def joined(hashes: Iterable[int]) -> int:

@@ -135,6 +135,14 @@ def test_all_are_raced_before_any_is_captured_or_profiled(monkeypatch: Any, tmp_
     assert found["neural_ode"]["graph"]["step_s"] and all("attainable" in one for one in found.values())
 
 
+def test_a_step_of_each_is_run_for_a_recording(monkeypatch: Any) -> None:
+    routing = FakeRouting()
+    monkeypatch.setattr(programs, "_place", lambda _: programs.Place("cpu", lambda: None, routing))
+    monkeypatch.setitem(PROGRAMS, "policy", PROGRAMS["policy"]._replace(make=lambda *_, **__: routing.step))
+    programs.main(["--table", "t", "--record", "calls.json", "--only", "policy"])
+    assert routing.num == 1 and not routing.is_on
+
+
 def averages() -> list[Any]:
     def one(key: str, shapes: list[list[int]], calls: int, us: float) -> Any:
         return SimpleNamespace(key=key, input_shapes=shapes, count=calls, device_time_total=us)
@@ -182,4 +190,5 @@ def test_a_row_tells_ratio_interval_and_share() -> None:
     }  # fmt: skip
     told = programs.told({"one": found})
     row = "| one | 2000.000 | 1.250 [1.250, 1.250] | 1.500 | 7 -> 9 | 5 | 2 | none | 2.000 | 40% |"
+    assert "geometric mean 1.250 of 1; wholly below 0.99: none" in told
     assert row in told and "one is not captured: it waits" in told and "40% in the mean" in told

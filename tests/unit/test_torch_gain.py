@@ -101,6 +101,16 @@ def test_the_same_step_found_again_goes_on() -> None:
     assert told.count("measured:") == 1 and "a step of 11 products" in told
 
 
+def test_the_end_of_an_epoch_does_not_end_it() -> None:
+    """Each ends with calls of its own, as of a last batch: steps are found again as soon as at first."""
+    program, calls = Program(), list[int]()
+    for epoch in range(20):
+        calls += [*training(150), 1000 + epoch]
+    told = program.run(calls)
+    num_pairs = int(told.split(" in ")[1].split(" pairs")[0])
+    assert told.count("measured: ") == 1 and "early" not in told and num_pairs > 8 * 20
+
+
 def test_without_a_step_it_says_so() -> None:
     numbers = random.Random(3)
     program = Program()
