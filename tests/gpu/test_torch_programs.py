@@ -229,16 +229,35 @@ def test_a_transformer_trains_as_it_does_without(torch: Any, routing: TorchRouti
     assert sum(kind.num_calls for kind in routing.kinds() if not kind.reason) > 10 * STEPS
 
 
+TRAINING = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512)).cuda()
+x = torch.randn(512, 512, device="cuda")
+for _ in range(6000):
+    net.zero_grad()
+    net(x).sum().backward()
+print("trained")
+"""
+
+
 def test_a_program_is_run_routed(folder: Path, torch: Any, tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text("import torch\na = torch.ones(512, 512, device='cuda')\nprint(float((a @ a)[0, 0]))\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder.parent), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-m", folder.name, str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    program = "import torch\na = torch.ones(512, 512, device='cuda')\nprint(float((a @ a)[0, 0]))\n"
+    done = run(folder, tmp_path, program)
     assert done.stdout == "512.0\n" and "products served" in done.stderr
+
+
+def test_what_a_program_gains_is_measured(folder: Path, torch: Any, tmp_path: Path) -> None:
+    """Products of its backward pass are made by another thread."""
+    done = run(folder, tmp_path, TRAINING, "--compare")
+    assert done.stdout == "trained\n"
+    assert "measured: " in done.stderr and "a step of 5 products" in done.stderr, done.stderr
+
+
+def run(folder: Path, place: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    path = place / "program.py"
+    path.write_text(program)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder.parent), *sys.path])}
+    command = [sys.executable, "-m", folder.name, *options, str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
