@@ -16,21 +16,21 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+from program_race import PLAIN, ROUTED, Wait
+from program_steps import Step
 
 LEAST_RATIO = 1.01  # below it, next to nothing is attainable
 NUM_STEPS, NUM_ISSUES = 3, 9
-PLAIN, ROUTED = "plain", "routed"
 PRODUCTS = {"aten::mm": False, "aten::bmm": False, "aten::addmm": True, "aten::baddbmm": True}  # has a C
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
-Step = Callable[[], object]
 
 
-def profiled(step: Step, routing: Any, wait: Callable[[], object]) -> dict[str, Any]:
+def profiled(step: Step, routing: Any, wait: Wait) -> dict[str, Any]:
     """Of a step, plain and routed: us in which the GPU is busy, us in which the host waits for it, kernels.
     Plain also `host_us`, how long it keeps the host, and `products`: calls and us of the GPU by extents."""
     found: dict[str, Any] = {}
@@ -40,7 +40,7 @@ def profiled(step: Step, routing: Any, wait: Callable[[], object]) -> dict[str, 
     return found
 
 
-def _profiled_side(step: Step, wait: Callable[[], object], with_products: bool) -> dict[str, Any]:
+def _profiled_side(step: Step, wait: Wait, with_products: bool) -> dict[str, Any]:
     issue_s = statistics.median(_issue_s(step, wait) for _ in range(NUM_ISSUES))
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, record_shapes=with_products) as profile:
@@ -62,7 +62,7 @@ def _profiled_side(step: Step, wait: Callable[[], object], with_products: bool) 
     return found
 
 
-def _issue_s(step: Step, wait: Callable[[], object]) -> float:
+def _issue_s(step: Step, wait: Wait) -> float:
     wait()
     began = time.perf_counter()
     step()

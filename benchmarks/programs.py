@@ -34,7 +34,7 @@ import program_gain
 import program_host
 import reports
 import torch
-from program_race import PLAIN, ROUTED, Side, captured, race, ratio_of
+from program_race import PLAIN, ROUTED, Side, Wait, captured, race, ratio_of
 from program_steps import PROGRAMS, Program, Step
 
 from autotune.cli import console
@@ -49,7 +49,7 @@ class Place(NamedTuple):
     GPU)."""
 
     device: str
-    wait: Callable[[], object]
+    wait: Wait
     routing: Any
 
     def sides(self, step: Step) -> dict[str, Side]:
