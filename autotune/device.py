@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from .bounds import Within
+from .entries import hint
 from .errors import UsageError
 from .frozen import frozen
 
@@ -109,7 +110,7 @@ def known_limits(name: str) -> DeviceLimits:
     for short, limits in KNOWN.items():
         if name.lower() in (short, limits.name.lower()):
             return limits
-    raise UsageError(f"no limits known for GPU {name!r}; known are {', '.join(KNOWN)}")
+    raise UsageError(f"no limits known for GPU {name!r} ({hint(name.lower(), tuple(KNOWN))})")
 
 
 def limits_by_name(name: str) -> DeviceLimits | None:

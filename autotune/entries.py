@@ -5,21 +5,12 @@ Every check takes `where`, the place in the file, and raises a ValueError that b
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-LARGEST = 2**31 - 1  # of a whole number: databases keep it in 32 bits
+from .arguments import LARGEST, shown
+
 LONGEST = 100_000  # of a text, in characters
-
-
-def shown(value: Any) -> str:
-    """A value for a message: short, however large or nested it is."""
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # a number with more digits than Python prints
-        return "an endless number"
 
 
 def check_keys(
@@ -36,6 +27,8 @@ def check_keys(
 
 def hint(name: str, known: Collection[str]) -> str:
     """The name that may have been meant, or all that are known."""
+    from difflib import get_close_matches  # loads for longer than most messages take
+
     close = get_close_matches(name[:40], known, n=1) or get_close_matches(name[:40].lower(), known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from .arguments import flag, whole
 from .errors import UsageError
 from .frozen import frozen
 
@@ -19,7 +20,9 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 MAX_EXTENT = 2**31 - 256
 MAX_BATCH = 2**31 - 1  # cuBLAS counts products in int32, too
 Triple = tuple[int, int, int]  # of A, B and C
-_ENDLESS = 10**40  # messages show no number with more digits
+_NUMBERS = (("m", 0, MAX_EXTENT), ("n", 0, MAX_EXTENT), ("k", 0, MAX_EXTENT), ("batch", 1, MAX_BATCH))
+_FLAGS = ("trans_a", "trans_b", "shares_a", "shares_b")
+_put = object.__setattr__  # the record is frozen
 _SHAPE = r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?"
 
 
@@ -52,12 +55,10 @@ class Gemm:
     shares_b: bool = False
 
     def __post_init__(self) -> None:
-        for name, least, most in (("m", 0, MAX_EXTENT), ("n", 0, MAX_EXTENT), ("k", 0, MAX_EXTENT),
-                                  ("batch", 1, MAX_BATCH)):  # fmt: skip
-            value = getattr(self, name)
-            if not least <= value <= most:
-                shown = value if abs(value) < _ENDLESS else "an endless number"
-                raise UsageError(f"{name} = {shown} is outside {least} ... {most}")
+        for name, least, most in _NUMBERS:
+            _put(self, name, whole(name, getattr(self, name), least, most))
+        for name in _FLAGS:
+            _put(self, name, flag(name, getattr(self, name)))
         if self.batch == 1 and (self.shares_a or self.shares_b):
             raise UsageError(
                 f"{self}: a single product shares no operand; name a batch, as in 4096b8:shared-a"

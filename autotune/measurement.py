@@ -9,6 +9,7 @@ from typing import Any
 
 from .disturbance import is_passing
 from .errors import UsageError
+from .words import option
 
 LATENT_US = 200.0  # a launch that took less, its latency included, says too little about the kernel
 ENERGY_S = 0.4  # to measure the energy of a finalist: several readings of the energy counter
@@ -45,7 +46,7 @@ def read_policy(text: str) -> CachePolicy:
     try:
         return CachePolicy(text)
     except ValueError:
-        raise UsageError(f"--cache {text!r} is neither of {', '.join(CachePolicy)}") from None
+        raise UsageError(f"{option('cache')} {text!r} is neither of {', '.join(CachePolicy)}") from None
 
 
 def is_accurate(error_over_cublas: float | None, max_error: float | None) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .arguments import plain
 from .entries import check_keys
 from .errors import UsageError
 from .user_file import read_toml
@@ -76,6 +77,7 @@ class SearchPolicy:
 
     def __post_init__(self) -> None:
         for field in fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
             if problem := _problem(field.name, getattr(self, field.name), field.default):
                 raise UsageError(f"search policy: {field.name} {problem}; by default it is {field.default}")
 

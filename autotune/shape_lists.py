@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .entries import shown
+from .arguments import shown
 from .errors import UsageError
 from .gemm import Gemm
 

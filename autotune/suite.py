@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .entries import LARGEST, check_keys, items, shown, table, whole
+from .arguments import LARGEST, shown
+from .entries import check_keys, items, table, whole
 from .errors import UsageError
 from .gemm import LAYOUTS, Gemm, Triple
 from .shape_lists import EXTENTS, HEADER, ListedShape, Note, read_list

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import gpu
+from .arguments import whole
 from .device import KNOWN, DeviceLimits
 from .errors import EnvironmentProblem, UsageError
 from .gemm import Gemm
@@ -16,6 +17,7 @@ from .recording import matrix
 from .recording.matrix import TimeMatrix
 from .recording.replay import ReplayTarget
 from .target import Target
+from .words import option
 
 Note = Callable[[str], None]  # notes for the user, a sentence or a few
 
@@ -40,7 +42,7 @@ def open_target(
     Raises UsageError or EnvironmentProblem if the selector names nothing usable.
     """
     if selector == REPLAY:
-        raise UsageError(f"--gpu {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
+        raise UsageError(f"{option('gpu')} {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
     if selector.startswith(REPLAY):
         replayed = ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
         if replayed.note:
@@ -59,6 +61,13 @@ def open_target(
         "exported is marked so."
     )
     return target
+
+
+def selector_of(gpu: str | int | None) -> str:
+    """A GPU as the functions of this file take it; None is `auto`. Raises UsageError."""
+    if isinstance(gpu, str):
+        return gpu
+    return "auto" if gpu is None else str(whole(option("gpu"), gpu))
 
 
 def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
@@ -85,7 +94,7 @@ def open_gpu(
     """A GPU for what a recording cannot do. Raises UsageError, also if it has too little memory for one of
     these problems, or EnvironmentProblem."""
     if selector.startswith(REPLAY):
-        raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
+        raise UsageError(f"{option('gpu')} {selector}: a recording cannot run kernels; name a GPU")
     _need_memory(selector, gemms)
     return GpuTarget(selector, policy=policy, max_error=max_error, note=note)
 
@@ -123,7 +132,9 @@ def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
     the first of all (which then reports what it holds)."""
     shipped = recordings()
     if not shipped:
-        raise EnvironmentProblem(f"no recorded space in {studies_dir()}; reinstall, or use --gpu replay:FILE")
+        raise EnvironmentProblem(
+            f"no recorded space in {studies_dir()}; reinstall, or use {option('gpu')} replay:FILE"
+        )
     return next((path for path in shipped if set(gemms) <= set(ReplayTarget(path).gemms)), shipped[0])
 
 

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from . import gpu as gpus
 from . import targets
+from .arguments import number, whole
 from .defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .device import DeviceLimits, Environment, limits_by_name
 from .distribution import drawn_calls
@@ -33,7 +37,7 @@ from .models.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .runtime.kinds import GpuKind, load_kinds
 from .runtime.table import Table
-from .search import DEFAULT_SAMPLER, Interrupts, Options, SearchResult, ShapeResult, check_options
+from .search import DEFAULT_SAMPLER, Interrupts, Options, SearchResult, ShapeResult
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
@@ -44,8 +48,10 @@ from .search_policy import SearchPolicy
 from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
+from .suite import MOST_CALLS
 from .target import Filling, Target
 from .targets import Note
+from .words import command, option
 
 Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
 _note = logging.getLogger("autotune").warning
@@ -113,10 +119,10 @@ class Result:
 def tune(
     shapes: Shape | Iterable[Shape] = (),
     *,
-    gpu: str = "auto",
+    gpu: str | int | None = "auto",
     seconds: float | None = None,
     trials: int | None = None,
-    db: str = DEFAULT_DB,
+    db: str | Path = DEFAULT_DB,
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
@@ -148,8 +154,8 @@ def tune(
 
     Where, and how long:
 
-        gpu         an index, a UUID, `replay:FILE`, or `auto`: the first GPU, or a shipped recording if there
-                    is none
+        gpu         an index, a UUID, `replay:FILE`, or `auto` or None: the first GPU, or a shipped recording
+                    if there is none
         seconds     of this run, over all shapes
         trials      of each shape, those of earlier runs included
         db          a file of SQLite, or a URL of PostgreSQL: what was measured is kept there
@@ -185,13 +191,15 @@ def tune(
     until then is stored.
     """
     named, conditions = read_shapes(shapes), Where.parse(where, max_workspace)
-    gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     policy = policy or SearchPolicy()
     options = Options(
         sampler=sampler, trials=trials, seconds=seconds, seed=seed, policy=policy, where=conditions
     )
-    check_options(options)
-    opened = targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)
+    num_drawn, calls = whole(option("num_drawn"), num_drawn), _counted(calls)
+    seed, db = options.seed, _path(db)
+    gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
+    max_error = _no_less_than_0("max_error", max_error)
+    opened = targets.open_target(targets.selector_of(gpu), read_policy(cache), gemms, max_error, note=note)
     _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
     with (
         closing(opened) as target,
@@ -276,7 +284,7 @@ def _search(
 
 def _due(calls: Mapping[Gemm, int], taken_us: Mapping[Gemm, float]) -> tuple[list[Gemm], dict[Gemm, float]]:
     """The shapes to search for a program, in this order, and their weights."""
-    taken = {gemm: count * taken_us[gemm] for gemm, count in calls.items()}
+    taken = {gemm: count * taken_us[gemm] for gemm, count in (calls or {}).items()}
     due = in_order(taken)
     return due, weights({gemm: taken[gemm] for gemm in due})
 
@@ -307,8 +315,8 @@ def _filling(target: Target) -> Filling:
     """Raises UsageError if kernels cannot be timed across shapes."""
     if not isinstance(target, Filling):
         raise UsageError(
-            "shapes are drawn (--any) for a GPU, and this is a recording; name a recorded shape instead, or "
-            "run it on a machine with a GPU"
+            f"shapes are drawn ({option('num_drawn')}) for a GPU, and this is a recording; name a recorded "
+            "shape instead, or run it on a machine with a GPU"
         )
     return target
 
@@ -328,7 +336,7 @@ def export_table(
     folder: str | Path,
     shapes: Shape | Iterable[Shape] = (),
     *,
-    db: str = DEFAULT_DB,
+    db: str | Path = DEFAULT_DB,
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
@@ -367,8 +375,12 @@ def export_table(
 
     Raises DispatchError where there is nothing to export, StoreError, EnvironmentProblem, UsageError.
     """
+    calls, db = _counted(calls), _path(db)
     for gemm in calls:
         gemm.need_output()
+    max_error = _no_less_than_0("max_error", max_error)
+    max_kernels = whole(option("max_kernels"), max_kernels)
+    max_megabytes = number(option("max_megabytes"), max_megabytes, most=math.inf)
     gemms, added, conditions = (
         read_shapes(shapes),
         epilogue_names.named(epilogues),
@@ -379,7 +391,7 @@ def export_table(
         environments = store.environments(max_error)
         if not environments:
             store.damages.refuse()
-            raise DispatchError(f"{shown(db)} holds no kernel that ran; run `autotune search` first")
+            raise DispatchError(f"{shown(db)} holds no kernel that ran; run {command('search')} first")
         newest, limits = environments[0], _limits(environments[0])
         read = read_policy(cache)
         results = read_results(
@@ -424,7 +436,7 @@ def export_table(
 
 def space(
     shape: Shape,
-    gpu: str = "auto",
+    gpu: str | int | None = "auto",
     *,
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
@@ -440,32 +452,56 @@ def space(
     Raises UsageError, EnvironmentProblem.
     """
     (gemm,), conditions = read_shapes([shape]), Where.parse(where, max_workspace)
+    gpu = targets.selector_of(gpu)
     limits = limits_by_name(gpu) or targets.limits_here(gpu, note=note)
     return feasible_set(limits, gemm).where(conditions.on(gemm, limits), gemm)
 
 
 def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:
     """Each shape once. Raises UsageError for an invalid shape, or one without elements of C."""
-    if isinstance(shapes, Gemm | str | int) or _is_triple(shapes):
-        shapes = [shapes]  # type: ignore[list-item]
-    gemms = tuple(dict.fromkeys(map(_gemm, shapes)))
+    if isinstance(shapes, np.ndarray):
+        shapes = [tuple(row) if isinstance(row, list) else row for row in np.atleast_1d(shapes).tolist()]
+    is_one = isinstance(shapes, Gemm | str | tuple) and (not isinstance(shapes, tuple) or _is_triple(shapes))
+    gemms = tuple(
+        dict.fromkeys(map(_gemm, [shapes] if is_one or not isinstance(shapes, Iterable) else shapes))
+    )
     for gemm in gemms:
         gemm.need_output()
     return gemms
 
 
-def _is_triple(shapes: object) -> bool:
-    return isinstance(shapes, tuple) and len(shapes) == 3 and all(isinstance(x, int) for x in shapes)
+def _is_triple(shape: tuple[object, ...]) -> bool:
+    return len(shape) == 3 and all(isinstance(extent, Integral) for extent in shape)
 
 
-def _gemm(shape: Shape) -> Gemm:
+def _gemm(shape: Any) -> Gemm:
     if isinstance(shape, Gemm):
         return shape
-    if isinstance(shape, str | int):
-        return Gemm.parse(str(shape))
-    if _is_triple(shape):
+    if isinstance(shape, str):
+        return Gemm.parse(shape)
+    if isinstance(shape, Integral):
+        shape = (shape,) * 3
+    if isinstance(shape, tuple) and _is_triple(shape):
         return Gemm(*shape)
-    raise UsageError(f"shape {shape!r}: write 4096, '4096x128x4096:NT', (m, n, k) or a Gemm")
+    raise UsageError(f"shape {shape!r:.60}: write 4096, '4096x128x4096:NT', (m, n, k) or a Gemm")
+
+
+def _counted(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
+    """Raises UsageError."""
+    name = option("calls")
+    return {_gemm(shape): whole(name, count, 1, MOST_CALLS) for shape, count in (calls or {}).items()}
+
+
+def _path(db: str | Path) -> str:
+    """Raises UsageError."""
+    if not isinstance(db, str | Path):
+        raise UsageError(f"{option('db')} is {db!r:.60}; name a file of SQLite, or a URL of PostgreSQL")
+    return str(db)
+
+
+def _no_less_than_0(name: str, value: float | None) -> float | None:
+    """Raises UsageError."""
+    return None if value is None else number(option(name), value)
 
 
 def _limits(environment: Environment) -> DeviceLimits:

@@ -16,11 +16,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from .. import __version__
+from ..arguments import LARGEST
 from ..defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
-from ..entries import LARGEST
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 from ..output_file import DISK_FULL
 from ..shortage import shortage
+from ..words import speak_as_command_line
 from . import console
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
 
@@ -739,6 +740,7 @@ def _num_own(arguments: list[str]) -> int:
 
 def main() -> NoReturn:
     """Runs what the command line says, and exits. `--debug` shows where an error came from."""
+    speak_as_command_line()
     # Before numpy loads: its BLAS would spin on every core, which the compiler's threads need. The
     # search's small matrices take one thread a tenth of the time that they take two on busy cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

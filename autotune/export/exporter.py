@@ -26,6 +26,7 @@ from ..recording.matrix import TimeMatrix
 from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
 from ..strict import Misfit
+from ..words import command
 from . import cover, figures
 from .cubins import KernelCompiler, OnCompiled, compile_all, within
 from .left_out import figures_of, left_out
@@ -128,7 +129,7 @@ def export_table(
 
 def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str], None]) -> None:
     if not results.shapes:
-        raise DispatchError("no tuned shape to export; run `autotune search` first")
+        raise DispatchError(f"no tuned shape to export; run {command('search')} first")
     if not same_code.is_same(results.source_hash, template.source_hash()):
         where = (
             f"kernel source {results.source_hash[:12]}..., this autotune has {template.source_hash()[:12]}..."
@@ -136,7 +137,7 @@ def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str]
         if not results.environment.is_recorded:
             raise DispatchError(
                 f"the results are of {where}, and nothing shows that both compile to the same code; run "
-                "`autotune search` again with this one, or export with the autotune that searched"
+                f"{command('search')} again with this one, or export with the autotune that searched"
             )
         # recorded times must not look like those of a GPU of this machine
         note(f"recorded with {where}: the times are of that one, the kernels of this one")

@@ -12,6 +12,7 @@ from ..kernel.config import Config
 from ..kernel.where import ANY, Where
 from ..measurement import CachePolicy
 from ..store import Store, StudyRef
+from ..words import command
 from .tuned import TunedPoint, TunedResults, TunedShape
 
 
@@ -49,7 +50,7 @@ def read_results(
         what = ", ".join(map(str, missing)) or "any shape"
         obeying, same = f" that obey {where.told}" if where else "", where.options
         raise DispatchError(
-            f"no results{obeying} for {what} on {environment.gpu_name}; run `autotune search{same}` for it"
+            f"no results{obeying} for {what} on {environment.gpu_name}; run {command('search', same)} for it"
         )
     return TunedResults(
         environment=latest[-1].environment,

@@ -16,6 +16,7 @@ from ..runtime.cubin_files import packed, sums
 from ..runtime.files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 from ..runtime.kinds import KINDS_FOLDER, GpuKind, load_kinds
 from ..runtime.table import CUBIN_FILE, TABLE_FILE, Table, render
+from ..words import option
 from .check_files import KindFiles, check_files
 from .exchange import Note
 
@@ -102,4 +103,5 @@ def _tell_of_others(folder: Path, new: GpuKind, note: Note) -> None:
     except DispatchError:
         return  # what is damaged is replaced
     if others:
-        note(f"{folder} held the table for {' and '.join(map(str, others))}, which is gone: --add keeps it")
+        held = " and ".join(map(str, others))
+        note(f"{folder} held the table for {held}, which is gone: {option('adds')} keeps it")

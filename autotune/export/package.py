@@ -16,6 +16,7 @@ from ..errors import DispatchError, UsageError
 from ..output_file import DISK_FULL, disk_full
 from ..runtime.kinds import GpuKind, names_of
 from ..runtime.table import Table
+from ..words import option
 from . import exchange, installable, kind_folders, manifest
 from .c_source import FOLDER as C_FOLDER
 from .c_source import c_files
@@ -130,7 +131,7 @@ def write_folder(
     except OSError as error:
         if error.errno in DISK_FULL:
             raise disk_full(folder, error) from error
-        raise DispatchError(f"{folder} cannot be written ({error}); pass another --out") from error
+        raise DispatchError(f"{folder} cannot be written ({error}); {_another()}") from error
     return folder
 
 
@@ -150,7 +151,7 @@ def prepare(folder: Path, note: Note = _ignore, *, adds: bool = False) -> Path:
         if adds and kind_folders.holds_any(folder):
             check_files(folder)
     except OSError as error:
-        raise DispatchError(f"{folder} cannot be read ({error}); pass another --out") from error
+        raise DispatchError(f"{folder} cannot be read ({error}); {_another()}") from error
     return folder
 
 
@@ -158,7 +159,11 @@ def _check_name(folder: Path) -> None:
     if fault := _fault_of(folder.name):
         words = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", folder.name)).strip("_")
         example = f"sgemm_{words}" if _fault_of(words) else words
-        raise UsageError(f"{folder.name!r} {fault}; pass another --out, such as {example.rstrip('_')}")
+        raise UsageError(f"{folder.name!r} {fault}; {_another()}, such as {example.rstrip('_')}")
+
+
+def _another() -> str:
+    return f"pass another {option('folder')}"
 
 
 def _fault_of(name: str) -> str:
@@ -174,22 +179,22 @@ def _fault_of(name: str) -> str:
 def _check_replaceable(folder: Path) -> None:
     """Raises DispatchError if replacing the folder would lose anything."""
     if folder.is_symlink():
-        raise DispatchError(f"{folder} is a symbolic link; pass the folder that it leads to as --out")
+        raise DispatchError(f"{folder} is a symbolic link; name the folder that it leads to")
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise DispatchError(f"{folder} is there and is no exported table; pass another --out or remove it")
+        raise DispatchError(f"{folder} is there and is no exported table; {_another()} or remove it")
     found = manifest.take_inventory(folder)
     if found.foreign:
         is_table = bool(found.intact or found.damaged or found.edited)
         what = "holds more than an exported table" if is_table else "is there and is no exported table"
         raise DispatchError(
-            f"{folder} {what}: {manifest.listing(found.foreign)}; move that elsewhere or pass another --out"
+            f"{folder} {what}: {manifest.listing(found.foreign)}; move that elsewhere or {_another()}"
         )
     if found.edited:
         raise DispatchError(
             f"{folder} was edited after it was exported: {manifest.listing(found.edited)}; move that "
-            "elsewhere or pass another --out"
+            f"elsewhere or {_another()}"
         )
 
 

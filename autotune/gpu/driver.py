@@ -5,21 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..cuda_errors import is_sticky
-from ..device import KNOWN, DeviceLimits, Environment, uuid_text
+from ..device import KNOWN, DeviceLimits, Environment, limits_by_name, uuid_text
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
+from ..words import option
 
 MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins
 MIN_COMPUTE_CAPABILITY = (7, 5)  # NVRTC 13 compiles for nothing older
-NO_GPU_HINT = (
-    "use a machine with an NVIDIA GPU, or search a recorded space: autotune search --gpu replay:FILE, "
-    "or --gpu auto for the one that ships"
-)
-
 OUT_OF_MEMORY = 2
 LAUNCH_OUT_OF_RESOURCES = 701
 _NO_DEVICE = 100
@@ -69,7 +66,7 @@ def open_driver() -> Any:
         version = check(driver.cuDriverGetVersion)
     except (ImportError, RuntimeError) as error:  # the binding, or libcuda behind it, is not there
         raise EnvironmentProblem(
-            f"no NVIDIA driver was found ({error}); install driver 580 or later, {NO_GPU_HINT}"
+            f"no NVIDIA driver was found ({error}); install driver 580 or later, {_no_gpu_hint()}"
         ) from error
     if 0 < version < MIN_CUDA_VERSION:
         raise EnvironmentProblem(
@@ -81,7 +78,7 @@ def open_driver() -> Any:
     except CudaError as error:
         what = "sees no GPU" if error.code == _NO_DEVICE else "does not start"
         raise EnvironmentProblem(
-            f"the NVIDIA driver {what} ({error}); check nvidia-smi, or {NO_GPU_HINT}"
+            f"the NVIDIA driver {what} ({error}); check nvidia-smi, or {_no_gpu_hint()}"
         ) from error
     return driver
 
@@ -117,12 +114,21 @@ def list_gpus() -> list[GpuInfo]:
     return [_describe(driver, index) for index in range(check(driver.cuDeviceGetCount))]
 
 
+def _no_gpu_hint() -> str:
+    gpu = option("gpu")
+    return (
+        f"use a machine with an NVIDIA GPU, or search a recorded space: {gpu} replay:FILE, or {gpu} auto for "
+        "the one that ships"
+    )
+
+
 def find_gpu(selector: str) -> GpuInfo:
     """The GPU with this index or UUID (or the beginning of one), or the first for `auto`.
 
     Raises EnvironmentProblem where there is none to choose from or it is too old, UsageError where the
     selector names none.
     """
+    _check_selector(selector)
     gpu = select_gpu(selector, list_gpus())
     if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
         raise EnvironmentProblem(
@@ -132,10 +138,24 @@ def find_gpu(selector: str) -> GpuInfo:
     return gpu
 
 
+def _check_selector(selector: str) -> None:
+    """Raises UsageError for what names no GPU of any machine."""
+    if limits_by_name(selector) is not None:
+        fault = "names a kind of GPU"
+    elif not re.fullmatch(r"auto|\d{1,3}|((gpu|mig)-)?[0-9a-f-]*", selector.lower()):
+        fault = "names no GPU"
+    else:
+        return
+    raise UsageError(
+        f"{option('gpu')} {selector} {fault}; pass what this machine has (an index, a UUID or auto), or a "
+        "recording: replay:FILE"
+    )
+
+
 def select_gpu(selector: str, gpus: list[GpuInfo]) -> GpuInfo:
     """`find_gpu` among given ones."""
     if not gpus:
-        raise EnvironmentProblem(f"the NVIDIA driver sees no GPU; {NO_GPU_HINT}")
+        raise EnvironmentProblem(f"the NVIDIA driver sees no GPU; {_no_gpu_hint()}")
     if selector == "auto":
         return gpus[0]
     wanted = selector.lower().removeprefix("gpu-")
@@ -147,7 +167,7 @@ def select_gpu(selector: str, gpus: list[GpuInfo]) -> GpuInfo:
         return matches[0]
     present = "; ".join(f"{gpu.index}: {gpu.name} {gpu.uuid}" for gpu in gpus)
     fault = "names several GPUs" if matches else "names no GPU here"
-    raise UsageError(f"--gpu {selector} {fault}; present are {present}")
+    raise UsageError(f"{option('gpu')} {selector} {fault}; present are {present}")
 
 
 # ------------------------------------------------------------------------------------------------

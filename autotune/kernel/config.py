@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ..arguments import plain
 from ..errors import UsageError
 from ..frozen import frozen
 
 Value = int | float | str  # floats: of others' kernels alone
+_PLAIN = frozenset({int, str})
 WARP = 32  # threads
 
 
@@ -50,9 +52,15 @@ class Config:
     reduction: str = "none"
     split_k: int = 1
 
+    def __post_init__(self) -> None:
+        if not _PLAIN.issuperset(map(type, vars(self).values())):
+            for name, value in self.to_dict().items():
+                object.__setattr__(self, name, plain(value))
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
         """Read a full or partial mapping; missing parameters keep their defaults."""
+        data = {name: plain(value) for name, value in data.items()}
         unknown = sorted(set(data) - set(PARAMETER))
         if unknown:
             raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETER)}")

@@ -15,6 +15,7 @@ import numpy as np
 from ..device import DeviceLimits
 from ..errors import UsageError
 from ..gemm import Gemm
+from ..words import option
 from .config import PARAMETER, PARAMETERS, Value
 from .resources import workspaces
 from .rules import RULES, Rule
@@ -222,7 +223,7 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
     names = (*_OF_TILES, *_OF_SPLITS)
     if not set(names) <= set(space.names):
         raise UsageError(
-            f"--max-workspace: {gemm} was recorded with another kernel, whose workspace is unknown"
+            f"{option('max_workspace')}: {gemm} was recorded with another kernel, whose workspace is unknown"
         )
     first, second = (
         next(at for at, factor in enumerate(space.factors) if name in factor.names)
@@ -237,8 +238,8 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
     is_kept = may_meet.any(axis=1)
     if not is_kept.any():
         raise UsageError(
-            f"{gemm}: no config obeys --max-workspace {where.max_workspace_mib:g}: each of those that obey "
-            "the other conditions needs more"
+            f"{gemm}: no config obeys {option('max_workspace')} {where.max_workspace_mib:g}: each of those "
+            "that obey the other conditions needs more"
         )
     factors[first] = replace(factors[first], codes=factors[first].codes[is_kept[kinds]])
     if first == second:

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ..arguments import number
 from ..device import DeviceLimits
 from ..entries import hint
 from ..errors import UsageError
 from ..gemm import Gemm
+from ..words import option
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of
 
@@ -68,13 +70,12 @@ class Where:
     @classmethod
     def parse(cls, texts: str | Iterable[str], max_workspace_mib: float | None = None) -> Where:
         """Read conditions with commas between them, from one text or several. Raises UsageError."""
-        parts = ",".join([texts] if isinstance(texts, str) else texts).split(",")
+        parts = ",".join([texts] if isinstance(texts, str) else texts or ()).split(",")
         conditions = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
         if max_workspace_mib is None:
             return cls(conditions)
-        if not 0 <= max_workspace_mib <= MOST_MIB:
-            raise UsageError(f"--max-workspace {max_workspace_mib}: from 0 to {MOST_MIB:,} MiB")
-        return cls(conditions, int(max_workspace_mib * MIB))
+        most = number(option("max_workspace"), max_workspace_mib, 0, MOST_MIB)
+        return cls(conditions, int(most * MIB))
 
     def on(self, gemm: Gemm, limits: DeviceLimits) -> Where:
         """The same for launches on this problem and kind of GPU."""
@@ -85,16 +86,17 @@ class Where:
         that it never has; with what may have been meant."""
         for condition in self.conditions:
             name, relation, value = condition
+            asked = f"{option('where')} {condition}"
             if name not in values:
-                raise UsageError(f"--where {condition}: no parameter {name!r} ({hint(name, tuple(values))})")
+                raise UsageError(f"{asked}: no parameter {name!r} ({hint(name, tuple(values))})")
             known = values[name]
             if relation not in _OF_WORDS:
                 if any(isinstance(one, str) for one in (value, *known)):
                     raise UsageError(
-                        f"--where {condition}: words have no order; use = or !=, and one of {_listed(known)}"
+                        f"{asked}: words have no order; use = or !=, and one of {_listed(known)}"
                     )
             elif value not in known:
-                raise UsageError(f"--where {condition}: {name} is never {value} ({_nearest(value, known)})")
+                raise UsageError(f"{asked}: {name} is never {value} ({_nearest(value, known)})")
 
     def holds(self, point: Mapping[str, Value]) -> bool:
         """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
@@ -142,7 +144,7 @@ ANY = Where()
 def _condition(text: str) -> Condition:
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise UsageError(f"--where {text.strip()!r}: {_HOW}")
+        raise UsageError(f"{option('where')} {text.strip()!r}: {_HOW}")
     name, relation, value = found.groups()
     number = re.fullmatch("-?[0-9]{1,9}", value)
     return Condition(name, "=" if relation == "==" else relation, int(value) if number else value)

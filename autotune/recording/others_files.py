@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import stats
+from ..arguments import LARGEST, shown
 from ..device import KNOWN, DeviceLimits, Environment
-from ..entries import LARGEST, shown, text
+from ..entries import text
 from ..errors import UsageError
 from ..gemm import MAX_EXTENT, Gemm
 from ..kernel.config import Value

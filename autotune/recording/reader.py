@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import stats, strict
+from ..arguments import shown
 from ..device import DeviceLimits, Environment
-from ..entries import check_keys, items, number, shown, table, text, whole
+from ..entries import check_keys, items, number, table, text, whole
 from ..errors import AutotuneError, UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETER, Value

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..entries import items, shown, table, text
+from ..arguments import shown
+from ..entries import items, table, text
 from ..errors import UsageError
 from ..measurement import Measurement, Outcome
 from ..target import Point

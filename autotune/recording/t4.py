@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import stats
-from ..entries import items, shown, table
+from ..arguments import shown
+from ..entries import items, table
 from ..errors import UsageError
 from ..measurement import Measurement, Outcome
 from ..other_problem import OtherProblem

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from ..arguments import flag
 from ..errors import DispatchError
 from ..gemm import MAX_EXTENT
 from .pick import Call, Pick
@@ -96,9 +97,7 @@ def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:
     Raises DispatchError for an invalid switch.
     """
     if cublas is not None:
-        if type(cublas) is not bool:
-            raise DispatchError(f"cublas is a {type(cublas).__name__}; pass True, False or None")
-        return cublas
+        return flag("cublas", cublas, error=DispatchError)
     told = os.environ.get(SWITCH) or "1"
     if told not in ("0", "1"):
         raise DispatchError(f"{SWITCH} is {told!r}; say '0' or '1'")

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..arguments import flag, whole
 from ..errors import DispatchError
 from ..gemm import Triple
 from ..kernel.launch import ACTIVATIONS
@@ -612,8 +613,7 @@ def _fallback_mode(fallback: Fallback | None, deterministic: bool) -> Fallback:
 
 def _mode(settle: Settle | None, deterministic: bool) -> str:
     """What to settle. Raises DispatchError for options that are invalid, or contradict each other."""
-    if type(deterministic) is not bool:
-        raise DispatchError(f"deterministic is a {type(deterministic).__name__}; pass True or False")
+    deterministic = flag("deterministic", deterministic, error=DispatchError)
     told = os.environ.get(_SETTLE) or "off" if settle is None else settle
     if told not in ("off", "first-use"):
         name = _SETTLE if settle is None else "settle"
@@ -624,14 +624,16 @@ def _mode(settle: Settle | None, deterministic: bool) -> str:
 
 
 def _number(device: Any) -> int:
-    if type(device) is not int:
-        raise DispatchError(f"device is a {type(device).__name__}; pass the number of a GPU")
-    return device
+    return whole("device, the number of a GPU,", device, error=DispatchError)
 
 
 def _extents_and_flags(shape: Any) -> tuple[Any, ...]:
-    if isinstance(shape, (tuple, list)) and len(shape) in (3, 5, 6, 8):
-        return (*shape, False, False)[:5] if len(shape) < 6 else tuple(shape)
+    try:
+        values = tuple(shape)
+    except TypeError:
+        values = ()
+    if len(values) in (3, 5, 6, 8):
+        return (*values, False, False)[:5] if len(values) < 6 else values
     raise DispatchError(
         f"{shape!r:.60} is no shape; pass (m, n, k) or (m, n, k, trans_a, trans_b), and behind these for a "
         "batch its number of products"

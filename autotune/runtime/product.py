@@ -5,14 +5,12 @@ Copied into exported tables.
 
 from __future__ import annotations
 
-import operator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from ..arguments import flag
 from ..errors import DispatchError, UsageError
-from ..gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
+from ..gemm import FLOAT_BYTES, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
 
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
 NO_DEVICE = -1  # of an array without elements
@@ -65,27 +63,12 @@ def make_gemm(
 ) -> Gemm:
     """A Gemm. Raises DispatchError for extents that are not whole numbers (NumPy's are accepted) or out of
     range, and for flags that are neither true nor false, or contradict each other."""
-    flags = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
-    shared = _flag("shares_a", shares_a), _flag("shares_b", shares_b)
-    extents = _extent("m", m), _extent("n", n), _extent("k", k)
     try:
-        return Gemm(*extents, *flags, _extent("batch", batch, 1, MAX_BATCH), *shared)
+        return Gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
     except UsageError as error:
-        raise DispatchError(str(error)) from error
-
-
-def _extent(name: str, value: Any, least: int = 0, most: int = MAX_EXTENT) -> int:
-    try:
-        extent = operator.index(value)
-    except TypeError:
-        extent = -1
-    if isinstance(value, bool) or not least <= extent <= most:
-        told = value if type(value) is int and value.bit_length() <= 64 else f"a {type(value).__name__}"
         raise DispatchError(
-            f"{name} is {told}, expected a whole number of {least} ... {most}; pass the extents of the "
-            "product, and split larger ones into smaller"
-        )
-    return extent
+            f"{error}; pass the extents of the product, and split larger ones into smaller"
+        ) from error
 
 
 def packed(gemm: Gemm) -> Product:
@@ -101,19 +84,10 @@ def packed_forms(gemm: Gemm) -> tuple[Form, Form, Form]:
     return (rows_a, columns_a, lda, 1), (rows_b, columns_b, ldb, 1), (gemm.m, gemm.n, ldc, 1)
 
 
-def _flag(name: str, value: Any) -> bool:
-    """The flag as a bool; 0 and 1 are accepted, too. BLAS's letters are not: any letter is true in Python."""
-    try:
-        if isinstance(value, (bool, np.bool_)) or operator.index(value) in (0, 1):
-            return bool(value)
-    except TypeError:
-        pass
-    raise DispatchError(f"{name} is a {type(value).__name__}; pass True or False")
-
-
 def extents_of(form_a: Form, form_b: Form, trans_a: bool, trans_b: bool) -> Triple:
     """m, n and k. Raises DispatchError if shapes do not fit, or a flag is invalid."""
-    trans_a, trans_b = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
+    trans_a = flag("trans_a", trans_a, error=DispatchError)
+    trans_b = flag("trans_b", trans_b, error=DispatchError)
     m, k = form_a[1::-1] if trans_a else form_a[:2]
     k_of_b, n = form_b[1::-1] if trans_b else form_b[:2]
     if k != k_of_b:

@@ -4,7 +4,7 @@ from .progress import StopReason
 from .propose.samplers import DEFAULT_SAMPLER, SAMPLERS
 from .result import SearchResult, ShapeResult
 from .run.interrupt import Interrupts
-from .run.limits import Options, check_options
+from .run.limits import Options
 from .shape import study_of
 from .tuner import tune
 
@@ -16,7 +16,6 @@ __all__ = [
     "SearchResult",
     "ShapeResult",
     "StopReason",
-    "check_options",
     "study_of",
     "tune",
 ]

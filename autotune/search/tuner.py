@@ -13,14 +13,13 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ..errors import DeviceLost, EnvironmentProblem
+from ..errors import DeviceLost, EnvironmentProblem, UsageError
 from ..gemm import Gemm
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.finals import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
-from .run import limits
 from .run.blas import one_thread
 from .run.interrupt import Interrupts
 from .run.limits import Options
@@ -73,7 +72,8 @@ class Tuner:
         on_event: OnEvent,
         interrupts: Interrupts,
     ) -> None:
-        limits.check(gemms, options)
+        if not gemms:
+            raise UsageError("no shape to search; name at least one")
         self._target, self._store, self._options = target, store, options
         self._claims, self._sharing = claims, Sharing(claims)
         self._on_event, self._interrupts = on_event, interrupts

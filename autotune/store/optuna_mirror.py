@@ -25,6 +25,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, S
 
 from ..errors import StoreError
 from ..kernel.config import PARAMETER, Value
+from ..words import option
 from . import connect
 from .records import StudyRef, TrialRecord
 from .repository import DEFAULT_TIMEOUT_S, Store
@@ -115,7 +116,7 @@ class Mirror:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"Optuna's tables in {connect.place(url)} are damaged ({error!r}); restore a copy of the"
-                " database, or go on without --dashboard"
+                f" database, or go on without {option('has_dashboard')}"
             ) from error
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import OperationalError
 
 from ..errors import StoreError
+from ..words import option
 from . import connect as _connect
 from . import schema
 
@@ -54,7 +55,7 @@ def _need_no_log(url: URL) -> None:
         files = _connect.real_file(file) if file.is_symlink() else file.name
         raise StoreError(
             f"{file} may not be written, and its newest trials are in {_connect.log_of(file).name}, which"
-            f" cannot be read there; copy {files}* to a folder of yours and name the copy with --db"
+            f" cannot be read there; copy {files}* to a folder of yours and name the copy with {option('db')}"
         )
 
 
@@ -63,5 +64,5 @@ def _check_version(version: str | None, url: URL) -> None:
         found = "no tables" if version is None else f"schema version {version}, older than this autotune's"
         raise StoreError(
             f"{url.database} has {found}, and may not be written; copy it to a folder of yours and name the"
-            " copy with --db"
+            f" copy with {option('db')}"
         )

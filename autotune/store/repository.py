@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
+from ..arguments import LARGEST
 from ..device import Environment
-from ..entries import LARGEST
 from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
 from ..kernel import same_code
@@ -19,6 +19,7 @@ from ..kernel.where import ANY, Where
 from ..measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..other_problem import is_elsewhere, problem_of
 from ..target import Baseline
+from ..words import command, option
 from . import connect, leases, queries, read_only, rows, schema
 from .claims import Claims, scope_of
 from .damage import Damages
@@ -84,7 +85,9 @@ class Store(Closing):
         one."""
         if not connect.exists(path_or_url):
             name = connect.shown(str(path_or_url))
-            raise StoreError(f"no database {name}; run `autotune search` first, or name it with --db")
+            raise StoreError(
+                f"no database {name}; run {command('search')} first, or name it with {option('db')}"
+            )
         return cls.open(path_or_url, is_read_only=True)
 
     def close(self) -> None:

@@ -24,10 +24,10 @@ NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is giv
 # Modules at the top of the package: facts that every room may use.
 FACTS = frozenset(
     {
-        "__init__", "bounds", "cache_folder", "column_major", "cuda_errors", "defaults", "device",
-        "distribution", "disturbance", "entries", "error_bound", "errors", "frozen", "gemm", "measurement",
-        "other_problem", "output_file", "requirements", "search_policy", "shape_lists", "shortage", "stats",
-        "strict", "suite", "synced", "target", "user_file",
+        "__init__", "arguments", "bounds", "cache_folder", "column_major", "cuda_errors", "defaults",
+        "device", "distribution", "disturbance", "entries", "error_bound", "errors", "frozen", "gemm",
+        "measurement", "other_problem", "output_file", "requirements", "search_policy", "shape_lists",
+        "shortage", "stats", "strict", "suite", "synced", "target", "user_file", "words",
     }
 )  # fmt: skip
 

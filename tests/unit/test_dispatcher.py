@@ -149,6 +149,9 @@ def test_what_is_prepared_loads_nothing_more(runtime: Dispatcher, driver: FakeDr
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), trans_a=gemm.trans_a, trans_b=gemm.trans_b)
         close(c, (a.T if gemm.trans_a else a) @ (b.T if gemm.trans_b else b))
     assert len(driver.of("load")) == loaded
+    rows = np.array([(g.m, g.n, g.k, g.trans_a, g.trans_b) for g in shapes])
+    assert runtime.prepare(rows, device=np.int64(0)) == picks  # type: ignore[arg-type]
+    assert len(driver.of("load")) == loaded
     for wrong in ([(1, 2)], [(1, 2, -3)], ["512"]):
         with pytest.raises(DispatchError):
             runtime.prepare(wrong)

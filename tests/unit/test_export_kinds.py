@@ -119,7 +119,7 @@ def test_an_export_without_add_tells_what_goes(folder: Path) -> None:
     code = {kernel.sha256: code_of(kernel) for kernel in SECOND.kernels}
     write_folder(SECOND, code, folder, told.append)
     assert tables_of(folder) == [SECOND] and not (folder / "kinds").exists()
-    assert "held the table for NVIDIA H200 (sm_90), which is gone: --add keeps it" in told[0]
+    assert "held the table for NVIDIA H200 (sm_90), which is gone: adds keeps it" in told[0]
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_what_python_compiled_is_replaced_too(folder: Path) -> None:
 def test_a_link_to_a_table_is_refused(folder: Path) -> None:
     link = folder.with_name("current")
     link.symlink_to(folder.name)
-    refused(link, "is a symbolic link; pass the folder that it leads to")
+    refused(link, "is a symbolic link; name the folder that it leads to")
 
 
 def test_what_turns_up_while_the_table_is_replaced_is_kept_and_told(
@@ -297,7 +297,7 @@ def test_a_folder_without_a_table_is_no_older_export(older_export: Path) -> None
 def test_a_name_that_python_cannot_import_is_refused_with_one_that_it_can(
     tmp_path: Path, name: str, example: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"{name!r} is .*; pass another --out, such as {example}$"):
+    with pytest.raises(UsageError, match=f"{name!r} is .*; pass another folder, such as {example}$"):
         write_table(TABLE, tmp_path / name)
     assert not list(tmp_path.iterdir())
     assert prepare(tmp_path / example) == tmp_path / example

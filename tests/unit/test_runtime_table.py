@@ -249,7 +249,7 @@ BATCH_FAULTS = {
     "a kernel that cannot read it": (
         lambda tree: tree["entries"][1]["gemm"].update(k=510), "'many', which cannot serve it: A is not made",
     ),
-    "no products": (lambda tree: tree["entries"][1]["gemm"].update(batch=0), "batch = 0 is outside"),
+    "no products": (lambda tree: tree["entries"][1]["gemm"].update(batch=0), "batch is 0, expected a whole"),
     "all shared": (lambda tree: tree["entries"][2]["gemm"].update(shares_a=True), "share one of them"),
     "one that shares": (lambda tree: tree["entries"][0]["gemm"].update(shares_a=True), "shares no operand"),
     "twice": (lambda tree: tree["entries"][2]["gemm"].update(shares_b=False), "a shape stands twice"),

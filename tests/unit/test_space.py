@@ -60,7 +60,7 @@ def test_what_is_missing_keeps_its_default(config: Config, name: str) -> None:
     assert Config.parse(f"{name}={value}") == Config(**{name: value})
 
 
-@pytest.mark.parametrize("value", [65, 64.0, True, None, "64", [64], -64, np.int64(64)])
+@pytest.mark.parametrize("value", [65, 64.0, True, None, "64", [64], -64, np.float64(64)])
 def test_only_values_of_a_parameter_are_taken(value: Any) -> None:
     """64.0 equals 64, but its key would be another: the same kernel would be tried twice."""
     with pytest.raises(UsageError, match=r"bm = .*expected rows of C"):

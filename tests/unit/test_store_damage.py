@@ -256,7 +256,7 @@ CASES = [
     ),
     ("UPDATE config SET key = 'bm=1' WHERE id = 2", "config 2 (key and point name different configs)"),
     ("UPDATE study SET policy = 'hot' WHERE id = 2", "study 2 ('hot' is not a valid CachePolicy)"),
-    ("UPDATE study SET m = -4 WHERE id = 2", "study 2 (m = -4 is outside 0 ... 2147483392)"),
+    ("UPDATE study SET m = -4 WHERE id = 2", "study 2 (m is -4, expected a whole number of 0"),
     ("UPDATE environment SET gpu_name = NULL WHERE id = 2", "environment 2 (gpu_name is NULL)"),
     ("DELETE FROM kernel WHERE id = 2", "study 3 (kernel_id 2 is not there)"),
     ("UPDATE baseline SET time_us = -1 WHERE study_id = 2", "baseline 4 (time_us is -1.0)"),

@@ -234,15 +234,15 @@ def test_it_stops_by_itself_when_nothing_better_is_likely(store):
 @pytest.mark.parametrize(
     ("gemms", "options"),
     [
-        ([], Options()),
-        ([GEMM], Options(trials=0)),
-        ([GEMM], Options(seconds=0.0)),
-        ([GEMM], Options(sampler="?")),
+        ([], {}),
+        ([GEMM], {"trials": 0}),
+        ([GEMM], {"seconds": 0.0}),
+        ([GEMM], {"sampler": "?"}),
     ],
 )
 def test_what_cannot_be_searched_is_refused(store, gemms, options):
     with pytest.raises(UsageError):
-        tune(FakeTarget(), store, gemms, options)
+        tune(FakeTarget(), store, gemms, Options(**options))
 
 
 # ---- several shapes

@@ -88,7 +88,7 @@ def test_conditions_are_read_as_they_are_written(texts, meant):
 def test_a_wrong_condition_is_refused_with_what_may_have_been_meant(text, told):
     with pytest.raises(UsageError) as refused:
         Where.parse(["split_k<=8", text]).check(VALUES)
-    assert told in str(refused.value) and str(refused.value).startswith("--where")
+    assert told in str(refused.value) and str(refused.value).startswith("where")
 
 
 def test_what_an_older_kernel_had_not_is_at_its_default():
@@ -328,10 +328,10 @@ def test_every_generator_obeys_the_workspace(store):
 
 
 def test_workspaces_that_cannot_be_limited(store):
-    with pytest.raises(UsageError, match="no config obeys --max-workspace 1"):
+    with pytest.raises(UsageError, match="no config obeys max_workspace 1"):
         _limited(0)[0].where(Where.parse("reduction=two_pass", 1).on(SQUARE, known_limits("h200")), SQUARE)
     for most in (-1, float("nan"), 1e9):
-        with pytest.raises(UsageError, match="--max-workspace"):
+        with pytest.raises(UsageError, match="max_workspace is"):
             Where.parse((), most)
     with pytest.raises(UsageError, match="recorded with another kernel"):
         tune(FakeTarget(), store, [GEMM], Options(trials=3, where=Where.parse((), 1)))

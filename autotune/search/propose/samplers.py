@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import UsageError
 from ...kernel.feasible_set import FeasibleSet
 from ...search_policy import SearchPolicy
+from ...words import option
 from .proposer import Proposer
 from .traits import Traits
 
@@ -27,4 +28,4 @@ def make_proposer(
 def need_sampler(sampler: str) -> None:
     """Raises UsageError for a name that is not known."""
     if sampler not in SAMPLERS:
-        raise UsageError(f"--sampler {sampler!r} is unknown; known are {', '.join(SAMPLERS)}")
+        raise UsageError(f"{option('sampler')} {sampler!r} is unknown; known are {', '.join(SAMPLERS)}")

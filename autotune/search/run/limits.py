@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from ...entries import LARGEST
-from ...errors import UsageError
+from ...arguments import number, whole
 from ...gemm import Gemm
 from ...kernel.config import Config
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
 from ...stats import Patience
+from ...words import option
 from ..progress import StopReason
 from ..propose.samplers import DEFAULT_SAMPLER, need_sampler
 from ..shape import ShapeSearch
@@ -44,6 +45,16 @@ class Options:
     without_final: frozenset[Gemm] = frozenset()
     weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 by default
     where: Where = ANY  # what is proposed, reported and chosen by finals obeys it
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for an invalid value."""
+        need_sampler(self.sampler)
+        put = partial(object.__setattr__, self)
+        put("seed", whole(option("seed"), self.seed))
+        if self.trials is not None:
+            put("trials", whole(option("trials"), self.trials, 1))
+        if self.seconds is not None:
+            put("seconds", number(option("seconds"), self.seconds, is_above=True))
 
     def seconds_to_search(self, gemms: Sequence[Gemm]) -> float | None:
         """The granted seconds less the share of the finals of these shapes."""
@@ -86,21 +97,3 @@ class Options:
         if self.trials is None:
             return math.inf
         return self.trials - shape.findings.num_total - shape.points.num_open
-
-
-def check(gemms: Sequence[Gemm], options: Options) -> None:
-    """Raises UsageError for invalid shapes or options."""
-    if not gemms:
-        raise UsageError("no shape to search; name at least one")
-    check_options(options)
-
-
-def check_options(options: Options) -> None:
-    """Raises UsageError if any of them is invalid, whatever the shapes."""
-    need_sampler(options.sampler)
-    if options.trials is not None and options.trials < 1:
-        raise UsageError(f"--trials {options.trials}: at least 1")
-    if not 0 <= options.seed <= LARGEST:
-        raise UsageError(f"--seed {options.seed}: from 0 to {LARGEST:,}")
-    if options.seconds is not None and not 0 < options.seconds < math.inf:
-        raise UsageError(f"--seconds {options.seconds}: more than 0, and finite; leave it out for no limit")
