@@ -62,7 +62,16 @@ def read_suite(path: Path, note: Note = lambda told: None) -> dict[Gemm, int | N
     `note` receives damaged parts of recorded files, which are left out. Raises UsageError, naming the file,
     if it cannot be read or holds anything else.
     """
-    return by_shape(read_calls(path, note).calls)
+    return read_suites([path], note)
+
+
+def read_suites(paths: Sequence[Path], note: Note = lambda told: None) -> dict[Gemm, int | None]:
+    """As `read_suite`, of several suites, whose calls add up."""
+    try:
+        return by_shape(merged(read_calls(path, note) for path in paths).calls)
+    except ValueError as error:
+        names = ", ".join(map(str, paths))
+        raise UsageError(f"{names}: {error}; name those that count calls apart from the others") from error
 
 
 def by_shape(calls: Mapping[CallKind, int | None]) -> dict[Gemm, int | None]:

@@ -5,32 +5,25 @@ Nothing heavy is imported before a command runs, so `autotune --help` answers at
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from .. import __version__
-from ..arguments import LARGEST
 from ..defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 from ..output_file import DISK_FULL
 from ..shortage import shortage
 from ..words import speak_as_command_line
-from . import console
+from . import console, options
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
-
-
-class ExportFormat(StrEnum):
-    """What an exported folder is for."""
-
-    PYTHON = "python"
-    C = "c"
 
 
 def _examples(*lines: str) -> str:
@@ -53,6 +46,9 @@ trials_app = typer.Typer(help="What the database holds.", no_args_is_help=True)
 app.add_typer(
     trials_app, name="trials", epilog=_examples("trials best", "trials failures --shape 4096 --limit 5")
 )
+
+# Each reads its options as options.py says.
+_command, _trials_command = (partial(one.command, cls=options.Command) for one in (app, trials_app))
 
 
 def _completing(*words: str) -> Callable[[str], list[str]]:
@@ -85,11 +81,14 @@ Shapes = Annotated[
         help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32 (a batch of 32); repeatable.",
     ),
 ]
-Suite = Annotated[
-    Path | None,
+Suites = Annotated[
+    list[Path] | None,
     typer.Option(
+        "--suite",
+        metavar="FILE",
         help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, ld, align, count]; what "
-        "programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's TunableOp CSV."
+        "programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's TunableOp CSV. "
+        "Repeatable: their calls add up.",
     ),
 ]
 Where = Annotated[
@@ -101,7 +100,10 @@ Where = Annotated[
 ]
 MaxWorkspace = Annotated[
     float | None,
-    typer.Option(metavar="MIB", help="Only kernels whose launches take at most so much workspace.", min=0),
+    typer.Option(
+        help="Only kernels whose launches take at most so much workspace.",
+        **options.number("--max-workspace", unit="MIB"),
+    ),
 ]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -115,27 +117,35 @@ Cache = Annotated[
 ]
 MaxError = Annotated[
     float,
-    typer.Option(help="Fail kernels whose error is more than so many times cuBLAS's; 0: no limit.", min=0.0),
+    typer.Option(
+        help="Fail kernels whose error is more than so many times cuBLAS's; 0: no limit.",
+        **options.number("--max-error"),
+    ),
 ]
 Accurate = Annotated[
     float,
     typer.Option(
         "--max-error",
         help="Leave out kernels whose error is more than so many times cuBLAS's; 0: no limit.",
-        min=0.0,
+        **options.number("--max-error"),
     ),
 ]
-Limit = Annotated[int, typer.Option(help="Show at most so many.", min=1)]
+Limit = Annotated[int, typer.Option(help="Show at most so many.", **options.whole("--limit", 1))]
 Trial = Annotated[
     int,
-    typer.Argument(metavar="ID", help="A trial, as `trials best`, `history` and `failures` list it.", min=1),
+    typer.Argument(
+        help="A trial, as `trials best`, `history` and `failures` list it.",
+        **options.whole("ID", 1, metavar="ID"),
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(help="Seed of everything that is drawn at random.", **options.whole("--seed"))
 ]
 Out = Annotated[Path, typer.Option(help="The JSON file to write.")]
 Recording = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
 ]
 OneShape = Annotated[str | None, typer.Option(help="Which problem, where there are several.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0, max=LARGEST)]
 MappedTable = Annotated[
     Path | None,
     typer.Option(
@@ -150,7 +160,10 @@ Ladders = Annotated[
         help="What `autotune ladder --json` printed: shown with its shape; repeatable.",
     ),
 ]
-Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each kernel.", min=3, max=10_000)]
+Rounds = Annotated[
+    int,
+    typer.Option(help="Interleaved rounds: samples of each kernel.", **options.whole("--rounds", 3, 10_000)),
+]
 
 TABLE = Path("sgemm_dispatch")
 CALLS = Path("calls.json")
@@ -174,7 +187,7 @@ def _root(
     """`--debug` is taken out by `main`, wherever it stands; it is declared for `--help` only."""
 
 
-@app.command(
+@_command(
     epilog=_examples(
         "search --shape 4096 --seconds 60",
         "search --shape 4096x128x4096:NT --shape 1024 --trials 300",
@@ -189,17 +202,22 @@ def _root(
 def search(
     gpu: Gpu = "auto",
     shape: Shapes = None,
-    suite: Suite = None,
-    trials: Annotated[int | None, typer.Option(help="Stop after so many trials of each shape.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
+    suite: Suites = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Stop after so many trials of each shape.", **options.whole("--trials", 1)),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Stop after so many seconds.", **options.number("--seconds", is_above=True)),
+    ] = None,
     num_drawn: Annotated[
         int,
         typer.Option(
             "--any",
-            metavar="NUMBER",
-            min=0,
             help="So many more shapes, drawn at random (of a suite: by its counts), and kernels timed across "
             "them: for any shape.",
+            **options.whole("--any", metavar="NUMBER"),
         ),
     ] = 0,
     seed: Seed = 0,
@@ -248,13 +266,13 @@ def search(
     interrupt_in_order()
     limit = max_error or None
     request = command.SearchRequest(
-        gpu, shape or (), suite, trials, seconds, seed, sampler, cache, db, limit, has_dashboard, num_drawn,
-        policy, seeds, where or (), max_workspace,
+        gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit, has_dashboard,
+        num_drawn, policy, seeds, where or (), max_workspace,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 
-@app.command(
+@_command(
     "export-table",
     epilog=_examples("export-table", "export-table --db shapes.db --suite shapes.toml --out my_kernels"),
 )
@@ -262,25 +280,36 @@ def export_table(
     db: Db = DEFAULT_DB,
     out: Annotated[Path, typer.Option(help="The folder to write: what applications import.")] = TABLE,
     shape: Shapes = None,
-    suite: Suite = None,
+    suite: Suites = None,
     cache: Cache = "cold",
     max_error: Accurate = MAX_ERROR,
     where: Where = None,
     max_workspace: MaxWorkspace = None,
     max_kernels: Annotated[
-        int, typer.Option(min=0, help="For shapes that were not tuned, beside those that won.")
+        int,
+        typer.Option(
+            help="For shapes that were not tuned, beside those that won.", **options.whole("--max-kernels")
+        ),
     ] = MAX_KERNELS,
     max_megabytes: Annotated[
-        float, typer.Option(min=0, help="What these kernels, packed, take at most.")
+        float,
+        typer.Option(
+            help="What these kernels, packed, take at most.",
+            **options.number("--max-megabytes", most=math.inf),
+        ),
     ] = MAX_MEGABYTES,
     epilogue: Annotated[
         list[str] | None,
         typer.Option(help="Have each kernel with it, too: bias, relu, gelu, gelu-tanh, bias-relu, ..."),
     ] = None,
     form: Annotated[
-        ExportFormat,
-        typer.Option("--format", help="c: with sources for programs in C and C++, in its folder c."),
-    ] = ExportFormat.PYTHON,
+        str,
+        typer.Option(
+            "--format",
+            help="c: with sources for programs in C and C++, in its folder c.",
+            **options.one_of("--format", ("python", "c")),
+        ),
+    ] = "python",
     adds: Annotated[
         bool, typer.Option("--add", help="Keep the tables of other kinds of GPU that the folder holds.")
     ] = False,
@@ -294,9 +323,9 @@ def export_table(
     from . import export_table as command
 
     interrupt_in_order()
-    limits, with_c = (max_error or None, max_kernels, max_megabytes), form is ExportFormat.C
+    limits, with_c = (max_error or None, max_kernels, max_megabytes), form == "c"
     command.export(
-        *(db, out, shape or (), suite, cache, *limits, epilogue or ()),
+        *(db, out, shape or (), suite or (), cache, *limits, epilogue or ()),
         where=where or (),
         max_workspace=max_workspace,
         with_c=with_c,
@@ -305,7 +334,7 @@ def export_table(
     )
 
 
-@app.command(
+@_command(
     epilog=_examples(
         "space --gpu h200 --shape 4096x128x4096:NT",
         "space --gpu h200 --where 'pack_a=0,bm>=64'",
@@ -338,7 +367,7 @@ def space(
     command.run(gpu, shape, explain, where or (), max_workspace, is_wide=is_wide, is_json=is_json)
 
 
-@trials_app.command(epilog=_examples("trials best", "trials best --db shapes.db --shape 4096 --json"))
+@_trials_command(epilog=_examples("trials best", "trials best --db shapes.db --shape 4096 --json"))
 def best(
     db: Db = DEFAULT_DB, shape: Shapes = None, max_error: Accurate = MAX_ERROR, is_json: Json = False
 ) -> None:
@@ -349,7 +378,7 @@ def best(
     command.best(db, shape or (), max_error or None, is_json=is_json)
 
 
-@trials_app.command(epilog=_examples("trials history --limit 50", "trials history --shape 4096 --json"))
+@_trials_command(epilog=_examples("trials history --limit 50", "trials history --shape 4096 --json"))
 def history(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
     """The newest trials, in the order in which they were made."""
     from . import trials as command
@@ -358,7 +387,7 @@ def history(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_jso
     command.history(db, shape or (), limit, is_json=is_json)
 
 
-@trials_app.command(epilog=_examples("trials failures", "trials failures --shape 4096 --limit 5"))
+@_trials_command(epilog=_examples("trials failures", "trials failures --shape 4096 --limit 5"))
 def failures(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
     """What failed and why."""
     from . import trials as command
@@ -367,7 +396,7 @@ def failures(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_js
     command.failures(db, shape or (), limit, is_json=is_json)
 
 
-@trials_app.command(epilog=_examples("trials show 312", "trials show 312 --json"))
+@_trials_command(epilog=_examples("trials show 312", "trials show 312 --json"))
 def show(trial: Trial, db: Db = DEFAULT_DB, is_json: Json = False) -> None:
     """Everything that is known of one trial."""
     from . import one_trial as command
@@ -376,7 +405,7 @@ def show(trial: Trial, db: Db = DEFAULT_DB, is_json: Json = False) -> None:
     command.show(db, trial, is_json=is_json)
 
 
-@trials_app.command(epilog=_examples("trials diff 312 298", "trials diff 312 298 --json"))
+@_trials_command(epilog=_examples("trials diff 312 298", "trials diff 312 298 --json"))
 def diff(trial: Trial, other: Trial, db: Db = DEFAULT_DB, is_json: Json = False) -> None:
     """What differs between two trials: parameters, times, registers, conditions."""
     from . import one_trial as command
@@ -385,7 +414,7 @@ def diff(trial: Trial, other: Trial, db: Db = DEFAULT_DB, is_json: Json = False)
     command.diff(db, trial, other, is_json=is_json)
 
 
-@trials_app.command(
+@_trials_command(
     epilog=_examples(
         "trials t4 --out 4096.json --shape 4096", "trials t4 --out 4096.json --recording space.json.gz"
     )
@@ -404,7 +433,7 @@ def t4(
     command.run(out, db, recording, shape, "t4", is_json=is_json)
 
 
-@trials_app.command(
+@_trials_command(
     epilog=_examples(
         "trials t1 --out 4096.json --shape 4096", "trials t1 --out 4096.json --recording space.json.gz"
     )
@@ -423,7 +452,7 @@ def t1(
     command.run(out, db, recording, shape, "t1", is_json=is_json)
 
 
-@trials_app.command(epilog=_examples("trials dashboard", "trials dashboard --shape 4096"))
+@_trials_command(epilog=_examples("trials dashboard", "trials dashboard --shape 4096"))
 def dashboard(db: Db = DEFAULT_DB, shape: Shapes = None, is_json: Json = False) -> None:
     """Copy trials into tables of Optuna, for `optuna-dashboard`."""
     from . import trials_dashboard as command
@@ -432,7 +461,7 @@ def dashboard(db: Db = DEFAULT_DB, shape: Shapes = None, is_json: Json = False) 
     command.run(db, shape or (), is_json=is_json)
 
 
-@app.command(epilog=_examples("report", "report --db shapes.db --shape 4096 --out 4096.html"))
+@_command(epilog=_examples("report", "report --db shapes.db --shape 4096 --out 4096.html"))
 def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
     shape: Shapes = None,
@@ -450,13 +479,16 @@ def report(
     command.run(request, out, is_json=is_json)
 
 
-@app.command(epilog=_examples("view", "view --db shapes.db --table sgemm_dispatch --port 8600"))
+@_command(epilog=_examples("view", "view --db shapes.db --table sgemm_dispatch --port 8600"))
 def view(
     shape: Shapes = None,
     table: MappedTable = None,
     ladder: Ladders = None,
     db: Db = DEFAULT_DB,
-    port: Annotated[int, typer.Option(help="Of this machine; 0: any that is free.", min=0, max=65535)] = 8571,
+    port: Annotated[
+        int,
+        typer.Option(help="Of this machine; 0: any that is free.", **options.whole("--port", 0, 65535)),
+    ] = 8571,
     max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
 ) -> None:
@@ -469,7 +501,7 @@ def view(
     command.run(request, port, is_json=is_json)
 
 
-@app.command(
+@_command(
     context_settings={"allow_interspersed_args": False},
     epilog=_examples(
         "estimate train.py --epochs 1", "estimate --seconds 60 train.py", "estimate -m package.train --lr 0.1"
@@ -485,7 +517,11 @@ def estimate(
         Path, typer.Option(help="The file to write its calls into: a suite for `search`.")
     ] = CALLS,
     seconds: Annotated[
-        float, typer.Option(help="End the program after so many seconds; 0: let it end.", min=0.0, max=1e6)
+        float,
+        typer.Option(
+            help="End the program after so many seconds; 0: let it end.",
+            **options.number("--seconds", 0, 1e6),
+        ),
     ] = 0.0,
     limit: Limit = 10,
     is_json: Json = False,
@@ -501,14 +537,17 @@ def estimate(
     command.run(request, is_json=is_json)
 
 
-@app.command(
+@_command(
     epilog=_examples(
         "coverage calls.json", "coverage calls.json sgemm_dispatch --limit 50", "coverage calls.json --json"
     )
 )
 def coverage(
     calls: Annotated[
-        Path, typer.Argument(help="What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite.")
+        Path,
+        typer.Argument(
+            metavar="CALLS", help="What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite."
+        ),
     ],
     table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
     limit: Limit = 20,
@@ -524,7 +563,7 @@ def coverage(
     command.run(calls, table, limit, is_json=is_json)
 
 
-@app.command(
+@_command(
     epilog=_examples(
         "explain --shape 4096",
         "explain --gpu rtx-4090 --shape 4096 --config bm=64,min_blocks=1",
@@ -554,11 +593,11 @@ def explain(
     command.run(out, gpu, shape, config or (), is_json=is_json)
 
 
-@app.command(epilog=_examples("bench", "bench --db shapes.db --shape 4096 --rounds 50"))
+@_command(epilog=_examples("bench", "bench --db shapes.db --shape 4096 --rounds 50"))
 def bench(
     gpu: Gpu = "auto",
     shape: Shapes = None,
-    suite: Suite = None,
+    suite: Suites = None,
     rounds: Rounds = 15,
     cache: Cache = "cold",
     max_error: Accurate = MAX_ERROR,
@@ -569,10 +608,10 @@ def bench(
     from . import bench as command
 
     interrupt_in_order()
-    command.run(gpu, shape or (), suite, rounds, cache, max_error or None, db, is_json=is_json)
+    command.run(gpu, shape or (), suite or (), rounds, cache, max_error or None, db, is_json=is_json)
 
 
-@app.command(epilog=_examples("ladder --shape 4096", "ladder --shape 4096 --svg climb.svg"))
+@_command(epilog=_examples("ladder --shape 4096", "ladder --shape 4096 --svg climb.svg"))
 def ladder(
     gpu: RealGpu = "auto",
     shape: Annotated[str, typer.Option(help="4096 or 4096x128x4096 (m, n, k); NN only.")] = "4096",
@@ -591,7 +630,7 @@ def ladder(
     command.run(command.LadderRequest(gpu, shape, rounds, cache, db, svg, limit), is_json=is_json)
 
 
-@app.command(epilog=_examples("verify", "verify my_kernels --gpu 1", "verify --quick"))
+@_command(epilog=_examples("verify", "verify my_kernels --gpu 1", "verify --quick"))
 def verify(
     table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
     gpu: Annotated[
@@ -619,7 +658,7 @@ def verify(
     command.run(table, gpu, is_json=is_json)
 
 
-@app.command(
+@_command(
     epilog=_examples(
         "record --shape 4096 --configs 3000 --out space.json.gz",
         "record --suite shapes.toml --seconds 200 --out space.json.gz",
@@ -629,15 +668,19 @@ def record(
     out: Annotated[Path, typer.Option(help="The recording to write; asked again, it goes on.")],
     gpu: RealGpu = "auto",
     shape: Shapes = None,
-    suite: Suite = None,
+    suite: Suites = None,
     configs: Annotated[
         int | None,
         typer.Option(
-            help="A sample of so many configs, the same for all shapes; all without it.", min=1, max=10**6
+            help="A sample of so many configs, the same for all shapes; all without it.",
+            **options.whole("--configs", 1, 10**6),
         ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Begin no other config after so many seconds.", min=0.0, max=1e9)
+        float | None,
+        typer.Option(
+            help="Begin no other config after so many seconds.", **options.number("--seconds", 0, 1e9)
+        ),
     ] = None,
     seed: Seed = 0,
     cache: Cache = "cold",
@@ -653,12 +696,13 @@ def record(
     from . import record as command
 
     interrupt_in_order()
-    limit = max_error or None
-    request = command.RecordRequest(out, gpu, shape or (), suite, configs, seconds, seed, cache, db, limit)
+    request = command.RecordRequest(
+        out, gpu, shape or (), suite or (), configs, seconds, seed, cache, db, max_error or None
+    )
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 
-@app.command(epilog=_examples("doctor", "doctor --db shapes.db --json"))
+@_command(epilog=_examples("doctor", "doctor --db shapes.db --json"))
 def doctor(db: Db = DEFAULT_DB, is_json: Json = False) -> None:
     """Tell what is here, what is missing, what to do."""
     from . import doctor as command

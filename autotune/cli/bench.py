@@ -20,7 +20,7 @@ from .trials import brief
 def run(
     gpu: str,
     shapes: Sequence[str],
-    suite: Path | None,
+    suites: Sequence[Path],
     rounds: int,
     cache: str,
     max_error: float | None,
@@ -29,7 +29,7 @@ def run(
     is_json: bool,
 ) -> None:
     """Time the winner of every tuned shape (or of those named) and cuBLAS in the same rounds."""
-    named = common.read_shapes(shapes, suite)
+    named = common.read_shapes(shapes, common.read_calls(suites)[0])
     with (
         common.open_existing(db) as store,
         closing(

@@ -11,20 +11,18 @@ from ..errors import UsageError
 from ..gemm import Gemm
 from ..other_problem import read_problem
 from ..store import Store, StudySummary
-from ..suite import read_suite
+from ..suite import read_suites
 from . import console
 
 
-def read_shapes(shapes: Sequence[str], suite: Path | Iterable[Gemm] | None) -> tuple[Gemm, ...]:
-    """The problems of `--shape` and `--suite`, or of a suite that was read, each once; empty if neither was
-    given.
+def read_shapes(shapes: Sequence[str], listed: Iterable[Gemm] = ()) -> tuple[Gemm, ...]:
+    """The problems of `--shape`, and those that suites list, each once; empty if neither was given.
 
-    Raises UsageError, also for a problem without output.
+    Raises UsageError, also for a problem of `--shape` without output.
     """
-    named = [Gemm.parse(text) for text in shapes]
+    named = [*map(Gemm.parse, shapes)]
     for gemm in named:
         gemm.need_output()
-    listed = _listed(suite) if isinstance(suite, Path) else suite or ()
     return tuple(dict.fromkeys([*named, *listed]))
 
 
@@ -39,30 +37,25 @@ def read_problems(shapes: Sequence[str]) -> tuple[Gemm, ...]:
     return problems
 
 
-def read_calls(suite: Path | None) -> tuple[dict[Gemm, int], bool]:
-    """How often a suite says that each shape is called for, and whether it does: else each counts once.
+def read_calls(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool]:
+    """How often suites together say that each shape is called for, and whether they do: else each counts
+    once.
 
     Raises UsageError.
     """
-    calls = _listed(suite) if suite else {}
-    is_counted = bool(calls) and None not in calls.values()
-    return {gemm: count or 1 for gemm, count in calls.items()}, is_counted
-
-
-def _listed(suite: Path) -> dict[Gemm, int | None]:
-    """The shapes of a suite. Raises UsageError, also for a problem without output, and names the file."""
-    calls = read_suite(suite, console.note)
+    calls = read_suites(suites, console.note)
     try:
         for gemm in calls:
             gemm.need_output()
     except UsageError as error:
-        raise UsageError(f"{suite}: {error}") from None
-    return calls
+        raise UsageError(f"{', '.join(map(str, suites))}: {error}") from None
+    is_counted = bool(calls) and None not in calls.values()
+    return {gemm: count or 1 for gemm, count in calls.items()}, is_counted
 
 
-def need_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
-    """As `read_shapes`. Raises UsageError if there is none."""
-    gemms = read_shapes(shapes, suite)
+def need_shapes(shapes: Sequence[str], suites: Sequence[Path]) -> tuple[Gemm, ...]:
+    """The problems of `--shape` and `--suite`. Raises UsageError if there is none."""
+    gemms = read_shapes(shapes, read_calls(suites)[0])
     if not gemms:
         raise no_shape()
     return gemms

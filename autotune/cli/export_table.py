@@ -24,7 +24,7 @@ def export(
     db: str,
     out: Path,
     shapes: Sequence[str],
-    suite: Path | None,
+    suites: Sequence[Path],
     cache: str,
     max_error: float | None,
     max_kernels: int,
@@ -43,11 +43,11 @@ def export(
     what these kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too.
     `where`: conditions on parameters that the kernels obey; `max_workspace`: MiB of a launch. `with_c`:
     sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
-    calls, is_counted = common.read_calls(suite)
+    calls, is_counted = common.read_calls(suites)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
             out,
-            common.read_shapes(shapes, None if is_counted else suite),
+            common.read_shapes(shapes, () if is_counted else calls),
             db=db,
             cache=cache,
             max_error=max_error,

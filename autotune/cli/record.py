@@ -36,7 +36,7 @@ class RecordRequest:
     out: Path
     gpu: str
     shapes: Sequence[str]
-    suite: Path | None
+    suites: Sequence[Path]
     configs: int | None
     seconds: float | None
     seed: int
@@ -66,7 +66,7 @@ class Tally:
 
 def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Measure what is missing, then write the file with the configs that every problem has been through."""
-    gemms = common.need_shapes(request.shapes, request.suite)
+    gemms = common.need_shapes(request.shapes, request.suites)
     check_writable(request.out)
     policy = read_policy(request.cache)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))

@@ -46,7 +46,7 @@ class SearchRequest:
 
     gpu: str
     shapes: Sequence[str]
-    suite: Path | None
+    suites: Sequence[Path]
     trials: int | None
     seconds: float | None
     seed: int
@@ -70,7 +70,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     EnvironmentProblem where no candidate of some shape ran.
     """
     is_replay = request.gpu.startswith(targets.REPLAY)
-    calls, is_counted = common.read_calls(request.suite)
+    calls, is_counted = common.read_calls(request.suites)
     listed = () if is_counted or request.num_drawn else calls
     gemms = common.read_shapes(request.shapes, listed)
     if not (gemms or calls or is_replay or request.num_drawn):
@@ -108,8 +108,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         if result.gain is not None:
             console.show(_gain_text(result.gain))
         if result.is_exportable and any(result.best.values()):
-            weighed = f" --suite {shlex.quote(str(request.suite))}" if is_counted else ""
-            next_step = f"autotune export-table --db {shlex.quote(shown(request.db))}{weighed}"
+            suites = [f" --suite {shlex.quote(str(suite))}" for suite in request.suites if is_counted]
+            next_step = f"autotune export-table --db {shlex.quote(shown(request.db))}{''.join(suites)}"
             console.show(f"Next: {next_step}{result.where.options}")
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)

@@ -74,7 +74,7 @@ def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
 
 
 def request(out: Path, **changes: object) -> record.RecordRequest:
-    options = {"out": out, "gpu": "0", "shapes": ("512",), "suite": None, "configs": None, "seconds": None}
+    options = {"out": out, "gpu": "0", "shapes": ("512",), "suites": (), "configs": None, "seconds": None}
     options |= {"seed": 0, "cache": "cold", "db": None}
     return record.RecordRequest(**(options | changes))
 

@@ -56,7 +56,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
 
 
 def request(out: Path, **changes: object) -> record.RecordRequest:
-    options = {"out": out, "gpu": "0", "shapes": ("512", str(ODD)), "suite": None, "configs": None}
+    options = {"out": out, "gpu": "0", "shapes": ("512", str(ODD)), "suites": (), "configs": None}
     options |= {"seconds": None, "seed": 0, "cache": "cold", "db": None}
     return record.RecordRequest(**(options | changes))
 
