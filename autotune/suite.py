@@ -18,6 +18,7 @@ from .gemm import LAYOUTS, Gemm, Triple
 from .shape_lists import EXTENTS, HEADER, ListedShape, Note, read_list
 from .strict import NewerVersion, check_version
 from .user_file import decoded, read_file, read_toml, unusable
+from .words import counted
 
 MOST_CALLS = 10**15  # of one shape
 MOST_JSON = 64 << 20  # bytes: four times what a process records at most
@@ -162,7 +163,7 @@ def _read_recorded(path: Path, note: Note) -> Suite:
         suite, num_damaged = _salvaged(content.decode("utf-8", "replace"))
         note(
             f"{path} is damaged ({error}): {num_damaged} of its lines cannot be read and are left out, "
-            f"{len(suite.calls)} shapes can; remove the file to be rid of this"
+            f"{counted(len(suite.calls), 'shape')} can; remove the file to be rid of this"
         )
         return suite
 

@@ -136,11 +136,13 @@ def tune(
     on_fill: OnFill = ignore_fill,
     note: Note = _note,
     has_dashboard: bool = False,
+    insists: bool = False,
 ) -> Result:
     """Search the best kernels for these shapes on a GPU, and keep every trial in a database.
 
-    The search ends after `seconds` or `trials`; without these a shape ends when nothing better is likely. The
-    same call with the same database goes on. What is searched:
+    The search ends after `seconds` or `trials`; without these a shape ends when nothing better is likely, on
+    a recording before its seconds are over, too. The same call with the same database goes on. What is
+    searched:
 
         shapes      one or several of 4096 (a square), "4096x128x4096:NT", (m, n, k) and Gemm; of a recording
                     also none, which means all that it holds
@@ -158,6 +160,7 @@ def tune(
                     if there is none
         seconds     of this run, over all shapes
         trials      of each shape, those of earlier runs included
+        insists     whether seconds on a recording are used up, although nothing better is likely
         db          a file of SQLite, or a URL of PostgreSQL: what was measured is kept there
 
     How:
@@ -212,7 +215,8 @@ def tune(
         if recorded is None:  # other kernels may be recorded: their spaces check
             conditions.check(VALUES)
         starts = StartingPoints(targets.matrices(), target.limits)
-        options = _after_cublas(target, store, replace(options, starts=starts), interrupts)
+        options = replace(options, starts=starts, insists=insists or recorded is None)
+        options = _after_cublas(target, store, options, interrupts)
         run = partial(
             _search, target, store, on_event=on_event, has_dashboard=has_dashboard, interrupts=interrupts
         )

@@ -1,4 +1,5 @@
-"""How messages name what the caller passes: `max_workspace` of a function, `--max-workspace` of a command.
+"""Words of messages: what the caller passes (`max_workspace` of a function, `--max-workspace` of a command),
+and how many there are of something.
 
 Copied into exported tables: standard library only.
 """
@@ -26,3 +27,8 @@ def option(name: str) -> str:
 def command(name: str, options: str = "") -> str:
     """What to run next, as the caller runs it: a command with options, or the function that it stands for."""
     return f"`autotune {name}{options}`" if _is_command_line else f"`{_FUNCTIONS[name]}`"
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """`1 shape`, `2,000 shapes`; `several` where it is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"

@@ -135,7 +135,7 @@ Trial = Annotated[
     int,
     typer.Argument(
         help="A trial, as `trials best`, `history` and `failures` list it.",
-        **options.whole("ID", 1, metavar="ID"),
+        **options.whole("ID, as `autotune trials history` lists it,", 1, metavar="ID"),
     ),
 ]
 Seed = Annotated[
@@ -209,7 +209,11 @@ def search(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Stop after so many seconds.", **options.number("--seconds", is_above=True)),
+        typer.Option(
+            help="Stop after so many seconds. Without --seconds and --trials it ends by itself, when nothing "
+            "better is likely.",
+            **options.number("--seconds", is_above=True),
+        ),
     ] = None,
     num_drawn: Annotated[
         int,
@@ -235,6 +239,10 @@ def search(
             autocompletion=_completing("shipped", "none"),
         ),
     ] = "shipped",
+    insists: Annotated[
+        bool,
+        typer.Option("--insist", help="On a recording: take all --seconds, although no gain is likely."),
+    ] = False,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -258,7 +266,8 @@ def search(
 ) -> None:
     """Search the best kernels for shapes on a GPU.
 
-    Ctrl-C keeps everything; the same command goes on. Of a suite that counts calls, as programs record it,
+    It ends by itself when nothing better is likely, or after --seconds or --trials. Ctrl-C keeps everything;
+    the same command goes on. Of a suite that counts calls, as programs record it,
     the shapes that take most time come first, and what the program gains is told.
     """
     from . import search as command
@@ -267,7 +276,7 @@ def search(
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit, has_dashboard,
-        num_drawn, policy, seeds, where or (), max_workspace,
+        num_drawn, policy, seeds, where or (), max_workspace, insists,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 

@@ -13,6 +13,7 @@ from ..gemm import Gemm
 from ..measurement import read_policy
 from ..store import Store, StudyRef
 from ..target import Point, Target
+from ..words import counted
 from . import common, console
 from .trials import brief
 
@@ -55,7 +56,8 @@ def run(
         console.show_json(facts)
     else:
         console.show(
-            f"{measured_on}, {facts['policy']} operands, {rounds} interleaved rounds\n{_table(results)}"
+            f"{measured_on}, {facts['policy']} operands, {counted(rounds, 'interleaved round')}\n"
+            f"{_table(results)}"
         )
 
 

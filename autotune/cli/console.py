@@ -147,11 +147,6 @@ def _terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def counted(number: int, one: str, several: str) -> str:
-    """`1 study`, `2 studies`."""
-    return f"{number:,} {one if number == 1 else several}"
-
-
 def duration(seconds: float) -> str:
     """`45 s`, `3:20 min` or `2:05 h`."""
     whole = max(0, round(seconds))

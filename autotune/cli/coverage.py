@@ -17,6 +17,7 @@ from ..runtime.pick import Call, Pick
 from ..runtime.product import Product
 from ..runtime.table import Table
 from ..suite import ALIGNED, CallKind, Suite, read_calls
+from ..words import counted
 from . import common, console
 
 WAYS = ("tuned", "modelled", "cublas", "missed")
@@ -167,7 +168,8 @@ def _kind_facts(one: ServedKind) -> dict[str, Any]:
 
 def _text(facts: dict[str, Any]) -> str:
     head = (
-        f"{facts['calls']}: {facts['num_calls']:,} calls of {facts['num_kinds']:,} kinds, "
+        f"{facts['calls']}: {counted(facts['num_calls'], 'call')} of "
+        f"{counted(facts['num_kinds'], 'kind')}, "
         f"{console.seconds_text(facts['seconds'])} as expected, by {facts['table']} for {facts['gpu']}"
         f"{_gain_text(facts)}"
     )

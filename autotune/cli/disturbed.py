@@ -8,6 +8,7 @@ from typing import Any
 
 from ..disturbance import DRIFT, NEIGHBOUR, NEIGHBOUR_UNFELT
 from ..store import Final, TrialRecord
+from ..words import counted
 
 _WORDS = {
     DRIFT: "cuBLAS drifted beside them",
@@ -30,8 +31,8 @@ def facts(trials: Sequence[TrialRecord], final: Final | None) -> dict[str, Any]:
     }
 
 
-def text(shapes: Sequence[Mapping[str, Any]]) -> str:
-    """Lines for the facts of all shapes; "" where nothing was seen."""
+def text(shapes: Sequence[Mapping[str, Any]], *, is_recorded: bool) -> str:
+    """Lines for the facts of all shapes; "" where nothing was seen. A recording cannot cool."""
     num_disturbed = sum(shape["num_disturbed"] for shape in shapes)
     num_repeated = sum(shape["num_repeated"] for shape in shapes)
     marks: Counter[str] = Counter()
@@ -39,12 +40,15 @@ def text(shapes: Sequence[Mapping[str, Any]]) -> str:
         marks.update(shape["marks"])
     lines = []
     if num_disturbed:
+        disturbed = counted(num_disturbed, "trial was", "trials were")
+        advice = "Leave the GPU to this search, or let it cool; the final is interleaved and less at risk."
         lines.append(
-            f"{num_disturbed:,} trials were disturbed, and stayed so when repeated: their times may be off."
-            " Leave the GPU to this search, or let it cool; the final is interleaved and less at risk."
+            f"{disturbed} disturbed, and stayed so when repeated: what was timed may be off. "
+            f"{'So they were recorded.' if is_recorded else advice}"
         )
     if num_repeated:
-        lines.append(f"{num_repeated:,} trials were timed again because something disturbed them.")
+        repeated = counted(num_repeated, "trial was", "trials were")
+        lines.append(f"{repeated} timed again because something disturbed them.")
     if marks:
         seen = (f"{_WORDS.get(mark, mark)} ({count:,})" for mark, count in marks.most_common())
         lines.append(f"Seen while timing (trials): {', '.join(seen)}.")

@@ -17,6 +17,7 @@ from ..errors import AutotuneError, EnvironmentProblem
 from ..kernel import compiler, template
 from ..requirements import CUBLAS, pip_install
 from ..store import exists, shown
+from ..words import counted
 from . import common, console
 
 MIN_PYTHON = (3, 11)
@@ -157,5 +158,5 @@ def _database(db: str) -> Finding:
     with common.open_existing(db) as store:
         studies = store.studies()
     num_trials = sum(study.num_trials for study in studies)
-    num_studies = console.counted(len(studies), "study", "studies")
-    return Finding("database", OK, f"{shown(db)}: {num_trials:,} trials in {num_studies}")
+    num_studies = counted(len(studies), "study", "studies")
+    return Finding("database", OK, f"{shown(db)}: {counted(num_trials, 'trial')} in {num_studies}")

@@ -18,6 +18,7 @@ from ..recording.replay import ReplayTarget
 from ..report.numbers import StudyNumbers
 from ..tiles.explorer_page import page
 from ..tiles.kernel_picture import Subject
+from ..words import counted
 from . import console
 
 _MODELLED = "Counts are of a model that equals the kernel's executed text; no time in them was measured."
@@ -49,7 +50,7 @@ def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: boo
         console.note(
             f"{name} breaks these rules: {told}. `autotune space --explain CONFIG` gives the numbers."
         )
-    count = console.counted(len(subjects), "kernel", "kernels")
+    count = counted(len(subjects), "kernel")
     console.show(f"wrote {out}: {count}, {len(content.encode()) / 1e6:.1f} MB; open it in a browser")
 
 

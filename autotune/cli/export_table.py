@@ -15,6 +15,7 @@ from ..kernel.resources import workspace_bytes
 from ..kernel.where import MIB
 from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
+from ..words import counted
 from . import common, console
 
 LONG_S = 10.0  # of compiling: worth a hint at what would shorten it
@@ -78,11 +79,11 @@ class Compiled:
         elif self._max_kernels and (time.monotonic() - self._began_s) / done * (total - done) > LONG_S:
             most = min(self._max_kernels, total)
             console.note(
-                f"{total:,} kernels have to be compiled, up to {most:,} of them for shapes that were not "
-                "tuned; --max-kernels 0 leaves these out"
+                f"{counted(total, 'kernel has', 'kernels have')} to be compiled, up to {most:,} of them for "
+                "shapes that were not tuned; --max-kernels 0 leaves these out"
             )
             self._max_kernels = 0  # once
-        self._progress.update(f"compiled {done:,} of {total:,} kernels")
+        self._progress.update(f"compiled {done:,} of {counted(total, 'kernel')}")
 
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
@@ -132,9 +133,9 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         for s in facts["shapes"]
     ]
     each = f", each also with {', '.join(facts['epilogues'])}" if facts["epilogues"] else ""
-    num_shapes = console.counted(len(table.entries), "tuned shape", "tuned shapes")
+    num_shapes = counted(len(table.entries), "tuned shape")
     console.show(
-        f"{folder}/: {num_shapes} for {facts['gpu']}, {facts['num_kernels']:,} kernels "
+        f"{folder}/: {num_shapes} for {facts['gpu']}, {counted(facts['num_kernels'], 'kernel')} "
         f"({facts['num_general']:,} of them for all other shapes){each}, "
         f"{facts['cubin_bytes'] / 1e6:.1f} MB\n"
         + console.table(("shape", "time", "vs cuBLAS", "workspace", "kernel"), rows, right=(1, 2, 3))

@@ -19,6 +19,7 @@ from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
 from ..measurement import POLICY_VERSION, read_policy
 from ..output_file import check_writable, write_file
 from ..store import exists, shown
+from ..words import counted
 from . import chart, common, console
 from .bench import winner
 
@@ -60,9 +61,10 @@ def run(request: LadderRequest, *, is_json: bool) -> None:
     ) as target:
         wanted = (*ladder, *_tuned(request.db, target, gemm))
         with console.Progress(is_quiet=is_json) as progress:
-            progress.update(f"compiling {len(wanted)} kernels")
+            progress.update(f"compiling {counted(len(wanted), 'kernel')}")
             rungs = [_rung(target, gemm, step) for step in wanted]
-            progress.update(f"timing {len(rungs)} kernels on {gemm}, {request.rounds} rounds")
+            kernels, rounds = counted(len(rungs), "kernel"), counted(request.rounds, "round")
+            progress.update(f"timing {kernels} on {gemm}, {rounds}")
             codes = [rung.code for rung in rungs if rung.code]
             problem = Problem(gemm, target.policy)
             result = target.worker.race(problem, codes, request.rounds, SLOWEST_OVER_LIMIT)
@@ -181,7 +183,7 @@ def headline(facts: dict[str, Any]) -> str:
     """What was measured, on what, how."""
     return (
         f"{facts['shape']} on {facts['environment']['gpu_name']}, {facts['policy']} operands, "
-        f"{facts['num_rounds']} interleaved rounds, limit {facts['limit_gflops']:,.0f} GFLOP/s"
+        f"{counted(facts['num_rounds'], 'interleaved round')}, limit {facts['limit_gflops']:,.0f} GFLOP/s"
     )
 
 

@@ -11,6 +11,7 @@ from ..errors import UsageError
 from ..kernel.config import PARAMETER
 from ..kernel.resources import workspace_of
 from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
+from ..words import counted
 from . import common, console
 
 _STATE = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons")
@@ -202,7 +203,7 @@ def _verdict(times: Facts, first_id: int, second_id: int) -> str:
         return "One of them has no time: nothing tells which is the faster."
     takes = f"Trial {second_id} takes {ratio:.4f} times as long as trial {first_id}"
     if times["how"] == "paired":
-        source = f"{times['num_rounds']} rounds that held both"
+        source = f"{counted(times['num_rounds'], 'round')} that held both"
     else:
         source = "samples taken at different times: the GPU's drift is in them"
     if interval is None:

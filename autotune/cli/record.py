@@ -22,6 +22,7 @@ from ..output_file import check_writable
 from ..recording.writer import write_recording
 from ..store import Store
 from ..target import Point
+from ..words import counted
 from . import common, console
 from .recorded_points import sample, whole
 from .recorder import Recorder
@@ -59,8 +60,8 @@ class Tally:
         rate = self._num_done / max(time.monotonic() - self._began_s, 1e-9)
         left = console.duration((self._num_wanted - self._num_done) / rate)
         self._progress.update(
-            f"{self._num_points:,} configs: {self._num_done:,}/{self._num_wanted:,} trials, {rate:.1f}/s, "
-            f"{self._num_failed:,} failed, {left} left, at {gemm}"
+            f"{counted(self._num_points, 'config')}: {self._num_done:,}/{self._num_wanted:,} trials, "
+            f"{rate:.1f}/s, {self._num_failed:,} failed, {left} left, at {gemm}"
         )
 
 
@@ -142,4 +143,5 @@ def _tell(
     ]
     console.show(console.table(headers, rows, right=range(1, len(headers))))
     if num_left:
-        console.note(f"{num_left:,} configs are not timed yet and left out; the same command goes on")
+        left = counted(num_left, "config is", "configs are")
+        console.note(f"{left} not timed yet and left out; the same command goes on")

@@ -15,6 +15,7 @@ from ..report.ladder_steps import LadderFacts, read_ladder
 from ..report.numbers import StudyNumbers, StudyRecords
 from ..report.table_maps import table_document
 from ..store import Store, shown
+from ..words import counted
 from . import common, console
 from .trials import brief
 
@@ -49,8 +50,8 @@ def run(request: PagesRequest, out: Path, *, is_json: bool) -> None:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
         return
     num_trials = sum(study.num_trials for study in studies)
-    num_studies = console.counted(len(studies), "study", "studies")
-    console.show(f"wrote {out}: {num_studies}, {num_trials:,} trials; open it in a browser")
+    num_studies = counted(len(studies), "study", "studies")
+    console.show(f"wrote {out}: {num_studies}, {counted(num_trials, 'trial')}; open it in a browser")
 
 
 def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:

@@ -24,6 +24,7 @@ from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted
 from ..search_policy import SearchPolicy
 from ..store import TrialRecord, shown
 from ..tuning import Result
+from ..words import counted
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
 from .trials import OF_PRODUCTS, brief
@@ -60,6 +61,7 @@ class SearchRequest:
     seeds: str = "shipped"  # or "none"
     where: Sequence[str] = ()  # conditions on parameters
     max_workspace: float | None = None  # MiB
+    insists: bool = False  # on all seconds, although nothing better is likely
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -97,6 +99,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             on_fill=painter.fill,
             note=console.note,
             has_dashboard=request.has_dashboard,
+            insists=request.insists,
         )
     facts = _facts(result, request, time.monotonic() - began_s)
     if is_json:
@@ -125,17 +128,17 @@ def _policy(request: SearchRequest) -> SearchPolicy:
 
 
 def _filled_text(filled: Filled) -> str:
-    num_left = console.counted(filled.num_left, "kernel is", "kernels are")
+    num_left = counted(filled.num_left, "kernel is", "kernels are")
     ending = (
         "nothing is left to time; a larger --any finds more"
         if filled.is_complete
         else f"{num_left} left: the same command goes on"
     )
-    improved = console.counted(len(filled.improved), "shape is", "shapes are")
+    improved = counted(len(filled.improved), "shape is", "shapes are")
     return (
-        f"Across shapes: {filled.num_kernels:,} kernels, {filled.num_cells:,} new times, "
-        f"{filled.num_refused:,} kernels refused; {improved} now served best by a kernel that was found on "
-        f"another; {ending}"
+        f"Across shapes: {counted(filled.num_kernels, 'kernel')}, {counted(filled.num_cells, 'new time')}, "
+        f"{counted(filled.num_refused, 'kernel')} refused; {improved} now served best by a kernel that was "
+        f"found on another; {ending}"
     )
 
 
@@ -148,11 +151,13 @@ def _gain_text(gain: Gain) -> str:
         word = "less" if gain.cublas_s >= gain.tuned_s else "more"
         cublas = console.seconds_text(gain.cublas_s)
         beside += f", {cublas} by cuBLAS: {console.ratio_text(gain.speedup)}, {more} {word}"
-    text = f"The program's {gain.num_calls:,} calls of searched shapes take {beside}"
+    calls = counted(gain.num_calls, "call of searched shapes takes", "calls of searched shapes take")
+    text = f"The program's {calls} {beside}"
     if gain.left_shapes:
         left = console.seconds_text(gain.left_s)
-        shapes = console.counted(gain.left_shapes, "shape", "shapes")
-        text += f"; {gain.left_calls:,} calls of {shapes}, {left} as expected, were not searched"
+        calls = f"{counted(gain.left_calls, 'call')} of {counted(gain.left_shapes, 'shape')}"
+        were = "was" if gain.left_calls == 1 else "were"
+        text += f"; {calls}, {left} as expected, {were} not searched"
     return text
 
 
@@ -193,7 +198,11 @@ class Painter:
             self._progress.close()
             console.note("timing kernels on all shapes of their layout")
         self._is_filling = True
-        parts = (f"{num_kernels:,} kernels", f"{num_cells:,} times", f"at most {num_left:,} kernels left")
+        parts = (
+            counted(num_kernels, "kernel"),
+            counted(num_cells, "time"),
+            f"at most {counted(num_left, 'kernel')} left",
+        )
         self._progress.update(*parts)
 
     def __call__(self, event: Event) -> None:
@@ -215,9 +224,9 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
             known = f", {event.num_known:,} of them tried earlier" if event.num_known else ""
             cublas = f", cuBLAS {console.time_text(event.cublas_us)}" if event.cublas_us else ""
             limit = f", limit {console.time_text(event.limit_us)}" if event.limit_us else ""
-            return f"{event.gemm}: {event.num_points:,} configs{known}{cublas}{limit}"
+            return f"{event.gemm}: {counted(event.num_points, 'config')}{known}{cublas}{limit}"
         case Stopping():
-            waiting = console.counted(event.num_waiting, "candidate is", "candidates are")
+            waiting = counted(event.num_waiting, "candidate is", "candidates are")
             return f"stopping ({_WHY[event.reason]}): {waiting} under way"
         case FinalStarted():
             return f"{event.gemm}: timing the best {event.num_finalists} again, interleaved"
@@ -238,7 +247,7 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
     """`4096x4096x4096:NN`, `312 trials`, `10.4/s`, `41 failed`, `best 2.65 ms`, ..., each under a name."""
     parts = {
         "shape": str(event.gemm),
-        "trials": f"{event.num_done:,} trials",
+        "trials": counted(event.num_done, "trial"),
         "rate": f"{event.trials_per_s:.1f}/s",
         "failed": f"{event.num_failed:,} failed",
     }
@@ -313,10 +322,12 @@ def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str,
 
 def _text(facts: dict[str, Any], measured_on: str) -> str:
     is_recorded = facts["is_recorded"]
-    clock = "simulated seconds" if is_recorded else "s"
+    seconds, here = round(facts["elapsed_s"]), console.duration(facts["wall_s"])
+    took = f"{counted(seconds, 'simulated second')} ({here} here, " if is_recorded else f"{seconds} s ("
+    trials = counted(facts["num_new"], "new trial")
     head = (
-        f"{measured_on}, {CachePolicy(facts['policy'])} operands: {facts['num_new']:,} new trials in "
-        f"{facts['elapsed_s']:.0f} {clock} ({facts['trials_per_s']:.1f}/s); {_WHY[facts['stopped']]}"
+        f"{measured_on}, {CachePolicy(facts['policy'])} operands: {trials} in {took}"
+        f"{facts['trials_per_s']:.1f}/s); {_WHY[facts['stopped']]}"
     )
     if not facts["shapes"]:
         return f"{head}; no shape was begun"
@@ -332,7 +343,8 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
     body = console.table(headers, rows, right=range(1, len(headers) - 1), optional=OF_PRODUCTS)
     seconds = "" if is_recorded else spent.text(facts["ledger"])
     excluded = _excluded_text(facts)
-    return "\n".join(filter(None, (head, body, excluded, seconds, disturbed.text(facts["shapes"]))))
+    disturbances = disturbed.text(facts["shapes"], is_recorded=is_recorded)
+    return "\n".join(filter(None, (head, body, excluded, seconds, disturbances)))
 
 
 def _excluded_text(facts: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from ..kernel.resources import register_estimate, smem_bytes, threads, workspace
 from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.where import VALUES, Where
 from ..targets import limits_here
+from ..words import counted
 from . import console
 
 KINDS = {
@@ -90,7 +91,7 @@ def _text(facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm)
     obeying = f" that obey {where.told}" if where else ""
     return "\n".join(
         [
-            f"{facts['num_configs']:,} configs for {gemm} on {limits.name} ({limits.arch}){obeying}",
+            f"{counted(facts['num_configs'], 'config')} for {gemm} on {limits.name} ({limits.arch}){obeying}",
             "",
             "They are all combinations of the rows of these factors"
             + (":" if where.max_workspace is None else ", less those with a larger workspace:"),
@@ -153,7 +154,8 @@ def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[s
     lines += [f"  {condition} (not so)" for condition in disobeyed]
     if not any(rule["kind"] == "template" for rule in broken):  # else there is no such kernel to describe
         lines.append(
-            f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
+            f"  {counted(threads(config), 'thread')}, "
+            f"{counted(int(smem_bytes(config, gemm)), 'byte')} of shared memory,"
             f" at least {register_estimate(config)} registers,"
             f" {console.workspace_text(workspace_bytes(config, gemm, limits))} of workspace"
         )

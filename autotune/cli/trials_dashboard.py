@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..store import shown
 from ..store.optuna_mirror import publish
+from ..words import counted
 from . import common, console
 
 
@@ -18,6 +19,7 @@ def run(db: str, shapes: Sequence[str], *, is_json: bool) -> None:
     if is_json:
         console.show_json({"db": shown(db), "num_studies": len(summaries), "num_new": num_new})
         return
-    studies = console.counted(len(summaries), "study", "studies")
+    studies = counted(len(summaries), "study", "studies")
     url = shown(db) if "://" in db else f"sqlite:///{shown(db)}"
-    console.show(f"{num_new:,} trials were copied, of {studies}\nNext: optuna-dashboard {url}")
+    copied = counted(num_new, "trial was", "trials were")
+    console.show(f"{copied} copied, of {studies}\nNext: optuna-dashboard {url}")

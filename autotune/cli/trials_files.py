@@ -15,6 +15,7 @@ from ..recording.replay import read_recording
 from ..recording.t1 import to_t1
 from ..recording.t4 import SCHEMA_VERSION, T4Trial, to_t4
 from ..store import shown
+from ..words import counted
 from . import common, console
 
 
@@ -34,7 +35,7 @@ def run(out: Path, db: str, recording: Path | None, shape: str | None, form: str
         facts = {"problem": made.to_dict()["problem"], "num_results": len(trials), "num_correct": valid}
         console.show_json({"file": str(out), **facts})
     else:
-        console.show(f"{out}: {len(trials):,} results, {valid:,} of them correct, {told}")
+        console.show(f"{out}: {counted(len(trials), 'result')}, {valid:,} of them correct, {told}")
 
 
 def _of_study(db: str, gemm: Gemm | None) -> tuple[Made, list[T4Trial]]:

@@ -21,6 +21,7 @@ from ..measurement import CachePolicy, Measurement, Outcome
 from ..runtime.cuda_driver import CudaFault
 from ..runtime.kinds import GpuKind, no_table
 from ..runtime.table import Kernel, Table
+from ..words import counted
 from . import console
 
 NO_GPU = "none"
@@ -86,7 +87,7 @@ def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
         return
     held = " and ".join(map(_held, files.kinds))
     console.show(
-        f"{folder}/: {console.counted(files.num_files, 'file', 'files')} of the export; {held}: "
+        f"{folder}/: {counted(files.num_files, 'file')} of the export; {held}: "
         "schema, checksums, launch specs and what cubins say they hold are right.\n"
         f"Not checked: {', '.join(not_checked)}."
     )
@@ -94,7 +95,8 @@ def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
 
 def _held(kind: KindFiles) -> str:
     gpu_name = kind.table.environment.gpu_name
-    return f"{len(kind.table.kernels):,} kernels in {len(kind.code):,} cubins for {gpu_name}"
+    kernels, cubins = counted(len(kind.table.kernels), "kernel"), counted(len(kind.code), "cubin")
+    return f"{kernels} in {cubins} for {gpu_name}"
 
 
 def _file_facts(files: Files) -> dict[str, Any]:

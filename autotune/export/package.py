@@ -16,7 +16,7 @@ from ..errors import DispatchError, UsageError
 from ..output_file import DISK_FULL, disk_full
 from ..runtime.kinds import GpuKind, names_of
 from ..runtime.table import Table
-from ..words import option
+from ..words import counted, option
 from . import exchange, installable, kind_folders, manifest
 from .c_source import FOLDER as C_FOLDER
 from .c_source import c_files
@@ -242,8 +242,8 @@ def _table_text(table: Table) -> str:
         else f"Timed with {table.policy} caches, driver {table.environment.driver_version}."
     )
     made = (
-        f"{GpuKind.of_table(table)}: {len(table.entries)} tuned shapes, exported {table.created_at}; kernel "
-        f"source {table.source_hash[:12]}, compiled by {table.compiler}."
+        f"{GpuKind.of_table(table)}: {counted(len(table.entries), 'tuned shape')}, exported "
+        f"{table.created_at}; kernel source {table.source_hash[:12]}, compiled by {table.compiler}."
     )
     return f"{_quoted(made)}\n{_quoted(origin)}"
 

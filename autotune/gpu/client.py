@@ -26,6 +26,7 @@ from ..kernel.launch import LaunchSpec
 from ..measurement import Failure, Outcome
 from ..shortage import cannot_start
 from ..target import CellTime
+from ..words import counted
 from . import protocol
 from .deadlines import TRIAL_DEADLINE_S
 from .protocol import KernelCode, Problem
@@ -96,7 +97,8 @@ class WorkerClient:
         while self._process is None or self.ready is None:
             if self._num_deaths >= self._max_deaths:
                 raise DeviceLost(
-                    f"the GPU worker died {self._num_deaths} times in a row, at last: {self._last_death}; "
+                    f"the GPU worker died {counted(self._num_deaths, 'time')} in a row, at last: "
+                    f"{self._last_death}; "
                     "check the GPU with nvidia-smi and dmesg, then ask again to resume"
                 )
             try:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
 
+from ..recording.recorded_space import COMPILE_THREADS, cubin_key
+from ..recording.replay import EXTRA_OPEN
+from ..recording.simulation import SimulatedMachine
 from ..store import TrialRecord
 from .numbers import PAUSE_S, StudyNumbers
 
@@ -45,8 +48,8 @@ class Climb:
 
 @dataclass(frozen=True)
 class SearchRun:
-    """One run. Seconds count from its first trial, as the clock has them; those of a recording are the
-    recorded seconds of compiling, verifying and timing, added up."""
+    """One run. Seconds count from its first trial, as the clock has them; those of a recording are simulated,
+    as its search counts them."""
 
     began_at: datetime
     ended_at: datetime
@@ -55,6 +58,7 @@ class SearchRun:
     seconds: float
     num_trials: int
     num_failed: int
+    num_disturbed: int  # trials whose times may be off
     bin_s: float
     bins: tuple[Bin, ...]
     progress: tuple[Climb, ...]
@@ -109,6 +113,7 @@ def _run(events: Sequence[_Event]) -> SearchRun:
         seconds=seconds[-1],
         num_trials=len(events),
         num_failed=sum(not event.trial.measurement.is_ok for event in events),
+        num_disturbed=sum(event.trial.measurement.is_disturbed for event in events),
         bin_s=bin_s,
         bins=tuple(map(_bin, bins)),
         progress=_progress(events, seconds),
@@ -120,11 +125,12 @@ def _seconds(events: Sequence[_Event], *, is_recorded: bool) -> list[float]:
     if not is_recorded:
         began = events[0].trial.created_at
         return [(event.trial.created_at - began).total_seconds() for event in events]
-    total, found = 0.0, []
+    machine, found = SimulatedMachine(COMPILE_THREADS, COMPILE_THREADS + EXTRA_OPEN), []
     for event in events:
-        m = event.trial.measurement
-        total += m.compile_s + m.verify_s + m.measure_s
-        found.append(total)
+        trial, gemm = event.trial, event.study.study.gemm
+        m = trial.measurement
+        machine.submit(cubin_key(trial.point, gemm), m.compile_s, m.verify_s + m.measure_s)
+        found.append(machine.done_s)
     return found
 
 

@@ -30,6 +30,7 @@ from ..gemm import Gemm
 from ..kernel.launch import has_work
 from ..models import splits
 from ..output_file import write_file
+from ..words import counted
 from . import checksum
 from .blas_provider import BlasProvider
 from .conditions import Conditions
@@ -313,7 +314,8 @@ class KnownChoices:
         if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
             return None
         provider, num = choice.provider, choice.num_timed
-        what = f"{how} of {num}" if provider == "autotune" else f"cuBLAS, {how} beside {num} kernels"
+        beside = f"cuBLAS, {how} beside {counted(num, 'kernel')}"
+        what = f"{how} of {num}" if provider == "autotune" else beside
         rest = ", none of which is accurate enough" if choice.excess > 1 else ""
         told = partial(str, f"{call.gemm} was not tuned: {what} that were timed{rest}")
         measured = choice.time_us, None, provider, choice.cublas_us

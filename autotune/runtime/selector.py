@@ -40,6 +40,7 @@ from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
+from ..words import counted
 from .pick import Call, How, Pick
 from .summation import Depths, Sums, allowed_depths, excess_depth, slower_by
 from .table import Entry, Kernel, RankedKernel, Table, weights
@@ -271,7 +272,7 @@ class Selector:
         known = self._model(call.gemm.layout)
         found = known.candidates(call, allowed)
         num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
-        reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"
+        reason = f"{self._not_exact(call)}: the least modelled time of {counted(num_legal, 'legal kernel')}"
         if found.excess[at] > 1:
             reason += ", although its sums are deeper than is accurate"
         elif found.careful_us[at] > found.careful_us.min():

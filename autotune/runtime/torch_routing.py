@@ -25,6 +25,7 @@ from ..errors import DispatchError
 from ..gemm import Gemm
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
+from ..words import counted
 from .arrays import Torch
 from .pick import MAX_PLANS
 from .routed_engine import AllKinds, Decided
@@ -254,7 +255,7 @@ class TorchRouting:
         misses = self.tally()
         hits = misses.pop("", 0)
         lines = [
-            f"{hits:,} products served, {misses.total():,} left alone; "
+            f"{counted(hits, 'product')} served, {misses.total():,} left alone; "
             f"predicted, not measured: {self.saved_us / 1e3:,.1f} ms of the GPU's time saved"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
@@ -265,7 +266,7 @@ class TorchRouting:
         served = [kind for kind in self.kinds() if not kind.reason]
         lines += [f"  {kind}" for kind in served[:_MOST_TOLD]]
         if len(served) > _MOST_TOLD:
-            lines.append(f"  and {len(served) - _MOST_TOLD:,} other kinds (`kinds()` has all)")
+            lines.append(f"  and {counted(len(served) - _MOST_TOLD, 'other kind')} (`kinds()` has all)")
         return "\n".join(lines)
 
 

@@ -104,13 +104,7 @@ class Findings:
     @property
     def verdict(self) -> Best | None:
         """The report on its best kernel at the end of the search; None while all have failed."""
-        return verdict(
-            self.fastest,
-            self.baseline.time_us,
-            self.final,
-            self.limit_us,
-            is_recorded=self._study.environment.is_recorded,
-        )
+        return verdict(self.fastest, self.baseline.time_us, self.final, self.limit_us)
 
     @property
     def fastest(self) -> TrialRecord | None:

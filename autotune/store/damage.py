@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import StoreError
+from ..words import counted
 
 _LISTED = 5  # damaged rows that a message names
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class Damages:
             return ""
         named = ", ".join(str(damage) for damage in list(self)[:_LISTED])
         more = f" and {len(self) - _LISTED:,} more" if len(self) > _LISTED else ""
-        rows = "1 row is" if len(self) == 1 else f"{len(self):,} rows are"
+        rows = counted(len(self), "row is", "rows are")
         return f"{self._where}: {rows} damaged and left out: {named}{more}; delete them, or restore a copy"
 
     @contextmanager

@@ -16,8 +16,14 @@ from typing import Any
 
 import pytest
 
+from autotune.cli.report import numbers_of
 from autotune.cli.search import _WHY
+from autotune.device import known_limits
+from autotune.export.exporter import cut_to_chosen
+from autotune.export.from_store import read_results
+from autotune.kernel.config import Config
 from autotune.search import DEFAULT_SAMPLER, SAMPLERS, StopReason
+from autotune.store import Store
 
 from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
 from .runner import REPOSITORY, run
@@ -42,6 +48,23 @@ def test_json_of_one_shape(recording: Path, tmp_path: Path) -> None:
     assert facts["trials_per_s"] == pytest.approx(facts["num_new"] / facts["elapsed_s"])
     assert (facts["is_recorded"], facts["recorded_on"]) == (True, RECORDED_ON)
     assert facts["gpu"] == ENVIRONMENT.gpu_name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everything_names_one_winner(recording: Path, tmp_path: Path, seed: int) -> None:
+    """Of a final on a recording, which draws from the samples that made the times of the trials."""
+    db = tmp_path / "a.db"
+    facts = search(recording, db, "--shape", "512", "--trials", "40", "--seed", str(seed))
+    (study,) = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
+    with Store.open_existing(db) as store:
+        (read,) = numbers_of(store, (), None)
+        results = read_results(store, ENVIRONMENT, known_limits(ENVIRONMENT.gpu_name))
+    exported = cut_to_chosen(results).shapes[0].ranked[0]
+    config = Config.from_dict(facts["best_config"])
+    assert facts["tied"][0] == config.key == read.final.winner.key == exported.config.key
+    assert Config.from_dict(study["best_config"]) == config
+    times = (study["best_time_us"], read.final.winner.time_us, exported.time_us)
+    assert {*times} == {facts["best_time_us"]} and study["cublas_time_us"] == CUBLAS_US
 
 
 def test_text_says_that_it_is_recorded(recording: Path, tmp_path: Path) -> None:

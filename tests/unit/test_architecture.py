@@ -67,7 +67,7 @@ RULES: dict[str, Room] = {
     "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
     "estimate": _room("estimate", "runtime", packages=("torch",)),
     "export/from_store": _room("export", "store", "kernel"),
-    "report": _room("report", "store", "runtime", "kernel", packages=("numpy", "jinja2")),
+    "report": _room("report", "store", "recording", "runtime", "kernel", packages=("numpy", "jinja2")),
     "report/server": _room("report", packages=("starlette", "uvicorn")),
     "tiles": _room("tiles", "kernel", packages=("numpy",)),
 }

@@ -8,18 +8,21 @@ import math
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from study_cases import BEGAN, GEMM, RECORDED, at_s, failed, ok_in, study_of
+from study_cases import BEGAN, GEMM, at_s, failed, ok_in, study_of
 
+from autotune.cli.report import numbers_of
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.measurement import Discarded, GpuState, Measurement, Outcome
+from autotune.recording.replay import ReplayTarget
 from autotune.report import documents, page
 from autotune.report.activity import NUM_BINS, runs
 from autotune.report.finalists import finalists
@@ -27,8 +30,11 @@ from autotune.report.importance import MIN_TRIALS, importance
 from autotune.report.numbers import PAUSE_S, StudyNumbers
 from autotune.report.pairs import MOST_PARAMETERS, pairs
 from autotune.report.trial_columns import column, trial_columns
-from autotune.store import Final, FinalEntry
+from autotune.search import Options, tune
+from autotune.search_policy import SearchPolicy
+from autotune.store import Final, FinalEntry, Store
 from autotune.target import Baseline
+from autotune.targets import default_recording
 
 
 def describe(point) -> str:
@@ -184,10 +190,21 @@ def test_progress_of_a_run_begins_with_what_was_best_before() -> None:
     assert [p.study for p in oldest.progress] == [1]
 
 
-def test_seconds_of_a_recorded_run_are_the_recorded_ones() -> None:
-    trials = [at_s(i, ok_in(10.0, compile_s=0.5, measure_s=0.5), i * 1e-3) for i in range(1, 5)]
-    (run,) = runs([study_of(trials, environment=RECORDED)])
-    assert (run.seconds, run.is_recorded) == (pytest.approx(4.0), True)
+def test_seconds_of_a_recorded_run_are_those_that_its_search_told(tmp_path: Path) -> None:
+    """A search counts the seconds of a machine that compiles ahead; added up they are five times as many."""
+    target = ReplayTarget(default_recording())
+    with Store.open(tmp_path / "a.db") as store:
+        gemm = Gemm(512, 512, 16384)
+        found = tune(target, store, [gemm], Options(trials=40, policy=SearchPolicy(num_finalists=1)))
+        (study,) = numbers_of(store, (), None)
+    (run,) = runs([study])
+    assert run.is_recorded and run.seconds == pytest.approx(found.ledger.search_s)
+
+
+def test_trials_at_the_power_limit_are_not_disturbed() -> None:
+    trials = [at_s(i, ok_in(10.0, marks=marks)) for i, marks in enumerate((("sw_power_cap",), ("drift",)), 1)]
+    (run,) = runs([study_of(trials)])
+    assert run.num_disturbed == 1 and run.bins[0].marks == {"sw_power_cap": 1, "drift": 1}
 
 
 # ---------------------------------------------------------------------------------- documents

@@ -74,6 +74,22 @@ def test_a_result_is_exported_and_loaded(few_kernels, result, tmp_path):
     assert pick.how == "exact"
 
 
+@pytest.mark.parametrize("insists", [False, True])
+def test_seconds_on_a_recording_are_used_up_only_if_told_so(monkeypatch, tmp_path, insists):
+    asked = []
+
+    def refuse(target, store, gemms, options, *_):
+        asked.append(options)
+        raise UsageError("seen")
+
+    monkeypatch.setattr(tuning, "search", refuse)
+    with pytest.raises(UsageError, match="seen"):
+        autotune.tune(
+            SHAPE, gpu=f"replay:{default_recording()}", seconds=60, insists=insists, db=tmp_path / "a.db"
+        )
+    assert asked[0].insists is insists
+
+
 def test_a_search_goes_on_where_it_ended(result):
     more = autotune.tune(SHAPE, gpu=f"replay:{default_recording()}", trials=36, db=result.db)
     assert more.search.num_new == 6 and more.shapes[0].num_trials == 36

@@ -229,6 +229,10 @@ def test_it_stops_by_itself_when_nothing_better_is_likely(store):
     assert 40 <= result.num_new < 100
     again = tune(FakeTarget(), store, [GEMM], Options(patience=patience))
     assert (again.num_new, again.reason) == (0, StopReason.PATIENCE)
+    timed = tune(FakeTarget(), store, [GEMM], Options(patience=patience, seconds=1e6, insists=False))
+    assert (timed.num_new, timed.reason) == (0, StopReason.PATIENCE)
+    insisting = tune(FakeTarget(), store, [GEMM], Options(patience=patience, seconds=1e6))
+    assert insisting.num_new and insisting.reason is not StopReason.PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -243,6 +247,32 @@ def test_it_stops_by_itself_when_nothing_better_is_likely(store):
 def test_what_cannot_be_searched_is_refused(store, gemms, options):
     with pytest.raises(UsageError):
         tune(FakeTarget(), store, gemms, Options(**options))
+
+
+@pytest.mark.parametrize("recorded_on", ["", "2026-01-01"])
+def test_a_final_on_a_recording_ranks_by_what_was_recorded(store, recorded_on):
+    """Rounds there draw from the samples of the trials, which decide: else a search names one winner, and
+    what reads its final another."""
+
+    class Misleading(FakeTarget):
+        def __init__(self):
+            super().__init__()
+            self.environment = replace(ENVIRONMENT, recorded_on=recorded_on)
+
+        def compare(self, gemm, points, rounds):
+            found = super().compare(gemm, points, rounds)
+            first = tuple(us * (1.5 if len(points) == 8 else 1) for us in found.samples_us[0])
+            return replace(found, samples_us=(first, *found.samples_us[1:]))
+
+    (shape,) = tune(Misleading(), store, [GEMM], Options(trials=60)).shapes
+    winner = shape.final.winner
+    assert shape.verdict.point == winner.point and shape.verdict.time_us == winner.time_us
+    if recorded_on:
+        assert (winner.key, winner.time_us) == (shape.best.key, shape.best.measurement.time_us)
+        assert shape.final.tied[0] == winner and [e.rank for e in shape.final.entries] == list(range(1, 9))
+        assert shape.final.baseline.time_us == shape.cublas_us
+    else:
+        assert winner.key != shape.best.key
 
 
 # ---- several shapes

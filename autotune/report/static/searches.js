@@ -172,7 +172,7 @@
       counts.reduce((a, b) => a + b, 0),
     ]);
     return tiles([
-      [r.is_recorded ? "recorded seconds" : "ran for", figures.seconds(r.seconds), figures.time(r.began_at)],
+      [r.is_recorded ? "simulated" : "ran for", figures.seconds(r.seconds), figures.time(r.began_at)],
       [
         "trials per second",
         figures.number(r.seconds ? r.num_trials / r.seconds : 0, 1),
@@ -181,7 +181,7 @@
       ["GPU timing", share("measure_s"), `${share("verify_s")} verifying`],
       [
         "disturbed",
-        figures.number(disturbed.reduce((sum, [, n]) => sum + n, 0)),
+        figures.number(r.num_disturbed),
         disturbed.map(([mark, n]) => `${mark} ${n}`).join(", ") || "nothing was noticed",
       ],
     ]);

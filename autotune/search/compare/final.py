@@ -9,8 +9,9 @@ told them apart. Those left are tied, and the energy of a launch of each is meas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ... import stats
 from ...gemm import Gemm
@@ -76,6 +77,21 @@ def race(
     cublas_us = tuple(running.cublas_us)
     baseline = Baseline(stats.median(cublas_us) if cublas_us else None, cublas_us)
     return Race(entries, baseline, tuple(sorted(running.marks)))
+
+
+def as_recorded(race: Race, trials: Sequence[TrialRecord], baseline: Baseline) -> Race:
+    """A race on a recording. Its rounds draw from the samples that the times of trials came from, and so know
+    less: the times are those of the trials, and rank them. The fastest wins; ties stay."""
+    times_us = {trial.key: trial.measurement.time_us or math.inf for trial in trials}  # the fastest first
+    raced = {entry.key: entry for entry in race.entries}
+    known = [raced[key] for key in times_us if key in raced]
+    tied = {entry.key for entry in known[:1]} | {entry.key for entry in known if entry.is_tied}
+    ranking = sorted(known, key=lambda entry: entry.key not in tied)
+    entries = (
+        replace(entry, rank=rank, is_tied=entry.key in tied, time_us=times_us[entry.key])
+        for rank, entry in enumerate(ranking, 1)
+    )
+    return replace(race, entries=tuple(entries), baseline=baseline)
 
 
 @dataclass

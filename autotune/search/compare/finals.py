@@ -77,6 +77,8 @@ class Finals:
         )
         if race is None:
             return
+        if self._target.environment.is_recorded:
+            race = final.as_recorded(race, finalists, shape.findings.baseline)
         self._store.set_final(shape.study, race.entries, race.baseline, race.marks)
         if (best := shape.findings.verdict) is not None:
             self._on_event(FinalDone(shape.gemm, best, race.num_tied))

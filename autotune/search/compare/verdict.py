@@ -11,16 +11,10 @@ def verdict(
     cublas_us: float | None,
     final: Final | None,
     limit_us: float | None,
-    *,
-    is_recorded: bool,
 ) -> Best | None:
     """The winner of the final, against cuBLAS in the same rounds; before a final the fastest trial, against
-    cuBLAS as it was timed at the start. None where no trial ran.
-
-    On a recording it is always the fastest trial: the final draws from the samples that the trial's time was
-    made of already, and so knows less.
-    """
-    if final is not None and not is_recorded:
+    cuBLAS as it was timed at the start. None where no trial ran."""
+    if final is not None:
         beside_us = final.baseline.time_us if final.baseline else cublas_us
         return Best(final.winner.point, final.winner.time_us, beside_us, limit_us)
     if fastest is None or fastest.measurement.time_us is None:

@@ -28,11 +28,12 @@ def no_starts(gemm: Gemm) -> Sequence[Config]:
 class Options:
     """How to search, and for how long.
 
-    `trials` counts per shape, trials of earlier runs included: the same command, interrupted and run
-    again, ends with as many. `seconds` counts this run on the target's clock, the final included, divided
-    between shapes in proportion to `weights`, or equally. With neither, each shape ends when nothing better
-    is likely. `starts` gives the configs expected to do well on a shape, most promising first; threads call
-    it. Shapes of `without_final` are searched like others, but have no final: no program calls them.
+    `trials` counts per shape, trials of earlier runs included: the same command, interrupted and run again,
+    ends with as many. `seconds` counts this run on the target's clock, the final included, divided between
+    shapes in proportion to `weights`, or equally. With neither, each shape ends when nothing better is
+    likely; also with seconds, unless the search `insists` on them. `starts` gives the configs expected to do
+    well on a shape, most promising first; threads call it. Shapes of `without_final` are searched like
+    others, but have no final: no program calls them.
     """
 
     sampler: str = DEFAULT_SAMPLER
@@ -43,6 +44,7 @@ class Options:
     policy: SearchPolicy = field(default_factory=SearchPolicy)
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()
+    insists: bool = True
     weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 by default
     where: Where = ANY  # what is proposed, reported and chosen by finals obeys it
 
@@ -78,8 +80,8 @@ class Options:
         return elapsed_s >= (1 - self.policy.polish_share) * seconds
 
     def is_patience_over(self, shape: ShapeSearch) -> bool:
-        """Whether neither limit was given and a gain is unlikely, unless a step of `polish` brings one."""
-        is_patient = self.trials is None and self.seconds is None
+        """Whether a gain is unlikely, unless a step of `polish` brings one, and that ends the search."""
+        is_patient = self.trials is None and (self.seconds is None or not self.insists)
         return is_patient and self.patience.is_over(shape.findings.times_us)
 
     def why_enough(self, shape: ShapeSearch) -> StopReason | None:
