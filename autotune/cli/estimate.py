@@ -25,6 +25,7 @@ from ..gemm import Gemm
 from ..output_file import check_writable, write_file
 from ..shipped_figures import Predicted, ShippedFigures
 from ..suite import by_shape, read_calls
+from ..words import counted
 from . import common, console
 from .ctrl_c import SIGNALLED
 
@@ -275,8 +276,8 @@ def _head(facts: dict[str, Any]) -> str:
         ends = ", until it was interrupted"
     elif facts["is_cut_short"]:
         ends = ", until its time was up"
-    shapes = console.counted(facts["num_shapes"], "shape", "shapes")
-    return f"{facts['program']}{ends}: {facts['num_calls']:,} products in float32 of {shapes}"
+    shapes = counted(facts["num_shapes"], "shape")
+    return f"{facts['program']}{ends}: {counted(facts['num_calls'], 'product')} in float32 of {shapes}"
 
 
 def _work_table(work: Sequence[dict[str, Any]]) -> str:
