@@ -226,7 +226,7 @@ static autotune_status find_kind(autotune_handle **handle, int32_t *device) {
 
 static autotune_status multiply(autotune_handle *handle, void *stream, const row_major *call, float alpha,
                                 float beta) {
-    if (at_is_forked()) return AUTOTUNE_FORKED;
+    if (!at_use_cuda()) return AUTOTUNE_FORKED;
     if (!handle->table->codes) return AUTOTUNE_OTHER_TABLE; /* the program that opened it loads kernels itself */
     int32_t device = 0;
     autotune_status status = find_kind(&handle, &device);
@@ -347,7 +347,7 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
     const autotune_kind kind = kind_of(&call, 0);
     if (!is_in_range(&call, &kind)) return AUTOTUNE_BAD_CALL;
     int32_t device;
-    if (handle->next) (void)find_kind(&handle, &device); /* without a GPU the first kind answers */
+    if (handle->next && at_use_cuda()) (void)find_kind(&handle, &device); /* without a GPU the first kind answers */
     const autotune_planned planned = planned_of(handle, &call, &kind);
     const char *version = NULL;
     const bool has_blas = at_find_blas(&version);

@@ -18,6 +18,7 @@ const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
 
 autotune_status autotune_open(const autotune_table *table, autotune_handle **handle) {
     *handle = NULL;
+    at_watch_forks();
     if (table->version != AUTOTUNE_TABLE_VERSION) return AUTOTUNE_OTHER_TABLE;
     autotune_handle *made = calloc(1, sizeof *made);
     if (!made) return AUTOTUNE_NO_MEMORY;
@@ -101,8 +102,7 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     if (planned->batch.products < 1 || planned->batch.products > INT32_MAX) return AUTOTUNE_BAD_CALL;
     if (planned->kernel < 0 || planned->kernel >= handle->table->num_kernels) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;
-    if (at_is_forked()) return AUTOTUNE_FORKED;
-    at_watch_forks();
+    if (!at_use_cuda()) return AUTOTUNE_FORKED;
     pthread_mutex_lock(&runner->lock);
     if (!runner->cuda) runner->cuda = at_find_driver();
     pthread_mutex_unlock(&runner->lock);
@@ -133,7 +133,9 @@ static autotune_status record_calls(at_runner *runner, const char *file) {
 autotune_status autotune_record_calls(autotune_handle *handle, const char *file) {
     if (at_is_forked()) return AUTOTUNE_FORKED;
     autotune_status status = AUTOTUNE_OK;
+    at_hold_forks();
     for (; handle && !status; handle = handle->next) status = record_calls(handle->runner, file);
+    at_allow_forks();
     return status;
 }
 

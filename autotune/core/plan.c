@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "forks.h"
+
 #define EPILOGUE_WORDS 5
 #define STRIDES 3
 
@@ -157,6 +159,7 @@ void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *pl
 
 autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind) {
     const autotune_kind of = normal(*kind);
+    if (!at_use_cuda()) return NULL;
     pthread_mutex_lock(&runner->lock);
     const at_remembered *place = place_of(runner, &of);
     autotune_plan *plan = place->plan ? referenced(place->plan) : NULL;

@@ -93,7 +93,8 @@ void at_plan_release(autotune_plan *plan);
 void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *plan);
 void at_forget(at_runner *runner);
 
-/* The plan for a kind of call, with its own reference; NULL if there is none. */
+/* The plan for a kind of call, with its own reference; NULL if there is none, or this process is the fork of one that
+ * used CUDA. */
 autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind);
 
 /* Whether C shares a range of addresses with A, B or the bias. */

@@ -317,11 +317,8 @@ static void end_thread(at_recorder *recorder) {
     recorder->is_over = true;
     pthread_cond_signal(&recorder->is_ending);
     pthread_mutex_unlock(&recorder->lock);
-    if (recorder->has_thread) {
-        pthread_join(recorder->thread, NULL); /* it writes what is left */
-    } else {
-        write_changes(recorder);
-    }
+    if (recorder->has_thread) pthread_join(recorder->thread, NULL);
+    write_changes(recorder); /* the thread may have ended before its first */
 }
 
 void at_recorder_free(at_recorder *recorder) {

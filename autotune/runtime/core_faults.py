@@ -10,6 +10,7 @@ from .blas_library import blas_fault
 from .call_recorder import recorded_elsewhere
 from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER, NO_RECORD, RECORDED
 from .cuda_driver import CudaFault, error_name
+from .forks import forked
 from .product import no_scale
 
 _OF_CALL = 256  # statuses of cuBLAS are below
@@ -32,10 +33,7 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
     if status > CUDA:
         raise CudaFault(_LAUNCHING, status - CUDA, error_name(status - CUDA))
     if status == FORKED:
-        raise DispatchError(
-            "CUDA was used before this process was forked, and does not work in it; start processes with the "
-            "method spawn, or fork before the first product"
-        )
+        raise forked()
     if status == NO_DRIVER:
         raise DispatchError("the CUDA driver lacks calls of CUDA 12.0; update the driver")
     if status == NO_RECORD:

@@ -27,6 +27,7 @@ from ..errors import DispatchError
 from ..gemm import Triple
 from ..kernel.launch import ACTIVATIONS
 from .blas_provider import BlasProvider, is_switched_on
+from .forks import check_fork, use_cuda
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
 from .pick import MAX_PLANS, Pick
@@ -166,12 +167,12 @@ class Dispatcher:
         """The kind that serves a GPU; None if cuBLAS does. If no GPU is named and none can be used, the first
         kind. Raises DispatchError for a named GPU that is not served."""
         if device is not None:
-            engines, _ = self._opened or self._open()
+            engines, _ = self._on_gpus()
             return engines.kind(_number(device))
         if self._is_without_cuda:
             return self._kinds[0]
         try:
-            engines, _ = self._opened or self._open()
+            engines, _ = self._on_gpus()
             return engines.kind(engines.for_host())
         except DispatchError:
             self._is_without_cuda = self._opened is None  # to look for it takes long
@@ -280,6 +281,7 @@ class Dispatcher:
         """
         from .call_recorder import folder_of, recorded_elsewhere
 
+        check_fork()
         named = str(Path(file).absolute())
         folder_of(named)
         with self._lock:
@@ -362,7 +364,7 @@ class Dispatcher:
     ) -> Any:
         """`sgemm` of what the core does not know, or does not serve. `adds`: bias and activation."""
         (a, b, out), (alpha, beta), (trans_a, trans_b) = arrays, scales, transposed
-        engines, libraries = self._opened or self._open()
+        engines, libraries = self._on_gpus()
         library = libraries.of(a, "a")
         library_b = libraries.of(b, "b")
         library_c = library if out is None else libraries.of(out, "out")
@@ -505,7 +507,7 @@ class Dispatcher:
     def _routed_kinds(self, has_bias: bool) -> RoutedKinds:
         from .routed_kinds import RoutedKinds
 
-        engines, _ = self._opened or self._open()
+        engines, _ = self._on_gpus()
         made: dict[OneKind, RoutedEngine] = {}
 
         def make(device: int) -> RoutedEngine:
@@ -578,6 +580,12 @@ class Dispatcher:
                 faults.append(fault)
         raise faults[0]
 
+    def _on_gpus(self) -> tuple[Engines, Libraries]:
+        """What serves this process's GPUs. Raises DispatchError if this is the fork of a process that used
+        CUDA."""
+        use_cuda()
+        return self._opened or self._open()
+
     def _open(self) -> tuple[Engines, Libraries]:
         from .arrays import Libraries
         from .cuda_driver import Driver
@@ -592,7 +600,7 @@ class Dispatcher:
 
     def _open_for(self, device: int | None) -> tuple[Engines, int]:
         """The engines, and the number of a GPU: this one, or that for host arrays. Raises DispatchError."""
-        engines, _ = self._opened or self._open()
+        engines, _ = self._on_gpus()
         return engines, engines.for_host() if device is None else _number(device)
 
     def _record_too(self, engine: Planner) -> None:

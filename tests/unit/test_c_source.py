@@ -134,7 +134,14 @@ def link(files: Sequence[Path], sources: Path, objects: Path, out: Path, compile
     _quietly([compiler, *flags, *made, *cubins, "-o", str(out), *LINKED])
 
 
-def build(sources: Path, out: Path, objects: Path, compiler: str = "gcc", *flags: str) -> Run:
+def build(
+    sources: Path,
+    out: Path,
+    objects: Path,
+    compiler: str = "gcc",
+    *flags: str,
+    programs: Sequence[Path] = MULTIPLIES,
+) -> Run:
     """The test's program, and the driver that stands in; what runs it with that driver."""
     out.mkdir(exist_ok=True)
     driver = out / "libcuda.so.1"
@@ -142,7 +149,7 @@ def build(sources: Path, out: Path, objects: Path, compiler: str = "gcc", *flags
         PROGRAM / "standin_driver.c", core.FOLDER, objects, [compiler, "-std=gnu11", "-O1", *flags, "-fPIC"]
     )
     _quietly([compiler, *flags, "-shared", standin, "-o", str(driver), "-lm"])
-    link([*MULTIPLIES, driver], sources, objects, out / "program", compiler, *flags)
+    link([*programs, driver], sources, objects, out / "program", compiler, *flags)
 
     def run(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -202,7 +209,7 @@ def test_each_status_is_told(program):
 
 def test_threads_share_a_handle(sources, objects, tmp_path):
     """And calls are recorded meanwhile."""
-    run = build(sources, tmp_path / "p", objects, "gcc", "-g", "-fsanitize=thread")
+    run = build(sources, tmp_path / "p", objects, "gcc", *CHECKS["thread"])
     file = str(tmp_path / "calls.json")
     for what in (("threads", "40"), ("stress", "4000"), ("record", file, "4000")):
         done = run(*what, TSAN_OPTIONS="halt_on_error=1")
@@ -216,6 +223,29 @@ STRESS_CALLS = 4500  # of eight threads with 500 each, and of one more
 def test_a_forked_process_may_close_a_handle_that_is_in_use(program):
     done = program("forked")
     assert done.returncode == 0, done.stderr
+
+
+EARLY = (PROGRAM / "early_fork.c", PROGRAM / "on_standin.c")
+CHECKS = {"address": SANITIZED, "thread": ("-g", "-fsanitize=thread")}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_fork_before_the_first_product_is_noticed(sources, objects, tmp_path, compiler, check):
+    """While a thread initialises CUDA, or loads its first kernel; after a refused call. Before CUDA is used a
+    child is free, even if a thread has calls recorded at that moment."""
+    run = build(sources, tmp_path / "p", objects, compiler, *CHECKS[check], programs=EARLY)
+    for case, held in (("held", "cuInit"), ("held", "cuLibraryLoadData"), ("refused", "")):
+        done = run(case, STANDIN_HOLDS=held)
+        assert done.returncode == 0, (case, held, done.stderr[-3000:])
+    if check == "thread":  # a child of several threads may begin none under it
+        return
+    done = run("before", str(tmp_path / "calls.json"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sum(read_suite(tmp_path / "calls.json").values()) == NUM_FORKS + 1
+
+
+NUM_FORKS = 50  # of early_fork.c
 
 
 def test_calls_are_recorded(program, tmp_path):
