@@ -291,7 +291,7 @@ static uint64_t address_of(const tensor *x) { return x ? (uint64_t)(uintptr_t)x-
 autotune_status autotune_serve(const autotune_handle *handle, autotune_plan *plan, const void *a, const void *b,
                                const void *c, const void *bias, double alpha, double beta, void *stream) {
     const at_operands at = {address_of(a), address_of(b), address_of(c), address_of(bias)};
-    if (at.c % AT_ALIGNED != plan->planned.low[2]) return AUTOTUNE_UNKNOWN;
+    if (at.c < LEAST_ON_GPU || at.c % AT_ALIGNED != plan->planned.low[2]) return AUTOTUNE_UNKNOWN;
     if (at_overlap(plan, at)) return AUTOTUNE_OVERLAP;
     const autotune_status status = autotune_run_plan(handle, plan, (uint64_t)(uintptr_t)stream, at.a, at.b, at.c,
                                                      at.bias, alpha, beta);
