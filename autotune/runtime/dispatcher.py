@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 from ..arguments import flag, whole
 from ..errors import DispatchError
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 Settle = Literal["off", "first-use"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
+_OWN_FOLDER = Path(__file__).resolve().parents[2]  # of an exported table
+_OPTIONS = "settle", "deterministic", "choices", "cublas", "fallback"
+_made: WeakValueDictionary[tuple[str, tuple[Any, ...]], Dispatcher] = WeakValueDictionary()
 
 
 class Dispatcher:
@@ -78,6 +82,8 @@ class Dispatcher:
     `tables`: those of all kinds of GPU; `table`: the first of them, which was exported first.
     `num_copied`: how many products needed a packed copy of a, of b or of out.
     If the environment variable AUTOTUNE_RECORD names a file, calls are recorded there (`record_calls`).
+    A copy, and what is unpickled in the same process, is the dispatcher itself. Another process opens the
+    folder again, once, with the same options; what was settled or counted here stays here.
 
     Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
     choices are of another table, and if an option has an unknown value.
@@ -121,6 +127,18 @@ class Dispatcher:
         self._met_torch: set[Planner] = set()
         self._forward_mode: Any = None  # as long as there are no calls of torch's tensors
         self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
+        options = settle, deterministic, choices and str(Path(choices).absolute()), cublas, fallback
+        self._made_by = _told_folder(Path(folder)), options
+        _made[self._made_by] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_so, self._made_by
+
+    def __copy__(self) -> Dispatcher:
+        return self
+
+    def __deepcopy__(self, _: object) -> Dispatcher:
+        return self
 
     def pick(
         self,
@@ -606,6 +624,20 @@ class Dispatcher:
     def _record_too(self, engine: Planner) -> None:
         if self._record_file is not None:
             engine.record(self._record_file)
+
+
+def _told_folder(folder: Path) -> str:
+    """A folder for another process; "": the one that holds this code, wherever it is."""
+    is_own = folder.resolve() == _OWN_FOLDER
+    return "" if is_own else str(folder.absolute())
+
+
+def _made_so(folder: str, options: tuple[Any, ...]) -> Dispatcher:
+    """The dispatcher of this process that was made so, or a new one. Raises as that does."""
+    found = _made.get((folder, options))
+    if found is None:
+        found = Dispatcher(folder or _OWN_FOLDER, **dict(zip(_OPTIONS, options, strict=True)))
+    return found
 
 
 def _fallback_mode(fallback: Fallback | None, deterministic: bool) -> Fallback:

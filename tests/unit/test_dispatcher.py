@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+import shutil
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +33,7 @@ from table_cases import (
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.resources import workspace_bytes
-from autotune.runtime import core, one_kind, workspace
+from autotune.runtime import core, dispatcher, one_kind, workspace
 from autotune.runtime.arrays import stream_handle
 from autotune.runtime.conditions import ask_nvml
 from autotune.runtime.cuda_driver import CudaFault
@@ -113,6 +118,43 @@ def operands(gemm: Gemm) -> tuple[Array, Array, Array]:
 
 def close(found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+# Copies
+
+
+@dataclass
+class Layer:
+    """As of a model that is averaged, saved, or sent to a process."""
+
+    multiply: Any
+
+
+def test_copies_share_one_dispatcher(runtime: Dispatcher) -> None:
+    layer = Layer(runtime.sgemm)
+    for made in (copy.copy(layer), copy.deepcopy(layer)):
+        assert made.multiply == runtime.sgemm and made.multiply.__self__ is runtime
+    assert copy.copy(runtime) is copy.deepcopy(runtime) is runtime
+
+
+def test_what_is_pickled_is_opened_once_in_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Dispatcher(folder, deterministic=True, fallback="cublas")
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(Layer(runtime.sgemm), protocol)).multiply.__self__ is runtime
+    pickled = pickle.dumps([runtime, Layer(runtime.pick)])
+    monkeypatch.setattr(dispatcher, "_made", {})  # as in another process
+    opened, layer = pickle.loads(pickled)
+    assert layer.multiply.__self__ is opened is not runtime and opened.table == runtime.table
+    assert opened._is_deterministic and opened._fallback == "cublas"
+    assert pickle.loads(pickled)[0] is opened
+
+
+def test_a_pickle_of_a_folder_that_is_gone_says_so(folder: Path, tmp_path: Path) -> None:
+    pickled = pickle.dumps(Dispatcher(shutil.copytree(folder, tmp_path / "t")))
+    gc.collect()
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(DispatchError, match=str(tmp_path / "t")):
+        pickle.loads(pickled)
 
 
 # Products

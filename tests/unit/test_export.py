@@ -469,6 +469,31 @@ def test_two_folders_and_autotune_itself_share_a_process(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+_PICKLING = """
+import pickle, sys
+sys.path.insert(0, sys.argv[1])
+import sgemm_dispatch
+sys.stdout.buffer.write(pickle.dumps([sgemm_dispatch.sgemm, sgemm_dispatch._dispatcher]))
+"""
+_UNPICKLING = """
+import pickle, sys
+sys.path.insert(0, sys.argv[1])
+sgemm, dispatcher = pickle.load(sys.stdin.buffer)
+assert sgemm.__self__ is dispatcher is sys.modules["sgemm_dispatch"]._dispatcher
+print(dispatcher.pick(4097, 4097, 4097).how)
+"""
+
+
+def test_what_is_pickled_is_the_table_of_another_process_wherever_that_has_it(folder: Path) -> None:
+    def run(code: str, **options: Any) -> bytes:
+        command = [sys.executable, "-c", code, str(folder.parent)]
+        return subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, **options).stdout
+
+    pickled = run(_PICKLING)
+    folder = shutil.move(folder, folder.parent / "elsewhere" / folder.name)
+    assert run(_UNPICKLING, input=pickled) == b"modelled\n"
+
+
 def test_an_exported_table_checks_out(tmp_path: Path) -> None:
     small = Gemm(128, 128, 1024)
     shape = TunedShape(small, (TunedPoint(EXACT, 5.1, True),))
