@@ -17,8 +17,9 @@ _RUNTIME = "runtime"
 @cache
 def runtime_files() -> dict[str, bytes]:
     """The content of each file that serves a call, by its name relative to the package `autotune`: modules,
-    what is compiled where they run, and the core's library where it was built."""
-    waiting = sorted((_ROOT / _RUNTIME).glob("*.py"))
+    what other processes start with, what is compiled where they run, and the core's library where it was
+    built."""
+    waiting = sorted([*(_ROOT / _RUNTIME).glob("*.py"), *(_ROOT / _RUNTIME).glob("startup/*.py")])
     sources = (_ROOT / _RUNTIME).glob("*.cpp")
     files = {path.relative_to(_ROOT).as_posix(): path.read_bytes() for path in sources}
     while waiting:
