@@ -48,8 +48,8 @@ AUTOTUNE_RECORD=FILE records calls. AUTOTUNE_FALLBACK=cublas has cuBLAS serve GP
         ...
     print(routing.report())
 
-`python -m {name} train.py ARGUMENTS` runs a program so, and tells at its end what came of it;
-`python -m {name} --compare train.py ARGUMENTS` also measures what it gains.
+`python -m {name} train.py ARGUMENTS` runs a program so, and the Python processes that it starts: each tells
+at its end what came of it. `python -m {name} --compare train.py ARGUMENTS` also measures what it gains.
 A C++ compiler, where there is one, makes a router for that, once; AUTOTUNE_ROUTER=0 does without.
 Needs cuda-bindings (13 or later) and numpy; for DLPack arrays also cuda-core.
 """
