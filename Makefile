@@ -1,5 +1,6 @@
 # make search   set up, then run the main job on this machine (without a GPU: on a recorded space)
-# make test     set up, then everything that CI runs
+# make test     set up, then style, types and tests
+# make stress   the rare and costly tests, which CI runs next
 # Nothing but Python >= 3.11 is needed beforehand (and g++ for the tests): all else goes into .venv.
 
 SHELL := /bin/bash
@@ -29,7 +30,7 @@ EXTRAS := report-view$(if $(HAS_GPU),-cublas)
 COMMA := ,
 NEEDS_COMPILER := command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
 
-.PHONY: help setup search wheel test lint types unit browser browser-test install-test peers-test gpu-test clean
+.PHONY: help setup search wheel test stress lint types unit browser browser-test install-test peers-test gpu-test clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -79,9 +80,16 @@ wheel: $(VENV)/.release  ## dist/: the wheel with the core in it, and the source
 	@ls dist/*-manylinux_2_17_*.whl
 
 # All tests share the processes, those that wait longest first; one process more than CI has cores, as many tests wait for others.
-test: $(VENV)/.browser lint types browser  ## everything that CI runs; needs no GPU
+TESTS := tests/install tests/browser tests/cli tests/compile tests/emulated tests/unit tests/gpu
+RUN_TESTS = $(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+
+test: $(VENV)/.browser lint types browser  ## style, types, tests; needs no GPU
 	@$(NEEDS_COMPILER)
-	$(BIN)/python -m pytest -m "not gpu" tests/install tests/browser tests/cli tests/compile tests/emulated tests/unit tests/gpu -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+	$(RUN_TESTS) -m "not gpu and not stress"
+
+stress: $(VENV)/.browser browser  ## the tests that `make test` leaves out: rare faults, and more cases of what it tests
+	@$(NEEDS_COMPILER)
+	$(RUN_TESTS) -m "stress and not gpu"
 
 lint: $(VENV)/.dev  ## style
 	$(BIN)/ruff check .
@@ -89,9 +97,9 @@ lint: $(VENV)/.dev  ## style
 types: $(VENV)/.dev  ## static types
 	$(BIN)/mypy & { $(BIN)/mypy --config-file tests/gpu/mypy.ini tests/gpu && wait $$!; }
 
-unit: $(VENV)/.dev  ## all tests that need no GPU
+unit: $(VENV)/.dev  ## those of `make test` that need neither a browser nor an installed wheel
 	@$(NEEDS_COMPILER)
-	$(BIN)/python -m pytest -m "not gpu" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "not gpu and not stress" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 # Chromium is no Python package. As root on Debian it is installed; elsewhere the tests say what to install, and are skipped.
 browser:

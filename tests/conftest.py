@@ -13,6 +13,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -123,6 +124,17 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
             compiled.touch()
             return collected
     return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test that is marked `every(n)`, all cases but each n-th are `stress`."""
+    num_cases = Counter[str]()
+    for item in items:
+        marker, name = item.get_closest_marker("every"), item.nodeid.partition("[")[0]
+        if marker is not None and num_cases[name] % marker.args[0]:
+            item.add_marker(pytest.mark.stress)
+        num_cases[name] += 1
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -94,6 +94,7 @@ def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...],
     assert not list(tmp_path.iterdir()), "what was refused left a file"
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", [BAD_NAME, b"a\xff.db", "/dev/null", "none/a.db", ".", "fifo", "voodoo://x"])
 @pytest.mark.parametrize(
     "command", [LONG, ("trials", "best"), ("report",), ("view",), ("doctor",), ("bench",)]
@@ -124,6 +125,7 @@ def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None
         _need_winners(SearchResult((barren,), (), StopReason.TRIALS, 0, 0, 1.0, Ledger()))
 
 
+@pytest.mark.stress
 @EXPORTS
 def test_a_full_disk_is_3_whatever_is_written(recording: Path, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
@@ -153,6 +155,7 @@ def _with_all_below(error: type[AutotuneError]) -> list[type[AutotuneError]]:
 # --------------------------------------------------------------------------------------- signals
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_search_in_order(number: signal.Signals, tmp_path: Path) -> None:
     process = started(*LONG, "--db", tmp_path / "a.db", "--json")
@@ -165,6 +168,7 @@ def test_a_signal_ends_a_search_in_order(number: signal.Signals, tmp_path: Path)
     assert _num_stored(tmp_path / "a.db") == json.loads(out)["num_trials"]
 
 
+@pytest.mark.stress
 def test_a_search_under_nohup_outlives_its_terminal(recording: Path, tmp_path: Path) -> None:
     process = started(
         "search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--json", before=("nohup",)
@@ -178,6 +182,7 @@ def test_a_search_under_nohup_outlives_its_terminal(recording: Path, tmp_path: P
     assert process.returncode == 0 and json.loads(out)["stopped"] != "interrupted"
 
 
+@pytest.mark.stress
 def test_a_search_whose_terminal_closes_ends_in_order(tmp_path: Path) -> None:
     """What it writes then goes nowhere, and raises errors of input and output."""
     pid, terminal = pty.fork()

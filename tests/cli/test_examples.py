@@ -38,6 +38,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.stress
 def test_the_notebook_draws_and_exports(notebook: Path) -> None:
     assert len(list(notebook.glob("*.png"))) == 2
     assert (notebook / "sgemm_dispatch/table.json").exists()
@@ -48,6 +49,7 @@ def test_the_notebook_is_committed_without_outputs() -> None:
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in cells)
 
 
+@pytest.mark.stress
 def test_the_check_of_files_passes_where_no_gpu_is(notebook: Path) -> None:
     assert len(CHECKS) == 2
     run(*CHECKS[0].split(), cwd=notebook)

@@ -74,6 +74,7 @@ def run_and_kill(search: Search, number: int, rng: random.Random) -> None:
     kill(process)
 
 
+@pytest.mark.stress
 def test_kills_lose_at_most_one_trial_each(search: Search) -> None:
     rng = random.Random(3)
     stored: list[str] = []

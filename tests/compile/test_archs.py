@@ -56,6 +56,7 @@ def test_a_kernel_compiles_for_whatever_else_the_compiler_knows(
     assert cubin.arch == arch and cubin.spill_bytes == cubin.stack_bytes == 0
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
     gemm = Gemm.parse(f"512:{layout}")
@@ -125,6 +126,7 @@ VARIANTS: dict[str, tuple[dict[str, Value], Variant]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_compiles(compiler: Compiler, name: str) -> None:
     """Without a spill, and as many blocks fit an SM as of the plain kernel."""

@@ -60,6 +60,7 @@ def code_of(compiler: Compiler, wrapped: int) -> sass.Code:
 # ------------------------------------------------------------------------------ machine code
 
 
+@pytest.mark.every(3)
 def test_a_loop_is_found_and_what_is_in_it(compiler):
     code = code_of(compiler, wrapped=0)
     inner = code.main_loop()
@@ -69,6 +70,7 @@ def test_a_loop_is_found_and_what_is_in_it(compiler):
     assert code.around(inner).encloses(inner)
 
 
+@pytest.mark.every(3)
 def test_the_loop_with_most_is_the_outer_where_that_has_some_of_its_own(compiler):
     code = code_of(compiler, wrapped=1)
     assert code.count(code.main_loop()).kinds["ffma"] == 5
@@ -262,6 +264,7 @@ def _first_starts(*asked: object) -> dict[str, list[compiler_figures.StartingCon
     }
 
 
+@pytest.mark.stress
 def test_the_script_reports_each_shape_of_each_gpu(tmp_path, monkeypatch, capsys):
     suite = tmp_path / "suite.toml"
     suite.write_text("[[shape]]\nm = 64\nn = 64\nk = 256\n", encoding="utf-8")

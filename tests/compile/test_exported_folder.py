@@ -32,7 +32,7 @@ WINNERS = (
 )
 
 
-ANOTHER_GPU = pytest.mark.xdist_group("exports for another GPU")
+ANOTHER_GPU = (pytest.mark.xdist_group("exports for another GPU"), pytest.mark.stress)
 GPUS = (pytest.param("quadro-rtx-5000", marks=ANOTHER_GPU), pytest.param("h200", marks=EXPORTS))
 
 

@@ -89,6 +89,7 @@ def entries(compiler: Compiler, config: Config) -> dict[str, list[tuple[int, int
     return {name: instructions(text) for name, text in texts.items() if text is not None}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("opcode", [*ACCESSES, *OTHERS], ids=hex)
 def test_the_opcodes_are_what_the_compiler_writes(compiler: Compiler, opcode: int) -> None:
     source = 'extern "C" __global__ void sgemm(unsigned* p) { %s; }'

@@ -311,6 +311,18 @@ def all_instances() -> list[Instance]:
     return [*TYPICAL, *covering_instances(), *covering_variants(), *covering_dots()]
 
 
+@functools.cache
+def with_each_value() -> frozenset[int]:
+    """Numbers of instances that between them have every value of all that `VALUES` and `VARIED` know of."""
+    shown = [frozenset(each.values().items()) for each in all_instances()]
+    unseen, numbers = frozenset[tuple[str, int | str]]().union(*shown), set[int]()
+    while unseen:
+        best = max(range(len(shown)), key=lambda number: len(shown[number] & unseen))
+        numbers.add(best)
+        unseen -= shown[best]
+    return frozenset(numbers)
+
+
 def _covering(pool: np.ndarray, names: list[tuple[str, ...]]) -> list[Instance]:
     """Instances of the pool that between them show all that it has of these names together."""
     weight = (2048 + _work(pool)) ** -0.5

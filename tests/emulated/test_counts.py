@@ -80,10 +80,12 @@ def modelled(
 
 
 @pytest.fixture(scope="session")
-def counting(builder: Builder) -> dict[int, Future[Path]]:
-    """Executables of the instances that tell of their loops, all begun at once. The sanitizers watch the same
-    instances in test_emulated.py, on more problems."""
+def counting(builder: Builder, request: pytest.FixtureRequest) -> dict[int, Future[Path]]:
+    """Executables that tell of their loops, of the instances that the selected tests need: all begun at once.
+    The sanitizers watch the same instances in test_emulated.py, on more problems."""
     main = template.kernel_dir() / template.MAIN_FILE
+    selected = [item for item in request.session.items if item.path == Path(__file__)]
+    numbers = {item.callspec.params["number"] for item in selected if "counting" in item.fixturenames}
     return {
         number: builder.submit(
             main,
@@ -92,9 +94,11 @@ def counting(builder: Builder) -> dict[int, Future[Path]]:
             kernel_watch=(),
         )
         for number, (_, instance) in enumerate(COUNTED)
+        if number in numbers
     }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
 def test_model_counts_what_warps_do(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
     instance, counts = COUNTED[number][1], tmp_path / "counts"
@@ -117,6 +121,7 @@ def _seen(trace: Path) -> set[tuple[object, ...]]:
     return found
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
 def test_lanes_ask_for_what_is_drawn(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
     """Every instruction that the explorer draws is one that this warp made: its lanes, these addresses."""
@@ -230,6 +235,7 @@ def rightly_counted() -> list[tuple[LaunchProblem, Instance, dict]]:
     return [entry[1:] for entry in sorted(found, key=lambda entry: entry[0])]
 
 
+@pytest.mark.stress
 @pytest.mark.xdist_group("faults in the model")  # what the right one counts takes 10 s
 @pytest.mark.parametrize(
     "fault", FAULTS, ids=[f"{module}: {after or 'without ' + before}" for module, before, after in FAULTS]

@@ -19,6 +19,7 @@ from covering_instances import (
     all_instances,
     covering_variants,
     instance,
+    with_each_value,
 )
 from emulator import Builder, LaunchProblem, run
 from problems import Case, problem, problems
@@ -28,6 +29,10 @@ from autotune.kernel import resources, template
 from autotune.kernel.launch import NARROW_LD, Epilogue
 
 INSTANCES = all_instances()
+NUMBERS = [  # every value in `make test`, every pair in `make stress`
+    pytest.param(number, id=tested.id, marks=() if number in with_each_value() else pytest.mark.stress)
+    for number, tested in enumerate(INSTANCES)
+]
 Build = Callable[[Instance], "Future[Path]"]
 
 
@@ -54,7 +59,7 @@ def run_and_check(build: Build, instance: Instance, tasks: list) -> None:
         check(task, result, instance.variant.trans_a, instance.variant.trans_b)
 
 
-@pytest.mark.parametrize("number", range(len(INSTANCES)), ids=[i.id for i in INSTANCES])
+@pytest.mark.parametrize("number", NUMBERS)
 def test_instance_is_right_on_every_case(build: Build, number: int) -> None:
     run_and_check(build, INSTANCES[number], problems(INSTANCES[number], number))
 

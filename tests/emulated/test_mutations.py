@@ -106,6 +106,7 @@ def fate(
     return ""
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
     """What the emulator finds by itself it finds under sanitizers, too, which take twice as long."""
@@ -118,6 +119,7 @@ def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
     pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("tested", INSTANCES, ids=[i.id for i in INSTANCES])
 def test_unchanged_text_passes(builder: Builder, tested: Instance) -> None:
     """With the emulator itself under sanitizers, too."""
