@@ -100,6 +100,11 @@ class LaunchSpec:
     is_along_m: bool = False
     max_workspace: int | None = None  # bytes that its table allows a launch; None: as any
 
+    @property
+    def num_launches(self) -> int:
+        """Of kernels, for one product."""
+        return 1 + (self.reduction == "two_pass") + self.packs_a + self.packs_b
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm, Triple
-from ..kernel.launch import NO_LAUNCH, Epilogue
+from ..kernel.launch import NO_LAUNCH, PLAIN, Epilogue
 from ..models.time_model import LAUNCH_APART_US
 from .arrays import Forms
 from .blas_provider import BlasProvider
@@ -28,6 +28,8 @@ from .product import Product, make_gemm, packed
 # The GPU time of a product up to which a program waits for the host, which torch keeps busy longer for any
 # product, and a served call half as long. There what is expected to be faster serves without a margin
 SHORT_US = 10.0
+LAUNCH_HOST_US = 3.3  # that a launch takes the host (H200, 2026-11-27: 3.1 to 3.9)
+NUM_RANKED = 16  # launches among which one of fewer kernels is sought
 MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
@@ -134,12 +136,32 @@ class RoutedEngine(CoreEngine):
             return found
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
+        pick = self._in_few_launches(pick, Call(problem.gemm, problem.lds, addresses, problem.batch))
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
         if not reason:
             pick = replace(pick, provider="autotune")
             return super().plan_of(problem, gpu, pick, addresses)
         return Plan(problem, gpu, None, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
+
+    def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
+        """The same, or another launch that is expected to be as good for a program: it waits for the GPU, or
+        for the host to launch."""
+
+        def period_us(one: Pick) -> float:
+            num_launches = self._chooser.kernels[one.kernel_id].spec.num_launches
+            return max(one.expected_us or 0.0, num_launches * LAUNCH_HOST_US)
+
+        gpu_us = pick.expected_us or 0.0
+        if pick.how != "modelled" or period_us(pick) <= max(gpu_us, LAUNCH_HOST_US):
+            return pick
+        other = min(self._chooser.ranked(call, NUM_RANKED), key=period_us)
+        epilogue = self._chooser.kernels[pick.kernel_id].variant.epilogue
+        if epilogue != PLAIN:
+            other = self._chooser.with_epilogue(other, epilogue)
+        return replace(
+            pick, kernel_id=other.kernel_id, split_k=other.split_k, expected_us=other.expected_us
+        )
 
     def _left_alone(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
         """It launches nothing; its calls count as those of the other program's cuBLAS."""
