@@ -88,6 +88,10 @@ def _opened(path: Path | str, advice: str) -> tuple[int, os.stat_result]:
 
 
 def _unreadable(path: Path | str, error: Exception, advice: str) -> DispatchError:
+    if isinstance(error, NotADirectoryError):
+        file = next((one for one in Path(path).parents if one.is_file()), path)
+        what = f"{file} is a file, not a folder; unpack an archive first"
+        return DispatchError(f"{path} cannot be read: {what}")
     return DispatchError(f"{path} cannot be read ({error}); {advice}")
 
 

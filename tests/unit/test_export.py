@@ -454,6 +454,15 @@ def test_the_folder_imports_alone_under_any_name(folder: Path, name: str) -> Non
     assert [how for _, how, _ in json.loads(done.stdout)] == ["exact", "modelled", "modelled"]
 
 
+def test_a_folder_in_an_archive_says_that_it_is_to_be_unpacked(folder: Path) -> None:
+    archive = shutil.make_archive(str(folder.parent / "tables"), "zip", folder.parent, folder.name)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import sgemm_dispatch"
+    command = [sys.executable, "-P", "-c", program, archive]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"{archive} is a file, not a folder; unpack an archive first" in done.stderr.splitlines()[-1]
+
+
 def test_two_folders_and_autotune_itself_share_a_process(folder: Path) -> None:
     """typing keeps one annotation for all that are equal: classes of the copies must not take another's."""
     shutil.copytree(folder, folder.with_name("other_table"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +105,15 @@ def test_a_link_to_a_table_is_followed(tmp_path: Path) -> None:
     (folder / "table.json").rename(tmp_path / "elsewhere.json")
     (folder / "table.json").symlink_to(tmp_path / "elsewhere.json")
     assert load(folder) == make_table()
+
+
+@pytest.mark.parametrize("inside", ["", "t", "t/kinds"])
+def test_a_table_in_an_archive_is_to_be_unpacked(tmp_path: Path, inside: str) -> None:
+    archive = tmp_path / "tables.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("t/table.json", "{}")
+    with pytest.raises(DispatchError, match=f"{archive} is a file, not a folder; unpack an archive first"):
+        load(archive / inside)
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
