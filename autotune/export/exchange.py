@@ -51,7 +51,7 @@ def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
     `note` receives files that appeared in the old folder meanwhile, and where they are kept. Raises OSError;
     then `folder` is unchanged.
     """
-    scratch, lock = _make_scratch(folder)
+    scratch, lock = _make_scratch(folder, note)
     try:
         new, made = scratch / NEW, scratch / MADE
         new.mkdir()
@@ -115,6 +115,12 @@ def recover(folder: Path, note: Note) -> None:
     for scratch in _scratch_folders(folder):
         try:
             lock = _lock_of_the_dead(scratch)
+        except NoLocks:
+            note(
+                f"{scratch} is of an export under way, or of a killed one, which only a lock would tell, and"
+                " this file system has none; if no export runs, look for a table in it, then remove it"
+            )
+            continue
         except OSError:
             continue  # it is gone, or not ours to open
         if lock is None:
@@ -141,28 +147,42 @@ def _scratch_folders(folder: Path) -> list[Path]:
 # The lock: it ends with the process that holds it
 
 
-def _make_scratch(folder: Path) -> tuple[Path, int | None]:
-    """A new scratch folder and its lock, which is None if the file system has no locks."""
+class NoLocks(OSError):
+    """The file system has none."""
+
+
+def _make_scratch(folder: Path, note: Note) -> tuple[Path, int | None]:
+    """A new scratch folder and its lock, which is None if the file system has no locks; a note says so."""
     for _ in range(_NUM_TRIES):
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             lock = _lock(scratch / LOCK, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             continue  # before it was locked, it looked like the remains of a killed export
+        except NoLocks as error:
+            note(
+                f"{folder.parent} lies on a file system without locks ({error}); let only one export at a"
+                f" time write {folder.name}"
+            )
+            return scratch, None
         if lock is not None:
             break
     return scratch, lock
 
 
 def _lock(path: Path, flags: int) -> int | None:
-    """A descriptor that holds the lock of a file or folder, or None if it is not available."""
+    """A descriptor that holds the lock of a file or folder, or None if another process holds it. Raises
+    NoLocks."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), path.stat()):  # and not removed meanwhile
             return descriptor
-    except OSError:
-        pass  # another process holds it, or there are no locks here
+    except (FileNotFoundError, BlockingIOError):
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        raise NoLocks(error.strerror) from error
     os.close(descriptor)
     return None
 

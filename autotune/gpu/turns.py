@@ -48,8 +48,8 @@ class Signature(NamedTuple):
 class Turns:
     """The turns on one GPU. One thread at a time may `take` one.
 
-    `note` is told, once, that another process uses the GPU. If the files cannot be made there are no turns:
-    that must not stop a search.
+    `note` is told, once, that another process uses the GPU. If the files cannot be made, or locked, there are
+    no turns: that must not stop a search.
     """
 
     def __init__(
@@ -71,19 +71,30 @@ class Turns:
 
         Yields the workers, as NVML numbers them, of all processes that took turns lately.
         """
+        if self._files:
+            self._wait(*self._files)
         if not self._files:
             yield frozenset()
             return
-        gate, gpu = self._files
-        self._lock(gate, gpu)
-        try:
-            self._lock(gpu, gpu)
-        finally:
-            fcntl.flock(gate, fcntl.LOCK_UN)
+        gpu = self._files[1]
         try:
             yield frozenset(signature.worker for signature in self._sign() if signature.worker)
         finally:
             fcntl.flock(gpu, fcntl.LOCK_UN)
+
+    def _wait(self, gate: int, gpu: int) -> None:
+        try:
+            self._lock(gate, gpu)
+            try:
+                self._lock(gpu, gpu)
+            finally:
+                fcntl.flock(gate, fcntl.LOCK_UN)
+        except OSError as error:
+            self.close()
+            self._note(
+                f"The folder for temporary files lies on a file system without locks ({error.strerror}):"
+                " searches that share this GPU take no turns. Set TMPDIR to a folder of a local disk."
+            )
 
     def know_worker(self, pid: int | None) -> None:
         """Tell others, from the current turn on, which process computes in these turns: its id as NVML

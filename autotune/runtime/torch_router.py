@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,8 @@ def _compiled(torch: Any, backend: str) -> Path:
     folder = _own_folder()
     made = folder / f"torch-{torch.__version__}-{backend}-{digest}.so"
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # processes of one program compile it once
+        with suppress(OSError):  # without locks each process of a program compiles it, instead of one
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             _compile(command, source, made)
     return made

@@ -18,12 +18,14 @@ other. Only one process at a time makes or migrates the tables.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
 import re
 import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -164,6 +166,34 @@ def make_file(url: URL) -> None:
                 file.touch()
 
 
+def check_locks(url: URL) -> None:
+    """Raises StoreError if the file system has no locks: SQLite would wait for one, and name a holder."""
+    file = file_of(url)
+    if file is not None and (reason := _why_no_locks(real_file(file).parent)):
+        raise _without_locks(file, reason)
+
+
+def _why_no_locks(folder: Path) -> str:
+    """What the file system says to a lock of a new file there; "" if it has locks, or no file can be made."""
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (what fails tells two things)
+    except OSError:
+        return ""
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def _without_locks(file: Path, reason: str) -> StoreError:
+    return StoreError(
+        f"{file} lies on a file system without locks ({reason}), which SQLite needs; no process holds it:"
+        " put the database on a local disk, mount the file system with locks, or use a PostgreSQL server"
+    )
+
+
 def real_file(file: Path) -> Path:
     """Where symbolic links lead: SQLite keeps its other files there, not beside the link."""
     return Path(os.path.realpath(file))
@@ -299,6 +329,8 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem
         )
     where = url.database or where
     code = _code(error.orig)
+    if code in _OF_LOCKS and (reason := _why_no_locks(real_file(Path(where)).parent)):
+        return _without_locks(Path(where), reason)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         holder = lock_holder(Path(where))
         return StoreError(f"{where} is locked by {holder}; wait for it or end it, then run this again")
@@ -313,6 +345,8 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem
     return StoreError(f"{where}: {error.orig}; {advice}")
 
 
+# What SQLite makes of a lock that is refused
+_OF_LOCKS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_PERM)
 _ADVICE = {
     sqlite3.SQLITE_NOTADB: "this is no autotune database: name another file",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a copy, or save what is left with"

@@ -69,6 +69,7 @@ class Store(Closing):
         url = connect.parse_url(path_or_url)
         if is_read_only and not read_only.may_be_written(url):
             return cls(Database(url, read_only.connect(url, timeout_s)))
+        connect.check_locks(url)
         connect.make_file(url)
         engine = connect.connect(url, timeout_s)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -107,6 +108,24 @@ def test_what_a_living_export_holds_is_left_alone(tmp_path: Path) -> None:
         assert [path.name for path in scratch.iterdir()] != []
     killed_export.make(folder, NEW)
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_where_there_are_no_locks_it_is_told_and_nothing_more_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    (tmp_path / ".table-abcd1234" / exchange.NEW).mkdir(parents=True)
+    (tmp_path / ".table-abcd1234" / exchange.LOCK).touch()
+    told: list[str] = []
+    exchange.recover(tmp_path / "table", told.append)
+    exchange.replace(tmp_path / "table", lambda new: None, told.append)
+    of_left, of_new = told
+    assert ".table-abcd1234 is of an export under way, or of a killed one" in of_left
+    assert f"{tmp_path} lies on a file system without locks (No locks available); let only one" in of_new
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".table-abcd1234", "table"]
 
 
 def test_what_a_killed_older_autotune_left_is_put_back_and_removed(tmp_path: Path) -> None:

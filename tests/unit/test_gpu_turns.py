@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -136,6 +138,21 @@ def test_where_no_file_can_be_made_there_are_no_turns(tmp_path: Path) -> None:
     with turns.take():
         pass
     turns.close()
+
+
+def test_where_there_are_no_locks_there_are_no_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    told: list[str] = []
+    turns = Turns(UUID, told.append, folder=tmp_path)
+    for _ in range(2):
+        with turns.take() as workers:
+            assert workers == frozenset()
+    turns.close()
+    (note,) = told
+    assert "without locks (No locks available)" in note and "Set TMPDIR" in note
 
 
 def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:

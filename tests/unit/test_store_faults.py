@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from store_cases import add, integrity, ok, study_of
 
 from autotune.errors import EnvironmentProblem, StoreError
-from autotune.store import Store, optuna_mirror
+from autotune.store import Store, connect, optuna_mirror
 from autotune.store.connect import log_of
 
 
@@ -27,6 +29,31 @@ def test_a_folder_that_is_missing(tmp_path: Path) -> None:
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a folder; name a database file"):
         Store.open(tmp_path)
+
+
+def _no_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def test_a_file_system_without_locks_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "lockf", _no_locks)
+    with pytest.raises(StoreError, match=r"without locks \(No locks available\).*no process holds it: put"):
+        Store.open(tmp_path / "autotune.db")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR_LOCK])
+def test_a_lock_that_a_file_system_lacks_is_held_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """SQLite calls the database locked, or the disk damaged."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = code
+    url, refused = connect.parse_url(tmp_path / "autotune.db"), OperationalError("BEGIN", None, error)
+    assert "without locks" not in str(connect.explain(refused, url))
+    monkeypatch.setattr(fcntl, "lockf", _no_locks)
+    told = str(connect.explain(refused, url))
+    assert "without locks" in told and "another process" not in told and "disk failed" not in told
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
