@@ -15,6 +15,7 @@ TIME ?= 60
 DB ?= autotune.db
 TABLE ?= sgemm_dispatch
 JOBS ?= 3
+FUZZ ?= 20000
 PYTEST_FLAGS ?=
 # Each process of a run, and each command that it starts, would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,7 +31,7 @@ EXTRAS := report-view$(if $(HAS_GPU),-cublas)
 COMMA := ,
 NEEDS_COMPILER := command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
 
-.PHONY: help setup search wheel test stress lint types unit browser browser-test install-test peers-test gpu-test clean
+.PHONY: help setup search wheel test stress lint types unit fuzz browser browser-test install-test peers-test gpu-test clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -100,6 +101,10 @@ types: $(VENV)/.dev  ## static types
 unit: $(VENV)/.dev  ## those of `make test` that need neither a browser nor an installed wheel
 	@$(NEEDS_COMPILER)
 	$(BIN)/python -m pytest -m "not gpu and not stress" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+
+fuzz: $(VENV)/.dev  ## damage suites, recordings, databases, tables and cubins at random, each FUZZ times
+	AUTOTUNE_FUZZ=$(FUZZ) $(BIN)/python -m pytest --timeout 0 -n $(JOBS) $(PYTEST_FLAGS) \
+	    tests/unit/test_input_fuzzed.py tests/unit/test_store_damage.py tests/unit/test_table_fuzzed.py
 
 # Chromium is no Python package. As root on Debian it is installed; elsewhere the tests say what to install, and are skipped.
 browser:

@@ -115,7 +115,7 @@ def _spoiled(content: bytes, rng: random.Random) -> bytes:
 
 
 def test_a_damaged_suite_is_refused_or_read(tmp_path: Path) -> None:
-    rng, path, found = random.Random(0), tmp_path / "suite.toml", Counter[bool]()
+    rng, path, found = random.Random(mutations.SEED), tmp_path / "suite.toml", Counter[bool]()
     for _ in range(NUM_SUITES):
         text = _as_text(mutations.mutated(SUITE, rng))
         path.write_bytes(_spoiled(text.encode("utf-8", "surrogatepass"), rng))
@@ -154,7 +154,7 @@ def _use(path: Path, is_searched: bool) -> None:
 def test_a_damaged_recording_is_refused_or_can_be_searched(
     tmp_path: Path, make: Callable[[Path], dict[str, Any]]
 ) -> None:
-    rng, path, found = random.Random(0), tmp_path / "recording.json", Counter[bool]()
+    rng, path, found = random.Random(mutations.SEED), tmp_path / "recording.json", Counter[bool]()
     data = make(tmp_path)
     for number in range(NUM_RECORDINGS):
         text = json.dumps(mutations.mutated(data, rng))

@@ -1,9 +1,7 @@
-"""A damaged row is named and left out; everything else goes on. `AUTOTUNE_FUZZ=N` makes N mutations of each
-kind, instead of those that every test run makes."""
+"""A damaged row is named and left out; everything else goes on."""
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import sqlite3
@@ -13,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mutations
 import pytest
 from fake_target import FakeTarget
 from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
@@ -36,8 +35,8 @@ OTHER = Gemm(64, 64, 64)
 TABLES = (
     "environment", "kernel", "config", "study", "trial", "baseline", "duel", "final", "final_entry"
 )  # fmt: skip
-NUM_VALUES = int(os.environ.get("AUTOTUNE_FUZZ", "150"))
-NUM_BYTES = int(os.environ.get("AUTOTUNE_FUZZ", "40"))
+NUM_VALUES = mutations.NUM or 150
+NUM_BYTES = mutations.NUM or 40
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +148,7 @@ def mutated(rng: random.Random, old: Any, others: list[Any]) -> Any:
 
 def test_values_of_every_column(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of values that may not be where they are: each is left out or refused."""
-    rng = random.Random(11)
+    rng = random.Random(11 + mutations.SEED)
     with Store.open(path) as store, opened(path) as connection:
         monkeypatch.setattr(common, "open_existing", lambda db: _borrowed(store))
         columns = [
@@ -184,7 +183,7 @@ def _borrowed(store: Store) -> Iterator[Store]:
 
 def test_searches_go_on_beside_damage(whole: Path, tmp_path: Path) -> None:
     """As above, for what writes: a search, and the copy for Optuna."""
-    rng = random.Random(12)
+    rng = random.Random(12 + mutations.SEED)
     for number in range(max(NUM_VALUES // 50, 40)):
         path = Path(shutil.copy(whole, tmp_path / f"{number}.db"))
         table = rng.choice([name for name in TABLES if name != "kernel"])
@@ -210,7 +209,7 @@ def test_searches_go_on_beside_damage(whole: Path, tmp_path: Path) -> None:
 
 def test_bytes_of_the_file(whole: Path, tmp_path: Path) -> None:
     """A disk that lost pages, a copy that was cut short: a StoreError, or what is left."""
-    rng = random.Random(13)
+    rng = random.Random(13 + mutations.SEED)
     content = whole.read_bytes()
     for number in range(NUM_BYTES):
         path, changed = tmp_path / f"{number}.db", bytearray(content)

@@ -1,13 +1,12 @@
 """Whatever a folder says: loading it is a DispatchError, or every kernel is launched as its config says.
 
 Mutations of real tables come with a checksum that fits, so that only their meaning can be wrong; of bytes and
-of cubins, without. The seed is fixed. `AUTOTUNE_FUZZ=50000` makes that many, `AUTOTUNE_FUZZ_SEED` others.
+of cubins, without. The seed is fixed: see mutations.py.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mutations
 import pytest
 from table_cases import (
     CONFIG,
@@ -41,9 +41,8 @@ from autotune.runtime.selector import Selector
 from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, load, parse, render
 from autotune.runtime.variants import Variants
 
-NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "1000"))
-SEED = int(os.environ.get("AUTOTUNE_FUZZ_SEED", "1"))
-
+NUM_MUTATIONS = mutations.NUM or 1000
+SEED = 1 + mutations.SEED
 HEAD = range(10)  # of a gzip file
 EXTENTS = ((1, 1, 1), (513, 511, 77), (4096, 4096, 4096), (2**31 - 256, 4, 3), (64, 64, 100_000), (0, 5, 1))
 CALLS = [Gemm(*extents, x[0] == "T", x[1] == "T") for extents in EXTENTS for x in LAYOUTS]
@@ -235,10 +234,10 @@ def test_mutants_of_tables_are_refused_or_harmless() -> None:
         except Exception as error:
             pytest.fail(f"{type(error).__name__} after: {what}\n{error}"[:2000])
         count["accepted" if accepted else "refused"] += 1
-        if accepted and "AUTOTUNE_FUZZ" in os.environ:
+        if accepted and mutations.NUM:
             for one in what.split("; "):
                 count[one.split(" ")[-1].split(".")[-1] + " accepted"] += 1
-    if "AUTOTUNE_FUZZ" in os.environ:
+    if mutations.NUM:
         print("\n".join(f"{number:8,}  {what}" for what, number in count.most_common()))
     assert count["refused"] > 0.5 * NUM_MUTATIONS and count["accepted"]
 
