@@ -11,6 +11,7 @@ from ..errors import UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETER, Config, lanes_k
 from ..kernel.resources import workspace_of
+from ..measurement import Outcome
 from ..store import Store, StudySummary, TrialRecord
 from . import common, console
 
@@ -108,10 +109,9 @@ def brief(point: dict[str, Any] | None) -> str:
 
 def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
     """The newest trials, oldest of them first."""
-    rows = _records(db, shapes)
-    newest = sorted(rows, key=lambda row: row[1].id)[-limit:]
+    counts, newest = _newest(db, shapes, limit)
     if is_json:
-        console.show_json({"num_trials": len(rows), "trials": [trial_facts(*row) for row in newest]})
+        console.show_json({"num_trials": counts.total(), "trials": [trial_facts(*row) for row in newest]})
         return
     cells = [
         (
@@ -132,14 +132,13 @@ def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> Non
 
 def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
     """A count per outcome and the newest failures with their reasons."""
-    failed = [row for row in _records(db, shapes) if not row[1].measurement.is_ok]
-    counts = Counter(record.measurement.outcome for _, record in failed)
-    newest = sorted(failed, key=lambda row: row[1].id)[-limit:]
+    counts, newest = _newest(db, shapes, limit, is_failed=True)
+    del counts[Outcome.OK]
     if is_json:
         counted = {outcome.value: count for outcome, count in counts.most_common()}
         console.show_json({"counts": counted, "trials": [trial_facts(*row) for row in newest]})
         return
-    if not failed:
+    if not counts:
         console.show("no trial failed")
         return
     console.show(console.table(("outcome", "trials"), counts.most_common(), right=(1,)))
@@ -155,13 +154,19 @@ def _one_line(reason: str) -> str:
     return text if len(text) <= REASON_WIDTH else f"{text[: REASON_WIDTH - 3]}..."
 
 
-def _records(db: str, shapes: Sequence[str]) -> list[tuple[Gemm, TrialRecord]]:
+def _newest(
+    db: str, shapes: Sequence[str], limit: int, *, is_failed: bool = False
+) -> tuple[Counter[Outcome], list[tuple[Gemm, TrialRecord]]]:
+    """How the trials of these shapes ended, or of all, and the newest of them, or of those that failed."""
     with common.open_existing(db) as store:
-        studies = common.studies_of(store, common.read_problems(shapes))
-        found = [(s.study.gemm, record) for s in studies for record in store.trials(s.study)]
-        if not found:
+        summaries = common.studies_of(store, common.read_problems(shapes))
+        found = store.newest([summary.study for summary in summaries], limit, is_failed=is_failed)
+        counts = Counter[Outcome]()
+        for summary in summaries:
+            counts.update(summary.counts)
+        if not (found or is_failed):
             store.damages.refuse()
-        return found
+        return counts, [(study.gemm, record) for study, record in found]
 
 
 def trial_facts(gemm: Gemm, record: TrialRecord) -> dict[str, Any]:

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, literal, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    String,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal,
+    select,
+    true,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
@@ -19,6 +33,7 @@ from ..kernel.where import ANY, Where
 from ..measurement import Outcome
 from ..target import Baseline
 from . import rows
+from .columns import Unreadable
 from .damage import Damage, Damages
 from .models import (
     Base,
@@ -44,6 +59,7 @@ STUDIES = (
     .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id, isouter=True)
     .join(KernelRow, StudyRow.kernel_id == KernelRow.id, isouter=True)
 )
+TRIALS: Trials = select(TrialRow, ConfigRow).join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
 
 
 def is_accurate(max_error: float | None) -> ColumnElement[bool]:
@@ -73,12 +89,7 @@ def copy_trials(session: Session, studies: Select[int], to: int) -> None:
 
 def trials(study_id: int) -> Trials:
     """Trials of a study in the order they were stored."""
-    return (
-        select(TrialRow, ConfigRow)
-        .join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
-        .where(TrialRow.study_id == study_id)
-        .order_by(TrialRow.id)
-    )
+    return TRIALS.where(TrialRow.study_id == study_id).order_by(TrialRow.id)
 
 
 def searches(study_id: int) -> Select[SearchRow]:
@@ -97,14 +108,35 @@ def fastest(
 ) -> list[TrialRecord]:
     """The n fastest accurate ok trials that obey, without those of some origins; among equal ones the older
     first."""
-    accurate = trials(study_id).where(IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of))
-    query, num_asked = accurate.order_by(None).order_by(TrialRow.time_us, TrialRow.id), n
-    while True:
-        found = session.execute(query.limit(num_asked)).all()
+    ids = select(TrialRow.id).where(
+        TrialRow.study_id == study_id, IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of)
+    )
+    by_time, num_asked = ids.order_by(TrialRow.time_us, TrialRow.id), n
+    while True:  # ids first: few trials are read with their configs, however many there are
+        query = trials(study_id).where(TrialRow.id.in_(by_time.limit(num_asked)))
+        found = session.execute(query.order_by(None).order_by(TrialRow.time_us, TrialRow.id)).all()
         records = [r for r in damages.readable(found, rows.trial_record) if where.holds(r.point)]
         if len(records) >= n or len(found) < num_asked:
             return records[:n]
         num_asked *= 2  # damaged ones are in the way, or such that do not obey
+
+
+def newest(
+    session: Session, damages: Damages, study_ids: Collection[int], n: int, *, is_failed: bool
+) -> list[tuple[int, TrialRecord]]:
+    """The n newest trials of these studies, or of those that failed, each with the id of its study; oldest of
+    them first."""
+    # an expression: by an index all would be sorted, by their ids from the last one few are looked at
+    query = TRIALS.where((TrialRow.study_id + 0).in_(study_ids)).order_by(TrialRow.id.desc())
+    if is_failed:
+        query = query.where(~IS_OK)
+    num_asked = n
+    while True:
+        found = session.execute(query.limit(num_asked)).all()
+        records = list(damages.readable(found, lambda *row: (row[0].study_id, rows.trial_record(*row))))
+        if len(records) >= n or len(found) < num_asked:
+            return records[:n][::-1]
+        num_asked *= 2
 
 
 # SQLAlchemy takes longer to make a statement than to run it: these, which run for every trial, are made once.
@@ -148,21 +180,75 @@ def config_id(session: Session, key: str, point: Mapping[str, Value]) -> int:
     return find_or_add(session, ConfigRow, {"point": dict(point)}, key=key)[0]
 
 
+class Glance(NamedTuple):
+    """What is counted of a study's trials, and when the newest was stored (UTC)."""
+
+    counts: Counter[Outcome]
+    newest_at: datetime | None
+
+
+_NOTHING = Glance(Counter(), None)
+_GLANCED = (
+    TrialRow.id, TrialRow.outcome, TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at,
+)  # fmt: skip
+
+
+def _is_sound(dialect: str) -> ColumnElement[bool]:
+    """Trials that `rows.glance` surely takes: they are counted by the database, the others are read."""
+    time_us, at = TrialRow.time_us, TrialRow.created_at
+    has_time = time_us.between(sys.float_info.min, sys.float_info.max)
+    sound = [
+        TrialRow.outcome.in_([outcome.value for outcome in Outcome]),
+        has_time | (time_us.is_(None) & ~IS_OK),
+        at >= datetime(1970, 1, 1, tzinfo=UTC),
+    ]
+    if dialect == "sqlite":  # which keeps anything in any column
+        numbers = [func.typeof(column).in_(("real", "integer", "null")) for column in _GLANCED[2:4]]
+        sound += [*numbers, cast(at, String).op("GLOB")(_INSTANT), func.typeof(at) == "text"]
+    return case((and_(*sound), True), else_=False)
+
+
+_INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
+
+
+def glances(session: Session, damages: Damages) -> dict[int, Glance]:
+    """Of all studies that have trials, by id."""
+    is_sound, found = _is_sound(session.get_bind().dialect.name), dict[int, Glance]()
+    study_id = TrialRow.study_id
+    counted = select(study_id, TrialRow.outcome, func.count(), func.max(TrialRow.created_at))
+    for study, outcome, num, at in session.execute(
+        counted.where(is_sound).group_by(study_id, TrialRow.outcome)
+    ):
+        is_known = not isinstance(at, Unreadable)  # SQLite takes a 30th of February
+        _add(found, study, Outcome(outcome), num, at if is_known else None)
+    doubtful = session.execute(select(study_id, *_GLANCED).where(~is_sound))
+    for study, (outcome, at) in damages.readable(doubtful, lambda study, *row: (study, rows.glance(*row))):
+        _add(found, study, outcome, 1, at)
+    return found
+
+
+def _add(found: dict[int, Glance], study: int, outcome: Outcome, num: int, at: datetime | None) -> None:
+    before = found.get(study, _NOTHING)
+    newest_at = max((one for one in (before.newest_at, at) if one is not None), default=None)
+    found[study] = Glance(before.counts + Counter({outcome: num}), newest_at)
+
+
 def summary(
-    session: Session, damages: Damages, study: StudyRow, ref: StudyRef, max_error: float | None
+    session: Session,
+    damages: Damages,
+    study: StudyRow,
+    ref: StudyRef,
+    max_error: float | None,
+    glance: Glance = _NOTHING,
 ) -> StudySummary:
-    query = select(
-        TrialRow.id, TrialRow.outcome, TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at
-    ).where(TrialRow.study_id == ref.id)
-    seen = list(damages.readable(session.execute(query), rows.glance))
     best = fastest(session, damages, ref.id, 1, max_error)
     baseline = newest_baseline(session, damages, ref.id)
     return StudySummary(
         study=ref,
-        counts=Counter(outcome for outcome, _ in seen),
+        counts=glance.counts,
         best=best[0] if best else None,
         cublas_us=None if baseline is None else baseline.time_us,
-        updated_at=max([study.created_at, *(created_at for _, created_at in seen)]),
+        updated_at=max(study.created_at, glance.newest_at or study.created_at),
     )
 
 
@@ -253,6 +339,6 @@ def orphans(session: Session) -> Iterator[Damage]:
     """Rows with dangling references, which no other query finds."""
     for model, name, owner in _OWNERS:
         refers_to = getattr(model, name)
-        query = select(model.id, refers_to).join(owner, refers_to == owner.id, isouter=True)
-        for row_id, owner_id in session.execute(query.where(owner.id.is_(None))):
+        query = select(model.id, refers_to).where(refers_to.not_in(select(owner.id)))  # an index holds both
+        for row_id, owner_id in session.execute(query):
             yield Damage(model.__tablename__, row_id, f"{name} {owner_id} is not there")

@@ -153,7 +153,11 @@ class Store(Closing):
                 self.damages.add(orphan)
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
             refs = self.damages.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
-            return [queries.summary(session, self.damages, row, ref, max_error) for row, ref in refs]
+            seen = queries.glances(session, self.damages)
+            return [
+                queries.summary(session, self.damages, row, ref, max_error, *filter(None, [seen.get(ref.id)]))
+                for row, ref in refs
+            ]
 
     @outlasting
     def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:
@@ -344,6 +348,16 @@ class Store(Closing):
         count."""
         with self._reading() as session:
             return queries.fastest(session, self.damages, study.id, n, max_error, but_of, where)
+
+    @outlasting
+    def newest(
+        self, studies: Collection[StudyRef], n: int, *, is_failed: bool = False
+    ) -> list[tuple[StudyRef, TrialRecord]]:
+        """The n newest trials of these studies, or those that are not ok, oldest of them first."""
+        by_id = {study.id: study for study in studies}
+        with self._reading() as session:
+            found = queries.newest(session, self.damages, by_id, n, is_failed=is_failed)
+            return [(by_id[study_id], record) for study_id, record in found]
 
     def failures(self, study: StudyRef) -> list[TrialRecord]:
         """All trials that are not ok, in the order they were stored."""
