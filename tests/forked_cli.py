@@ -15,7 +15,8 @@ import carried
 import autotune
 from autotune.cli import start
 
-_LOADED_LATER = ("__main__", "versions", "env", "sitecustomize", "torch_work")  # run when imported, or need torch
+# They run when imported, or need torch
+_LOADED_LATER = ("__main__", "versions", "env", "sitecustomize", "torch_work")
 # What commands load of others when they need it: half of what a short one takes
 _OF_OTHERS = ("alembic.command", "jinja2", "numpy.random", "optuna.storages._rdb.models", "typer._adapters")
 

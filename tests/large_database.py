@@ -36,13 +36,15 @@ def write(path: Path, num_shapes: int = 4, num_trials: int = NUM_TRIALS) -> None
         missing = max(0, each - min(each, _OF_ONE))
         db.executemany("INSERT INTO config (id, key, point) VALUES (?, ?, ?)", _configs(first, missing))
         for study in studies:
-            db.execute(f"CREATE TEMP TABLE own AS SELECT row_number() OVER () AS number, * FROM trial WHERE study_id = {study}")
+            own = f"SELECT row_number() OVER () AS number, * FROM trial WHERE study_id = {study}"
+            db.execute(f"CREATE TEMP TABLE own AS {own}")
             (num_own,) = db.execute("SELECT count(*) FROM own").fetchone()
             db.execute(
                 f"INSERT INTO trial (study_id, config_id, time_us, created_at, {_COPIED})"
                 f" SELECT {study}, config.id, time_us * (1.05 + (config.id * 7919 % 1000) / 1000.0),"
                 f" datetime(created_at, '+' || (config.id / 45.0) || ' seconds') || '.000000', {_COPIED}"
-                f" FROM config JOIN own ON own.number = 1 + (config.id * 31 % {num_own}) WHERE config.id >= {first}"
+                f" FROM config JOIN own ON own.number = 1 + (config.id * 31 % {num_own})"
+                f" WHERE config.id >= {first}"
             )
             db.execute("DROP TABLE own")
     db.close()
