@@ -51,7 +51,8 @@ typedef enum {
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
 } autotune_status;
 
-/* Opens the tables that this folder holds, one for each kind of GPU. */
+/* Opens the tables that this folder holds, one for each kind of GPU. A shared library with them then stays loaded until
+ * the process ends, even after dlclose: graphs that end call it. */
 AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
 
 /* Closes a handle that no call uses any more, on the host and on GPUs; NULL is allowed. Device memory and

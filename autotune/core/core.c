@@ -8,6 +8,7 @@
 #include "grid.h"
 #include "handle.h"
 #include "plan.h"
+#include "stay.h"
 
 const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
     sizeof(autotune_kernel), sizeof(autotune_residuals), sizeof(autotune_layout), sizeof(autotune_ranked),
@@ -19,6 +20,8 @@ const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
 autotune_status autotune_open(const autotune_table *table, autotune_handle **handle) {
     *handle = NULL;
     at_watch_forks();
+    at_stay_loaded(autotune_struct_bytes);
+    at_stay_loaded(table);
     if (table->version != AUTOTUNE_TABLE_VERSION) return AUTOTUNE_OTHER_TABLE;
     autotune_handle *made = calloc(1, sizeof *made);
     if (!made) return AUTOTUNE_NO_MEMORY;

@@ -177,7 +177,9 @@ OUT int cuMemsetD8Async(uint64_t address, unsigned char value, size_t num_bytes,
     return stream != 98 ? 0 : INVALID_VALUE;
 }
 OUT int cuMemAlloc_v2(uint64_t *address, size_t num_bytes) {
-    *address = (uint64_t)(uintptr_t)aligned_alloc(256, (num_bytes + 255) / 256 * 256);
+    void *memory = aligned_alloc(256, (num_bytes + 255) / 256 * 256);
+    exchange(NULL, memory);
+    *address = (uint64_t)(uintptr_t)memory;
     return depth ? 0 : INVALID_CONTEXT;
 }
 OUT int cuStreamGetCaptureInfo_v2(uint64_t stream, int *status, uint64_t *id, uint64_t *graph, void *nodes,
@@ -186,12 +188,16 @@ OUT int cuStreamGetCaptureInfo_v2(uint64_t stream, int *status, uint64_t *id, ui
     *id = *graph = 1;
     return nodes || num_nodes ? INVALID_VALUE : 0;
 }
+/* The graph of stream 99, and what it calls at its end. */
+static void (*end_of_graph)(void *);
+static void *held_by_graph;
 OUT int cuUserObjectCreate(uint64_t *object, void *of, void (*at_end)(void *), unsigned references, unsigned flags) {
-    *object = (uint64_t)(uintptr_t)of; /* the graph of stream 99 never ends */
+    *object = (uint64_t)(uintptr_t)of;
+    end_of_graph = at_end;
     return at_end && references == 1 && flags == 1 ? 0 : INVALID_VALUE;
 }
 OUT int cuGraphRetainUserObject(uint64_t graph, uint64_t object, unsigned references, unsigned flags) {
-    exchange(NULL, (void *)(uintptr_t)object);
+    exchange(NULL, held_by_graph = (void *)(uintptr_t)object);
     return graph == 1 && references == 1 && flags == 1 ? 0 : INVALID_VALUE;
 }
 OUT int cuUserObjectRelease(uint64_t object, unsigned references) { return object && references ? 0 : INVALID_VALUE; }
@@ -318,6 +324,11 @@ OUT int cuLaunchKernelEx(const at_launch_config *config, uint64_t handle, void *
         reduce_one(self, arguments, product);
     }
     return multiply(self, config, arguments);
+}
+
+OUT void standin_end_graph(void) {
+    exchange(held_by_graph, NULL);
+    end_of_graph(held_by_graph);
 }
 
 /* For the test: memory that is still taken, and launches so far. */
