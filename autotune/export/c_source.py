@@ -7,6 +7,7 @@ beside them, which the assembler includes: as C text they would take minutes to 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,27 @@ _TEMPLATES = Path(__file__).with_name("c_files")
 _OF_PYTHON = ("tensors.c", "tensors.h")  # read Python's tensors
 _KINDS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.int32): "int32_t"}
 _NUMBERS_PER_LINE = 8
+_HEADER = "autotune_sgemm.h"
+# What belongs to one table has its name: a program may be linked with several, and each part of it opens that
+# whose header it includes. The rest of the core is the same for all (core/table.h has its version).
+_OF_TABLE, _NAME_DIGITS = "NAME_OF_THE_TABLE", 12
+_NAMED = f"""\
+/* The name of the table beside this file. Another one's header belongs into another source file. */
+#ifndef AUTOTUNE_TABLE
+#define AUTOTUNE_TABLE 0x{_OF_TABLE}
+#define autotune_create autotune_create_{_OF_TABLE}
+#elif AUTOTUNE_TABLE != 0x{_OF_TABLE}
+#error "headers of two exported tables are included in one source file: include each in a file of its own"
+#endif
+
+"""
+_DECLARED = f"""\
+/* The plain name is for programs that look for it (dlsym), or declare it themselves. */
+#undef autotune_create
+AUTOTUNE_API autotune_status autotune_create_{_OF_TABLE}(autotune_handle **handle);
+AUTOTUNE_API __attribute__((weak, alias("autotune_create_{_OF_TABLE}"))) autotune_status
+autotune_create(autotune_handle **handle);
+"""
 
 
 def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, bytes]:
@@ -43,8 +65,11 @@ def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, by
     sources = [path for path in sorted(core.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]
     files = {path.name: path.read_bytes() for path in (*sources, *sorted(_TEMPLATES.iterdir()))}
     sizes = {name: len(content) for name, content in code.items()}
-    files["exported_table.c"] = _tables_text([table for table, _ in tables], sizes).encode()
-    files["cubins.S"] = _assembly(list(code)).encode()
+    text = _tables_text([table for table, _ in tables], sizes)
+    name = hashlib.sha256("".join([text, *code]).encode()).hexdigest()[:_NAME_DIGITS]
+    files["exported_table.c"] = text.replace(_OF_TABLE, name).encode()
+    files["cubins.S"] = _assembly(list(code)).replace(_OF_TABLE, name).encode()
+    files[_HEADER] = _NAMED.replace(_OF_TABLE, name).encode() + files[_HEADER]
     files |= {f"cubins/{name}.cubin": content for name, content in code.items()}
     return {f"{FOLDER}/{name}": content for name, content in files.items()}
 
@@ -58,7 +83,7 @@ def _assembly(sums: list[str]) -> str:
 
 
 def _label(number: int) -> str:
-    return f"autotune_cubin_{number}"
+    return f"autotune_cubin_{_OF_TABLE}_{number}"
 
 
 def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
@@ -84,7 +109,12 @@ def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
         parts += [*_definition(names[address], array, names), ""]
     parts += ["static const autotune_table tables[] = {"]
     parts += [f"    {_value(struct, names)}," for struct in structs]
-    parts += ["};", "", "autotune_status autotune_create(autotune_handle **handle) {"]
+    parts += [
+        "};",
+        "",
+        _DECLARED,
+        f"autotune_status autotune_create_{_OF_TABLE}(autotune_handle **handle) {{",
+    ]
     parts += [f"    return autotune_open_kinds(tables, {len(tables)}, handle);", "}", ""]
     return "\n".join(parts)
 

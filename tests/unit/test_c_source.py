@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -108,8 +109,10 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _object(source: Path, headers: Path, objects: Path, command: Sequence[str]) -> str:
-    """Compiled once from the same text, with the same headers, by the same command."""
-    texts = [path.read_bytes() for path in (source, *sorted(headers.glob("*.h")))]
+    """Compiled once from the same text, with the same headers, by the same command. What does not open the
+    table does not depend on its name."""
+    text, others = source.read_bytes(), [path.read_bytes() for path in sorted(headers.glob("*.h"))]
+    texts = [text, *(x if b"autotune_create" in text else re.sub(rb"[0-9a-f]{12}", b"", x) for x in others)]
     key = hashlib.sha256(b"\0".join([*(word.encode() for word in command), *texts])).hexdigest()
     made = objects / f"{key}.o"
     if not made.exists():
@@ -122,16 +125,30 @@ def _quietly(command: Sequence[str]) -> None:
     assert not done.returncode and not done.stderr, done.stderr
 
 
-def link(files: Sequence[Path], sources: Path, objects: Path, out: Path, compiler: str, *flags: str) -> None:
-    """A program of these sources and libraries, with an exported table in it."""
-    strict = [compiler, "-std=c11", "-O2", *STRICT, *flags]
-    own = [path for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
+def link(
+    files: Sequence[Path],
+    sources: Path,
+    objects: Path,
+    out: Path,
+    compiler: str,
+    *flags: str,
+    form: str = "-pie",
+    has_table: bool = True,
+) -> None:
+    """A program of these sources and libraries, with an exported table in it; `-shared`: a library."""
+    strict = [compiler, "-std=c11", "-O2", "-fPIC", *STRICT, *flags]
+    own = [path for path in sorted(sources.glob("*.c")) if path.name != "example.c" and has_table]
     made = [
         _object(path, sources, objects, strict) if path.suffix == ".c" else str(path)
         for path in (*own, *files)
     ]
-    cubins = [f"-Wa,-I{sources}", str(sources / "cubins.S")]
-    _quietly([compiler, *flags, *made, *cubins, "-o", str(out), *LINKED])
+    cubins = [f"-Wa,-I{sources}", str(sources / "cubins.S")] if has_table else []
+    if form == "archive":
+        made.append(f"{out}.o")
+        _quietly([compiler, *cubins, "-c", "-o", made[-1]])
+        _quietly(["ar", "rcs", str(out), *made])
+        return
+    _quietly([compiler, *flags, form, *made, *cubins, "-o", str(out), *LINKED])
 
 
 def build(
@@ -141,6 +158,7 @@ def build(
     compiler: str = "gcc",
     *flags: str,
     programs: Sequence[Path] = MULTIPLIES,
+    has_table: bool = True,
 ) -> Run:
     """The test's program, and the driver that stands in; what runs it with that driver."""
     out.mkdir(exist_ok=True)
@@ -149,7 +167,8 @@ def build(
         PROGRAM / "standin_driver.c", core.FOLDER, objects, [compiler, "-std=gnu11", "-O1", *flags, "-fPIC"]
     )
     _quietly([compiler, *flags, "-shared", standin, "-o", str(driver), "-lm"])
-    link([*programs, driver], sources, objects, out / "program", compiler, *flags)
+    made = [*programs, driver]
+    link(made, sources, objects, out / "program", compiler, *flags, has_table=has_table)
 
     def run(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -246,6 +265,49 @@ def test_a_fork_before_the_first_product_is_noticed(sources, objects, tmp_path, 
 
 
 NUM_FORKS = 50  # of early_fork.c
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_library_that_is_closed_stays(sources, objects, tmp_path, compiler, check):
+    """Its thread runs on, and writes at the process's end; a graph that ends calls it."""
+    programs, library = (PROGRAM / "unloaded.c", PROGRAM / "on_standin.c"), tmp_path / "libtable.so"
+    run = build(
+        sources, tmp_path / "p", objects, compiler, *CHECKS[check], programs=programs, has_table=False
+    )
+    link([], sources, objects, library, compiler, *CHECKS[check], form="-shared")
+    done = run(str(library), str(tmp_path / "calls.json"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sum(read_suite(tmp_path / "calls.json").values()) == 1
+
+
+@pytest.mark.parametrize("form", ["archive", "-shared"])
+def test_a_program_may_have_two_tables(table, objects, tmp_path, form):
+    """Each part opens the one whose header it includes; both headers in one file are an error."""
+    renamed = tuple(replace(k, id=f"other-{k.id}") for k in table.kernels)
+    defaults = {layout: f"other-{name}" for layout, name in table.defaults.items()}
+    parts = [str(PROGRAM / "two_tables.c")]
+    for name, one in (
+        ("first", table),
+        ("second", replace(table, kernels=renamed, defaults=defaults, entries=())),
+    ):
+        sources = write(one, tmp_path / name)
+        part = _object(PROGRAM / "two_tables.c", sources, objects, ["gcc", f"-DPART={name}"])
+        library = tmp_path / f"lib{name}.{'a' if form == 'archive' else 'so'}"
+        link([], sources, objects, library, "gcc", form=form)
+        parts += [part, str(library)]
+    _quietly(["gcc", *parts, "-o", str(tmp_path / "program"), f"-Wl,-rpath,{tmp_path}", *LINKED])
+    done = subprocess.run([str(tmp_path / "program")], capture_output=True, text=True, check=True)
+    first, second = done.stdout.split()
+    assert second.startswith("other-") and not first.startswith("other-")
+    both = "".join(f'#include "{name}/c/autotune_sgemm.h"\n' for name in ("first", "first", "second"))
+    told = subprocess.run(
+        ["gcc", f"-I{tmp_path}", "-fsyntax-only", "-x", "c", "-"], input=both, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (
+        told.returncode and told.stderr.count("error: #error") == 1 and "two exported tables" in told.stderr
+    )
 
 
 def test_calls_are_recorded(program, tmp_path):
