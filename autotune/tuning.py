@@ -214,6 +214,8 @@ def tune(
         recorded = target if isinstance(target, ReplayTarget) else None
         if recorded is None:  # other kernels may be recorded: their spaces check
             conditions.check(VALUES)
+        listed = gemms or (recorded.gemms if recorded else ())
+        name = store.begin_run(target.environment, list(map(str, listed)))
         starts = StartingPoints(targets.matrices(), target.limits)
         options = replace(options, starts=starts, insists=insists or recorded is None)
         options = _after_cublas(target, store, options, interrupts)
@@ -232,7 +234,8 @@ def tune(
             found = run(tuple(dict.fromkeys((*due, *named))), replace(options, weights=weighed))
             gain = gain_of(found.shapes, calls, taken_us)
         else:
-            found = run(gemms or (recorded.gemms if recorded else ()), options)
+            found = run(listed, options)
+        store.end_run(name, found.num_new)
         return Result(
             search=found,
             filled=filled,

@@ -470,6 +470,48 @@ def dashboard(db: Db = DEFAULT_DB, shape: Shapes = None, is_json: Json = False) 
     command.run(db, shape or (), is_json=is_json)
 
 
+@_trials_command(
+    epilog=_examples("trials merge other.db", "trials merge other.db --db postgresql://me@host/autotune")
+)
+def merge(
+    other: Annotated[str, typer.Argument(help="The database to read: a SQLite file, or a URL.")],
+    db: Db = DEFAULT_DB,
+    is_json: Json = False,
+    is_quiet: Quiet = False,
+) -> None:
+    """Copy all of another database into this one; nothing is doubled. Killed, or repeated, it goes on."""
+    from . import trials_merge as command
+
+    interrupt_in_order()
+    command.merge(other, db, is_json=is_json, is_quiet=is_quiet)
+
+
+@_trials_command(epilog=_examples("trials forget --shape 4096", "trials forget --study 3 --yes"))
+def forget(
+    db: Db = DEFAULT_DB,
+    shape: Shapes = None,
+    study: Annotated[
+        list[int] | None, typer.Option(metavar="ID", help="A study, by its id; repeatable.")
+    ] = None,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False,
+    is_json: Json = False,
+) -> None:
+    """Delete all trials of shapes or studies."""
+    from . import trials_merge as command
+
+    interrupt_in_order()
+    command.forget(db, shape or (), study or (), is_sure=is_sure, is_json=is_json)
+
+
+@_command(epilog=_examples("runs", "runs --db shapes.db --shape 4096 --json"))
+def runs(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+    """Who searched what: host, GPU, command, driver, versions."""
+    from . import runs as command
+
+    interrupt_in_order()
+    command.run(db, shape or (), limit, is_json=is_json)
+
+
 @_command(epilog=_examples("report", "report --db shapes.db --shape 4096 --out 4096.html"))
 def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,

@@ -43,6 +43,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
     limit_us = study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None if limits else None
     return {
         "id": tried and tried.id,
+        "study": study.id,
         "shape": str(study.gemm),
         "gpu": study.environment.gpu_name,
         "is_recorded": study.environment.is_recorded,

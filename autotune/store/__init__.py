@@ -3,7 +3,16 @@
 from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown
 from .follower import Follower, Newest
-from .records import DuelRecord, Final, FinalEntry, SearchRecord, StudyRef, StudySummary, TrialRecord
+from .records import (
+    DuelRecord,
+    Final,
+    FinalEntry,
+    RunRecord,
+    SearchRecord,
+    StudyRef,
+    StudySummary,
+    TrialRecord,
+)
 from .repository import Store
 
 __all__ = [
@@ -16,6 +25,7 @@ __all__ = [
     "Known",
     "Newest",
     "News",
+    "RunRecord",
     "SearchRecord",
     "Store",
     "StudyRef",

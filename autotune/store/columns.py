@@ -7,6 +7,7 @@ These types return `Unreadable` in its place, and `rows` refuses only the row wi
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,19 @@ class _Lenient(TypeDecorator[Any]):
 
     def is_fit(self, value: Any) -> bool:
         raise NotImplementedError
+
+    def holds(self, stored: Any) -> bool:
+        """Whether a value may be what its driver has of it: moments and JSON as text. Never raises."""
+        if stored is None or isinstance(stored, Unreadable):
+            return False
+        try:
+            return self.is_fit(self.read(stored))
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            return False
+
+    def read(self, stored: Any) -> Any:
+        """The value of what a driver has. Raises ValueError, TypeError and RecursionError."""
+        return stored
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
         read = self.impl_instance.result_processor(dialect, coltype)
@@ -101,9 +115,14 @@ class Flag(_Lenient):
     impl = Boolean
     cache_ok = True
 
+    def is_fit(self, value: Any) -> bool:
+        return value in (0, 1)
+
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
         def process(stored: Any) -> Any:  # SQLAlchemy's own reads any value as true
-            return stored if stored is None else bool(stored) if stored in (0, 1) else Unreadable.of(stored)
+            if stored is None:
+                return None
+            return bool(stored) if self.is_fit(stored) else Unreadable.of(stored)
 
         return process
 
@@ -120,16 +139,24 @@ class UtcDateTime(_Lenient):
     def is_fit(self, value: Any) -> bool:
         return isinstance(value, datetime) and value.year >= _EARLIEST
 
+    def read(self, stored: Any) -> datetime:
+        return datetime.fromisoformat(stored)
+
     def convert(self, value: Any) -> datetime:
         return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
 
 
-class _Json(_Lenient):
+class Json(_Lenient):
+    """Whatever JSON can say."""
+
     impl = JSON
     cache_ok = True
 
+    def read(self, stored: Any) -> Any:
+        return json.loads(stored)
 
-class Samples(_Json):
+
+class Samples(Json):
     """A list of times."""
 
     cache_ok = True
@@ -138,7 +165,7 @@ class Samples(_Json):
         return isinstance(value, list) and all(map(is_time, value))
 
 
-class Names(_Json):
+class Names(Json):
     """A list of strings."""
 
     cache_ok = True
@@ -147,7 +174,7 @@ class Names(_Json):
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-class PointColumn(_Json):
+class PointColumn(Json):
     """Parameters by name."""
 
     cache_ok = True
@@ -156,7 +183,7 @@ class PointColumn(_Json):
         return isinstance(value, dict) and all(isinstance(item, int | float | str) for item in value.values())
 
 
-class Numbers(_Json):
+class Numbers(Json):
     """Numbers and booleans by name."""
 
     cache_ok = True
@@ -165,7 +192,16 @@ class Numbers(_Json):
         return isinstance(value, dict) and all(isinstance(item, int | float) for item in value.values())
 
 
-class DiscardedColumn(_Json):
+class Texts(Json):
+    """Texts by name."""
+
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+class DiscardedColumn(Json):
     """A list of `measurement.Discarded`."""
 
     cache_ok = True

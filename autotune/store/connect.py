@@ -273,6 +273,12 @@ def keep_others_out(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))
 
 
+def is_same(one: URL, other: URL) -> bool:
+    """Whether two URLs name one database, as far as that can be told."""
+    file = identity(one)
+    return one == other if file is None else file == identity(other)
+
+
 def identity(url: URL) -> tuple[int, int] | None:
     """The device and inode of the database's file; None if the file is gone or the database is not a file."""
     file = file_of(url)

@@ -1,6 +1,6 @@
 """The tables. Names are singular: Optuna's own (`trials`, `studies`) may live in the same file.
 
-    environment ─┬─ cublas_time
+    environment ─┬─ cublas_time, run
     kernel ──────┼─ study ─┬─ trial ────────┐
                  │         ├─ search        │
                  │         ├─ baseline      ├─ config
@@ -31,6 +31,7 @@ from .columns import (
     Numbers,
     PointColumn,
     Samples,
+    Texts,
     UtcDateTime,
     Whole,
     Words,
@@ -63,6 +64,7 @@ class Base(DeclarativeBase):
         list[str]: Names,
         dict[str, Value]: PointColumn,
         dict[str, float]: Numbers,
+        dict[str, str]: Texts,
         list[dict[str, Any]]: DiscardedColumn,
     }
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
@@ -146,6 +148,25 @@ class SearchRow(Base):
     seed: Mapped[int]
     policy: Mapped[dict[str, float]]
     created_at: Mapped[datetime]
+
+
+class RunRow(Base):
+    """Who searched, where and with what. `name` is the process's (`process_name`); `shapes` is what for,
+    `num_trials` how many it stored; NULL with `ended_at` until it ends in order."""
+
+    __tablename__ = "run"
+    __table_args__ = (UniqueConstraint("name"),)
+
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
+    name: Mapped[str]
+    host: Mapped[str]
+    login: Mapped[str]
+    command: Mapped[str]
+    versions: Mapped[dict[str, str]]
+    shapes: Mapped[list[str]]
+    num_trials: Mapped[int | None]
+    began_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
 
 
 class CublasTimeRow(Base):

@@ -16,11 +16,23 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, MetaData, Table, delete, func, insert, make_url, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    delete,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from ..errors import StoreError
@@ -57,6 +69,23 @@ def publish(store: Store, studies: Iterable[StudyRef], storage_url: str | None =
     mirror = Mirror(store, storage_url)
     try:
         return mirror.copy(studies)
+    finally:
+        mirror.close()
+
+
+def forget(store: Store, study: StudyRef) -> None:
+    """Delete the copy of a study, if there is one: ids of trials may come again. Raises StoreError."""
+    import optuna
+
+    engine = connect.connect(connect.parse_url(store.url), DEFAULT_TIMEOUT_S)
+    has_copies = inspect(engine).has_table("studies")
+    engine.dispose()
+    if not has_copies:
+        return
+    mirror = Mirror(store)
+    try:
+        with suppress(KeyError):
+            optuna.delete_study(study_name=study_name(study), storage=mirror.open())
     finally:
         mirror.close()
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    delete,
     func,
     literal,
     select,
@@ -72,7 +73,7 @@ def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, Kernel
     """Studies with an accurate ok trial, the one with the newest such trial first."""
     found = STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(IS_OK, is_accurate(max_error))
     grouped = found.group_by(StudyRow.id, EnvironmentRow.id, KernelRow.id)
-    return grouped.order_by(func.max(TrialRow.id).desc())
+    return grouped.order_by(func.max(TrialRow.created_at).desc(), func.max(TrialRow.id).desc())
 
 
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -94,7 +95,13 @@ def trials(study_id: int) -> Trials:
 
 def searches(study_id: int) -> Select[SearchRow]:
     """The options of the searches of a study, oldest first."""
-    return select(SearchRow).where(SearchRow.study_id == study_id).order_by(SearchRow.id)
+    found = select(SearchRow).where(SearchRow.study_id == study_id)
+    return found.order_by(SearchRow.created_at, SearchRow.id)
+
+
+def _newest(model: type[BaselineRow | FinalRow]) -> tuple[ColumnElement[Any], ...]:
+    """An order: what was merged from another database is stored later than it was made."""
+    return model.created_at.desc(), model.id.desc()
 
 
 def fastest(
@@ -253,7 +260,7 @@ def summary(
 
 
 def newest_baseline(session: Session, damages: Damages, study_id: int) -> Baseline | None:
-    query = select(BaselineRow).where(BaselineRow.study_id == study_id).order_by(BaselineRow.id.desc())
+    query = select(BaselineRow).where(BaselineRow.study_id == study_id).order_by(*_newest(BaselineRow))
     return next(damages.readable(session.execute(query), rows.baseline), None)
 
 
@@ -278,7 +285,7 @@ def newest_final(
         select(FinalRow, BaselineRow)
         .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
         .where(FinalRow.study_id == study_id)
-        .order_by(FinalRow.id.desc())
+        .order_by(*_newest(FinalRow))
     )
     for final, timed in session.execute(query):
         for readable in damages.readable([(final,)], rows.final_row):
@@ -323,6 +330,15 @@ def _is_outrun(
         best.created_at > final.created_at and (best.measurement.time_us or math.inf) < entries[0].time_us
         for best in fastest(session, damages, final.study_id, 1, max_error, where=where)
     )
+
+
+def delete_study(session: Session, study_id: int) -> None:
+    """Delete a study and all that refers to it. Configs stay: other studies share them."""
+    finals = select(FinalRow.id).where(FinalRow.study_id == study_id)
+    session.execute(delete(FinalEntryRow).where(FinalEntryRow.final_id.in_(finals)))
+    for model in (FinalRow, BaselineRow, DuelRow, SearchRow, TrialRow):
+        session.execute(delete(model).where(model.study_id == study_id))
+    session.execute(delete(StudyRow).where(StudyRow.id == study_id))
 
 
 # References: a row of the first refers to one of the second by this column.

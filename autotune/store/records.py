@@ -11,6 +11,7 @@ from ..gemm import Gemm
 from ..kernel.config import Value
 from ..measurement import CachePolicy, Discarded, Measurement, Outcome
 from ..target import Baseline
+from .process_name import is_gone
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,29 @@ class SearchRecord:
     seed: int
     policy: Mapping[str, float]
     created_at: datetime
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of a search; times are UTC. `ended_at` and `num_trials`, those that it stored, are None until
+    it ends in order."""
+
+    id: int
+    name: str  # of its process
+    environment: Environment
+    host: str
+    login: str
+    command: str
+    versions: Mapping[str, str]
+    shapes: tuple[str, ...]
+    num_trials: int | None
+    began_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def state(self) -> str:
+        """Whether it ended in order, was ended (which only its own host knows), or may still run."""
+        return "ended" if self.ended_at else "was ended" if is_gone(self.name) else "not ended"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import Engine, Select, select, update
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from ..arguments import LARGEST
 from ..device import Environment
-from ..errors import DuplicateTrial, StoreError
+from ..errors import DuplicateTrial, StoreError, UsageError
 from ..gemm import Gemm
 from ..kernel import same_code
 from ..kernel.config import Value
@@ -20,7 +21,7 @@ from ..measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measu
 from ..other_problem import is_elsewhere, problem_of
 from ..target import Baseline
 from ..words import command, option
-from . import connect, leases, queries, read_only, rows, schema
+from . import connect, leases, merging, queries, read_only, rows, run_facts, schema
 from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
@@ -31,12 +32,23 @@ from .models import (
     EnvironmentRow,
     FinalRow,
     KernelRow,
+    RunRow,
     SearchRow,
     StudyRow,
     TrialRow,
     utc_now,
 )
-from .records import DuelRecord, Final, FinalEntry, SearchRecord, StudyRef, StudySummary, TrialRecord
+from .process_name import my_name
+from .records import (
+    DuelRecord,
+    Final,
+    FinalEntry,
+    RunRecord,
+    SearchRecord,
+    StudyRef,
+    StudySummary,
+    TrialRecord,
+)
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it fails
@@ -107,6 +119,22 @@ class Store(Closing):
         """Join the work on this database as one search."""
         return Claims(self._database, max_error)
 
+    def merge(self, other: Store, on_page: merging.OnPage = lambda done, total: None) -> merging.Merged:
+        """Copy all that another database holds into this one; what is there stays. `on_page` is called with
+        how many of how many trials are done.
+
+        It may be killed at any moment, and repeated (merging.py). Rows that cannot be read are named by
+        `other.damages`. Raises UsageError if both are the same database, StoreError.
+        """
+        if connect.is_same(self._database.url, other._database.url):
+            raise UsageError(f"{connect.place(self._database.url)} is that database itself; name another one")
+
+        def study_of(ref: StudyRef, created_at: datetime) -> int:
+            conditions = (ref.environment, ref.source_hash, ref.compiler, ref.gemm)
+            return self.study(*conditions, ref.policy, ref.policy_version, created_at).id
+
+        return merging.Merge(other._database, self._database, other.damages, study_of).run(on_page)
+
     # ---- studies
 
     @outlasting
@@ -118,8 +146,9 @@ class Store(Closing):
         gemm: Gemm,
         policy: CachePolicy = CachePolicy.COLD,
         policy_version: int = POLICY_VERSION,
+        created_at: datetime | None = None,
     ) -> StudyRef:
-        """The study of this problem under exactly these conditions: found, or made.
+        """The study of this problem under exactly these conditions: found, or made, now or at a moment.
 
         Sources with the same code share one, under the hash of the oldest (kernel/same_code.py). If others of
         them have their own studies, from before that was known, their trials are copied into this one, except
@@ -137,7 +166,7 @@ class Store(Closing):
                 **rows.gemm_columns(gemm),
             }  # fmt: skip
             study_id, _ = queries.find_or_add(
-                session, StudyRow, {"created_at": utc_now()}, kernel_id=kernel_id, **conditions
+                session, StudyRow, {"created_at": created_at or utc_now()}, kernel_id=kernel_id, **conditions
             )
             if len(sources) > 1:
                 others = select(StudyRow.id).filter_by(**conditions).join(KernelRow)
@@ -432,6 +461,46 @@ class Store(Closing):
         with self._reading() as session:
             found = session.execute(queries.searches(study.id))
             return list(self.damages.readable(found, rows.search_record))
+
+    # ---- runs
+
+    @outlasting
+    def begin_run(self, environment: Environment, shapes: Sequence[str]) -> str:
+        """Store that this process begins to search these shapes; returns the name of the run."""
+        name = my_name()
+        told = {"host": run_facts.host(), "login": run_facts.login(), "command": run_facts.command()}
+        with self._writing() as session:
+            environment_id, _ = queries.find_or_add(
+                session, EnvironmentRow, **rows.environment_columns(environment)
+            )
+            session.add(
+                RunRow(
+                    environment_id=environment_id, name=name, versions=run_facts.versions(),
+                    shapes=list(shapes), began_at=utc_now(), **told,
+                )
+            )  # fmt: skip
+        return name
+
+    @outlasting
+    def end_run(self, name: str, num_trials: int) -> None:
+        """Store that a run has ended in order, and how many trials it stored."""
+        with self._writing() as session:
+            ended = {"num_trials": num_trials, "ended_at": utc_now()}
+            session.execute(update(RunRow).where(RunRow.name == name).values(ended))
+
+    @outlasting
+    def runs(self) -> list[RunRecord]:
+        """All runs, oldest first, as far as databases store them."""
+        query = select(RunRow, EnvironmentRow).join(EnvironmentRow, isouter=True)
+        with self._reading() as session:
+            found = session.execute(query.order_by(RunRow.began_at, RunRow.id))
+            return list(self.damages.readable(found, rows.run_record))
+
+    @outlasting
+    def forget(self, study: StudyRef) -> None:
+        """Delete a study with its trials, finals, duels, searches and times of cuBLAS."""
+        with self._writing() as session:
+            queries.delete_study(session, study.id)
 
     @outlasting
     def add_cublas_times(

@@ -31,12 +31,13 @@ from .models import (
     FinalEntryRow,
     FinalRow,
     KernelRow,
+    RunRow,
     SearchRow,
     StudyRow,
     TrialRow,
     utc_now,
 )
-from .records import DuelRecord, FinalEntry, SearchRecord, StudyRef, TrialRecord
+from .records import DuelRecord, FinalEntry, RunRecord, SearchRecord, StudyRef, TrialRecord
 
 _LONGEST_S = 1e9  # that anything took
 
@@ -128,6 +129,16 @@ def cublas_time(row: CublasTimeRow) -> tuple[Gemm, float]:
 def search_record(row: SearchRow) -> SearchRecord:
     check(row)
     return SearchRecord(row.sampler, row.seed, dict(row.policy), row.created_at)
+
+
+def run_record(run: RunRow, measured_by: EnvironmentRow | None) -> RunRecord:
+    check(run)
+    if measured_by is None:
+        refuse(run, f"environment_id {run.environment_id} is not there")
+    return RunRecord(
+        run.id, run.name, environment(measured_by), run.host, run.login, run.command, run.versions,
+        tuple(run.shapes), run.num_trials, run.began_at, run.ended_at,
+    )  # fmt: skip
 
 
 def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: KernelRow | None) -> StudyRef:

@@ -199,3 +199,34 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 def test_an_empty_database_says_what_to_run(tmp_path: Path) -> None:
     Store.open(tmp_path / "empty.db").close()
     assert "autotune search" in run("trials", "best", "--db", tmp_path / "empty.db", code=2).stderr
+
+
+def test_databases_are_merged_runs_told_and_studies_forgotten(recording: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.db", tmp_path / "other.db"
+    for db, seed in ((one, "1"), (other, "2")):
+        arguments = ("--shape", "512", "--trials", "12", "--seeds", "none", "--seed", seed, "--quiet")
+        run("search", "--gpu", f"replay:{recording}", "--db", db, *arguments)
+    merged = json.loads(run("trials", "merge", other, "--db", one, "--json").stdout)
+    assert merged["num_studies"] == 1 and merged["num_new"] + merged["num_known"] == 12
+    (study,) = json.loads(run("trials", "best", "--db", one, "--json").stdout)["studies"]
+    assert study["num_trials"] == 12 + merged["num_new"]
+    again = run("trials", "merge", other, "--db", one, "--quiet").stdout
+    assert again == f"{one}: 0 trials of 1 study are new, 12 were there already\n"
+    assert "itself" in run("trials", "merge", one, "--db", one, code=2).stderr
+    assert "no database" in run("trials", "merge", tmp_path / "none.db", "--db", one, code=5).stderr
+
+    told = json.loads(run("runs", "--db", one, "--json").stdout)
+    assert told["num_runs"] == 2 and {one["num_trials"] for one in told["runs"]} == {12}
+    assert f"search --gpu replay:{recording} --db {other}" in told["runs"][1]["command"]
+    text = run("runs", "--db", one, "--limit", "1").stdout
+    assert (
+        "ended 20" in text and "12 trials" in text and "recorded on NVIDIA H200, driver 580.1; 512x" in text
+    )
+    assert run("runs", "--db", one, "--shape", "64").stdout.startswith("no run is stored")
+
+    shape = ("trials", "forget", "--db", one, "--shape", "512")
+    assert "would forget study 1: 512x512x512:NN on recorded on" in run(*shape, code=2).stderr
+    assert run(*shape, "--yes").stdout.startswith("forgotten: study 1: 512x512x512:NN")
+    assert "holds no such study" in run("trials", "forget", "--db", one, "--study", "1", code=2).stderr
+    assert "holds no trials" in run("trials", "best", "--db", one, code=2).stderr
+    assert "nothing to forget" in run("trials", "forget", "--db", one, code=2).stderr

@@ -18,7 +18,7 @@ from autotune.errors import DuplicateTrial
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.measurement import GpuState, Measurement, Outcome
-from autotune.store import Store, StudyRef, optuna_mirror
+from autotune.store import Store, StudyRef, merging, optuna_mirror
 
 H200 = Environment("NVIDIA H200", "GPU-1", (9, 0), "580.1", "13.0", "13.4", "13.1")
 SQUARE = Gemm(4096, 4096, 4096)
@@ -139,3 +139,18 @@ def killed_before(statement: int, program: Callable[..., None], *arguments: Any)
             os.kill(os.getpid(), signal.SIGKILL)
 
     program(*arguments)
+
+
+def merge_until_killed(other: str, mine: str, num_written: int) -> None:
+    """Merges one database into another, in small pages; killed before a transaction is committed."""
+    merging.PAGE = 5
+    with Store.open(other) as source, Store.open(mine) as target:
+        left = iter(range(num_written))
+
+        @event.listens_for(target._database._writer, "commit")
+        def count(_: Any) -> None:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        target.merge(source)
+        os.kill(os.getpid(), signal.SIGKILL)  # it took fewer

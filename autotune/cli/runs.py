@@ -1,0 +1,64 @@
+"""`autotune runs`: who searched what, on which host and GPU, since when, with which command and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..store import RunRecord
+from . import common, console
+
+_SHOWN_SHAPES = 3
+
+
+def run(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+    """The newest runs, oldest of them first; of these shapes, or of all."""
+    wanted = {str(problem) for problem in common.read_problems(shapes)}
+    with common.open_existing(db) as store:
+        found = [one for one in store.runs() if not wanted or wanted & set(one.shapes)]
+        if not found:
+            store.damages.refuse()
+    facts = [_facts(one) for one in found[-limit:]]
+    if is_json:
+        console.show_json({"num_runs": len(found), "runs": facts})
+    elif not facts:
+        console.show("no run is stored; databases keep them since autotune tells who searched")
+    else:
+        console.show("\n\n".join(map(_text, facts)))
+
+
+def _facts(one: RunRecord) -> dict[str, Any]:
+    ended = one.ended_at.isoformat(timespec="seconds") if one.ended_at else None
+    return {
+        "id": one.id,
+        "began_at": one.began_at.isoformat(timespec="seconds"),
+        "ended_at": ended,
+        "state": one.state,
+        "login": one.login,
+        "host": one.host,
+        "command": one.command,
+        "shapes": list(one.shapes),
+        "num_trials": one.num_trials,
+        "environment": one.environment.to_dict(),
+        "versions": dict(one.versions),
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    environment, shapes = facts["environment"], facts["shapes"]
+    more = f" and {len(shapes) - _SHOWN_SHAPES:,} more" if len(shapes) > _SHOWN_SHAPES else ""
+    driver = environment["driver_version"]
+    where = (
+        f"recorded on {environment['gpu_name']}" if environment["recorded_on"] else environment["gpu_name"]
+    )
+    trials = "" if facts["num_trials"] is None else f", {facts['num_trials']:,} trials"
+    return "\n".join(
+        [
+            f"run {facts['id']}: {facts['login'] or 'somebody'} on {facts['host']}, {facts['began_at']}, "
+            f"{facts['state']}{' ' + facts['ended_at'] if facts['ended_at'] else ''}{trials}",
+            f"  {facts['command']}",
+            f"  {where}{f', driver {driver}' if driver else ''}; "
+            f"{', '.join(shapes[:_SHOWN_SHAPES]) or 'shapes drawn at random'}{more}",
+            f"  {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}",
+        ]
+    )

@@ -1,0 +1,302 @@
+"""Copies what one database holds into another, of either kind: SQLite or PostgreSQL.
+
+Rows are read in pages and written a page per transaction. What is there stays, and is recognized: a trial by
+its study and config, everything else by its study and the moment at which it was stored. So a merge that was
+killed loses nothing and, asked again, goes on; one that is repeated adds nothing.
+
+Values pass from driver to driver, without a record made of each: a million trials take less than a minute so.
+Each is checked for what its column may hold; a row that cannot be read is named and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from . import connect, queries, rows
+from .columns import Json, Unreadable, UtcDateTime
+from .damage import Damage, DamagedRow, Damages
+from .database import Database
+from .models import (
+    Base,
+    BaselineRow,
+    ConfigRow,
+    CublasTimeRow,
+    DuelRow,
+    EnvironmentRow,
+    FinalEntryRow,
+    FinalRow,
+    RunRow,
+    SearchRow,
+    StudyRow,
+    TrialRow,
+)
+from .records import StudyRef
+
+PAGE = 5_000  # rows of one transaction
+_CONFIGS = ("config_id", "first_id", "second_id")
+Row = dict[str, Any]  # by column
+OnPage = Callable[[int, int], Any]
+
+
+@dataclass
+class Merged:
+    """What a merge came to."""
+
+    num_studies: int = 0
+    num_new: int = 0  # trials
+    num_known: int = 0  # trials of configs that the studies had
+    others: dict[str, int] = field(default_factory=dict)  # new rows of other tables
+
+
+class Merge:
+    """From `source` into `target`; each study of it becomes the one that `study_of` finds or makes. `damages`
+    hears of rows that cannot be read."""
+
+    def __init__(
+        self,
+        source: Database,
+        target: Database,
+        damages: Damages,
+        study_of: Callable[[StudyRef, datetime], int],
+    ) -> None:
+        self._source, self._target, self._damages = source, target, damages
+        self._study_of = study_of
+        self._ids: dict[str, dict[int, int]] = {"config_id": {}}  # there to here, by the column that refers
+        self._merged = Merged()
+
+    def run(self, on_page: OnPage) -> Merged:
+        """Copy everything; `on_page` is called with how many of how many trials are done. Raises
+        StoreError."""
+        self._map_studies()
+        self._copy_trials(on_page)
+        self._ids["baseline_id"] = self._copy(BaselineRow)
+        self._copy(SearchRow)
+        self._copy(DuelRow)
+        self._copy(FinalRow, self._copy_entries)
+        for model in (CublasTimeRow, RunRow):
+            for page in self._pages(model):
+                with self._target.writing() as session:
+                    self._count(model, _insert(session, model, self._mapped(session, model, page)))
+        return self._merged
+
+    def _map_studies(self) -> None:
+        with self._source.reading() as session:
+            readable = self._damages.readable
+            found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
+            studies = list(readable(found, lambda *row: (rows.study_ref(*row), row[0].created_at)))
+            there = session.execute(select(EnvironmentRow, EnvironmentRow.id)).all()
+            environments = list(readable(there, lambda row, number: (number, rows.environment(row))))
+        self._ids["study_id"] = {ref.id: self._study_of(ref, created_at) for ref, created_at in studies}
+        with self._target.writing() as session:
+            self._ids["environment_id"] = {
+                number: queries.find_or_add(session, EnvironmentRow, **rows.environment_columns(one))[0]
+                for number, one in environments
+            }
+        self._merged.num_studies = len(studies)
+
+    def _copy_trials(self, on_page: OnPage) -> None:
+        with self._source.reading() as session:
+            done, total = 0, session.scalar(select(func.count()).select_from(TrialRow)) or 0
+        for page in _ahead(self._pages(TrialRow)):
+            with self._target.writing() as session:
+                found = self._mapped(session, TrialRow, page)
+                num_new = _insert(session, TrialRow, found)
+            self._merged.num_new += num_new
+            self._merged.num_known += len(found) - num_new
+            done += len(page)
+            on_page(done, total)
+
+    def _copy(
+        self, model: type[Base], then: Callable[[Session, dict[int, int]], None] | None = None
+    ) -> dict[int, int]:
+        """Copy rows of studies that have no name of their own; returns their ids there and here. `then` is
+        called in each transaction with those of its page."""
+        ids: dict[int, int] = {}
+        for page in self._pages(model):
+            with self._target.writing() as session:
+                connect.keep_others_out(session.connection())  # two merges at once would both add a row
+                found = self._mapped(session, model, page)
+                known = _known(session, model, found)
+                self._count(model, _insert(session, model, [r for r in found if _moment(r) not in known]))
+                known = _known(session, model, found)
+                these = {row["id"]: known[_moment(row)] for row in found}
+                if then is not None:
+                    then(session, these)
+            ids |= these
+        return ids
+
+    def _copy_entries(self, session: Session, finals: dict[int, int]) -> None:
+        self._ids["final_id"] = finals
+        entries = self._read(FinalEntryRow, "final_id", finals)
+        _insert(session, FinalEntryRow, self._mapped(session, FinalEntryRow, entries))
+
+    def _count(self, model: type[Base], num_new: int) -> None:
+        name = model.__tablename__
+        self._merged.others[name] = self._merged.others.get(name, 0) + num_new
+
+    # ---- reading
+
+    def _pages(self, model: type[Base]) -> Iterator[list[Row]]:
+        last = 0
+        while True:
+            with self._source.reading() as session:
+                found = _fetched(session, model, f"id > {last} ORDER BY id LIMIT {PAGE}")
+            if not found:
+                return
+            last = found[-1]["id"]
+            yield self._sound(model, found)
+
+    def _read(self, model: type[Base], name: str, ids: Iterable[int]) -> list[Row]:
+        listed = ", ".join(map(str, ids))
+        with self._source.reading() as session:
+            found = _fetched(session, model, f"{name} IN ({listed}) ORDER BY id") if listed else []
+        return self._sound(model, found)
+
+    def _sound(self, model: type[Base], found: Iterable[Row]) -> list[Row]:
+        """Without rows that cannot be read: one by one only where a column has a value that it cannot hold,
+        as most values occur in many rows."""
+        names = [
+            name
+            for name, column in _types(model).items()
+            if not all(_is_fit(column, value) for value in {row[name] for row in found})
+        ]
+        return list(self._damages.readable(((model, row, names) for row in found), _checked))
+
+    # ---- writing
+
+    def _mapped(self, session: Session, model: type[Base], found: Sequence[Row]) -> list[Row]:
+        """The rows with the ids of here in the place of those of there; without those that refer to what is
+        not there."""
+        refer = [name for name in _types(model) if name in _CONFIGS or name in self._ids]
+        self._map_configs(session, {row[name] for name in refer if name in _CONFIGS for row in found})
+        kept = []
+        for row in found:
+            ours = {name: self._here(name, row[name]) for name in refer}
+            lost = next((name for name, number in ours.items() if number is None and row[name]), None)
+            if lost is None:
+                kept.append({**row, **ours})
+            else:
+                what = f"{lost} {row[lost]} is not there"
+                self._damages.add(Damage(model.__tablename__, row["id"], what))
+        return kept
+
+    def _here(self, name: str, number: int | None) -> int | None:
+        ids = self._ids["config_id" if name in _CONFIGS else name]
+        return None if number is None else ids.get(number)
+
+    def _map_configs(self, session: Session, wanted: set[int]) -> None:
+        known = self._ids["config_id"]
+        found = self._read(ConfigRow, "id", wanted - known.keys())
+        _insert(session, ConfigRow, sorted(found, key=lambda row: str(row["key"])))
+        there = {row["key"]: row["id"] for row in found}
+        ours = select(ConfigRow.id, ConfigRow.key).where(ConfigRow.key.in_(there))
+        known.update({there[key]: number for number, key in session.execute(ours)} if there else {})
+
+
+def _ahead(pages: Iterator[list[Row]]) -> Iterator[list[Row]]:
+    """The same; the next one is read and checked while the database takes this one."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, pages, None)
+        while (page := coming.result()) is not None:
+            coming = reader.submit(next, pages, None)
+            yield page
+
+
+@cache
+def _types(model: type[Base]) -> dict[str, Any]:
+    """Columns by name."""
+    return {column.name: column for column in model.__table__.columns}
+
+
+def _fetched(session: Session, model: type[Base], condition: str) -> list[Row]:
+    """Rows as their driver has them, but for moments and JSON, which are text."""
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    shown = [
+        f'"{name}"::text' if isinstance(column.type, Json) and not is_sqlite else f'"{name}"'
+        for name, column in _types(model).items()
+    ]
+    query = f'SELECT {", ".join(shown)} FROM "{model.__tablename__}" WHERE {condition}'
+    names = list(_types(model))
+    moments = [] if is_sqlite else [n for n in names if isinstance(_types(model)[n].type, UtcDateTime)]
+    found = [dict(zip(names, row, strict=True)) for row in session.connection().exec_driver_sql(query)]
+    for row in found if moments else ():
+        row.update({name: row[name].isoformat(" ", "microseconds") for name in moments if row[name]})
+    return found
+
+
+def _checked(model: type[Base], row: Row, names: Iterable[str]) -> Row:
+    """Raises DamagedRow for a value that one of these columns cannot hold."""
+    for name in names:
+        if not _is_fit(_types(model)[name], row[name]):
+            what = "NULL" if row[name] is None else Unreadable.of(row[name])
+            raise DamagedRow(model.__tablename__, row["id"], f"{name} is {what}")
+    if model is TrialRow:
+        rows.outcome_of(row["id"], row["outcome"], row["time_us"])
+    return row
+
+
+def _is_fit(column: Any, value: Any) -> bool:
+    """Whether a column can hold a value as its driver has it; those of a fixed width hold words."""
+    if value is None:
+        return bool(column.nullable)
+    return bool(column.type.holds(value)) if hasattr(column.type, "holds") else isinstance(value, str)
+
+
+def _insert(session: Session, model: type[Base], found: Sequence[Row]) -> int:
+    """Insert rows but for those that a unique name is known of; returns how many were new."""
+    if not found:
+        return 0
+    names = [name for name in _types(model) if name != "id"]
+    listed, table = ", ".join(f'"{name}"' for name in names), f'"{model.__tablename__}"'
+    connection, end = session.connection(), "ON CONFLICT DO NOTHING"
+    if connection.dialect.name == "sqlite":
+        marks = ", ".join("?" * len(names))
+        query = f"INSERT INTO {table} ({listed}) VALUES ({marks}) {end}"
+        return connection.exec_driver_sql(query, list(map(itemgetter(*names), found))).rowcount
+    connection.exec_driver_sql(
+        f"CREATE TEMP TABLE incoming ON COMMIT DROP AS SELECT {listed} FROM {table} WITH NO DATA"
+    )
+    _stream(connection, f"COPY incoming ({listed}) FROM STDIN", map(itemgetter(*names), found))
+    query = f"INSERT INTO {table} ({listed}) SELECT {listed} FROM incoming {end}"
+    num_new = connection.exec_driver_sql(query).rowcount
+    connection.exec_driver_sql("DROP TABLE incoming")
+    return num_new
+
+
+def _stream(connection: Connection, command: str, found: Iterable[tuple[Any, ...]]) -> None:
+    """Send rows to PostgreSQL, which takes them so in half the time of an INSERT."""
+    driver, errors = connection.connection.driver_connection, connection.dialect.dbapi
+    assert driver is not None and errors is not None
+    try:
+        with driver.cursor() as cursor, cursor.copy(command) as copy:
+            for row in found:
+                copy.write_row(row)
+    except errors.Error as error:
+        raise DBAPIError.instance(command, None, error, errors.Error) from error
+
+
+def _moment(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a row of a study is recognized by."""
+    return (*(row.get(name) for name in ("study_id", "first_id", "second_id")), row["created_at"])
+
+
+def _known(session: Session, model: type[Base], found: Sequence[Row]) -> dict[tuple[Any, ...], int]:
+    """The ids of rows of the same studies and time, by what they are recognized by."""
+    if not found:
+        return {}
+    studies = ", ".join(str(study) for study in {row["study_id"] for row in found})
+    moments = [row["created_at"] for row in found]
+    within = f"created_at BETWEEN '{min(moments)}' AND '{max(moments)}'"
+    return {
+        _moment(row): row["id"] for row in _fetched(session, model, f"study_id IN ({studies}) AND {within}")
+    }

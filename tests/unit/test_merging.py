@@ -1,0 +1,204 @@
+"""Merging databases: everything arrives, nothing is doubled, killed or damaged, on either kind."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from postgresql_server import Server
+from store_cases import H200, SQUARE, add, config, failed, merge_until_killed, ok, start, study_of
+
+from autotune.errors import StoreError, UsageError
+from autotune.gemm import Gemm
+from autotune.measurement import CachePolicy
+from autotune.other_problem import OtherProblem
+from autotune.store import DuelRecord, FinalEntry, Store, StudyRef, merging
+from autotune.target import Baseline
+
+FLAT = Gemm(16, 4096, 4096, trans_b=True)
+KINDS = ("sqlite", "postgresql")
+
+
+@pytest.fixture(params=list(itertools.product(KINDS, KINDS)), ids="-to-".join)
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """Of the database to read and of the one to write."""
+    found = []
+    for name, kind in zip(("other", "mine"), request.param, strict=True):
+        server = request.getfixturevalue("postgresql") if kind == "postgresql" else None
+        found.append(server.new_database() if isinstance(server, Server) else str(tmp_path / f"{name}.db"))
+    return found[0], found[1]
+
+
+def fill(store: Store, numbers: range, gemm: Gemm = SQUARE) -> StudyRef:
+    """A study with all that one can have."""
+    study = study_of(store, gemm)
+    for number in numbers:
+        add(store, study, number, failed(reason='"quoted", ü\n%s') if number % 5 == 3 else ok(1.0 + number))
+    first, second = (config(number) for number in numbers[:2])
+    entries = [
+        FinalEntry(one.key, one.to_dict(), rank, True, float(rank), (1.0, 2.0), 0.5)
+        for rank, one in enumerate((first, second), 1)
+    ]
+    store.add_baseline(study, Baseline(4.0, (4.0, 5.0)))
+    store.add_search(study, "autotune", 0, {"patience": 3.0})
+    store.add_duel(study, DuelRecord((first.key, second.key), ((1.0,), (2.0,)), 0))
+    store.set_final(study, entries, Baseline(3.0, (3.0,)), ("drift",))
+    store.add_cublas_times(H200, CachePolicy.COLD, {Gemm(8, 8, 8): 7.0})
+    store.end_run(store.begin_run(H200, [str(gemm)]), len(numbers))
+    return study
+
+
+def content(store: Store) -> dict[str, Any]:
+    """All that a database says, less ids."""
+    found: dict[str, Any] = {"runs": [replace(one, id=0) for one in store.runs()]}
+    found["cublas"] = store.cublas_times(H200, CachePolicy.COLD)
+    for summary in store.studies():
+        study = summary.study
+        trials = sorted((replace(trial, id=0) for trial in store.trials(study)), key=lambda trial: trial.key)
+        duels, searches = store.duels(study), store.searches(study)
+        found[str(study.gemm)] = (trials, duels, searches, store.final(study), store.baseline(study))
+    return found
+
+
+def test_everything_arrives_and_nothing_is_doubled(urls: tuple[str, str]) -> None:
+    with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
+        fill(other, range(12))
+        fill(other, range(4), FLAT)
+        other.study(H200, "other-kernel:conv", "", OtherProblem.of("conv", (9, 8)))
+        merged = mine.merge(other)
+        assert (merged.num_studies, merged.num_new, merged.num_known) == (3, 16, 0)
+        assert merged.others == {
+            "baseline": 4, "search": 2, "duel": 2, "final": 2, "cublas_time": 1, "run": 2
+        }  # fmt: skip
+        assert content(mine) == content(other)
+        again = mine.merge(other)
+        assert (again.num_new, again.num_known, set(again.others.values())) == (0, 16, {0})
+        assert content(mine) == content(other)
+
+
+def test_what_is_there_stays_and_the_newest_counts(urls: tuple[str, str]) -> None:
+    """A final that was merged later was not made later."""
+    with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
+        fill(other, range(12))
+        study = fill(mine, range(6, 20))
+        add(mine, study, 2, ok(0.25))
+        before, final = {trial.key: trial for trial in mine.trials(study)}, mine.final(study)
+        merged = mine.merge(other)
+        assert (merged.num_new, merged.num_known) == (5, 7)
+        after = {trial.key: trial for trial in mine.trials(study)}
+        assert len(after) == 20 and {key: after[key] for key in before} == before
+        assert mine.final(study) == final and len(mine.runs()) == 2
+        other.merge(mine)
+        assert other.final(study_of(other)) == final
+        assert set(other.keys(study_of(other))) == set(after)
+
+
+def test_all_pages_are_read(urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "PAGE", 3)
+    pages: list[tuple[int, int]] = []
+    with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
+        fill(other, range(10))
+        fill(other, range(4), FLAT)
+        mine.merge(other, lambda done, total: pages.append((done, total)))
+        assert pages == [(3, 14), (6, 14), (9, 14), (12, 14), (14, 14)]
+        assert content(mine) == content(other)
+
+
+@pytest.mark.parametrize("num_written", range(1, 9))
+def test_a_merge_that_is_killed_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_written: int
+) -> None:
+    """After any number of transactions."""
+    monkeypatch.setattr(merging, "PAGE", 5)
+    with Store.open(tmp_path / "other.db") as other:
+        fill(other, range(12))
+        process = start(
+            merge_until_killed, str(tmp_path / "other.db"), str(tmp_path / "mine.db"), num_written
+        )
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        with Store.open(tmp_path / "mine.db") as mine:
+            mine.merge(other)
+            assert content(mine) == content(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_rows_are_named_and_left_out(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue("postgresql") if kind == "postgresql" else None
+    path, url = tmp_path / "other.db", server.new_database() if server else str(tmp_path / "mine.db")
+    with Store.open(path) as other:
+        study = fill(other, range(12))
+        with closing(sqlite3.connect(path)) as raw:
+            for number, (column, value) in enumerate(
+                [
+                    ("time_us", "soon"), ("samples_us", "[1.0"), ("outcome", "great"),
+                    ("created_at", "never"),
+                    ("config_id", 999), ("study_id", 77), ("origin", b"\xff\xfe"), ("is_cut_short", 7),
+                ],
+                1,
+            ):  # fmt: skip
+                raw.execute(f"UPDATE trial SET {column} = ? WHERE id = ?", (value, number))
+            raw.execute("UPDATE duel SET first_us = '{}'")
+            raw.commit()
+        with Store.open(url) as mine:
+            merged = mine.merge(other)
+            assert merged.num_new == 4 and not mine.damages
+            assert {(damage.table, damage.id) for damage in other.damages} == {
+                *(("trial", number) for number in range(1, 9)),
+                ("duel", 1),
+            }
+            assert mine.final(study_of(mine)) == other.final(study)
+
+
+def test_the_same_database_is_refused(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.db", tmp_path / "link.db"
+    link.symlink_to(path)
+    with Store.open(path) as one, Store.open(link) as other, pytest.raises(UsageError, match="itself"):
+        one.merge(other)
+
+
+def test_the_gpu_that_was_measured_last_is_exported_whatever_was_merged_last(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "other.db") as other, Store.open(tmp_path / "mine.db") as mine:
+        old = other.study(replace(H200, gpu_name="NVIDIA H100 80GB HBM3"), "5" * 64, "", SQUARE)
+        add(other, old, 0, ok(1.0))
+        add(mine, study_of(mine), 0, ok(1.0))
+        mine.merge(other)
+        assert [e.gpu_name for e in mine.environments()] == ["NVIDIA H200", "NVIDIA H100 80GB HBM3"]
+
+
+def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["/bin/autotune", "search", "--db", "postgresql://me:secret@host/db", "--shape", "4096"]
+    monkeypatch.setattr("sys.argv", arguments)
+    with Store.open(tmp_path / "a.db") as store:
+        name = store.begin_run(H200, ["4096x4096x4096:NN"])
+        (begun,) = store.runs()
+        assert begun.command == "autotune search --db postgresql://me:***@host/db --shape 4096"
+        assert (begun.state, begun.num_trials) == ("not ended", None)
+        assert {"autotune", "python", "numpy"} <= begun.versions.keys()
+        store.end_run(name, 7)
+        (ended,) = store.runs()
+        assert (ended.state, ended.num_trials) == ("ended", 7)
+        assert ended.ended_at is not None and ended.ended_at - ended.began_at < timedelta(minutes=5)
+        gone = replace(begun, name=begun.name.replace("@", "9@", 1))
+        assert gone.state == "was ended"
+
+
+def test_a_study_is_forgotten_with_all_that_it_had(urls: tuple[str, str]) -> None:
+    with Store.open(urls[0]) as store:
+        study, other = fill(store, range(4)), fill(store, range(6), FLAT)
+        kept = content(store)[str(FLAT)]
+        store.forget(study)
+        assert [summary.study for summary in store.studies()] == [other]
+        assert content(store)[str(FLAT)] == kept
+        assert store.trials(study_of(store)) == []
+        with pytest.raises(StoreError):
+            add(store, study, 0, ok(1.0))
