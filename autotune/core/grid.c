@@ -88,11 +88,9 @@ static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t spl
     const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
     if (is_last_wave && tiles + split_tiles * (split_k - 1) > AT_MAX_GRID_X) return false;
     const double tile = (double)kernel->bm * kernel->bn;
-    const double results = (double)call->m * call->n * (double)call->batch.products;
     if (kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_CLUSTER) {
-        /* sums without the padding of their tiles; tile <= 2^16 and split_tiles < 2^31 */
-        const double in_tiles = (double)split_tiles * tile, sums = results < in_tiles ? results : in_tiles;
-        if ((double)AT_FLOAT_BYTES * split_k * sums > AT_WORKSPACE_LIMIT) return false;
+        /* a double, since they may exceed 64 bits */
+        if ((double)AT_FLOAT_BYTES * split_k * (double)split_tiles * tile > AT_WORKSPACE_LIMIT) return false;
     }
     double num_bytes = 0;
     if (kernel->packs_a) num_bytes += packed_bytes(call, 0, ceil_div(call->m, kernel->bm) * kernel->bm);

@@ -7,7 +7,7 @@ from ..gemm import Gemm
 from ..kernel import resources, rules
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
-from ..kernel.launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
+from ..kernel.launch import NARROW_LD, LaunchSpec, Variant, plan, too_large
 from .protocol import KernelCode
 
 # A few bytes spilled before the main loop hardly cost time; more than this are inside it, and the candidate
@@ -53,6 +53,4 @@ def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits,
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
     if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
-    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k, gemm.strides).most_blocks > MAX_GRID_X:
-        return "more tiles than a grid holds"
-    return ""
+    return too_large(plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k, gemm.strides))

@@ -333,16 +333,8 @@ def refusal(
         mib = 1 << 20
         needed, allowed = grid.workspace_bytes / mib, spec.max_workspace / mib
         return f"it needs {needed:.3g} MiB of workspace, and the table allows {allowed:g} MiB"
-    if grid.most_blocks > MAX_GRID_X:
-        return "more tiles than a grid holds"
-    # sums without the padding of their tiles: as the rules of the space count them, which know no tiles there
-    sums = min(m * n * batch.products, grid.split_tiles * spec.bm * spec.bn) if grid.sum_bytes else 0
-    for what, num_bytes in (
-        ("packed operands", grid.pack_bytes),
-        ("partial sums", FLOAT_BYTES * spec.split_k * sums),
-    ):
-        if num_bytes > WORKSPACE_LIMIT:
-            return f"{what} would take more than {WORKSPACE_LIMIT >> 30} GiB"
+    if fault := too_large(grid):
+        return fault
     contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     for name, vec, extent, ld, stride, address, packed in zip(
@@ -353,6 +345,16 @@ def refusal(
         if extent % vec or ld % vec or stride % vec or address % (vec * FLOAT_BYTES):
             return f"{name} is not made of aligned vectors of {vec}"
     return None
+
+
+def too_large(grid: Grid) -> str:
+    """Why no GPU is asked to make a launch, or ""."""
+    if grid.most_blocks > MAX_GRID_X:
+        return "more tiles than a grid holds"
+    for what, num_bytes in (("packed operands", grid.pack_bytes), ("partial sums", grid.sum_bytes)):
+        if num_bytes > WORKSPACE_LIMIT:
+            return f"{what} would take more than {WORKSPACE_LIMIT >> 30} GiB"
+    return ""
 
 
 def overlap_attribute(driver: Any) -> Any:

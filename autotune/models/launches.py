@@ -33,6 +33,7 @@ Flags = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
 _NOT_PACKED: Floats = np.zeros(1)
 _WIDEST = 4  # elements of the widest vectors
 _MOST_SPLITS = max(v for v in PARAMETER["split_k"].values if isinstance(v, int))
+_WIDEST_TILE = max(v for v in PARAMETER["bm"].values if isinstance(v, int))
 _FEW_RESULTS = WORKSPACE_LIMIT // (FLOAT_BYTES * _MOST_SPLITS)  # no grid and no sums of these are too large
 
 
@@ -243,9 +244,9 @@ def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
     if launches.has_limit:
         needed = grid.pack_bytes + grid.sum_bytes + launches.counter_bytes * grid.split_tiles
         may &= needed <= launches.max_workspace
-    if m * n > _FEW_RESULTS:
+    if (m + _WIDEST_TILE) * (n + _WIDEST_TILE) > _FEW_RESULTS:
         may &= grid.tiles + grid.split_tiles * (split_k - 1) * launches.is_last_wave <= MAX_GRID_X
-        may &= np.minimum(FLOAT_BYTES * float(m * n) * split_k, grid.sum_bytes) <= WORKSPACE_LIMIT
+        may &= grid.sum_bytes <= WORKSPACE_LIMIT
     return may
 
 

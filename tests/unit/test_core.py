@@ -26,7 +26,7 @@ from test_selector import cases
 from autotune.errors import DispatchError
 from autotune.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel.config import Config
-from autotune.kernel.launch import Variant, refusal, schedule
+from autotune.kernel.launch import WORKSPACE_LIMIT, Variant, refusal, schedule
 from autotune.kernel.launch import plan as plan_grid
 from autotune.models.cublas_model import CublasModel
 from autotune.models.launches import Launches
@@ -206,6 +206,19 @@ def test_the_core_chooses_for_batches_as_python_does():
             hows.add((pick.how, pick.provider, pick.is_looped))
     tuned = {(how, who, False) for how in ("exact", "nearest") for who in ("autotune", "cublas")}
     assert hows >= {*tuned, ("modelled", "cublas", True)}
+
+
+def test_packed_operands_and_partial_sums_of_tall_products_keep_to_their_bounds():
+    """In whole tiles, as a launch takes them; in the core as in Python."""
+    table, rng = drawn_table(8), random.Random(8)
+    python, native = Selector(table), Chooser(table)
+    for _ in range(300):
+        gemm = Gemm(int(2 ** rng.uniform(18, 24)), rng.choice((1, 4, 32, 33)), rng.randint(1000, 20_000))
+        call = Call.packed(rng.choice((gemm, replace(gemm, m=gemm.n, n=gemm.m))))
+        assert_same(native.pick(call), pick := python.pick(call))
+        kernel, g = native.kernels[pick.kernel_id], call.gemm
+        grid = plan_grid(in_splits(kernel, pick.split_k), g.m, g.n, g.k)
+        assert max(grid.pack_bytes, grid.sum_bytes) <= WORKSPACE_LIMIT
 
 
 @pytest.mark.parametrize("most", [0, 100_000, 3 << 20, 100 << 20])

@@ -34,6 +34,7 @@ from autotune.kernel.launch import (
     plan,
     refusal,
     schedule,
+    too_large,
 )
 from autotune.kernel.resources import launch_spec
 from autotune.kernel.rules import broken_rules
@@ -214,7 +215,10 @@ def test_a_legal_config_is_launched_within_its_limits(
     assert config is not None
     spec = launch_spec(config, gemm, limits)
     lds, strides = (gemm.lda, gemm.ldb, gemm.ldc), gemm.strides
-    assert refusal(spec, gemm.m, gemm.n, gemm.k, lds, batch=strides) is None
+    grid = plan(spec, gemm.m, gemm.n, gemm.k, strides)
+    fault = refusal(spec, gemm.m, gemm.n, gemm.k, lds, batch=strides)
+    # the rules know no tiles where they count sums: so much padding is refused when it is built
+    assert (fault is None) == (grid.sum_bytes <= WORKSPACE_LIMIT) and (fault or "") == too_large(grid)
     assert spec.threads % 32 == 0
     lanes = lanes_k(config)  # of a warp that share out k: all, or each has sums of its own
     assert spec.threads * config.tm * config.tn == config.bm * config.bn * config.slice_k * lanes
@@ -224,7 +228,6 @@ def test_a_legal_config_is_launched_within_its_limits(
     cap = resources.register_cap(config, limits)
     assert resources.blocks_per_sm(config, limits, gemm, cap) >= config.min_blocks
     padding = -(-gemm.m // config.bm) * config.bm * -(-gemm.n // config.bn) * config.bn / (gemm.m * gemm.n)
-    grid = plan(spec, gemm.m, gemm.n, gemm.k, strides)
     assert grid.tiles == resources.tiles(config, gemm)
     assert grid.sum_bytes <= WORKSPACE_LIMIT * padding
     assert grid.pack_bytes == resources.packed_bytes(config, gemm) <= WORKSPACE_LIMIT
@@ -242,6 +245,10 @@ def test_partial_sums_do_not_grow_without_bound(reduction: str) -> None:
     refused = refusal(spec, 8192, n + 1, k, (k, n + 1, n + 1))
     assert refused == "partial sums would take more than 1 GiB"
     assert refusal(replace(spec, reduction="cluster"), 8192, n + 1, k, (k, n + 1, n + 1)) is None
+    most = WORKSPACE_LIMIT // (4 * 4 * 64)  # of rows of whole tiles, however few columns C has
+    narrow = replace(spec, packs_a=False)
+    assert refusal(narrow, most, 1, k, (k, 1, 1)) is None
+    assert refusal(narrow, most + 1, 1, k, (k, 1, 1)) == refused
 
 
 def test_batches_are_refused_where_their_kernel_would_go_wrong() -> None:
@@ -285,11 +292,11 @@ def _is_pack_full(spec: LaunchSpec, m: int, n: int, k: int) -> bool:
 
 
 def _are_sums_full(spec: LaunchSpec, m: int, n: int, tiles: int) -> bool:
-    """Whether the partial sums of C, without the padding of tiles, take more memory than a call may."""
+    """Whether the partial sums of C, in whole tiles, take more memory than a call may."""
     if spec.reduction in ("none", "cluster"):
         return False
     split_tiles = tiles % spec.wave if spec.reduction == "last_wave" else tiles
-    return spec.split_k * min(m * n, split_tiles * spec.bm * spec.bn) > 2**30 // 4
+    return spec.split_k * split_tiles * spec.bm * spec.bn > 2**30 // 4
 
 
 def _violates(
