@@ -15,6 +15,8 @@ from .arguments import LARGEST, shown
 from .entries import check_keys, items, table, whole
 from .errors import UsageError
 from .gemm import LAYOUTS, Gemm, Triple
+from .kernel.epilogue_names import EPILOGUES, name_of
+from .kernel.launch import PLAIN, Epilogue
 from .shape_lists import EXTENTS, HEADER, ListedShape, Note, read_list
 from .strict import NewerVersion, check_version
 from .user_file import decoded, read_file, read_toml, unusable
@@ -22,9 +24,9 @@ from .words import counted
 
 MOST_CALLS = 10**15  # of one shape
 MOST_JSON = 64 << 20  # bytes: four times what a process records at most
-VERSION = 1  # of what is recorded
+VERSION = 2  # of what is recorded: 1 had no epilogues
 ALIGNED = 16  # bytes: what shapes are tuned with
-_CHOICES = ("layout", "batch", "shared", "ld", "align", "count")
+_CHOICES = ("layout", "batch", "shared", "epilogue", "ld", "align", "count")
 _NOTES = ("name", "kind", "notes", "cublas_us")  # notes for readers of the file: not used
 _HOW = "write [[shape]] tables with m, n and k"
 _LARGEST_LD = 2**63 - 1
@@ -32,12 +34,13 @@ _FRAME = ('{"version"', "]")  # beginnings of the lines around the shapes that w
 
 
 class CallKind(NamedTuple):
-    """Calls of one kind: a product, leading dimensions of A, B and C in elements, and the alignment of their
-    addresses in bytes."""
+    """Calls of one kind: a product, leading dimensions of A, B and C in elements, the alignment of their
+    addresses in bytes, and what is added to the product or made of it."""
 
     gemm: Gemm
     lds: Triple
     alignment: Triple = (ALIGNED, ALIGNED, ALIGNED)
+    epilogue: Epilogue = PLAIN
 
     @classmethod
     def packed(cls, gemm: Gemm) -> CallKind:
@@ -68,8 +71,13 @@ def read_suite(path: Path, note: Note = lambda told: None) -> dict[Gemm, int | N
 
 def read_suites(paths: Sequence[Path], note: Note = lambda told: None) -> dict[Gemm, int | None]:
     """As `read_suite`, of several suites, whose calls add up."""
+    return by_shape(read_kinds(paths, note))
+
+
+def read_kinds(paths: Sequence[Path], note: Note = lambda told: None) -> Calls:
+    """The same, of each kind of call."""
     try:
-        return by_shape(merged(read_calls(path, note) for path in paths).calls)
+        return merged(read_calls(path, note) for path in paths).calls
     except ValueError as error:
         names = ", ".join(map(str, paths))
         raise UsageError(f"{names}: {error}; name those that count calls apart from the others") from error
@@ -81,6 +89,15 @@ def by_shape(calls: Mapping[CallKind, int | None]) -> dict[Gemm, int | None]:
     for kind, count in calls.items():
         found[kind.gemm] = None if count is None else (found.get(kind.gemm) or 0) + count
     return found
+
+
+def epilogues_of(calls: Iterable[CallKind]) -> dict[Gemm, tuple[str, ...]]:
+    """The names of the epilogues that calls of each shape ask for, of shapes with any."""
+    found: dict[Gemm, dict[str, None]] = {}
+    for kind in calls:
+        if kind.epilogue != PLAIN:
+            found.setdefault(kind.gemm, {})[name_of(kind.epilogue)] = None
+    return {gemm: tuple(names) for gemm, names in found.items()}
 
 
 def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
@@ -224,7 +241,10 @@ def _kind(entry: Any, where: str) -> CallKind:
         alignment = _triple(entry["align"], f"{where}: align", LARGEST)
         if not set(alignment) <= {4, 8, ALIGNED}:
             raise ValueError(f"{where}: align is {shown(entry['align'])}: each is 4, 8 or {ALIGNED} bytes")
-    return CallKind(gemm, lds, alignment)
+    name = entry.get("epilogue")
+    if "epilogue" in entry and (not isinstance(name, str) or name not in EPILOGUES):
+        raise ValueError(f"{where}: epilogue {shown(name)} is none of {', '.join(EPILOGUES)}")
+    return CallKind(gemm, lds, alignment, PLAIN if name is None else EPILOGUES[name])
 
 
 def _triple(value: Any, where: str, most: int) -> Triple:

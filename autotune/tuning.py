@@ -352,6 +352,7 @@ def export_table(
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
     epilogues: Iterable[str] = (),
+    called: Mapping[Gemm, Iterable[str]] = MappingProxyType({}),
     with_c: bool = False,
     adds: bool = False,
     note: Note = _note,
@@ -375,6 +376,8 @@ def export_table(
                         not tuned are chosen for these as much as for all others
         epilogues       names such as "bias" and "bias-gelu" of what calls add to a product or make of it:
                         each kernel comes with each of these, too
+        called          such names that a program's calls for a shape ask for: the kernels of its layout come
+                        with these, too
         with_c          whether sources for programs in C and C++ are written, into the folder `c`
         adds            whether tables of other kinds of GPU stay in the folder; one of this kind is replaced
         note            called with what a person should know; by default a warning is logged
@@ -428,6 +431,7 @@ def export_table(
             max_megabytes=max_megabytes,
             calls=calls,
             epilogues=added,
+            called={gemm: epilogue_names.named(names) for gemm, names in called.items()},
             with_c=with_c,
             adds=adds,
             note=note,

@@ -86,8 +86,8 @@ Suites = Annotated[
     typer.Option(
         "--suite",
         metavar="FILE",
-        help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, ld, align, count]; what "
-        "programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's TunableOp CSV. "
+        help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, epilogue, ld, align, "
+        "count]; what programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's TunableOp CSV. "
         "Repeatable: their calls add up.",
     ),
 ]

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..gemm import Gemm
 from ..other_problem import read_problem
 from ..store import Store, StudySummary
-from ..suite import read_suites
+from ..suite import by_shape, epilogues_of, read_kinds
 from . import console
 
 
@@ -43,14 +43,21 @@ def read_calls(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool]:
 
     Raises UsageError.
     """
-    calls = read_suites(suites, console.note)
+    calls, is_counted, _ = read_asked(suites)
+    return calls, is_counted
+
+
+def read_asked(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool, dict[Gemm, tuple[str, ...]]]:
+    """As `read_calls`, and the names of the epilogues that calls of a shape ask for."""
+    kinds = read_kinds(suites, console.note)
+    calls = by_shape(kinds)
     try:
         for gemm in calls:
             gemm.need_output()
     except UsageError as error:
         raise UsageError(f"{', '.join(map(str, suites))}: {error}") from None
     is_counted = bool(calls) and None not in calls.values()
-    return {gemm: count or 1 for gemm, count in calls.items()}, is_counted
+    return {gemm: count or 1 for gemm, count in calls.items()}, is_counted, epilogues_of(kinds)
 
 
 def need_shapes(shapes: Sequence[str], suites: Sequence[Path]) -> tuple[Gemm, ...]:

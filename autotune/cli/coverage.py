@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import Gemm
+from ..kernel.epilogue_names import name_of
+from ..kernel.launch import PLAIN
 from ..models import cublas_model
 from ..runtime.chooser import Chooser
 from ..runtime.kinds import load_kinds
@@ -99,6 +101,8 @@ def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, f
         packed, at = Product(gemm, kind.lds, gemm.operand_bytes, gemm.strides), (low[0], low[1], low[2])
         served = chooser.served_as(packed, at)
         pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch))
+        if kind.epilogue != PLAIN:  # the reason is the plain kernel's
+            chooser.with_epilogue(pick, kind.epilogue)
     except DispatchError as error:
         return "missed", least_us, None, str(error)
     way, time_us = _way_of(pick), _time_us(pick) or least_us
@@ -152,9 +156,10 @@ def _not_tuned(served: Sequence[ServedKind]) -> list[ServedKind]:
 
 
 def _kind_facts(one: ServedKind) -> dict[str, Any]:
-    gemm, lds, alignment = one.kind
+    gemm, lds, alignment, epilogue = one.kind
     return {
         "shape": str(gemm),
+        "epilogue": None if epilogue == PLAIN else name_of(epilogue),
         "ld": lds,
         "align": alignment,
         "count": one.calls,
@@ -217,4 +222,5 @@ def _name(one: dict[str, Any]) -> str:
     packed = CallKind.packed(Gemm.parse(shape))
     ld = "" if one["ld"] == packed.lds else " ld " + ",".join(map(str, one["ld"]))
     align = "" if one["align"] == packed.alignment else " align " + ",".join(map(str, one["align"]))
-    return shape + ld + align
+    epilogue = f" {one['epilogue']}" if one["epilogue"] else ""
+    return shape + epilogue + ld + align

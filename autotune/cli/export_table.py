@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import tuning
 from ..kernel.epilogue_names import name_of
+from ..kernel.launch import PLAIN
 from ..kernel.resources import workspace_bytes
 from ..kernel.where import MIB
 from ..runtime.kinds import load_kinds, names_of
@@ -40,11 +41,12 @@ def export(
 ) -> None:
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
     cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, whose packed
-    cubins take at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead
-    what these kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too.
+    cubins take at most `max_megabytes`. A suite names the shapes to write; one that counts calls says
+    instead what these kernels are chosen for, too. Kernels that may serve its calls come with the epilogues
+    that these ask for; `epilogues`: names of those that each kernel comes with, too.
     `where`: conditions on parameters that the kernels obey; `max_workspace`: MiB of a launch. `with_c`:
     sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
-    calls, is_counted = common.read_calls(suites)
+    calls, is_counted, called = common.read_asked(suites)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
             out,
@@ -58,6 +60,7 @@ def export(
             max_megabytes=max_megabytes,
             calls=calls if is_counted else {},
             epilogues=epilogues,
+            called=called,
             with_c=with_c,
             adds=adds,
             note=console.note,
@@ -94,6 +97,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     plain = [kernel for kernel in table.kernels if kernel.is_plain]
     configs = {kernel.id: kernel.config for kernel in plain}
     tuned = {ranked.kernel for entry in table.entries for ranked in entry.ranked}
+    held = {kernel.variant.epilogue for kernel in table.kernels}
     facts: dict[str, Any] = {
         "folder": str(folder),
         "gpu": table.environment.gpu_name,
@@ -104,6 +108,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         "num_kernels": len(plain),
         "num_general": sum(kernel.id not in tuned for kernel in plain),
         "epilogues": [name_of(one) for one in table.epilogues],
+        "epilogues_of_some": sorted(map(name_of, held - {PLAIN, *table.epilogues})),
         "num_cubins": len(cubins),
         "cubin_bytes": sum(cubins.values()),
         "shapes": [
@@ -132,7 +137,11 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         )
         for s in facts["shapes"]
     ]
-    each = f", each also with {', '.join(facts['epilogues'])}" if facts["epilogues"] else ""
+    each = "".join(
+        f", {who} also with {', '.join(facts[names])}"
+        for who, names in (("each", "epilogues"), ("some", "epilogues_of_some"))
+        if facts[names]
+    )
     num_shapes = counted(len(table.entries), "tuned shape")
     console.show(
         f"{folder}/: {num_shapes} for {facts['gpu']}, {counted(facts['num_kernels'], 'kernel')} "

@@ -155,6 +155,8 @@ static autotune_planned planned_of(const autotune_handle *handle, const row_majo
         .k = call->k,
         .layout = layout_of(call->trans_a, call->trans_b),
         .device = kind->devices[0],
+        .bias = kind->bias,
+        .activation = kind->activation,
         .batch = call->batch,
     };
     if (!call->k) planned.batch.stride[0] = planned.batch.stride[1] = 0; /* A and B are not read */

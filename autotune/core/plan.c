@@ -68,6 +68,8 @@ static at_tally *tally_of(at_runner *runner, const autotune_planned *planned) {
         .layout = planned->layout,
         .products = (int32_t)planned->batch.products,
         .shared = at_shared(&call),
+        .bias = planned->bias,
+        .activation = planned->activation,
         .kernel = planned->kernel,
         .split_k = planned->split_k,
         .is_cublas = planned->is_cublas,

@@ -36,6 +36,7 @@ typedef struct {
     int32_t is_cublas; /* cuBLAS serves, or the kernel if it cannot */
     int32_t is_left_alone; /* nothing is launched: the caller does not want it */
     int32_t is_looped;     /* the kernel is launched for each product of the batch */
+    int32_t bias, activation; /* that the call asks for, whatever serves it: for counting calls */
     autotune_batch batch;
     int64_t ld[3];
     uint64_t num_bytes[3]; /* that A, B and C reach over */

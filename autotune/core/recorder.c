@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "forks.h"
+#include "table.h"
 
 #define EVERY_NS 250000000L /* between two writes: even on a busy machine the file is less than a second old */
 #define SECOND_NS 1000000000L
@@ -50,10 +51,20 @@ static void print_batch(FILE *to, const autotune_count *row) {
     if (row->products > 1) fprintf(to, "\"batch\": %" PRId32 ", %s", row->products, SHARED[row->shared]);
 }
 
+/* As autotune/kernel/epilogue_names.py names it. */
+static void print_epilogue(FILE *to, const autotune_count *row) {
+    static const char *const ACTIVATIONS[] = {"", "relu", "gelu", "gelu-tanh"};
+    const bool has_bias = row->bias != AUTOTUNE_BIAS_NONE;
+    if (!has_bias && !row->activation) return;
+    fprintf(to, "\"epilogue\": \"%s%s%s\", ", has_bias ? "bias" : "", has_bias && row->activation ? "-" : "",
+            ACTIVATIONS[row->activation]);
+}
+
 static void print_row(FILE *to, const autotune_count *row, const char *separator) {
     fprintf(to, "%s{\"m\": %" PRId32 ", \"n\": %" PRId32 ", \"k\": %" PRId32 ", \"layout\": \"%s\", ", separator, row->m,
             row->n, row->k, LAYOUTS[row->layout]);
     print_batch(to, row);
+    print_epilogue(to, row);
     fprintf(to,
             "\"ld\": [%" PRId64 ", %" PRId64 ", %" PRId64 "], \"align\": [%" PRId32 ", %" PRId32 ", %" PRId32 "], "
             "\"count\": %" PRIu64 "}",
@@ -64,7 +75,7 @@ static void print_row(FILE *to, const autotune_count *row, const char *separator
 static bool print_all(FILE *to, const autotune_count *rows, int32_t num) {
     uint64_t others = 0;
     const char *separator = "";
-    fprintf(to, "{\"version\": 1, \"shape\": [\n");
+    fprintf(to, "{\"version\": 2, \"shape\": [\n");
     for (int32_t i = 0; i < num; i++) {
         if (!rows[i].m) {
             others += rows[i].calls;

@@ -6,7 +6,7 @@
 
 /* Kinds are compared by everything before the number of calls. */
 #define KIND_BYTES offsetof(autotune_count, calls)
-_Static_assert(KIND_BYTES == 12 * sizeof(int32_t) + 3 * sizeof(int64_t), "a kind has no padding");
+_Static_assert(KIND_BYTES == 14 * sizeof(int32_t) + 3 * sizeof(int64_t), "a kind has no padding");
 
 at_tallies *at_tallies_new(int32_t most) {
     at_tallies *all = calloc(1, sizeof *all);

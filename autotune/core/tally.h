@@ -11,6 +11,7 @@
 /* A kind of call, what serves it, and how often. m is 0 for the calls of all kinds beyond the limit. */
 typedef struct {
     int32_t m, n, k, layout, products, shared; /* shared: AUTOTUNE_SHARES_NONE and so on */
+    int32_t bias, activation;                  /* that the call asked for: table.h */
     int32_t kernel, split_k, is_cublas;
     int32_t alignment[3]; /* of the addresses of A, B and C, in bytes: 4, 8 or 16 */
     int64_t ld[3];

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DispatchError
+from ..kernel.launch import PLAIN, Epilogue
 from ..runtime.arrays import Leading
 from ..runtime.call_recorder import rendered
 from ..runtime.counting import CallCounts, Counted
@@ -61,7 +62,7 @@ class WorkCounts:
     def what_within(self) -> str | None:
         return getattr(self._within, "what", None)
 
-    def product(self, a: Any, b: Any, part_of: str | None = None) -> None:
+    def product(self, a: Any, b: Any, part_of: str | None = None, epilogue: Epilogue = PLAIN) -> None:
         """One product of two matrices, or of two stacks of equally many. `part_of`: as `within`."""
         flops, what = 2 * math.prod(a.shape) * b.shape[-1], part_of
         if not flops or what == "":
@@ -71,7 +72,7 @@ class WorkCounts:
             what, problem = self._understood(a, b)
         if problem is not None:
             alignment = a.data_ptr(), b.data_ptr(), 0
-            self._calls.of(problem, alignment, _BY_CUBLAS).add()
+            self._calls.of(problem, alignment, _BY_CUBLAS, epilogue).add()
         self.add(what, flops)
 
     def _understood(self, a: Any, b: Any) -> tuple[str, Product | None]:

@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..column_major import forced_tf32
+from ..kernel.epilogue_names import BIAS
+from ..kernel.launch import PLAIN
 from .counts import ON_HOST, WorkCounts
 
 CONVOLUTIONS = "convolutions"
@@ -104,8 +106,9 @@ def _counting_products(counts: WorkCounts, key: str, *, is_other: bool) -> Any:
 def _counting(counts: WorkCounts, own: Callable[..., Any], what: str | None) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **options: Any) -> Any:
         found = own(keys, *operands, **options)
-        a, b = operands[-2:]
-        counts.product(a, b, what or _part_of(counts))
+        *c, a, b = operands
+        epilogue = BIAS if c and options.get("beta", 1) == 1 and c[0].shape == b.shape[-1:] else PLAIN
+        counts.product(a, b, what or _part_of(counts), epilogue)
         return found
 
     return kernel

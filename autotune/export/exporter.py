@@ -8,7 +8,7 @@ matrices of times ─► portfolio.py ─────────┘        left
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -52,6 +52,7 @@ def export_table(
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
     epilogues: Sequence[Epilogue] = (),
+    called: Mapping[Gemm, Iterable[Epilogue]] = MappingProxyType({}),
     with_c: bool = False,
     adds: bool = False,
     created_at: datetime | None = None,
@@ -64,7 +65,8 @@ def export_table(
     the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, whose cubins take at
     most `max_megabytes`, of those that obey `where` in some number of splits. `calls`: how often a program
     calls for each shape, tuned or not: these kernels are chosen for its shapes, too. `epilogues`: each kernel
-    is also written with each of these, beyond `max_megabytes`. `with_c`: with sources for programs in C
+    is also written with each of these, beyond `max_megabytes`; `called`: those that may serve such a shape
+    with these, as calls for it ask for them. `with_c`: with sources for programs in C
     (c_source.py). `adds`: beside the tables of other kinds of GPU that the folder holds. `note` receives
     files that are kept and tables that are replaced (`write_folder`), and a recording that was made with
     another source of the kernel; `on_compiled` receives the compiler's progress. Raises DispatchError if
@@ -99,7 +101,7 @@ def export_table(
     wishes = within(asked, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
-    added = with_epilogues(wishes, epilogues)
+    added = with_epilogues(wishes, epilogues, called)
     cubins |= compile_all(added, compiler, on_compiled)
     kernels += figures.with_epilogues(results, added, cubins)
     code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in (*wishes, *added)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..device import DeviceLimits
@@ -87,10 +87,16 @@ def defaults(limits: DeviceLimits) -> list[Wish]:
     return [Wish(config, x, is_wide=True, is_required=True) for x in LAYOUTS]
 
 
-def with_epilogues(wishes: Sequence[Wish], epilogues: Sequence[Epilogue]) -> list[Wish]:
-    """Each kernel again with each epilogue, and those that layers of programs call with a bias. All are
-    required: a table has an epilogue for every kernel of these that it may pick."""
+def with_epilogues(
+    wishes: Sequence[Wish], epilogues: Sequence[Epilogue], called: Mapping[Gemm, Iterable[Epilogue]]
+) -> list[Wish]:
+    """Each kernel again with each epilogue; those that layers of programs call with a bias; and those of
+    the layouts in which a program calls for epilogues, with these: single products may serve a batch, too.
+    All are required: a table has an epilogue for every kernel of these that it may pick."""
     asked = dict.fromkeys(replace(wish, epilogue=one) for one in epilogues for wish in wishes)
+    for gemm, some in called.items():
+        may_serve = [w for w in wishes if w.layout == gemm.layout and w.is_batched <= gemm.is_batched]
+        asked |= dict.fromkeys(replace(wish, epilogue=one) for one in some for wish in may_serve)
     linear = (wish for wish in wishes if wish.layout in OF_LAYERS and not wish.is_batched)
     asked |= dict.fromkeys(replace(wish, epilogue=BIAS) for wish in linear)
     return [replace(wish, is_required=True) for wish in asked]

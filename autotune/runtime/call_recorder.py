@@ -18,10 +18,12 @@ from pathlib import Path
 
 from ..errors import DispatchError
 from ..gemm import Gemm
+from ..kernel.epilogue_names import name_of
+from ..kernel.launch import PLAIN, Epilogue
 from ..synced import sync, sync_folder
 from .counting import CallCounts, Counted
 
-VERSION = 1  # of the format
+VERSION = 2  # of the format
 EVERY_S = 0.25  # between two writes: the file is less than a second old, also on a busy machine
 _AGAIN = "name a file in a folder that can be written"
 _PART = re.compile(r"\.(?P<host>[A-Za-z0-9-]*)-(?P<pid>\d{1,9})-[0-9a-f]+\.json")  # half written
@@ -59,6 +61,7 @@ def rendered(counts: Iterable[Counted]) -> str:
         gemm, (lda, ldb, ldc), (a, b, c) = counted.gemm, counted.lds, counted.alignment
         rows.append(
             f'{{"m": {gemm.m}, "n": {gemm.n}, "k": {gemm.k}, "layout": "{gemm.layout}", {_batch(gemm)}'
+            f"{_epilogue(counted.epilogue)}"
             f'"ld": [{lda}, {ldb}, {ldc}], "align": [{a}, {b}, {c}], "count": {counted.calls}}}'
         )
     lines = ",\n".join(rows)
@@ -68,6 +71,10 @@ def rendered(counts: Iterable[Counted]) -> str:
 def _batch(gemm: Gemm) -> str:
     shared = '"shared": "a", ' if gemm.shares_a else '"shared": "b", ' if gemm.shares_b else ""
     return f'"batch": {gemm.batch}, {shared}' if gemm.is_batched else ""
+
+
+def _epilogue(epilogue: Epilogue) -> str:
+    return "" if epilogue == PLAIN else f'"epilogue": "{name_of(epilogue)}", '
 
 
 def _host() -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..gemm import LAYOUTS, SINGLE, Gemm, Triple
-from ..kernel.launch import PLAIN
+from ..kernel.launch import PLAIN, Epilogue
 from .blas_provider import BlasProvider
 from .call_recorder import folder_of
 from .choices import KnownChoices
@@ -29,7 +29,7 @@ from .pick import Pick
 from .product import Product, no_scale
 from .table import Table
 from .tensor_calls import TensorCalls, tensor_calls_of
-from .variants import numbers_of
+from .variants import numbered, numbered_as, numbers_of
 
 _SPARE = 64  # counts
 
@@ -98,9 +98,13 @@ class CoreEngine(Engine):
             kernel=self._numbers[pick.kernel_id], split_k=pick.split_k, is_cublas=plan.blas is not None,
             device=gpu.device, num_bytes=problem.num_bytes, context=gpu.context, sgemm=loaded.sgemm,
             reduce=loaded.reduce, pack=loaded.pack, low=addresses, is_looped=pick.is_looped,
-            batch=CBatch.of(problem.batch),
+            batch=CBatch.of(problem.batch), **numbered(self.asked(pick)),
         )  # fmt: skip
         return plan._replace(core=CorePlan(self.core, planned))
+
+    def asked(self, pick: Pick) -> Epilogue:
+        """The epilogue that calls of this pick ask for."""
+        return self._chooser.kernels[pick.kernel_id].variant.epilogue
 
     def remember(self, key: Key, plan: Plan) -> None:
         super().remember(key, plan)
@@ -108,7 +112,7 @@ class CoreEngine(Engine):
             kind = core_kind(key)
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
 
-    def counted(self, plan: Plan, addresses: Triple, pick: Pick) -> Plan:
+    def counted(self, plan: Plan, addresses: Triple, pick: Pick, epilogue: Epilogue = PLAIN) -> Plan:
         return plan  # by the core
 
     def counts(self) -> list[Counted]:
@@ -128,7 +132,8 @@ class CoreEngine(Engine):
             *(row.products, row.shared == 1, row.shared == 2),
         )
         return Counted(
-            gemm, tuple(row.ld), tuple(row.alignment), kernel.id, row.split_k,
+            gemm, tuple(row.ld), tuple(row.alignment), numbered_as(row.bias, row.activation), kernel.id,
+            row.split_k,
             "cublas" if row.is_cublas else "autotune", row.calls,
         )  # fmt: skip
 

@@ -136,6 +136,7 @@ class Planned(Struct):
     _fields_ = (
         *((name, INT) for name in (
             "m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas", "is_left_alone", "is_looped",
+            "bias", "activation",
         )),
         ("batch", CBatch), ("ld", CTriple), ("num_bytes", WORD * 3),
         *((name, WORD) for name in ("context", "sgemm", "reduce", "pack")), ("low", ctypes.c_uint32 * 3),
@@ -147,7 +148,8 @@ class CCount(Struct):
 
     _fields_ = (
         *((name, INT) for name in (
-            "m", "n", "k", "layout", "products", "shared", "kernel", "split_k", "is_cublas",
+            "m", "n", "k", "layout", "products", "shared", "bias", "activation", "kernel", "split_k",
+            "is_cublas",
         )),
         ("alignment", INT * 3), ("ld", CTriple), ("calls", WORD),
     )  # fmt: skip

@@ -8,25 +8,28 @@ from itertools import count
 from typing import NamedTuple
 
 from ..gemm import FLOAT_BYTES, Gemm, Triple
+from ..kernel.launch import PLAIN, Epilogue
 from .pick import MAX_TALLIES, TUNED_ALIGNMENT, Pick, Provider
 from .product import Product
 
 
 class Counted(NamedTuple):
     """A kind of call, what served it, and how often. `lds`: leading dimensions in elements;
-    `alignment`: of the addresses of A, B and C in bytes, 4, 8 or 16. `gemm` is None for the calls of all
+    `alignment`: of the addresses of A, B and C in bytes, 4, 8 or 16; `epilogue`: what the call adds to the
+    product or makes of it, which may need more than the kernel. `gemm` is None for the calls of all
     kinds beyond the first MAX_TALLIES, of which nothing else is known."""
 
     gemm: Gemm | None
     lds: Triple
     alignment: Triple
+    epilogue: Epilogue
     kernel_id: str
     split_k: int
     provider: Provider
     calls: int
 
 
-OTHERS = Counted(None, (0, 0, 0), (0, 0, 0), "", 0, "autotune", 0)
+OTHERS = Counted(None, (0, 0, 0), (0, 0, 0), PLAIN, "", 0, "autotune", 0)
 
 
 class CallCount:
@@ -50,10 +53,10 @@ class CallCounts:
         self._by_kind: dict[Counted, CallCount] = {}
         self._others = CallCount(OTHERS)
 
-    def of(self, problem: Product, addresses: Triple, pick: Pick) -> CallCount:
+    def of(self, problem: Product, addresses: Triple, pick: Pick, epilogue: Epilogue = PLAIN) -> CallCount:
         aligned = (alignment(addresses[0]), alignment(addresses[1]), alignment(addresses[2]))
         served = (pick.kernel_id, pick.split_k, pick.provider)
-        kind = Counted(problem.gemm, problem.lds, aligned, *served, calls=0)
+        kind = Counted(problem.gemm, problem.lds, aligned, epilogue, *served, calls=0)
         with self._lock:
             if kind not in self._by_kind and len(self._by_kind) >= MAX_TALLIES:
                 return self._others

@@ -20,6 +20,7 @@ from ..kernel.launch import (
     NO_LAUNCH,
     PACK_SMEM_BYTES,
     PACK_THREADS,
+    PLAIN,
     REDUCE_THREADS,
     SCHEDULE_WORDS,
     Epilogue,
@@ -161,11 +162,11 @@ class Planner:
             self._plans.clear()
         self._plans[key] = plan
 
-    def counted(self, plan: Plan, addresses: Triple, pick: Pick) -> Plan:
+    def counted(self, plan: Plan, addresses: Triple, pick: Pick, epilogue: Epilogue = PLAIN) -> Plan:
         """The same plan, whose calls are counted from now on, and recorded if requested."""
         if self._recorder is not None:
             self._recorder.begin()
-        return plan._replace(tally=self._tallies.of(plan.problem, addresses, pick))
+        return plan._replace(tally=self._tallies.of(plan.problem, addresses, pick, epilogue))
 
     def counts(self) -> list[Counted]:
         """How often each kind of call was served so far, even if its plan was dropped."""
@@ -248,7 +249,7 @@ class Engine(Planner):
             pick = self.blas.served(pick, call)
         else:
             pick = self.blas.with_epilogue(self._chooser.with_epilogue(pick, epilogue))
-        plan = self.counted(self.plan_of(problem, gpu, pick, aligned), aligned, pick)
+        plan = self.counted(self.plan_of(problem, gpu, pick, aligned), aligned, pick, epilogue or PLAIN)
         if known is not None and known.is_open(call, pick):
             return plan._replace(key=key, unsettled=call)
         return plan

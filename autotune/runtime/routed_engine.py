@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm, Triple
+from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import NO_LAUNCH, PLAIN, Epilogue
 from ..models.time_model import LAUNCH_APART_US
 from .arrays import Forms
@@ -24,6 +25,7 @@ from .devices import OpenGpu
 from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
 from .product import Product, make_gemm, packed
+from .variants import numbered
 
 # The GPU time of a product up to which a program waits for the host, which torch keeps busy longer for any
 # product, and a served call half as long. There what is expected to be faster serves without a margin
@@ -99,7 +101,7 @@ class RoutedEngine(CoreEngine):
 
     def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
         super().__init__(core, *arguments)
-        self._has_bias = has_bias
+        self._has_bias, self._asked = has_bias, BIAS if has_bias else PLAIN
         self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
         self._lock = threading.Lock()
         self._new: tuple[Pick | None, str] = (None, "")  # of the plan that is being made
@@ -163,6 +165,9 @@ class RoutedEngine(CoreEngine):
             pick, kernel_id=other.kernel_id, split_k=other.split_k, expected_us=other.expected_us
         )
 
+    def asked(self, pick: Pick) -> Epilogue:
+        return self._asked  # also where C begins as a copy of it
+
     def _left_alone(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
         """It launches nothing; its calls count as those of the other program's cuBLAS."""
         gemm = problem.gemm
@@ -170,6 +175,7 @@ class RoutedEngine(CoreEngine):
         planned = Planned(
             m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, ld=problem.lds, layout=LAYOUTS.index(gemm.layout),
             low=addresses, device=device, is_cublas=True, is_left_alone=True, batch=CBatch.of(problem.batch),
+            **numbered(self._asked),
         )  # fmt: skip
         return CorePlan(self.core, planned)
 

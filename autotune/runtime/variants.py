@@ -30,6 +30,16 @@ def numbers_of(epilogue: Epilogue) -> tuple[int, int]:
     return BIASES.index(epilogue.bias), ACTIVATIONS.index(epilogue.activation)
 
 
+def numbered(epilogue: Epilogue) -> dict[str, int]:
+    """The same numbers, by name."""
+    return dict(zip(("bias", "activation"), numbers_of(epilogue), strict=True))
+
+
+def numbered_as(bias: int, activation: int) -> Epilogue:
+    """The epilogue of such numbers."""
+    return Epilogue(BIASES[bias], ACTIVATIONS[activation])
+
+
 class Variants:
     """Finds kernels by the plain one that was picked."""
 

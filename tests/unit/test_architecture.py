@@ -48,6 +48,7 @@ def _room(*rooms: str, packages: tuple[str, ...] = ()) -> Room:
 RULES: dict[str, Room] = {
     **{name: _room(packages=("numpy",)) for name in FACTS},
     "target": _room("kernel"),
+    "suite": _room("kernel"),
     "strict": Room(frozenset({"bounds"}), frozenset()),
     "kernel": _room("kernel", packages=("numpy",)),
     "kernel/launch": _room(),

@@ -21,6 +21,7 @@ from autotune import tuning
 from autotune.cli.app import app
 from autotune.errors import DispatchError, UsageError
 from autotune.gemm import Gemm
+from autotune.kernel.epilogue_names import BIAS
 from autotune.kernel.launch import Variant
 from autotune.runtime.call_recorder import rendered
 from autotune.runtime.counting import Counted
@@ -188,6 +189,16 @@ def test_coverage_is_told_by_calls_and_by_time(folder, tmp_path):
     text = run_here("coverage", calls, folder, "--limit", "2").stdout
     assert "116 calls of 4 kinds" in text and "86.2%" in text
     assert f"Next: autotune search --suite {calls}" in text
+
+
+def test_calls_for_an_epilogue_that_the_table_lacks_are_missed(folder, tmp_path):
+    packed = CallKind.packed(TUNED)
+    calls = _write(tmp_path / "calls.json", (packed, 3), (packed._replace(epilogue=BIAS), 4))
+    facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
+    assert (facts["ways"]["tuned"]["num_calls"], facts["ways"]["missed"]["num_calls"]) == (3, 4)
+    (missed,) = facts["not_tuned"]
+    assert missed["epilogue"] == "bias" and "--epilogue bias" in missed["why"]
+    assert f"{TUNED} bias" in run_here("coverage", calls, folder).stdout
 
 
 def test_coverage_tells_what_cublas_alone_would_take(tmp_path):

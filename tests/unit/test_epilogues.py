@@ -27,6 +27,7 @@ from table_cases import (
     write_table,
 )
 from test_batches import normal
+from test_recorded_calls import until_recorded
 from test_tensor_calls import _Tensor, offered
 
 from autotune.errors import DispatchError, UsageError
@@ -37,6 +38,7 @@ from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
 from autotune.runtime import core
 from autotune.runtime.dispatcher import Activation, Dispatcher, _told
 from autotune.runtime.variants import plain_ids
+from autotune.suite import CallKind, epilogues_of, read_calls
 
 __all__ = ["offered"]
 Array = np.ndarray[Any, Any]
@@ -131,6 +133,28 @@ def test_the_kernel_that_would_serve_the_plain_product_serves_with_its_epilogue(
         assert kernel.variant.epilogue.bias == ("columns" if has_bias else "none")
         assert kernel.variant.epilogue.activation == (activation or "none")
     assert not blas.served
+
+
+def test_calls_are_counted_and_recorded_with_what_they_ask_for(runtime: Dispatcher, tmp_path: Path) -> None:
+    file = tmp_path / "calls.json"
+    runtime.record_calls(file)
+    asked = [(False, None), *ASKED, *ASKED]
+    for gemm in (SMALL, BATCH):
+        a, b, c, vector = map(OnGpu, operands(gemm))
+        for has_bias, activation in asked:
+            runtime.sgemm(a, b, c, bias=vector if has_bias else None, activation=activation)
+    expected = {PLAIN: 1, **dict.fromkeys(EPILOGUES.values(), 2)}
+    for gemm in (SMALL, BATCH):
+        assert {one.epilogue: one.calls for one in runtime.counts() if one.gemm == gemm} == expected
+    until_recorded(file, 2 * len(asked))
+    found = read_calls(file).calls
+    assert found == {
+        CallKind.packed(gemm)._replace(epilogue=one): calls
+        for gemm in (SMALL, BATCH)
+        for one, calls in expected.items()
+    }
+    assert epilogues_of(found) == dict.fromkeys((SMALL, BATCH), tuple(epilogues_of(found)[SMALL]))
+    assert set(epilogues_of(found)[SMALL]) == set(EPILOGUES)
 
 
 def test_where_cublas_would_serve_the_kernel_does(

@@ -21,6 +21,7 @@ from autotune.cli import estimate as command
 from autotune.errors import EnvironmentProblem, UsageError
 from autotune.estimate.counts import FP32, TF32, UNFIT, WorkCounts
 from autotune.gemm import Gemm
+from autotune.kernel.epilogue_names import BIAS
 from autotune.shipped_figures import Predicted, ShippedFigures
 from autotune.suite import CallKind, read_calls
 
@@ -86,7 +87,7 @@ def test_products_are_counted_and_predicted(program: Path) -> None:
     ]
     recorded = read_calls(Path("calls.json")).calls
     batch = CallKind(Gemm(8, 8, 16, batch=4), (16, 8, 8), (16, 4, 16))
-    assert recorded == {CallKind.packed(LINEAR): 3, batch: 1}
+    assert recorded == {CallKind.packed(LINEAR)._replace(epilogue=BIAS): 3, batch: 1}
 
 
 def test_the_text_says_where_nothing_is_gained_and_what_is_next(program: Path) -> None:

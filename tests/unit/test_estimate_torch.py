@@ -13,6 +13,7 @@ import pytest
 
 from autotune.estimate.counts import FP32, TF32, UNFIT
 from autotune.gemm import Gemm
+from autotune.kernel.launch import PLAIN
 from autotune.runtime.counting import Counted
 from autotune.suite import by_shape, read_calls
 
@@ -106,8 +107,8 @@ def test_products_are_timed_by_kind_those_with_most_work_first() -> None:
     from autotune.estimate.gpu_time import product_time
 
     kinds = [
-        Counted(Gemm(8, 4, 2, batch=3, shares_b=True), (2, 6, 4), (16, 16, 16), "", 1, "cublas", 5),
-        Counted(Gemm(16, 8, 32, True, True), (16, 32, 8), (16, 16, 16), "", 1, "cublas", 2),
+        Counted(Gemm(8, 4, 2, batch=3, shares_b=True), (2, 6, 4), (16, 16, 16), PLAIN, "", 1, "cublas", 5),
+        Counted(Gemm(16, 8, 32, True, True), (16, 32, 8), (16, 16, 16), PLAIN, "", 1, "cublas", 2),
     ]
     shapes = []
 

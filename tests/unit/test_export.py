@@ -269,6 +269,22 @@ def test_each_kernel_comes_with_each_epilogue_that_is_asked_for(tmp_path: Path, 
         assert other.spec.smem_bytes >= kernel.spec.smem_bytes
 
 
+def test_kernels_that_may_serve_a_programs_calls_come_with_what_these_ask_for(tmp_path: Path) -> None:
+    single, batch = Gemm(64, 64, 64, trans_a=True), Gemm(64, 64, 64, batch=4)
+    gelu, relu, bias = named(["bias-gelu", "relu", "bias"])
+    many = TunedShape(batch, (TunedPoint(Config(), 9.0, True),))
+    found = results(shapes=(*results().shapes, many))
+    table = load(
+        export_table(found, tmp_path / "t", FakeCompiler(), called={single: (gelu,), batch: (relu,)})
+    )
+    held = {(k.layout, k.variant.is_batched, k.variant.epilogue) for k in table.kernels if not k.is_plain}
+    of_layers = {("NN", False, bias), ("NT", False, bias)}
+    assert held == of_layers | {("TN", False, gelu), ("NN", False, relu), ("NN", True, relu)}
+    assert table.epilogues == ()
+    variants = Variants(table)
+    assert all(variants.of(k.id, gelu) for k in table.kernels if k.is_plain and k.layout == "TN")
+
+
 def test_an_epilogue_that_fails_stops_the_export_and_one_that_spills_does_not(tmp_path: Path) -> None:
     class Failing(FakeCompiler):
         def submit(self, config: Config, variant: Variant, /) -> Future[FakeCubin]:

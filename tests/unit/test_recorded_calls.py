@@ -21,6 +21,8 @@ from table_cases import STICKY_CODE, FakeDriver, OnGpu, make_kernel, make_spec, 
 
 from autotune.errors import DispatchError, UsageError
 from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.kernel.epilogue_names import EPILOGUES
+from autotune.kernel.launch import PLAIN
 from autotune.runtime import call_recorder, core, core_table, counting
 from autotune.runtime.call_recorder import rendered
 from autotune.runtime.counting import Counted
@@ -72,7 +74,7 @@ def matrix(rows: int, columns: int, ld: int = 0, offset: int = 0) -> Any:
 
 
 def call(runtime: Dispatcher, kind: CallKind) -> None:
-    gemm, lds, alignment = kind
+    gemm, lds, alignment, _ = kind
     offsets = {4: 1, 8: 2, 16: 4}
     shapes = ((gemm.m, gemm.k), (gemm.k, gemm.n), (gemm.m, gemm.n))
     flags = (gemm.trans_a, gemm.trans_b, False)
@@ -92,7 +94,7 @@ def kinds_of(counts: list[Counted]) -> dict[CallKind, int]:
     found: Counter[CallKind] = Counter()
     for counted in counts:
         assert counted.gemm is not None and counted.kernel_id and counted.provider == "autotune"
-        found[CallKind(counted.gemm, counted.lds, counted.alignment)] += counted.calls
+        found[CallKind(*counted[:4])] += counted.calls
     return dict(found)
 
 
@@ -444,10 +446,11 @@ process["main"](sys.argv[1], sys.argv[2], 25, 3)
 
 
 _KINDS = st.builds(
-    lambda gemm, wider, at: CallKind(gemm, tuple(ld + wider for ld in CallKind.packed(gemm).lds), at),
+    lambda gemm, wider, *more: CallKind(gemm, tuple(ld + wider for ld in CallKind.packed(gemm).lds), *more),
     st.builds(Gemm, *3 * [st.integers(1, 3)], st.booleans(), st.booleans()),
     st.integers(0, 1),
     st.sampled_from([(16, 16, 16), (4, 16, 8)]),
+    st.sampled_from([PLAIN, *EPILOGUES.values()]),
 )
 _SUITES = st.builds(Suite, st.dictionaries(_KINDS, st.integers(1, 10**9), max_size=5), st.integers(0, 99))
 
@@ -475,9 +478,16 @@ def test_what_is_written_is_read(tmp_path_factory, suite):
             read_calls(path)
 
 
+def test_a_record_of_the_first_version_is_read(tmp_path):
+    path = tmp_path / "calls.json"
+    row = '{"m": 4, "n": 8, "k": 4, "layout": "NT", "ld": [4, 4, 8], "align": [16, 16, 16], "count": 3}'
+    path.write_text(f'{{"version": 1, "shape": [\n{row}\n], "others": 2}}\n')
+    assert read_calls(path) == Suite({CallKind.packed(Gemm(4, 8, 4, trans_b=True)): 3}, 2)
+
+
 def written(folder: Path, name: str, *rows: dict[str, Any]) -> Path:
     counts = [
-        Counted(k.gemm, k.lds, k.alignment, "plain", 1, "autotune", row["count"])
+        Counted(*k, "plain", 1, "autotune", row["count"])
         for row in rows
         for k in [CallKind.packed(Gemm(row["m"], 4, 4))]
     ]
@@ -553,7 +563,7 @@ def test_a_file_of_its_own_is_merged_with_what_is_recorded_beside(tmp_path):
         ('{"shape": [{"m": 1, "n": 1, "k": 1, "ld": [1, 1, 0]}]}', "shape 1: ld: expected a whole number"),
         ('{"shape": [{"m": 2, "n": 3, "k": 1, "ld": [1, 3, 2]}]}', "ld of C is 2, less than its rows of 3"),
         ('{"shape": [{"m": 1, "n": 1, "k": 1, "align": [4, 8, 12]}]}', "each is 4, 8 or 16 bytes"),
-        ('{"shape": [{"m": 1, "n": 1, "k": 1, "epilogue": "relu"}]}', "unknown key 'epilogue'"),
+        ('{"shape": [{"m": 1, "n": 1, "k": 1, "activation": "relu"}]}', "unknown key 'activation'"),
     ],
 )
 def test_what_is_no_recorded_suite_is_refused(tmp_path, text, message):
@@ -589,19 +599,19 @@ def test_a_record_of_a_newer_version_is_said_to_be_newer(tmp_path):
     """Whatever else it holds, and beside others; it is not damaged, and not to be removed."""
     file = tmp_path / "calls.json"
     newer = written(tmp_path / "calls.json.d", "b.json", *ROWS)
-    newer.write_text(newer.read_text().replace('"version": 1', '"version": 2, "hosts": []'))
+    newer.write_text(newer.read_text().replace('"version": 2', '"version": 3, "hosts": []'))
     with pytest.raises(
-        UsageError, match=r"b.json is a suite of version 2, newer than 1, .*use a newer autotune"
+        UsageError, match=r"b.json is a suite of version 3, newer than 2, .*use a newer autotune"
     ):
         read_calls(file)
     written(tmp_path / "calls.json.d", "a.json", *ROWS)
     notes: list[str] = []
     assert calls_in(read_calls(file, notes.append)) == 18
     [note] = notes
-    assert "version 2, newer than 1" in note and "damaged" not in note and "remove" not in note
+    assert "version 3, newer than 2" in note and "damaged" not in note and "remove" not in note
     suite = tmp_path / "suite.toml"
-    suite.write_text("version = 2\nhosts = []\n[[shape]]\nm = 1\nn = 1\nk = 1\n")
+    suite.write_text("version = 3\nhosts = []\n[[shape]]\nm = 1\nn = 1\nk = 1\n")
     with pytest.raises(
-        UsageError, match=r"version 2, newer than 1, which this code reads; use a newer autotune$"
+        UsageError, match=r"version 3, newer than 2, which this code reads; use a newer autotune$"
     ):
         read_suite(suite)

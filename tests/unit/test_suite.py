@@ -9,7 +9,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.suite import MOST_CALLS, read_suite
+from autotune.suite import MOST_CALLS, epilogues_of, read_calls, read_suite
 
 SUITES = Path(__file__).resolve().parents[2] / "studies" / "suites"
 SHAPE = "[[shape]]\nm = 4\nn = 5\nk = 6\n"
@@ -44,6 +44,13 @@ def test_a_batch_and_what_it_shares_are_read(tmp_path: Path) -> None:
 
 def test_a_suite_may_say_what_it_is(tmp_path: Path) -> None:
     text = f"name = 'mine'\nnotes = 'of my model'\n{SHAPE}name = 'head'\nnotes = 'the last layer'\n"
+    assert read_suite(_suite(tmp_path, text)) == {Gemm(4, 5, 6): None}
+
+
+def test_a_suite_may_say_which_epilogues_calls_ask_for(tmp_path: Path) -> None:
+    text = f"{SHAPE}epilogue = 'bias'\n{SHAPE}epilogue = 'bias-gelu'\n{SHAPE}"
+    calls = read_calls(_suite(tmp_path, text)).calls
+    assert len(calls) == 3 and epilogues_of(calls) == {Gemm(4, 5, 6): ("bias", "bias-gelu")}
     assert read_suite(_suite(tmp_path, text)) == {Gemm(4, 5, 6): None}
 
 
@@ -107,6 +114,7 @@ def test_suites_of_programs_hold_what_is_asked_for() -> None:
         ("[[shape]]\nm = true\nn = 4\nk = 4", "shape 1: m is True"),
         ("[[shape]]\nm = '4'\nn = 4\nk = 4", "shape 1: m is '4'"),
         (SHAPE + "layout = 'XX'", "layout 'XX'"),
+        (SHAPE + "epilogue = 'tanh'", "epilogue 'tanh' is none of bias, relu"),
         (SHAPE + "layout = ['N', 'T']", "layout"),
         (SHAPE + "batch = 0", "shape 1: batch is 0, expected a whole number of 1"),
         (f"{SHAPE}count = 2\n{SHAPE}", "shape 2: the key 'count' is missing, which others have"),

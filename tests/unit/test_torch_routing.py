@@ -463,7 +463,14 @@ def test_what_is_routed_is_counted_and_recorded_with_what_is_left_alone(torch, d
             check(torch, "mm", *operands(LOSES))
             check(torch, "mm", normal(70, 80)[:, ::2], operands()[1])  # no kernel takes it: torch copies it
             check(torch, "mm", operands()[0][:0], operands()[1])  # nothing to compute
+            check(torch, "addmm", normal(66), *operands(), beta=0.5)
+            check(torch, "addmm", normal(66), *operands(LOSES))
+    biased = [one for one in runtime.counts() if one.epilogue == EPILOGUES["bias"]]
+    assert Counter({(one.gemm.k, one.provider): one.calls for one in biased}) == {
+        (WINS, "autotune"): 3,  # C begins as a copy
+        (LOSES, "cublas"): 3,
+    }
     found = Counter({(one.gemm.k, one.provider): 0 for one in runtime.counts()})
     for one in runtime.counts():
         found[one.gemm.k, one.provider] += one.calls
-    assert +found == {(WINS, "autotune"): 3, (LOSES, "cublas"): 3, (WINS, "cublas"): 3}
+    assert +found == {(WINS, "autotune"): 6, (LOSES, "cublas"): 6, (WINS, "cublas"): 3}
