@@ -87,8 +87,8 @@ Suites = Annotated[
         "--suite",
         metavar="FILE",
         help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, epilogue, ld, align, "
-        "count]; what programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's TunableOp CSV. "
-        "Repeatable: their calls add up.",
+        "count]; what programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's "
+        "TunableOp CSV. Repeatable: their calls add up.",
     ),
 ]
 Where = Annotated[

@@ -66,7 +66,7 @@ RULES: dict[str, Room] = {
     "core/hatch_hook": Room(frozenset(), frozenset({"hatchling"})),
     "runtime": _room("runtime", "models", "kernel", packages=("numpy", "cuda")),
     "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
-    "estimate": _room("estimate", "runtime", packages=("torch",)),
+    "estimate": _room("estimate", "runtime", "kernel", packages=("torch",)),
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "recording", "runtime", "kernel", packages=("numpy", "jinja2")),
     "report/server": _room("report", packages=("starlette", "uvicorn")),
