@@ -39,7 +39,8 @@ _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
 _UNLIKE = "tensors that do not fit each other"
 _BEFORE_TABLES = (_UNLIKE, _DTYPE, _TF32)  # in the order in which they are checked
 _MATRIX, _STACK = 2, 3  # dimensions
-_TENSOR = "a tensor that is not read in C, or memory that overlaps"
+_TENSOR = "a tensor that is not read in C, a scale beyond float32, or memory that overlaps"
+_MOST_FLOAT = 3.4028234663852886e38
 _MOST_TOLD = 20  # kinds of a report
 Own = Callable[..., Any]
 
@@ -189,11 +190,13 @@ class TorchRouting:
         adds."""
         served = products.sgemm(a, b, out, alpha, beta, bias)
         if served is None:
-            self._others[_TENSOR] += 1
+            self._leave()
         return served if served is not False else None
 
     def _serve_sum(self, c: Any, a: Any, b: Any, beta: Any, alpha: Any, out: Any) -> Any | None:
         """As `_serve`, if C is read; C has the result's extents, or broadcasts to them."""
+        if max(abs(alpha), abs(beta)) > _MOST_FLOAT:
+            return self._leave()
         if beta == 0:
             return self._serve(self._plain, a, b, out, alpha, 0.0)
         extents = (*a.shape[:-1], b.shape[-1])
@@ -206,7 +209,14 @@ class TorchRouting:
             out = a.new_empty(extents)
         elif out.shape != extents or not _is_apart(out, a, b) or not products.is_served(a, b):
             return None
-        return self._serve(products, a, b, out.copy_(c), alpha, beta)
+        try:
+            out.copy_(c)
+        except (RuntimeError, ValueError):  # C does not broadcast, or overlaps the out: torch tells of it
+            return self._leave()
+        return self._serve(products, a, b, out, alpha, beta)
+
+    def _leave(self) -> None:
+        self._others[_TENSOR] += 1
 
     def _allows_tf32(self) -> bool:
         """As torch's products on CUDA ask, and the router in C++: whatever way it was set in last."""

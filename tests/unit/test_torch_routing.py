@@ -281,6 +281,58 @@ def test_what_is_no_vector_for_the_columns_is_copied_as_ever(torch, added) -> No
     assert "as fast" in reasons[LOSES] and "not known" in reasons[UNKNOWN]
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_what_torch_refuses_of_a_sum_it_refuses_itself(torch, routing, driver) -> None:
+    a, b = map(Tensor, operands())
+    with routing:
+        for c, scales in (
+            (normal(65), {}),
+            (normal(3, 70, 66), {}),
+            (normal(70, 66), {"alpha": 1e39}),
+            (normal(70, 66), {"beta": -1e39}),
+        ):
+            num_own = torch.own_calls
+            for _ in range(2):
+                with contextlib.suppress(RuntimeError, ValueError):  # a stand-in takes the scales
+                    torch.call("addmm", Tensor(c), a, b, **scales)
+            assert not driver.launches and torch.own_calls - num_own in (0, 2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_derivatives_of_a_routed_program_are_torch_s(torch, routing, driver) -> None:
+    if isinstance(torch, PlayedTorch):
+        pytest.skip("needs torch's own derivatives")
+    a, b = map(torch.tensor, map(Tensor, operands()))
+
+    def loss(x: Any) -> Any:
+        return (x @ b).square().sum()
+
+    programs = (
+        lambda: torch.func.grad(loss)(a),
+        lambda: torch.func.jvp(loss, (a,), (a,))[1],
+        lambda: torch.func.vmap(torch.func.grad(loss))(a.view(7, 10, -1)),
+        lambda: torch.autograd.functional.jvp(loss, a, a)[1],
+    )
+    for program in programs:
+        expected, num_launches = program(), len(driver.launches)
+        with routing:
+            for _ in range(2):
+                torch.testing.assert_close(program(), expected, rtol=1e-4, atol=1e-2)
+        assert len(driver.launches) > num_launches
+
+
+def test_a_vector_within_the_out_is_torch_s(torch, routing, request) -> None:
+    """Which copies it nowhere: they overlap."""
+    if isinstance(torch, PlayedTorch):
+        pytest.skip("NumPy copies what overlaps")
+    a, b = map(torch.tensor, map(Tensor, operands()))
+    out = torch.tensor(Tensor(normal(70, 66)))
+    expected = a @ b + out[3]
+    with routing, torch.no_grad():
+        torch.addmm(out[3], a, b, out=out)
+    np.testing.assert_allclose(out.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
 def test_an_out_is_written_where_it_lies(torch, routing) -> None:
     space = normal(70, 80)
     around = space.copy()
