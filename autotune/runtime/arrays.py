@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, CudaFault, Driver
 from .product import NO_DEVICE, Form
+from .torch_modes import check_untraced, forward_mode_of
 
 Forms = tuple[Form, Form, Form | None]  # of A, B and C; without an out, none of C
 Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermost first, and their strides
@@ -59,6 +59,9 @@ class Library:
     def empty(self, shape: tuple[int, ...], device: int, stream: int | None) -> Any:
         """A new array, safe to write on `stream` (None: the current one)."""
         raise NotImplementedError
+
+    def check_call(self) -> None:
+        """Raises DispatchError where this library would do something else with a product than compute it."""
 
     def order(self, x: Any, stream: int) -> None:
         """Later work on `stream` waits for the work that produces x."""
@@ -139,16 +142,6 @@ def count_of_writes(torch: Any) -> Callable[[Any], object] | None:
     return getattr(getattr(autograd, "graph", None), "increment_version", None)
 
 
-_NO_FORWARD_MODE = SimpleNamespace(_current_level=-1)
-
-
-def forward_mode_of(torch: Any) -> Any:
-    """torch's module for forward-mode derivatives: tensors may have tangents while its `_current_level` is
-    not negative."""
-    found = getattr(getattr(torch, "autograd", None), "forward_ad", None)
-    return found if hasattr(found, "_current_level") else _NO_FORWARD_MODE
-
-
 class Torch(Library):
     """Below autograd derivatives are torch's: elsewhere tensors that need them are refused."""
 
@@ -202,6 +195,9 @@ class Torch(Library):
             return int(x.data_ptr()) if storage.device == x.device and storage.data_ptr() else 0
         except RuntimeError:  # it has no storage
             return 0
+
+    def check_call(self) -> None:
+        check_untraced(self._torch)
 
     def _needs_derivative(self, x: Any) -> bool:
         if self._is_below_autograd:

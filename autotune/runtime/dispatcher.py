@@ -125,7 +125,8 @@ class Dispatcher:
         self._tensor_calls: SeveralCalls | None = None
         self._below_autograd: SeveralCalls | None = None
         self._met_torch: set[Planner] = set()
-        self._forward_mode: Any = None  # as long as there are no calls of torch's tensors
+        self._forward_mode: Any = None  # both, as long as there are no calls of torch's tensors
+        self._dispatch_mode: Any = None
         self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
         options = settle, deterministic, choices and str(Path(choices).absolute()), cublas, fallback
         self._made_by = _told_folder(Path(folder)), options
@@ -363,7 +364,12 @@ class Dispatcher:
         Raises DispatchError before any launch if anything about the call or the table is wrong.
         """
         calls = self._tensor_calls
-        if calls is not None and stream is None and self._forward_mode._current_level < 0:
+        if (
+            calls is not None
+            and stream is None
+            and self._forward_mode._current_level < 0
+            and not self._dispatch_mode._is_in_torch_dispatch_mode
+        ):
             if bias is None and activation is None:
                 served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
             else:
@@ -397,6 +403,7 @@ class Dispatcher:
         at_c, device_c, form_c, leading_c = (
             (0, device_a, None, None) if out is None else library_c.describe(out, "out")
         )
+        library.check_call()
         if library.is_host:
             from .cuda_driver import PER_THREAD_STREAM
             from .host import sgemm_host
@@ -566,19 +573,23 @@ class Dispatcher:
         self, a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool, is_below_autograd: bool = False
     ) -> Any | None:
         """A product of torch's tensors; None for a kind of call that is new, not served by the core, or,
-        except below autograd, of a tensor that needs a gradient or may have a derivative."""
+        except below autograd, of a tensor that needs a gradient, or while torch does more than compute."""
         calls = self._below_autograd if is_below_autograd else self._tensor_calls
-        if calls is None or (self._forward_mode._current_level >= 0 and not is_below_autograd):
+        if calls is None:
+            return None
+        forward_level, modes = self._forward_mode._current_level, self._dispatch_mode
+        if not is_below_autograd and (forward_level >= 0 or modes._is_in_torch_dispatch_mode):
             return None
         return calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
 
     def _meet_torch(self, engine: Planner) -> None:
         """From the first product of torch's tensors on, an engine's core reads these, if it can."""
-        from .arrays import forward_mode_of
         from .several_calls import SeveralCalls
+        from .torch_modes import dispatch_mode_of, forward_mode_of
 
+        torch = sys.modules["torch"]
         with self._lock:
-            self._forward_mode = forward_mode_of(sys.modules["torch"])
+            self._forward_mode, self._dispatch_mode = forward_mode_of(torch), dispatch_mode_of(torch)
             calls, below = engine.tensor_calls(), engine.tensor_calls(is_below_autograd=True)
             if calls is not None and below is not None and engine not in self._met_torch:
                 self._tensor_calls = self._tensor_calls or SeveralCalls()

@@ -58,19 +58,18 @@ def _made(torch: Any, dispatcher: Dispatcher) -> tuple[Any, Any]:
     rules = _rules_of(torch, sgemm, traced)
     library.impl(traced_name, _kernel_of(dispatcher), _KEY)
     torch.library.register_fake(f"autotune::{traced_name}", _fake, lib=library)
-    library.impl(traced_name, _derived(torch, rules, traced), _DERIVED)
-    library.impl(name, _composite_of(torch, dispatcher, traced), "CompositeImplicitAutograd")
+    library.impl(traced_name, _derived(torch, rules), _DERIVED)
+    library.impl(name, _composite_of(dispatcher, traced), "CompositeImplicitAutograd")
     for one in (name, traced_name):
         library.impl(one, _transformed(torch, rules, traced), _TRANSFORMED)
     return library, sgemm
 
 
-def _composite_of(torch: Any, dispatcher: Dispatcher, traced: Sgemm) -> Sgemm:
-    """Made of other operators, as torch has it: of one. Modes of torch, as of tracing, see that one."""
-    num_modes = torch._C._len_torch_dispatch_stack
+def _composite_of(dispatcher: Dispatcher, traced: Sgemm) -> Sgemm:
+    """Made of other operators, as torch has it: of one, which modes of torch see."""
 
     def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
-        found = None if num_modes() else dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b)
+        found = dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b)
         return traced(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b) if found is None else found
 
     return sgemm
@@ -106,7 +105,7 @@ def _check_matrices(num_dims_a: int, num_dims_b: int) -> None:
         )
 
 
-def _derived(torch: Any, rules: Any, traced: Sgemm) -> Sgemm:
+def _derived(torch: Any, rules: Any) -> Sgemm:
     forward_mode = torch.autograd.forward_ad
 
     def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
@@ -125,7 +124,8 @@ def _transformed(torch: Any, rules: Any, traced: Sgemm) -> Sgemm:
         if functorch.peek_interpreter_stack().key() != functorch.TransformType.Functionalize:
             return rules.apply(a, b, alpha, trans_a, trans_b)
         level = torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter()
-        a, b = (functorch._unwrap_functional_tensor(x, level.functionalize_add_back_views()) for x in (a, b))
+        is_wrapped, adds_views = functorch.is_functionaltensor, level.functionalize_add_back_views()
+        a, b = (functorch._unwrap_functional_tensor(x, adds_views) if is_wrapped(x) else x for x in (a, b))
         with level.lower():  # it changes nothing in place
             found = traced(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
         return functorch._wrap_functional_tensor(found, level.level())

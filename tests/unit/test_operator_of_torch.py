@@ -21,6 +21,8 @@ from autotune.runtime import torch_op
 from autotune.runtime.dispatcher import Dispatcher
 
 torch = pytest.importorskip("torch")
+make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx
+FlopCounterMode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
 TORCH_S_OWN = "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
 pytestmark = pytest.mark.filterwarnings(*TORCH_S_OWN)
 func, forward = torch.func, torch.autograd.forward_ad
@@ -87,6 +89,7 @@ TRANSFORMS: dict[str, Callable[[Any], Any]] = {
     ),
     "vmap of jvp": lambda f: func.vmap(lambda t: func.jvp(lambda a: f(a, S), (T,), (t,)))(tensor(3, *A)),
     "functionalize": lambda f: func.functionalize(f)(T, S),
+    "functionalize of one": lambda f: func.functionalize(lambda a: f(a, S))(T),
     "linearize": lambda f: func.linearize(lambda a: f(a, S), T)[1](tensor(*A)),
 }
 
@@ -158,9 +161,22 @@ def test_each_dispatcher_has_an_operator(runtime: Dispatcher, driver: FakeDriver
 
 def test_modes_of_torch_see_it(op: Any) -> None:
     """A trace would hold the result of one call."""
-    traced = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: op(a, b) + 1)(T, S)
+    traced = make_fx(lambda a, b: op(a, b) + 1)(T, S)
     assert any("sgemm_with_gradients" in str(node.target) for node in traced.graph.nodes)
     close(traced(2 * T, S), 2 * T @ S + 1)
+    with FlopCounterMode(display=False) as counter:
+        op(T, S)
+    assert not counter.get_total_flops()  # nor does it fail
+
+
+def test_a_trace_that_would_lose_a_product_is_refused(runtime: Dispatcher) -> None:
+    """Of a kind that is new or known."""
+    for b in (tensor(5, 7), S):
+        with pytest.raises(DispatchError, match="no part; call the operator of"):
+            make_fx(lambda a, b: runtime.sgemm(a, b) + 1)(T, b)
+        runtime.sgemm(T, b)
+        with FlopCounterMode(display=False):
+            close(runtime.sgemm(T, b), T @ b)
 
 
 def test_it_is_one_of_torch_s(op: Any) -> None:

@@ -398,6 +398,24 @@ def test_what_has_a_tangent_is_refused(table, driver, offered, monkeypatch, tmp_
         multiply(runtime, A, B)
 
 
+def test_a_trace_that_would_lose_a_product_is_refused(table, driver, offered, monkeypatch, tmp_path):
+    """Of a kind that is new or known; a mode that only looks is none."""
+    mode = SimpleNamespace(_is_in_torch_dispatch_mode=False)
+    proxies = SimpleNamespace(get_proxy_mode=lambda: mode)
+    monkeypatch.setattr(TORCH, "utils", SimpleNamespace(_python_dispatch=mode), raising=False)
+    offered()
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    multiply(runtime, A, B)
+    mode._is_in_torch_dispatch_mode = True
+    multiply(runtime, A, B)
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.proxy_tensor", proxies)
+    for b in (B, normal(40, 67)):
+        num_launches = len(driver.launches)
+        with pytest.raises(DispatchError, match="records a trace"):
+            multiply(runtime, A, b)
+        assert len(driver.launches) == num_launches
+
+
 def test_faults_of_a_call_are_told_by_the_dispatcher(runtime, driver):
     multiply(runtime, A, B)
     a, b, c = _Tensor(A), _Tensor(B), _Tensor(normal(70, 66))
