@@ -196,7 +196,8 @@ class TorchRouting:
     def _serve_sum(self, c: Any, a: Any, b: Any, beta: Any, alpha: Any, out: Any) -> Any | None:
         """As `_serve`, if C is read; C has the result's extents, or broadcasts to them."""
         if max(abs(alpha), abs(beta)) > _MOST_FLOAT:
-            return self._leave()
+            self._leave()
+            return None
         if beta == 0:
             return self._serve(self._plain, a, b, out, alpha, 0.0)
         extents = (*a.shape[:-1], b.shape[-1])
@@ -212,7 +213,8 @@ class TorchRouting:
         try:
             out.copy_(c)
         except (RuntimeError, ValueError):  # C does not broadcast, or overlaps the out: torch tells of it
-            return self._leave()
+            self._leave()
+            return None
         return self._serve(products, a, b, out, alpha, beta)
 
     def _leave(self) -> None:
