@@ -13,7 +13,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
-import options
+import option_reference
 from import_graph import rooms
 
 from autotune.cli.app import app
@@ -132,7 +132,8 @@ def test_every_file_on_the_way_of_a_config_is_there(name: str) -> None:
 
 
 def test_the_page_of_options_is_what_the_command_line_declares() -> None:
-    assert options.PAGE.read_text(encoding="utf-8") == options.page(), "run python docs/tools/options.py"
+    told = option_reference.PAGE.read_text(encoding="utf-8")
+    assert told == option_reference.page(), "run python docs/tools/option_reference.py"
 
 
 def test_the_page_of_options_has_every_option_of_every_command() -> None:
@@ -140,7 +141,7 @@ def test_the_page_of_options_has_every_option_of_every_command() -> None:
     root = typer.main.get_command(app)
     commands = {name: command for name, command in root.commands.items() if name != "trials"}
     commands |= {f"trials {name}": command for name, command in root.commands["trials"].commands.items()}
-    page = options.page()
+    page = option_reference.page()
     for name, command in commands.items():
         section = page.partition(f"## autotune {name}\n")[2].partition("\n## ")[0]
         flags = [p.opts[0] for p in command.params if p.opts[0].startswith("--")]

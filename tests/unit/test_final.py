@@ -167,6 +167,13 @@ def test_a_final_can_be_cut_short(records):
     assert (target.num_compared, target.num_weighed, race.num_tied) == (2, 0, 2)
 
 
+def test_a_final_without_seconds_looks_once_and_is_a_result(records):
+    target, trials = records(20, 21)
+    _noisy(target, 0.3)
+    found = final.race(target, GEMM, trials, POLICY, has_seconds=lambda seconds: False)
+    assert found is not None and target.num_compared == final.NUM_LOADS
+
+
 def test_disturbed_rounds_are_kept_and_told(records, store):
     target, finalists = records(0, 1)
     honest, left_out = target.compare, Discarded((500.0,), ("neighbour",))

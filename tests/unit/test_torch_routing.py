@@ -195,20 +195,24 @@ def test_what_takes_the_gpu_less_than_the_host_needs_no_margin(torch, routing, d
 
 @pytest.mark.parametrize(("us", "num_launches"), [((3.0, 4.0), 1), ((3.0, 9.0), 2), ((8.0, 9.0), 2)])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_where_the_host_is_the_limit_one_launch_serves(torch, tmp_path, monkeypatch, us, num_launches, has_bias):
+def test_one_launch_serves_where_the_host_is_the_limit(
+    torch, tmp_path, monkeypatch, us, num_launches, has_bias
+) -> None:
     """Of two launches the host makes the second while the GPU does the first, if that takes long enough."""
-    picks = [Pick(name, "modelled", str, n, t, cublas_us=20.0) for name, n, t in zip("ba", (2, 1), us, strict=True)]
+    two_us, one_us = us
+    picks = [Pick("b", "modelled", str, 2, two_us, cublas_us=20), Pick("a", "modelled", str, 1, one_us)]
     monkeypatch.setattr(Chooser, "pick", lambda *_: picks[0])
     monkeypatch.setattr(Chooser, "ranked", lambda *_: picks)
     two = make_spec(reduction="two_pass", split_k=2)
-    table = with_epilogues(make_table(make_kernel("b", two), make_kernel("a", make_spec())), EPILOGUES["bias"])
+    plain = make_table(make_kernel("b", two), make_kernel("a", make_spec()))
+    table = with_epilogues(plain, EPILOGUES["bias"])
     driver = FakeDriver(table)
     with Dispatcher(write_table(table, tmp_path / "t"), driver=driver).torch() as routing:
         (a, b), bias = operands(), [normal(66)] if has_bias else []
         assert check(torch, "addmm" if has_bias else "mm", *bias, a, b)
     assert len(driver.launches) == num_launches
     (kind,) = routing.kinds()
-    assert kind.expected_us == us[2 - num_launches]
+    assert kind.expected_us == (one_us if num_launches == 1 else two_us)
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])

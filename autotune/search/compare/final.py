@@ -49,8 +49,9 @@ def race(
     """Time the finalists until the winner is decided or a tie declared. None if none of them passes
     verification again. `on_failure` is told of each that fails now.
 
-    `should_stop` is called after each look, `has_seconds` to learn whether this many are left for the energy
-    of tied kernels: timing a launch takes a tenth of that. Raises what `target.compare` raises.
+    `should_stop` is called after each look. `has_seconds` tells whether this many are left: without any there
+    is no further look, and without enough no measurement of the energy of tied kernels, which takes ten times
+    as long as timing a launch. Raises what `target.compare` raises.
     """
     running = _Field(list(finalists), policy, on_failure)
     rounds = max(1, policy.most_rounds // (NUM_LOOKS * NUM_LOADS))
@@ -60,7 +61,7 @@ def race(
                 break
             running.take(target.compare(gemm, [trial.point for trial in running.trials], rounds))
         running.drop_slower()
-        if running.is_decided or should_stop():
+        if running.is_decided or should_stop() or not has_seconds(0):
             break
     ranking = running.ranking
     if not ranking:

@@ -1,6 +1,6 @@
 """Writes docs/manual/options.md, every option of every command as the command line declares it.
 
-    python docs/tools/options.py
+    python docs/tools/option_reference.py
 
 `tests/unit/test_docs.py` fails where the page is not what this writes.
 """
@@ -21,8 +21,8 @@ from autotune.cli.app import app
 PAGE = Path(__file__).resolve().parents[1] / "manual/options.md"
 HEAD = """# Options
 
-Every option of every command, as `autotune COMMAND --help` shows it. `python docs/tools/options.py` writes
-this page from what the command line declares.
+Every option of every command, as `autotune COMMAND --help` shows it: `python docs/tools/option_reference.py`
+writes this page from what the command line declares.
 """
 
 
