@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from . import gpu as gpus
 from . import targets
@@ -34,6 +31,7 @@ from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.where import VALUES, Where
 from .measurement import CachePolicy, read_policy
 from .models.cublas_model import NUM_TIMED
+from .named_shapes import ByShape, Shape, read_shape, read_shapes
 from .recording.replay import ReplayTarget
 from .runtime.kinds import GpuKind, load_kinds
 from .runtime.table import Table
@@ -53,8 +51,8 @@ from .target import Filling, Target
 from .targets import Note
 from .words import command, option
 
-Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
 _note = logging.getLogger("autotune").warning
+_MOST_TOLD = 3  # shapes of a result, where it is shown
 _LEAST_S = 1e-3  # of a search whose seconds cuBLAS took: it begins, and tells that the time is over
 
 
@@ -79,15 +77,21 @@ class Result:
         return self.search.shapes
 
     @property
-    def best(self) -> dict[Gemm, Best | None]:
-        """The kernel to use for each shape, its time and cuBLAS's in us; None if no candidate ran."""
-        return {shape.gemm: shape.verdict for shape in self.shapes}
+    def best(self) -> ByShape[Best | None]:
+        """The kernel to use for each shape, its time and cuBLAS's in us; None if no candidate ran. A shape is
+        named as in `tune`: `best[4096]`."""
+        return ByShape({shape.gemm: shape.verdict for shape in self.shapes})
 
     @property
-    def trials(self) -> dict[Gemm, list[TrialRecord]]:
+    def trials(self) -> ByShape[list[TrialRecord]]:
         """All trials of each shape, in the order of their numbers, from the database."""
         with Store.open_existing(self.db) as store:
-            return {shape.gemm: store.trials(shape.study) for shape in self.shapes}
+            return ByShape({shape.gemm: store.trials(shape.study) for shape in self.shapes})
+
+    def __repr__(self) -> str:
+        told = [f"{gemm}: {best and best.told}" for gemm, best in list(self.best.items())[:_MOST_TOLD]]
+        rest = [f"{len(self.shapes) - _MOST_TOLD:,} more"] if len(self.shapes) > _MOST_TOLD else []
+        return f"Result({'; '.join([self.environment.gpu_name, *told, *rest])})"
 
     @property
     def is_exportable(self) -> bool:
@@ -468,39 +472,10 @@ def space(
     return feasible_set(limits, gemm).where(conditions.on(gemm, limits), gemm)
 
 
-def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:
-    """Each shape once. Raises UsageError for an invalid shape, or one without elements of C."""
-    if isinstance(shapes, np.ndarray):
-        shapes = [tuple(row) if isinstance(row, list) else row for row in np.atleast_1d(shapes).tolist()]
-    is_one = isinstance(shapes, Gemm | str | tuple) and (not isinstance(shapes, tuple) or _is_triple(shapes))
-    gemms = tuple(
-        dict.fromkeys(map(_gemm, [shapes] if is_one or not isinstance(shapes, Iterable) else shapes))
-    )
-    for gemm in gemms:
-        gemm.need_output()
-    return gemms
-
-
-def _is_triple(shape: tuple[object, ...]) -> bool:
-    return len(shape) == 3 and all(isinstance(extent, Integral) for extent in shape)
-
-
-def _gemm(shape: Any) -> Gemm:
-    if isinstance(shape, Gemm):
-        return shape
-    if isinstance(shape, str):
-        return Gemm.parse(shape)
-    if isinstance(shape, Integral):
-        shape = (shape,) * 3
-    if isinstance(shape, tuple) and _is_triple(shape):
-        return Gemm(*shape)
-    raise UsageError(f"shape {shape!r:.60}: write 4096, '4096x128x4096:NT', (m, n, k) or a Gemm")
-
-
 def _counted(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
     """Raises UsageError."""
     name = option("calls")
-    return {_gemm(shape): whole(name, count, 1, MOST_CALLS) for shape, count in (calls or {}).items()}
+    return {read_shape(shape): whole(name, count, 1, MOST_CALLS) for shape, count in (calls or {}).items()}
 
 
 def _path(db: str | Path) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from ..device import DeviceLimits
 from ..errors import UsageError
 from ..gemm import Gemm
-from ..words import option
+from ..words import counted, option
 from .config import PARAMETER, PARAMETERS, Value
 from .resources import workspaces
 from .rules import RULES, Rule
@@ -106,6 +106,10 @@ class FeasibleSet:
 
     factors: tuple[Factor, ...]
     pairs: Pairs | None = None
+
+    def __repr__(self) -> str:
+        names = [name for factor in self.factors for name in factor.names]
+        return f"FeasibleSet({counted(self.num_points, 'point')} of {counted(len(names), 'parameter')})"
 
     def __len__(self) -> int:
         return int(np.prod([len(f) for f in self.factors], dtype=object)) if self.factors else 0

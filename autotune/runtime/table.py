@@ -28,6 +28,7 @@ from ..kernel.config import Config
 from ..kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
 from ..models.model_figures import ModelFigures
+from ..words import counted
 from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
@@ -254,6 +255,12 @@ class Table:
     epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with: some have more
     # bytes that a launch may take for packed copies and partial sums; None: WORKSPACE_LIMIT of each
     max_workspace: Annotated[int, Within(0, 1 << 40)] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Table({self.environment.gpu_name}: {counted(len(self.entries), 'tuned shape')}, "
+            f"{counted(len(self.kernels), 'kernel')}, exported {self.created_at})"
+        )
 
     @property
     def is_recorded(self) -> bool:

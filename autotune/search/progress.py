@@ -70,7 +70,7 @@ class Ledger:
 class Best:
     """The fastest trial of a shape so far, and what to compare it with; times in us."""
 
-    point: Point
+    point: Point = field(repr=False)
     time_us: float
     cublas_us: float | None
     limit_us: float | None  # where the GPU and the problem have one
@@ -79,6 +79,12 @@ class Best:
     def speedup(self) -> float | None:
         """Over cuBLAS; None where that is absent."""
         return self.cublas_us / self.time_us if self.cublas_us else None
+
+    @property
+    def told(self) -> str:
+        """In a few words."""
+        beside = f", {self.speedup:.3f} times as fast as cuBLAS" if self.speedup else ""
+        return f"{self.time_us:.4g} us{beside}"
 
     @property
     def share_of_limit(self) -> float | None:

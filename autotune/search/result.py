@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..gemm import Gemm
 from ..store import Final, StudyRef, TrialRecord
@@ -16,9 +16,9 @@ class ShapeResult:
 
     gemm: Gemm
     study: StudyRef
-    best: TrialRecord | None  # fastest trial; None if every one failed
-    excluded: TrialRecord | None  # the fastest trial that does not obey, if it is faster
-    final: Final | None  # the newest: its winner is the kernel to use
+    best: TrialRecord | None = field(repr=False)  # fastest trial; None if every one failed
+    excluded: TrialRecord | None = field(repr=False)  # the fastest trial that does not obey, if it is faster
+    final: Final | None = field(repr=False)  # the newest: its winner is the kernel to use
     verdict: Best | None  # the report on the best kernel: its time, and cuBLAS's
     cublas_us: float | None
     limit_us: float | None

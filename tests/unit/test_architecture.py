@@ -26,8 +26,8 @@ FACTS = frozenset(
     {
         "__init__", "arguments", "bounds", "cache_folder", "column_major", "cuda_errors", "defaults",
         "device", "distribution", "disturbance", "entries", "error_bound", "errors", "frozen", "gemm",
-        "measurement", "other_problem", "output_file", "requirements", "search_policy", "shape_lists",
-        "shortage", "stats", "strict", "suite", "synced", "target", "user_file", "words",
+        "measurement", "named_shapes", "other_problem", "output_file", "requirements", "search_policy",
+        "shape_lists", "shortage", "stats", "strict", "suite", "synced", "target", "user_file", "words",
     }
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from exports import EXPORTS
+from table_cases import make_table
 
 import autotune
 from autotune import tuning
@@ -64,6 +65,27 @@ def few_kernels(monkeypatch):
     """A result exports as many kernels as an export does if not told, as README does (tests/install); here
     only those that were tuned, and defaults."""
     monkeypatch.setattr(tuning, "export_table", partial(tuning.export_table, max_kernels=0))
+
+
+def test_what_is_known_of_a_shape_is_found_by_any_of_its_names(result):
+    gemm = autotune.Gemm.parse(SHAPE)
+    for name in (SHAPE, (512, 512, 16384), gemm, f"{SHAPE}:nn"):
+        assert result.best[name] is result.best[gemm] or result.best[name] == result.best[gemm]
+        assert len(result.trials[name]) == 30
+    with pytest.raises(KeyError, match="4096x4096x4096:NN was not searched; known are 512x512x16384:NN"):
+        _ = result.best[4096]
+    with pytest.raises(UsageError, match=r"shape 1\.5: write 4096"):
+        _ = result.best[1.5]
+
+
+def test_what_the_functions_return_is_shown_in_a_few_words(result):
+    best, table, space = result.best[SHAPE], make_table(), autotune.space(4096, "h200")
+    assert repr(result) == f"Result(NVIDIA H200; {SHAPE}:NN: {best.told})"
+    num = len(table.kernels)
+    assert repr(table) == f"Table(NVIDIA H200: 0 tuned shapes, {num} kernels, exported {table.created_at})"
+    assert repr(space) == f"FeasibleSet({space.num_points:,} points of 28 parameters)"
+    for one in (result, table, best, result.search, result.shapes[0]):
+        assert len(repr(one)) < 1500, type(one)
 
 
 @EXPORTS
