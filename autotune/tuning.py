@@ -360,6 +360,7 @@ def export_table(
     with_c: bool = False,
     adds: bool = False,
     note: Note = _note,
+    on_step: Callable[[str], Any] = lambda step: None,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
 ) -> Table:
     """Write the winners of the GPU that was measured last as a folder that applications import. Returns the
@@ -385,11 +386,13 @@ def export_table(
         with_c          whether sources for programs in C and C++ are written, into the folder `c`
         adds            whether tables of other kinds of GPU stay in the folder; one of this kind is replaced
         note            called with what a person should know; by default a warning is logged
+        on_step         called with what is done next
         on_compiled     called with how many of how many kernels are compiled
 
     Raises DispatchError where there is nothing to export, StoreError, EnvironmentProblem, UsageError.
     """
     calls, db = _counted(calls), _path(db)
+    on_step(f"reading the results of {shown(db)}")
     for gemm in calls:
         gemm.need_output()
     max_error = _no_less_than_0("max_error", max_error)
@@ -439,6 +442,7 @@ def export_table(
             with_c=with_c,
             adds=adds,
             note=note,
+            on_step=on_step,
             on_compiled=on_compiled,
         )
     others = {e.gpu_name for e in environments} - {newest.gpu_name}

@@ -48,6 +48,7 @@ def export(
     sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
     calls, is_counted, called = common.read_asked(suites)
     with console.Progress(is_quiet=is_json) as progress:
+        painter = ExportPainter(progress, max_kernels, is_quiet=is_json)
         table = tuning.export_table(
             out,
             common.read_shapes(shapes, () if is_counted else calls),
@@ -64,29 +65,48 @@ def export(
             with_c=with_c,
             adds=adds,
             note=console.note,
-            on_compiled=Compiled(progress, max_kernels),
+            on_step=painter.step,
+            on_compiled=painter.compiled,
         )
     _tell_export(table, out, is_json=is_json)
 
 
-class Compiled:
-    """Tells how far the compiler is and, once it is clear that this takes a while, what would shorten it."""
+class ExportPainter:
+    """Tells what an export does, how far the compiler is and, once it is clear that this takes a while, what
+    would shorten it."""
 
-    def __init__(self, progress: console.Progress, max_kernels: int) -> None:
-        self._progress, self._max_kernels = progress, max_kernels
+    def __init__(self, progress: console.Progress, max_kernels: int, *, is_quiet: bool) -> None:
+        self._progress, self._max_kernels, self._is_quiet = progress, max_kernels, is_quiet
         self._began_s = time.monotonic()
 
-    def __call__(self, done: int, total: int) -> None:
+    def step(self, doing: str) -> None:
+        """Tells what is done next."""
+        if not self._is_quiet:
+            self._progress.close()
+            console.note(doing)
+
+    def compiled(self, done: int, total: int) -> None:
+        """Tells how many kernels are compiled, how fast, and how long the others take at this rate."""
         if not done:
             self._began_s = time.monotonic()
-        elif self._max_kernels and (time.monotonic() - self._began_s) / done * (total - done) > LONG_S:
+            return
+        took_s = time.monotonic() - self._began_s
+        left_s = took_s / done * (total - done)
+        if self._max_kernels and left_s > LONG_S:
             most = min(self._max_kernels, total)
             console.note(
                 f"{counted(total, 'kernel has', 'kernels have')} to be compiled, up to {most:,} of them for "
                 "shapes that were not tuned; --max-kernels 0 leaves these out"
             )
             self._max_kernels = 0  # once
-        self._progress.update(f"compiled {done:,} of {counted(total, 'kernel')}")
+        parts = [f"compiled {done:,} of {counted(total, 'kernel')}"]
+        if took_s >= 1:  # what a cache holds has no rate
+            parts.append(f"{done / took_s:.1f}/s")
+        if done < total:
+            parts.append(f"{console.duration(left_s)} left")
+        else:
+            self._max_kernels = 0  # what follows are variants of the same kernels
+        self._progress.update(*parts)
 
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
@@ -154,8 +174,8 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     console.show(_left_out_text(table.left_out))
     if table.is_recorded:
         console.show(f"These times were {common.source_text(table.environment)}; none was measured here.")
-    else:
-        console.show(f"Next: autotune verify {shlex.quote(str(folder))}")
+    checked = " --gpu none" if table.is_recorded else ""
+    console.show(f"Next: autotune verify {shlex.quote(str(folder))}{checked}")
 
 
 def _left_out_text(found: Sequence[LeftOut]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -41,29 +41,38 @@ class KernelCompiler(Protocol):
 OnCompiled = Callable[[int, int], None]  # kernels that are done, and all
 
 
-def compile_all(
-    wishes: Sequence[Wish], compiler: KernelCompiler, on_compiled: OnCompiled = lambda done, total: None
-) -> dict[str, CubinLike]:
-    """Cubins by the id of the wish. A kernel that is not required and fails or spills is left out."""
-    pending: dict[tuple[Config, Variant], Future[CubinLike]] = {}
-    for wish in wishes:
-        key = (wish.config.kernel, wish.variant)
-        if key not in pending:
-            pending[key] = compiler.submit(*key)
-    cubins: dict[str, CubinLike] = {}
-    for number, wish in enumerate(wishes):
-        on_compiled(number, len(wishes))
-        try:
-            cubin = pending[wish.config.kernel, wish.variant].result()
-        except TrialFailure as failure:
-            if wish.is_required:
-                raise DispatchError(
-                    f"kernel {wish.id} ({wish.config.key}) fails to compile: {failure}"
-                ) from failure
-            continue
-        if wish.is_required or cubin.spill_bytes == 0:
-            cubins[wish.id] = cubin
-    return cubins
+class Compiling:
+    """Kernels that are compiled in other processes, those first that were asked for first."""
+
+    def __init__(self, compiler: KernelCompiler) -> None:
+        self._compiler = compiler
+        self._pending: dict[tuple[Config, Variant], Future[CubinLike]] = {}
+
+    def begin(self, wishes: Iterable[Wish]) -> None:
+        """Does not wait."""
+        for wish in wishes:
+            key = (wish.config.kernel, wish.variant)
+            if key not in self._pending:
+                self._pending[key] = self._compiler.submit(*key)
+
+    def wait(self, wishes: Sequence[Wish], on_compiled: OnCompiled) -> dict[str, CubinLike]:
+        """Cubins by the id of the wish. A kernel that is not required and fails or spills is left out."""
+        self.begin(wishes)
+        cubins: dict[str, CubinLike] = {}
+        for number, wish in enumerate(wishes):
+            on_compiled(number, len(wishes))
+            try:
+                cubin = self._pending[wish.config.kernel, wish.variant].result()
+            except TrialFailure as failure:
+                if wish.is_required:
+                    raise DispatchError(
+                        f"kernel {wish.id} ({wish.config.key}) fails to compile: {failure}"
+                    ) from failure
+                continue
+            if wish.is_required or cubin.spill_bytes == 0:
+                cubins[wish.id] = cubin
+        on_compiled(len(wishes), len(wishes))
+        return cubins
 
 
 def within(wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], max_bytes: float) -> list[Wish]:

@@ -26,12 +26,12 @@ from ..recording.matrix import TimeMatrix
 from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
 from ..strict import Misfit
-from ..words import command
+from ..words import command, counted, option
 from . import cover, figures
-from .cubins import KernelCompiler, OnCompiled, compile_all, within
+from .cubins import Compiling, KernelCompiler, OnCompiled, within
 from .left_out import figures_of, left_out
 from .package import prepare, write_folder
-from .portfolio import candidates, portfolio
+from .portfolio import TimedKernel, candidates, portfolio
 from .provider import known_of_cublas, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape
 from .wishes import Wish, all_wishes, defaults, with_epilogues
@@ -57,6 +57,7 @@ def export_table(
     adds: bool = False,
     created_at: datetime | None = None,
     note: Callable[[str], None] = lambda _: None,
+    on_step: Callable[[str], None] = lambda _: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Path:
     """Write the importable folder for these results; returns it. An existing folder is replaced, or extended.
@@ -69,40 +70,39 @@ def export_table(
     with these, as calls for it ask for them. `with_c`: with sources for programs in C
     (c_source.py). `adds`: beside the tables of other kinds of GPU that the folder holds. `note` receives
     files that are kept and tables that are replaced (`write_folder`), and a recording that was made with
-    another source of the kernel; `on_compiled` receives the compiler's progress. Raises DispatchError if
-    there is nothing to export, if results are of another kernel source or GPU architecture than is compiled
-    here, or if the folder holds anything that no export wrote, or is damaged and to be extended; UsageError
-    if Python cannot import its name; EnvironmentProblem if the disk is full.
+    another source of the kernel; `on_step` what is done next, `on_compiled` the compiler's progress. Raises
+    DispatchError if there is nothing to export, if results are of another kernel source or GPU architecture
+    than is compiled here, or if the folder holds anything that no export wrote, or is damaged and to be
+    extended; UsageError if Python cannot import its name; EnvironmentProblem if the disk is full.
     """
     prepare(folder, note, adds=adds)
     _check(results, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     tuned = cut_to_chosen(results)
     _tell_replaced(results, tuned, note)
-    limits = results.limits
+    limits, compiling = results.limits, Compiling(compiler)
+    compiling.begin(all_wishes(tuned, {}))
     most = max_kernels // len(LAYOUTS)
-    single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)  # the model's
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
-    timed = {x: candidates(x, single, matrices, limits) for x in LAYOUTS}
-    known = {
-        x: [
-            replace(one, max_workspace=where.max_workspace)
-            for one in found
-            if where.in_least_splits(one.config)
-        ]
-        for x, found in timed.items()
-    }
+    if most:
+        on_step(f"choosing kernels for shapes that were not tuned ({option('max_kernels')} 0: none)")
+    known = _known(results, matrices, where)
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
     cublas = times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
-    judged = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
     asked = all_wishes(tuned, chosen)
-    cubins = compile_all(asked, compiler, on_compiled)
+    compiling.begin(asked)
+    if most:
+        on_step("judging how well these serve shapes that nobody tuned, while they are compiled")
+    judged = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
+    on_step(f"compiling {counted(len(asked), 'kernel')}, those of tuned shapes first")
+    cubins = compiling.wait(asked, on_compiled)
     wishes = within(asked, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
     added = with_epilogues(wishes, epilogues, called)
-    cubins |= compile_all(added, compiler, on_compiled)
+    on_step(f"compiling {counted(len(added), 'variant')} of these that add a bias or an activation")
+    cubins |= compiling.wait(added, on_compiled)
     kernels += figures.with_epilogues(results, added, cubins)
     code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in (*wishes, *added)}
     _check_compiled(kernels, code)
@@ -127,6 +127,21 @@ def export_table(
         max_workspace=where.max_workspace,
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
+
+
+def _known(
+    results: TunedResults, matrices: Sequence[TimeMatrix], where: Where
+) -> dict[str, list[TimedKernel]]:
+    """The candidates for shapes that were not tuned, by layout: those that obey in some number of splits."""
+    single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)  # the model's
+    return {
+        x: [
+            replace(one, max_workspace=where.max_workspace)
+            for one in candidates(x, single, matrices, results.limits)
+            if where.in_least_splits(one.config)
+        ]
+        for x in LAYOUTS
+    }
 
 
 def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str], None]) -> None:

@@ -53,8 +53,8 @@ class Wish:
 
 
 def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]]) -> list[Wish]:
-    """Each kernel once, for results whose rankings are settled. Raises DispatchError where a GPU cannot run
-    the default."""
+    """Each kernel once, winners first, for results whose rankings are settled. Raises DispatchError where a
+    GPU cannot run the default."""
     winners = list(_winners(results))
     # these serve other shapes, too
     won = {(wish.layout, wish.config.in_any_splits) for wish in winners if not wish.is_batched}
@@ -66,7 +66,7 @@ def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]])
     ]
     wishes = [*winners, *more, *defaults(results.limits)]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
-    return list(unique.values())
+    return list(reversed(unique.values()))
 
 
 def _winners(results: TunedResults) -> Iterator[Wish]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from exports import EXPORTS
@@ -65,7 +66,8 @@ def test_a_long_compile_tells_early_what_would_shorten_it(
 ) -> None:
     now_s = [0.0]
     monkeypatch.setattr(export_table.time, "monotonic", lambda: now_s[0])
-    told = export_table.Compiled(export_table.console.Progress(is_quiet=True), max_kernels)
+    progress = export_table.console.Progress(is_quiet=True)
+    told = export_table.ExportPainter(progress, max_kernels, is_quiet=True).compiled
     for done in range(257):
         told(done, 257)
         now_s[0] += each_s
@@ -76,6 +78,19 @@ def test_a_long_compile_tells_early_what_would_shorten_it(
         "--max-kernels 0 leaves these out\n"
     )
     assert (early, capsys.readouterr().err) == (text if is_told else "", "")
+
+
+def test_a_compile_tells_its_rate_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, parts = [0.0], []
+    monkeypatch.setattr(export_table.time, "monotonic", lambda: now_s[0])
+    progress = SimpleNamespace(update=lambda *told: parts.append(told), close=lambda: None)
+    painter = export_table.ExportPainter(progress, 0, is_quiet=False)
+    for done, now_s[0] in ((0, 100.0), (5, 102.5), (20, 110.0)):
+        painter.compiled(done, 20)
+    assert parts == [
+        ("compiled 5 of 20 kernels", "2.0/s", "8 s left"),
+        ("compiled 20 of 20 kernels", "2.0/s"),
+    ]
 
 
 def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from table_cases import ENVIRONMENT, FakeDriver, expected_us, marked
 from autotune import targets
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.errors import DispatchError, TrialFailure, UsageError
+from autotune.export import exporter
 from autotune.export.check import verify_table
 from autotune.export.copied import runtime_files
 from autotune.export.exporter import cut_to_chosen, export_table
@@ -331,7 +332,32 @@ def test_an_export_tells_how_far_the_compiler_is(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     export_table(results(), tmp_path / "t", FakeCompiler(), on_compiled=lambda *far: told.append(far))
     rounds = [total for number, total in told if not number]  # plain kernels, and those with a bias
-    assert told == [(number, total) for total in rounds for number in range(total)] and len(told) > 5
+    assert told == [(number, total) for total in rounds for number in range(total + 1)] and len(told) > 5
+
+
+def test_an_export_tells_what_it_does_before_it_takes_long_and_compiles_what_was_tuned_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    class Watched(FakeCompiler):
+        def submit(self, config: Config, variant: Variant, /) -> Future[Any]:
+            seen.append(config.key)
+            return super().submit(config, variant)
+
+    real = exporter.portfolio
+
+    def choose(*arguments: Any) -> list[Config]:
+        seen.append("chosen")
+        return real(*arguments)
+
+    monkeypatch.setattr(exporter, "portfolio", choose)
+    export_table(results(), tmp_path / "t", Watched(), matrices=matrices(), on_step=seen.append)
+    steps = [one for one in seen if one.split()[0] in ("choosing", "judging", "compiling")]
+    assert [step.split()[0] for step in steps] == ["choosing", "judging", "compiling", "compiling"]
+    first, won = seen.index("chosen"), {p.config.kernel.key for s in results().shapes for p in s.ranked[:1]}
+    assert won <= set(seen[:first]) and seen.index(steps[0]) < first
+    assert len(set(seen[:first])) < len(set(seen)) / 2  # the others are compiled behind them
 
 
 def test_a_winner_that_fails_stops_the_export(tmp_path: Path) -> None:
