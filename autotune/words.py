@@ -1,5 +1,5 @@
 """Words of messages: what the caller passes (`max_workspace` of a function, `--max-workspace` of a command),
-and how many there are of something.
+and numbers, and how many there are of something.
 
 Copied into exported tables: standard library only.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 _OPTIONS = {"adds": "--add", "folder": "--out", "has_dashboard": "--dashboard", "num_drawn": "--any"}
 _FUNCTIONS = {"search": "autotune.tune", "export-table": "autotune.export_table"}
+_UNITS = ((1e6, "s"), (1e3, "ms"), (1, "us"))
 _is_command_line = False
 
 
@@ -27,6 +28,18 @@ def option(name: str) -> str:
 def command(name: str, options: str = "") -> str:
     """What to run next, as the caller runs it: a command with options, or the function that it stands for."""
     return f"`autotune {name}{options}`" if _is_command_line else f"`{_FUNCTIONS[name]}`"
+
+
+def short(value: float, digits: int = 4) -> str:
+    """A number to so many digits, and to its last whole one: `0.0123`, `12.35`, `53,030`."""
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+
+
+def time_text(time_us: float) -> str:
+    """A time with four digits and a readable unit."""
+    value, unit = next((time_us / us, unit) for us, unit in _UNITS if time_us >= 10 * us or us == 1)
+    digits = max(0, 4 - len(str(int(value))))
+    return f"{value:.{digits}f} {unit}"
 
 
 def counted(number: int, one: str, several: str = "") -> str:

@@ -96,8 +96,8 @@ def studies_of(store: Store, gemms: Sequence[Gemm], max_error: float | None = No
 def source_text(environment: Environment) -> str:
     """Where times come from: `NVIDIA H200`, or `recorded on NVIDIA H200, 2026-11-21`."""
     if environment.is_recorded:
-        return f"recorded on {environment.gpu_name}, {environment.recorded_on}"
-    return environment.gpu_name
+        return console.one_line(f"recorded on {environment.gpu_name}, {environment.recorded_on}")
+    return console.one_line(environment.gpu_name)
 
 
 def share(part: float | None, whole: float | None) -> float | None:

@@ -13,22 +13,44 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TextIO
 
 import typer
 
+from .. import words
 from ..errors import AutotuneError
 
 PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
 PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI
 GAP, INDENT = "  ", "    "  # between columns; before what stands beneath a row
+_PAINT = re.compile("(\x1b\\[(?:0|1|31)m)")  # what `painted` writes
+# Control characters but the end of a line, and those that turn the direction of text
+_STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+LEAST_PROSE = 30  # columns that sentences can be read in
 
 
 def show(text: str) -> None:
     """A result, to stdout."""
-    _write(sys.stdout, f"{text}\n")
+    _write(sys.stdout, f"{harmless(text)}\n")
+
+
+def harmless(text: str) -> str:
+    """The text, in which characters that steer a terminal or reorder its line are named and not obeyed: a
+    database may hold any. Lines may end, and what `painted` begins and ends stays."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    pieces = _PAINT.split(text) if sys.stdout.isatty() or sys.stderr.isatty() else [text]
+    return "".join(
+        piece if _PAINT.fullmatch(piece) else _STEERING.sub(lambda found: ascii(found[0])[1:-1], piece)
+        for piece in pieces
+    )
+
+
+def one_line(text: str) -> str:
+    """As `harmless`, of what has no lines of its own."""
+    return harmless(text).replace("\n", "\\n")
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -76,7 +98,7 @@ def _finite(data: Any) -> Any:
 
 def note(text: str) -> None:
     """Something to know that is not the result, to stderr."""
-    _write(sys.stderr, f"{text}\n")
+    _write(sys.stderr, f"{harmless(text)}\n")
 
 
 def fail(error: AutotuneError) -> None:
@@ -108,16 +130,20 @@ def table(
     *,
     right: Sequence[int] = (),
     optional: Sequence[str] = (),
+    ends_in_prose: bool = False,
 ) -> str:
     """Aligned columns under a line of headers; columns numbered in `right` align right. Where a row
     is too wide for the terminal, what does not fit stands beneath it. `optional`: columns that are left out
-    where no row has anything in them."""
-    whole, terminal = [[str(cell) for cell in row] for row in rows], _terminal_width()
+    where no row has anything in them. `ends_in_prose`: the last column goes on in the next lines."""
+    whole, terminal = [[one_line(str(cell)) for cell in row] for row in rows], _terminal_width()
     kept = [at for at, name in enumerate(headers) if name not in optional or any(r[at] != "-" for r in whole)]
     headers, cells = [headers[at] for at in kept], [[row[at] for at in kept] for row in whole]
     right = [kept.index(at) for at in right if at in kept]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     ends = list(accumulate(len(GAP) + width for width in widths))  # a gap before the first column, too
+    room = (terminal or ends[-1]) - sum(ends[-2:-1])
+    if ends_in_prose and room >= LEAST_PROSE:
+        return _aligned(headers, [line for row in cells for line in _folded(row, room)], right)
     fits = [n for n, end in enumerate(ends, 1) if terminal is None or end - len(GAP) <= terminal]
     num = max(fits, default=1)
     if num == len(headers):
@@ -128,6 +154,19 @@ def table(
         rest = ", ".join(f"{name} {cell}" for name, cell in zip(headers[num:], row[num:], strict=True))
         shown += [text, *(INDENT + part for part in wrapped(rest, (terminal or 0) - len(INDENT)))]
     return "\n".join(shown)
+
+
+def _folded(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
+    """A row whose last cell goes on in lines of its own."""
+    first, *more = wrapped(row[-1], room)
+    yield [*row[:-1], first]
+    yield from ([""] * (len(row) - 1) + [part] for part in more)
+
+
+def paragraph(text: str) -> str:
+    """Sentences in lines that fit the terminal; as they are where they go to a file or a pipe."""
+    terminal = _terminal_width()
+    return text if terminal is None else "\n".join(wrapped(text, terminal))
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -159,17 +198,13 @@ def duration(seconds: float) -> str:
 
 
 def time_text(time_us: float | None) -> str:
-    """A time with four digits and a readable unit; a dash where there is none."""
-    if time_us is None:
-        return "-"
-    value, unit = (time_us / 1e3, "ms") if time_us >= 1e4 else (time_us, "us")
-    digits = max(0, 3 - len(str(int(value))) + 1)
-    return f"{value:.{digits}f} {unit}"
+    """A time; a dash where there is none."""
+    return "-" if time_us is None else words.time_text(time_us)
 
 
 def seconds_text(seconds: float) -> str:
     """Of what takes long in all."""
-    return f"{seconds:,.4g} s"
+    return f"{words.short(seconds)} s"
 
 
 def workspace_text(num_bytes: int | None) -> str:
@@ -223,10 +258,10 @@ class Progress:
         self._written_at = time.monotonic()
         if self._is_tty:
             width = shutil.get_terminal_size().columns - 1
-            _write(self._stream, f"\r\x1b[K{fitted(parts, least_first, width)}")
+            _write(self._stream, f"\r\x1b[K{harmless(fitted(parts, least_first, width))}")
             self._is_open = True
         else:
-            _write(self._stream, f"{GAP.join(parts)}\n")
+            _write(self._stream, f"{harmless(GAP.join(parts))}\n")
 
     def close(self) -> None:
         """Leaves the last line standing, and the cursor below it."""

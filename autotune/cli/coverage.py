@@ -192,10 +192,12 @@ def _text(facts: dict[str, Any]) -> str:
         for way, found in facts["ways"].items()
     ]
     headers = ("served", "kinds", "calls", "of calls", "time", "of time", "by cuBLAS", "gain")
-    parts = [head, console.table(headers, ways, right=range(1, len(headers))), _MEANING]
+    ways_table = console.table(headers, ways, right=range(1, len(headers)))
+    parts = [console.paragraph(head), ways_table, console.paragraph(_MEANING)]
     if facts["not_tuned"]:
         rows = [_row(one, facts["seconds"]) for one in facts["not_tuned"]]
-        parts.append(console.table(("not tuned", "calls", "of time", "served", "why"), rows, right=(1, 2)))
+        columns = ("not tuned", "calls", "of time", "served", "why")
+        parts.append(console.table(columns, rows, right=(1, 2), ends_in_prose=True))
     return "\n".join(parts)
 
 
@@ -213,7 +215,8 @@ def _seconds_text(seconds: float | None) -> str:
 
 def _row(one: dict[str, Any], seconds: float) -> tuple[str, ...]:
     share = console.ratio_text(common.share(one["seconds"], seconds), "%")
-    return _name(one), f"{one['count']:,}", share, one["served"], one["why"]
+    why = one["why"].removeprefix(f"{one['shape']} ").removeprefix("was not tuned: ")  # beside the shape
+    return _name(one), f"{one['count']:,}", share, one["served"], why
 
 
 def _name(one: dict[str, Any]) -> str:

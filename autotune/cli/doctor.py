@@ -76,7 +76,7 @@ def _text(findings: list[Finding]) -> str:
     steps = [f"  {f.name}: {f.next_step}" for f in findings if f.next_step]
     head = f"autotune {__version__} in {Path(__file__).resolve().parents[1]}"
     todo = ["", "What to do:", *steps] if steps else ["", "Nothing is missing."]
-    return "\n".join([head, "", console.table(("state", "what", "found"), rows), *todo])
+    return "\n".join([head, "", console.table(("state", "what", "found"), rows, ends_in_prose=True), *todo])
 
 
 def _python() -> Finding:

@@ -25,7 +25,7 @@ from ..gemm import Gemm
 from ..output_file import check_writable, write_file
 from ..shipped_figures import Predicted, ShippedFigures
 from ..suite import by_shape, read_calls
-from ..words import counted
+from ..words import counted, short
 from . import common, console
 from .ctrl_c import SIGNALLED
 
@@ -285,7 +285,7 @@ def _work_table(work: Sequence[dict[str, Any]]) -> str:
         (
             one["what"],
             f"{one['calls']:,}",
-            f"{one['flops'] / 1e9:,.4g}",
+            short(one["flops"] / 1e9),
             console.ratio_text(one["share_of_flops"], "%"),
             "nothing to gain: " + one["why_no_gain"] if one["why_no_gain"] else "",
         )

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..kernel.config import PARAMETER
 from ..kernel.resources import workspace_of
 from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
-from ..words import counted
+from ..words import counted, short
 from . import common, console
 
 _STATE = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons")
@@ -290,7 +290,7 @@ def _cell(value: Any) -> str:
     if value is None or value in ([], (), ""):
         return "-"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return short(value, 6)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return " ".join(str(value).split())

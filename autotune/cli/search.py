@@ -22,7 +22,7 @@ from ..search.called import Gain
 from ..search.fill import Filled
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
 from ..search_policy import SearchPolicy
-from ..store import TrialRecord, shown
+from ..store import TrialRecord, shown, typed
 from ..tuning import Result
 from ..words import counted
 from . import common, console, disturbed, spent
@@ -112,8 +112,9 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             console.show(_gain_text(result.gain))
         if result.is_exportable and any(result.best.values()):
             suites = [f" --suite {shlex.quote(str(suite))}" for suite in request.suites if is_counted]
-            next_step = f"autotune export-table --db {shlex.quote(shown(request.db))}{''.join(suites)}"
-            console.show(f"Next: {next_step}{result.where.options}")
+            db, password = typed(request.db)
+            options = f"{''.join(suites)}{result.where.options}"
+            console.show(f"Next: autotune export-table --db {db}{options}{password}")
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)

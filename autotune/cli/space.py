@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..device import KNOWN, DeviceLimits, known_limits
+from ..entries import hint
 from ..errors import UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETERS, Config, Parameter
@@ -61,7 +62,8 @@ def _limits(gpu: str) -> DeviceLimits:
         if gpu == "auto" or gpu.isdecimal() or gpu.startswith("GPU-"):
             return limits_here(gpu, note=console.note)
         raise UsageError(
-            f"--gpu {gpu!r} is no GPU of this machine (index, UUID, auto) and none of {', '.join(KNOWN)}"
+            f"--gpu {gpu!r} is no GPU of this machine (index, UUID, auto) and no known kind "
+            f"({hint(gpu.lower(), tuple(KNOWN))})"
         ) from None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from ..device import limits_by_name
@@ -13,6 +14,7 @@ from ..kernel.config import PARAMETER, Config, lanes_k
 from ..kernel.resources import workspace_of
 from ..measurement import Outcome
 from ..store import Store, StudySummary, TrialRecord
+from ..words import counted
 from . import common, console
 
 REASON_WIDTH = 90
@@ -23,12 +25,32 @@ def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bo
     """One line per study: its best trial, accurate to `max_error`, against cuBLAS and the limit."""
     with common.open_existing(db) as store:
         summaries = common.studies_of(store, common.read_problems(shapes), max_error)
-        studies = [_study_facts(store, summary, max_error) for summary in summaries]
+        found = sorted(summaries, key=lambda summary: summary.study.gemm)
+        studies = [_study_facts(store, summary, max_error) for summary in found]
     if is_json:
         console.show_json({"studies": studies})
         return
-    for measured_on in dict.fromkeys(s["measured_on"] for s in studies):
-        console.show(f"{measured_on}\n{_best_table(s for s in studies if s['measured_on'] == measured_on)}")
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for study in studies:
+        alike.setdefault(study["measured_on"], []).append(study)
+    console.show("\n\n".join(f"{_best_head(found)}\n{_best_table(found)}" for found in alike.values()))
+
+
+def _best_head(studies: Sequence[dict[str, Any]]) -> str:
+    """What was measured, when, and what came of it in all."""
+    drivers = ", ".join(dict.fromkeys(s["driver"] for s in studies))
+    days = sorted(s["updated_at"][:10] for s in studies)
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    trials = counted(sum(s["num_trials"] for s in studies), "trial")
+    failed = sum(s["num_trials"] - s["num_ok"] for s in studies)
+    told = [f"{counted(len(studies), 'shape')}, {trials} ({failed:,} failed), the newest of {when}"]
+    speedups = [common.share(s["cublas_time_us"], s["best_time_us"]) for s in studies]
+    known = [speedup for speedup in speedups if speedup]
+    if len(known) > 1:
+        slower = sum(speedup < 1 for speedup in known)
+        mean = console.ratio_text(geometric_mean(known))
+        told.append(f"geometric mean {mean} cuBLAS, {slower:,} slower than it")
+    return console.paragraph(f"{studies[0]['measured_on']}, driver {drivers}: {'; '.join(told)}")
 
 
 def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:
@@ -49,6 +71,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
         "is_recorded": study.environment.is_recorded,
         "recorded_on": study.environment.recorded_on or None,
         "measured_on": common.source_text(study.environment),
+        "driver": study.environment.driver_version,
         "policy": study.policy,
         "num_trials": summary.num_trials,
         "num_ok": sum(count for outcome, count in summary.counts.items() if outcome == "ok"),
@@ -65,7 +88,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
     }
 
 
-def _best_table(studies: Iterable[dict[str, Any]]) -> str:
+def _best_table(studies: Sequence[dict[str, Any]]) -> str:
     headers = (
         "trial", "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "error", "trials", "tied", "workspace",
         "config",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..store import shown
+from ..store import shown, typed
 from ..store.optuna_mirror import publish
 from ..words import counted
 from . import common, console
@@ -20,6 +20,6 @@ def run(db: str, shapes: Sequence[str], *, is_json: bool) -> None:
         console.show_json({"db": shown(db), "num_studies": len(summaries), "num_new": num_new})
         return
     studies = counted(len(summaries), "study", "studies")
-    url = shown(db) if "://" in db else f"sqlite:///{shown(db)}"
+    url, password = typed(db if "://" in db else f"sqlite:///{db}")
     copied = counted(num_new, "trial was", "trials were")
-    console.show(f"{copied} copied, of {studies}\nNext: optuna-dashboard {url}")
+    console.show(f"{copied} copied, of {studies}\nNext: optuna-dashboard {url}{password}")

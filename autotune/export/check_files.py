@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..errors import DispatchError
 from ..runtime.cubin_files import load_cubins
 from ..runtime.kinds import load_kinds
-from ..runtime.table import Table
+from ..runtime.table import CUBIN_FOLDER, Table
 from . import manifest
 
 
@@ -47,6 +47,11 @@ def check_files(folder: Path) -> Files:
         found = manifest.take_inventory(folder)
     except OSError as error:
         raise DispatchError(f"{folder} cannot be read ({error}); check its permissions") from error
+    if not has_manifest and not (folder / CUBIN_FOLDER).is_dir():
+        raise DispatchError(
+            f"{folder} lacks its {manifest.MANIFEST_FILE}, by which its files are checked; restore it from "
+            "where the folder was copied, or move the folder away and export again"
+        )
     changed = (*found.damaged, *found.edited)
     if has_manifest and (changed or found.missing):
         faults = [

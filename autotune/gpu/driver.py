@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from ..cuda_errors import is_sticky
@@ -140,12 +141,14 @@ def find_gpu(selector: str) -> GpuInfo:
 
 def _check_selector(selector: str) -> None:
     """Raises UsageError for what names no GPU of any machine."""
-    if limits_by_name(selector) is not None:
+    name = selector.lower()
+    if limits_by_name(name) is not None:
         fault = "names a kind of GPU"
-    elif not re.fullmatch(r"auto|\d{1,3}|((gpu|mig)-)?[0-9a-f-]*", selector.lower()):
-        fault = "names no GPU"
-    else:
+    elif re.fullmatch(r"auto|\d{1,3}|((gpu|mig)-)?[0-9a-f-]+", name):
         return
+    else:
+        kind = get_close_matches(name[:40], KNOWN, n=1)
+        fault = f"names a kind of GPU ({kind[0]})" if kind else "names no GPU"
     raise UsageError(
         f"{option('gpu')} {selector} {fault}; pass what this machine has (an index, a UUID or auto), or a "
         "recording: replay:FILE"

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Generic, TypeVar
 
 from ..device import limits_by_name
+from ..errors import StoreError
 from ..gemm import Gemm
 from ..store import Final, Follower, Newest, StudyRef, TrialRecord
 from .numbers import StudyNumbers, StudyRecords
@@ -35,15 +36,20 @@ class Feed:
         clock: Clock = time.monotonic,
     ) -> None:
         self._follower, self._max_error, self._gemms, self._clock = follower, max_error, gemms, clock
-        self._newest = Newest(0, 0, 0, 0)
         self._looked_at: float | None = None
+        self._fault: StoreError | None = None  # of the last look
+        self._lock = RLock()
+        self.version = 0  # grows with whatever is new
+        self.epoch = 0  # grows where all is read again
+        self._forget()
+
+    def _forget(self) -> None:
+        self._newest = Newest(0, 0, 0, 0)
         self._refs: dict[int, StudyRef] = {}
         self._trials: dict[int, dict[int, TrialRecord]] = {}  # by study and id
         self._finals: dict[int, Final | None] = {}
         self._cublas_us: dict[int, float | None] = {}
         self._numbers: dict[int, StudyNumbers] = {}
-        self._lock = RLock()
-        self.version = 0  # grows with whatever is new
 
     def studies(self) -> list[StudyNumbers]:
         """All studies with trials, by id. Raises StoreError where the database cannot be read."""
@@ -56,16 +62,33 @@ class Feed:
         return next((one for one in self.studies() if one.study.id == study_id), None)
 
     def look(self) -> int:
-        """Read what is new, unless that was done a moment ago. Returns the version."""
+        """Read what is new, unless that was done a moment ago. Returns the version.
+
+        After a look that failed the next one opens the database again and reads all of it: it may be another
+        one. Until then the fault stays. Raises StoreError.
+        """
         with self._lock:
             now = self._clock()
             if self._looked_at is None or now - self._looked_at >= MIN_PAUSE_S:
                 self._looked_at = now
-                newest = self._follower.newest()
-                if newest != self._newest:
-                    self._read(newest)
-                    self._newest, self.version = newest, self.version + 1
+                try:
+                    self._look()
+                    self._fault = None
+                except StoreError as error:
+                    self._fault = error
+            if self._fault is not None:
+                raise self._fault
             return self.version
+
+    def _look(self) -> None:
+        if self._fault is not None:
+            self._follower.reopen()
+            self._forget()
+            self.version, self.epoch = self.version + 1, self.epoch + 1
+        newest = self._follower.newest()
+        if newest != self._newest:
+            self._read(newest)
+            self._newest, self.version = newest, self.version + 1
 
     def _read(self, newest: Newest) -> None:
         for ref in self._follower.studies_after(self._newest.study):

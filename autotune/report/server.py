@@ -14,6 +14,7 @@ Answers name no other origin. A page of another site cannot read them: only this
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -68,9 +69,9 @@ class Pages:
             Route("/static/{name}", self.static),
             Route("/api/version", self.version),
             Route("/api/overview", self.overview),
-            Route("/api/study/{study:int}", self.study),
+            Route("/api/study/{study}", self.study),
             Route("/api/table", self.table),
-            Route("/tiles/{study:int}/{trial:int}", self.tiles),
+            Route("/tiles/{study}/{trial}", self.tiles),
         ]
         guard = Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES)
         return Starlette(routes=routes, middleware=[guard], exception_handlers={StoreError: _told})
@@ -102,23 +103,36 @@ class Pages:
         return Response(_json(self._table), media_type="application/json", headers=_FRESH)
 
     def tiles(self, request: Request) -> Response:
-        found = self._feed.study(request.path_params["study"])
-        explained = None if found is None else self._explain(found, request.path_params["trial"])
+        study, trial = map(_id, (request.path_params["study"], request.path_params["trial"]))
+        found = self._feed.study(study)
+        explained = None if found is None else self._explain(found, trial)
         if explained is None:
             raise HTTPException(404)
         return HTMLResponse(explained, headers=_FRESH)
 
     def study(self, request: Request) -> Response:
-        study_id, after = request.path_params["study"], request.query_params.get("after", "0")
+        study_id, after = _id(request.path_params["study"]), _id(request.query_params.get("after", "0"))
         found = self._feed.study(study_id)
-        if found is None or not after.isdecimal():
+        if found is None:
             raise HTTPException(404)
         version = self._feed.version
         follows = self._studies[study_id].get(
-            version, lambda: {**documents.what_follows(found, self._describe), "version": version}
+            version,
+            lambda: {
+                **documents.what_follows(found, self._describe),
+                "version": version,
+                "epoch": self._feed.epoch,
+            },
         )
-        new = documents.new_trials(found, self._describe, int(after))
+        new = documents.new_trials(found, self._describe, after)
         return Response(_json({**follows, **new}), media_type="application/json", headers=_FRESH)
+
+
+def _id(text: str) -> int:
+    """Of a study or a trial. Raises HTTPException for what is none: a URL may hold anything."""
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise HTTPException(404)
+    return int(text)
 
 
 def _json(document: Any) -> bytes:

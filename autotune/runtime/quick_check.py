@@ -24,6 +24,7 @@ import numpy as np
 from ..error_bound import worst_ratio
 from ..errors import DispatchError
 from ..gemm import Gemm
+from ..words import time_text
 from .conditions import differences
 from .devices import OpenGpu
 from .engine import Engine
@@ -79,10 +80,11 @@ class QuickCheck(NamedTuple):
     def __str__(self) -> str:
         wrong = "" if self.is_right else ": the result is wrong"
         told = [f"error {self.error_ratio:.3g} of the bound against float64{wrong}"]
-        if self.ratio is None:
-            told.append(f"{self.time_us:.4g} us, nothing recorded to compare with")
+        if self.ratio is None or self.recorded_us is None:
+            told.append(f"{time_text(self.time_us)}, nothing recorded to compare with")
         else:
-            told.append(f"{self.time_us:.4g} us, {self.ratio:.3f} times the recorded {self.recorded_us:.4g}")
+            recorded = time_text(self.recorded_us)
+            told.append(f"{time_text(self.time_us)}, {self.ratio:.3f} times the recorded {recorded}")
         where = f"GPU {self.device} ({self.gpu_name}), {self.kernel_id} on {self.gemm}"
         return "; ".join([f"{where}: {told[0]}", *told[1:], *self.differences])
 

@@ -40,7 +40,7 @@ from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
-from ..words import counted
+from ..words import counted, time_text
 from .pick import Call, How, Pick
 from .summation import Depths, Sums, allowed_depths, excess_depth, slower_by
 from .table import Entry, Kernel, RankedKernel, Table, weights
@@ -351,9 +351,9 @@ def _provided(pick: Pick, cublas_us: float | None, margin: float = 0.0, doubt: s
 
 def _why_cublas(pick: Pick, cublas_us: float, margin: float, doubt: str) -> str:
     if not margin:
-        return f"{pick.reason}; cuBLAS was faster, with {cublas_us:.4g} us"
+        return f"{pick.reason}; cuBLAS was faster, with {time_text(cublas_us)}"
     least = f"what is so little known has to be faster by {math.expm1(margin):.0%}{doubt}"
-    return f"{pick.reason}; cuBLAS is expected to take {cublas_us:.4g} us, and {least}"
+    return f"{pick.reason}; cuBLAS is expected to take {time_text(cublas_us)}, and {least}"
 
 
 def _times_apart(one: int, other: int) -> float:

@@ -1,7 +1,7 @@
 """The store of every trial: `Store` and the records that it returns."""
 
 from .claims import Claimed, Claims, Known, News
-from .connect import exists, shown
+from .connect import exists, shown, typed
 from .follower import Follower, Newest
 from .records import (
     DuelRecord,
@@ -33,4 +33,5 @@ __all__ = [
     "TrialRecord",
     "exists",
     "shown",
+    "typed",
 ]

@@ -23,12 +23,14 @@ import functools
 import json
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ from .columns import read_text
 _IS_WRITER = "autotune_is_writer"
 _RETRY_S = 0.02
 _FORMS = "a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+_BACKENDS = ("sqlite", "postgresql")
 _LOCK_KEY = int.from_bytes(b"autotune")  # of PostgreSQL's advisory locks, which share one space per database
 _SHM_BYTES = 32 * 1024  # of FILE-shm
 
@@ -66,8 +69,10 @@ def parse_url(path_or_url: str | Path) -> URL:
     except (ArgumentError, ValueError):  # the latter for a port that is no number
         named = re.sub(r"(?<=://).*@", "***@", text)  # whatever it is, a password may be in it
         raise StoreError(f"{named!r} is not a database URL; write {_FORMS}") from None
-    if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise StoreError(f"{shown(url)} is neither SQLite nor PostgreSQL; write {_FORMS}")
+    if (name := url.get_backend_name()) not in _BACKENDS:
+        close = get_close_matches(name, _BACKENDS, n=1)
+        meant = f"did you mean {shown(url.set(drivername=close[0]))}? Write" if close else "write"
+        raise StoreError(f"{shown(url)} is neither SQLite nor PostgreSQL; {meant} {_FORMS}")
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise StoreError(f"{text} would keep the trials in memory and lose them; name a file")
     return url
@@ -80,6 +85,18 @@ def shown(url: str | URL) -> str:
             return url
         url = make_url(url)
     return url.render_as_string()
+
+
+def typed(path_or_url: str) -> tuple[str, str]:
+    """A database as a command line takes it, quoted; and where its password is taken from, which a screen is
+    not to show: "" where there is none."""
+    if "://" not in path_or_url:
+        return shlex.quote(path_or_url), ""
+    url = make_url(path_or_url)
+    if url.password is None:
+        return shlex.quote(shown(url)), ""
+    plain = URL.create(url.drivername, url.username, None, url.host, url.port, url.database, url.query)
+    return shlex.quote(shown(plain)), " (with its password in PGPASSWORD or ~/.pgpass)"
 
 
 def place(url: URL) -> str:

@@ -32,9 +32,17 @@ class Follower(Closing):
     """A database that is only read. Raises StoreError if it cannot be, or is of an older autotune."""
 
     def __init__(self, path_or_url: str | Path) -> None:
-        url = connect.parse_url(path_or_url)
-        self._database = Database(url, read_only.connect(url, TIMEOUT_S))
+        self._url = connect.parse_url(path_or_url)
+        self._open()
+
+    def _open(self) -> None:
+        self._database = Database(self._url, read_only.connect(self._url, TIMEOUT_S))
         self.store = Store(self._database)  # to read from
+
+    def reopen(self) -> None:
+        """What stands there now, which may be another file. Raises StoreError as at first."""
+        self._database.close()
+        self._open()
 
     def close(self) -> None:
         self._database.close()

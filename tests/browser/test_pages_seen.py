@@ -60,6 +60,31 @@ def move_to(browser: Window, name: str, x: float, y: float) -> Any:
     return actions.move_to_element_with_offset(element, x - size["width"] / 2, y - size["height"] / 2)
 
 
+def test_an_address_of_no_page_says_so(browser: Window, report: str) -> None:
+    """It showed the searches, without a word."""
+    browser.show(BIG)
+    for fragment, title, ready in (
+        ("#/nonsense", "No such page", "none nonsense"),
+        ("#/shape/99999", "No such shape", "shape 99999"),
+        ("#/searches", "Searches", "searches "),
+        ("", "Searches", "searches "),
+    ):
+        browser.open(f"{report}{fragment}")
+        browser.wait(f"return document.body.dataset.ready === '{ready}'")
+        assert browser.run("return document.title") == f"{title} - autotune"
+        is_there = browser.run("return document.querySelector('h1').textContent") == title
+        assert is_there or title == "Searches"
+
+
+def test_axes_end_in_numbers_that_can_be_read(browser: Window, report: str) -> None:
+    """Where their data end: at 336.638358."""
+    browser.show(BIG)
+    browser.open(report)
+    is_drawn(browser, "progress")
+    label = f"return {chart('progress')}.getOption().xAxis[0].axisLabel.formatter(336.638358)"
+    assert browser.run(label) == "336.6"
+
+
 # ------------------------------------------------------------------------------------- all pages, all screens
 
 

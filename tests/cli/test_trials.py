@@ -54,7 +54,7 @@ def db(tmp_path: Path) -> Path:
 
 
 def test_best_takes_the_final_before_the_fastest_trial(db: Path) -> None:
-    large, small = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
+    small, large = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
     assert (large["best_time_us"], large["cublas_time_us"], large["num_tied"]) == (2650.0, 2783.0, 2)
     assert large["best_config"] == SLOW.to_dict()
     limits = KNOWN["h200"]
@@ -62,6 +62,40 @@ def test_best_takes_the_final_before_the_fastest_trial(db: Path) -> None:
     assert (large["num_trials"], large["num_ok"]) == (3, 2)
     assert (large["error_over_cublas"], small["error_over_cublas"]) == (1.25, None)
     assert (small["best_time_us"], small["cublas_time_us"], small["is_final"]) == (4.0, None, False)
+
+
+def test_best_tells_when_by_which_driver_and_what_came_of_it_in_order(db: Path) -> None:
+    with Store.open(db) as store:
+        middle = store.study(ENVIRONMENT, "0" * 64, "nvrtc 13.0", Gemm(128, 64, 64))
+        store.add_trial(middle, FAST.key, FAST.to_dict(), Measurement(Outcome.OK, time_us=5.0), "seed")
+        store.set_final(middle, [FinalEntry(FAST.key, FAST.to_dict(), 1, True, 5.0)], Baseline(4.0))
+    text = run("trials", "best", "--db", db).stdout
+    head, *rows = text.splitlines()
+    source = "recorded on NVIDIA H200, 2026-11-21, driver 580.1"
+    assert head.startswith(f"{source}: 3 shapes, 5 trials (1 failed), the newest of 2")
+    speedup = math.sqrt(2783.0 / 2650.0 * 4.0 / 5.0)
+    assert head.endswith(f"; geometric mean {speedup:.3f}x cuBLAS, 1 slower than it")
+    shapes = [re.findall(r" (\d+)x\d+x\d+:NN", row)[0] for row in rows[2:]]
+    assert shapes == ["64", "128", "4096"]
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nNext: rm -rf"
+
+
+def test_nothing_of_a_database_steers_a_terminal(tmp_path: Path) -> None:
+    path, gpu = tmp_path / "a.db", ENVIRONMENT.__class__(**{**vars(ENVIRONMENT), "gpu_name": HOSTILE})
+    with Store.open(path) as store:
+        study = store.study(gpu, "0" * 64, "nvrtc 13.0", Gemm(64, 64, 64))
+        store.add_trial(study, FAST.key, FAST.to_dict(), Measurement(Outcome.OK, time_us=4.0), HOSTILE)
+        wrong = Measurement(Outcome.WRONG_RESULT, HOSTILE)
+        store.add_trial(study, BAD.key, BAD.to_dict(), wrong, HOSTILE)
+    for command in ("best", "history", "failures", "show 1", "show 2", "diff 1 2"):
+        done = run("trials", *command.split(), "--db", path)
+        steering = re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", done.stdout + done.stderr)
+        assert not steering, command
+        assert command.startswith(("show", "diff")) or not re.search("^Next: rm", done.stdout, re.MULTILINE)
+    told = run("export-table", "--db", path, "--out", tmp_path / "table", code=3).stderr
+    assert "\x1b" not in told and "\\x1b]0;owned" in told
 
 
 def test_the_error_over_cublas_is_listed(db: Path) -> None:
@@ -123,9 +157,9 @@ def test_the_workspace_of_a_launch_is_told(db: Path) -> None:
 
 
 def test_ids_lead_to_everything_about_a_trial(db: Path) -> None:
-    large, small = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
+    small, large = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
     assert (large["id"], small["id"]) == (2, 4)
-    assert run("trials", "best", "--db", db).stdout.splitlines()[3].split()[0] == "2"
+    assert run("trials", "best", "--db", db).stdout.splitlines()[4].split()[0] == "2"
     facts = json.loads(run("trials", "show", "1", "--db", db, "--json").stdout)
     assert (facts["id"], facts["shape"], facts["origin"]) == (1, "4096x4096x4096:NN", "seed")
     assert facts["config"] == FAST.to_dict() and facts["environment"]["driver_version"] == "580.1"

@@ -93,7 +93,11 @@ def test_it_serves_what_the_database_holds_and_what_comes(db: Path) -> None:
         after = document(place, f"study/{line['id']}?after={last}")
         assert (after["trials"]["count"], after["trials"]["first"], after["num_trials"]) == (1, 31, 31)
         assert ask(place, "/api/study/999")[0] == 404
-        assert ask(place, "/api/study/1?after=x")[0] == 404
+        long = "9" * 4400  # more digits than Python reads
+        for path in ("1?after=x", f"1?after={long}", long, "1?after=", "1?after=-1", "-1", "1x"):
+            assert ask(place, f"/api/study/{path}")[0] == 404, path[:20]
+        for path in (f"{long}/1", f"1/{long}", "1/x", "9/9"):
+            assert ask(place, f"/tiles/{path}")[0] == 404, path[:20]
 
 
 def test_the_page_and_its_scripts_are_served_and_nothing_else(db: Path) -> None:

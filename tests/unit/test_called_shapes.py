@@ -18,11 +18,13 @@ from table_cases import make_kernel, make_spec, make_table, rank, write_table
 from typer.testing import CliRunner
 
 from autotune import tuning
+from autotune.cli import coverage
 from autotune.cli.app import app
 from autotune.errors import DispatchError, UsageError
 from autotune.gemm import Gemm
 from autotune.kernel.epilogue_names import BIAS
 from autotune.kernel.launch import Variant
+from autotune.runtime import selector
 from autotune.runtime.call_recorder import rendered
 from autotune.runtime.counting import Counted
 from autotune.search import Options
@@ -199,6 +201,23 @@ def test_calls_for_an_epilogue_that_the_table_lacks_are_missed(folder, tmp_path)
     (missed,) = facts["not_tuned"]
     assert missed["epilogue"] == "bias" and "--epilogue bias" in missed["why"]
     assert f"{TUNED} bias" in run_here("coverage", calls, folder).stdout
+
+
+def test_a_reason_beside_a_shape_does_not_repeat_it():
+    one = {"shape": "9x8x7:NN", "ld": (7, 8, 8), "align": (16, 16, 16), "count": 1, "seconds": 1.0}
+    one |= {"served": "x", "epilogue": None}
+    for why, told in (
+        ("9x8x7:NN was not tuned: the least modelled time", "the least modelled time"),
+        ("9x8x7:NN was tuned, but packed and aligned: x", "was tuned, but packed and aligned: x"),
+        ("the result has no elements", "the result has no elements"),
+    ):
+        assert coverage._row(one | {"why": why}, 2.0) == ("9x8x7:NN", "1", "50.0%", "x", told)
+
+
+def test_a_reason_names_times_without_an_exponent():
+    pick = SimpleNamespace(reason="why")
+    assert "cuBLAS is expected to take 53.03 ms, and" in selector._why_cublas(pick, 5.303e4, 0.3, "")
+    assert selector._why_cublas(pick, 5.303e4, 0.0, "") == "why; cuBLAS was faster, with 53.03 ms"
 
 
 def test_coverage_tells_what_cublas_alone_would_take(tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune import words
 from autotune.cli import console
 from autotune.cli.search import Painter
 from autotune.gemm import Gemm
@@ -73,3 +75,58 @@ def test_without_a_terminal_nothing_is_left_out() -> None:
     progress._written_at = float("-inf")
     progress.update(*("x" * 100,) * 3, least_first=(0, 1))
     assert log.getvalue() == "  ".join(["x" * 100] * 3) + "\n"
+
+
+def _on(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_terminal_width", lambda: columns)
+
+
+def test_sentences_of_a_table_go_on_in_their_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one long row moves the last column of all beneath its row, as `doctor` had it at 80 columns."""
+    rows = [("ok", "python", "3.11"), ("broken", "compiler", "NVRTC is not loaded: " + "no such file, " * 6)]
+    _on(80, monkeypatch)
+    lines = console.table(("state", "what", "found"), rows, ends_in_prose=True).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[2].split() == ["ok", "python", "3.11"]
+    start = lines[3].index("NVRTC")
+    assert len(lines) > 4 and all(line[:start].isspace() and line[start] != " " for line in lines[4:])
+    _on(None, monkeypatch)  # a file
+    assert len(console.table(("state", "what", "found"), rows, ends_in_prose=True).splitlines()) == 4
+    _on(40, monkeypatch)  # too narrow for sentences beside anything
+    narrow = console.table(("state", "what", "found"), rows, ends_in_prose=True)
+    assert max(map(len, narrow.splitlines())) <= 40
+
+
+@pytest.mark.parametrize(
+    ("time_us", "told"),
+    [(0.5, "0.500 us"), (4.2, "4.200 us"), (9999.4, "9999 us"), (25_350.0, "25.35 ms"), (2.535e7, "25.35 s")],
+)
+def test_a_time_has_no_exponent(time_us: float, told: str) -> None:
+    assert console.time_text(time_us) == words.time_text(time_us) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(0.0123, "0.0123"), (12.3456, "12.35"), (12_345.6, "12,346"), (2.5e6, "2,500,000")]
+)
+def test_a_number_has_no_exponent(value: float, told: str) -> None:
+    assert words.short(value) == told and console.seconds_text(value) == f"{told} s"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 1000])
+def test_one_is_no_plural(number: int) -> None:
+    assert words.counted(number, "trial") == f"{number:,} {'trial' if number == 1 else 'trials'}"
+    assert words.counted(number, "study", "studies").endswith("study" if number == 1 else "studies")
+
+
+def test_what_steers_a_terminal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert console.harmless("a\nb") == "a\nb"
+    assert console.harmless("\x1b[2J\x9b\r\t\x00\u202e") == r"\x1b[2J\x9b\r\t\x00\u202e"
+    assert console.one_line("a\nb") == r"a\nb"
+    assert console.harmless("größer 行列") == "größer 行列"
+    assert "\x1b" not in console.table(("a",), [["\x1b[1mx\n"]])
+
+
+@given(st.text())
+def test_no_text_steers_a_terminal(text: str) -> None:
+    shown = console.harmless(text)
+    assert all(character == "\n" or unicodedata.category(character) != "Cc" for character in shown)

@@ -91,9 +91,8 @@ def test_what_cubins_of_an_older_table_hold_is_not_checked(
     assert "Not checked: which kernels its cubins hold (an older autotune exported it), its Python" in out
 
 
-def test_an_export_without_a_manifest_is_said_to_be_one(
-    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("selector", ["none", "auto"])
+def test_a_folder_without_its_manifest_is_refused(folder: Path, no_gpu: None, selector: str) -> None:
     (folder / "manifest.json").unlink()
-    verify.run(folder, "none", is_json=False)
-    assert "Not checked: its Python files (an older autotune exported it" in capsys.readouterr().out
+    with pytest.raises(DispatchError, match=r"lacks its manifest\.json, .*restore it .* or .*export again"):
+        verify.run(folder, selector, is_json=False)

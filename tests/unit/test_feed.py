@@ -192,6 +192,33 @@ def test_a_database_that_is_moved_away_is_told(db: Path) -> None:
             feed.studies()
 
 
+def test_a_look_that_failed_is_told_until_the_next_which_reads_all_of_what_is_there_then(db: Path) -> None:
+    """It flipped between a fault and none, and never got over a database that was replaced."""
+    clock = Clock()
+    with Store.open(db) as store:
+        add(store, study_in(store), 1, 2, 3)
+    with Follower(db) as follower:
+        feed = Feed(follower, None, clock=clock)
+        assert len(feed.study(1).records.trials) == 3
+        version = feed.version
+        db.rename(db.with_name("away.db"))
+        for _ in range(6):
+            clock.now += MIN_PAUSE_S / 2
+            if clock.now > 1000.0 + MIN_PAUSE_S / 2:
+                with pytest.raises(StoreError, match="a.db"):
+                    feed.look()
+        with Store.open(db) as store:
+            add(store, study_in(store), 4)
+            clock.now += MIN_PAUSE_S
+            assert [dict(trial.point) for trial in feed.study(1).records.trials] == [{"a": 4}]
+            assert feed.version > version and feed.epoch == 1
+            check_same(feed, store)
+            add(store, study_in(store), 6)
+            clock.now += MIN_PAUSE_S
+            check_same(feed, store)
+            assert feed.epoch == 1
+
+
 def test_an_environment_of_the_same_shape_is_another_study(db: Path) -> None:
     with Store.open(db) as store, Follower(db) as follower:
         add(store, study_in(store), 1)

@@ -43,6 +43,22 @@ def test_a_selector_that_names_several_is_refused():
         driver.select_gpu("GPU-0a", GPUS)
 
 
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ("rtx-4090", "rtx-4090 names a kind of GPU; pass what this machine has"),
+        ("H200", "H200 names a kind of GPU; pass"),
+        ("NVIDIA H200", "NVIDIA H200 names a kind of GPU; pass"),
+        ("rtx4090", r"rtx4090 names a kind of GPU \(rtx-4090\); pass"),
+        ("nonsense!", "nonsense! names no GPU; pass what this machine has"),
+        ("", " names no GPU"),
+    ],
+)
+def test_what_names_no_gpu_of_any_machine_is_no_fault_of_the_driver(selector, told):
+    with pytest.raises(UsageError, match=told):
+        driver.find_gpu(selector)
+
+
 def test_no_gpu_is_the_environments_problem():
     with pytest.raises(EnvironmentProblem, match=r"sees no GPU.*replay:FILE"):
         driver.select_gpu("auto", [])

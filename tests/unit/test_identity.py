@@ -16,6 +16,7 @@ from table_cases import (
     SOURCE,
     FakeDriver,
     code_of,
+    list_anew,
     make_kernel,
     make_spec,
     make_table,
@@ -61,7 +62,7 @@ def change_table(folder: Path, change: Any) -> None:
     tree = json.loads(path.read_text(encoding="utf-8"))
     change(tree)
     path.write_text(sign(tree), encoding="utf-8")
-    (folder / "manifest.json").unlink()  # as exports once had none
+    list_anew(folder)
 
 
 def put(folder: Path, kernel_id: str, code: bytes) -> None:

@@ -22,7 +22,7 @@ from autotune.errors import StoreError
 from autotune.gemm import Gemm
 from autotune.search import Options, tune
 from autotune.search.progress import TrialDone
-from autotune.store import Follower, Store, connect, database, exists, optuna_mirror, shown
+from autotune.store import Follower, Store, connect, database, exists, optuna_mirror, shown, typed
 from autotune.store.optuna_mirror import TRIAL_ID, study_name
 
 
@@ -190,6 +190,29 @@ def test_other_databases_are_refused_before_they_are_tried(other: str) -> None:
     with pytest.raises(StoreError, match=r"neither SQLite nor PostgreSQL; write a path, ") as told:
         Store.open(other)
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgre", "postgressql"])
+def test_a_name_of_postgresql_that_is_nearly_right_is_hinted_at(scheme: str) -> None:
+    meant = r"did you mean postgresql://me:\*\*\*@here/db\? Write a path"
+    with pytest.raises(StoreError, match=meant) as told:
+        Store.open(f"{scheme}://me:secret@here/db")
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "hint"),
+    [
+        ("a b.db", "'a b.db'", ""),
+        ("postgresql://me@here/db", "postgresql://me@here/db", ""),
+        ("postgresql://me:s%2Fcret@here:1/db", "postgresql://me@here:1/db", "PGPASSWORD"),
+        ("postgresql://me:secret@here/db?a=b", "'postgresql://me@here/db?a=b'", ".pgpass"),
+    ],
+)
+def test_a_database_is_named_so_that_it_can_be_typed(url: str, words: str, hint: str) -> None:
+    told, password = typed(url)
+    assert told == words and hint in password and bool(password) is bool(hint)
+    assert "***" not in told and "cret" not in told
 
 
 def test_whether_there_is_something_to_read(tmp_path: Path) -> None:

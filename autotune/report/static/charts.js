@@ -16,9 +16,18 @@
     textStyle: { color: autotune.colour("text"), fontSize: 12 },
   });
 
+  // Of an axis that begins or ends where its data do.
+  const rounded = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 9 });
+  const isNumeric = (given) => given.type === "value" || given.type === "log";
+
   const axis = (given) => ({
     nameTextStyle: { color: autotune.colour("faint") },
-    axisLabel: { color: autotune.colour("faint"), hideOverlap: true, ...given.axisLabel },
+    axisLabel: {
+      color: autotune.colour("faint"),
+      hideOverlap: true,
+      ...(isNumeric(given) ? { formatter: rounded } : {}),
+      ...given.axisLabel,
+    },
     axisLine: { lineStyle: { color: autotune.colour("line") } },
     splitLine: { lineStyle: { color: autotune.colour("line"), opacity: 0.6 } },
     axisTick: { lineStyle: { color: autotune.colour("line") } },

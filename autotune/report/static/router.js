@@ -18,7 +18,7 @@
       draw: (into) => autotune.drawTable(into),
     },
   ];
-  const pageOf = (name) => pages.find((page) => page.name === name && page.is()) || pages[0];
+  const pageOf = (name) => (name ? pages.find((page) => page.name === name && page.is()) : pages[0]);
 
   // Documents of the one-file report are in it; a server has them under /api.
   const own = (name) => {
@@ -41,7 +41,8 @@
     const known = studies.get(id);
     if (known && !autotune.isLive) return;
     const after = known && known.rows.length ? known.rows[known.rows.length - 1].id : 0;
-    const found = await autotune.document(`study/${id}`, `?after=${after}`);
+    let found = await autotune.document(`study/${id}`, `?after=${after}`);
+    if (known && found.epoch !== known.document.epoch) found = await autotune.document(`study/${id}`); // all was read again
     const rows = autotune.rowsOf(found.trials);
     const isWhole = found.trials.first === 1;
     studies.set(id, { document: found, rows: isWhole || !known ? rows : [...known.rows, ...rows] });
@@ -57,13 +58,14 @@
         against: Number(parts[5]) || null,
       };
     }
-    return { page: pageOf(parts[0]).name };
+    const page = pageOf(parts[0]);
+    return { page: page ? page.name : "none", id: page ? null : parts[0] };
   };
 
   const heading = (place) => {
     if (place.page === "shape")
       return autotune.lineOf(place.id) ? autotune.lineOf(place.id).label : "No such shape";
-    return pageOf(place.page).title;
+    return place.page === "none" ? "No such page" : pageOf(place.page).title;
   };
 
   const show = async () => {
@@ -90,9 +92,9 @@
   };
 
   const draw = (place) => {
-    if (place.page === "shape" && !autotune.lineOf(place.id)) {
+    if (place.page === "none" || (place.page === "shape" && !autotune.lineOf(place.id))) {
       main.append(
-        element("h1", {}, "No such shape"),
+        element("h1", {}, heading(place)),
         autotune.hint(element("a", { href: "#/" }, "All shapes")),
       );
       return null;

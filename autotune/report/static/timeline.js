@@ -106,7 +106,7 @@
         min: 0,
         max: end,
         splitLine: { show: false },
-        axisLabel: { show: i === rows.length - 1, formatter: "{value} s" },
+        axisLabel: { show: i === rows.length - 1, formatter: (value) => `${Number(value.toPrecision(4))} s` },
       })),
       yAxis: rows.map(({ scale, max }, i) => ({
         type: "value",
