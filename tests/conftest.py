@@ -10,6 +10,7 @@ import fcntl
 import gc
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,11 @@ from postgresql_server import Server, missing_postgresql, running_server
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: as the command line does
 settings.register_profile("no-deadline", deadline=None)  # machines that run tests are busy ones
 settings.load_profile("no-deadline")
+
+# A run in the background of a script, or under nohup, inherits ignored signals, which tests send.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 # Tests see what a process did, and no disk after a power cut: a wait for it, 5 ms and more, shows nothing.
 os.fsync = lambda descriptor: None
