@@ -38,7 +38,7 @@ def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bo
 
 def _best_head(studies: Sequence[dict[str, Any]]) -> str:
     """What was measured, when, and what came of it in all."""
-    drivers = ", ".join(dict.fromkeys(s["driver"] for s in studies))
+    drivers = console.one_line(", ".join(dict.fromkeys(s["driver"] for s in studies)))
     days = sorted(s["updated_at"][:10] for s in studies)
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     trials = counted(sum(s["num_trials"] for s in studies), "trial")

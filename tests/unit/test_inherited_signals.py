@@ -17,8 +17,9 @@ def _ignore() -> None:
 
 def test_signals_that_were_ignored_are_met_by_tests() -> None:
     """Three tests sent SIGINT to themselves, and nothing came."""
-    seen = "import conftest, signal as s; print(*(s.getsignal(n) for n in (s.SIGINT, s.SIGHUP, s.SIGTERM)))"
+    seen = "import conftest, signal as s; print([s.getsignal(n) for n in (s.SIGINT, s.SIGHUP, s.SIGTERM)])"
     done = subprocess.run(
-        [sys.executable, "-c", seen], cwd=TESTS, capture_output=True, text=True, check=True, preexec_fn=_ignore
-    )
+        [sys.executable, "-c", seen],
+        cwd=TESTS, capture_output=True, text=True, check=True, preexec_fn=_ignore,
+    )  # fmt: skip
     assert "default_int_handler" in done.stdout and "SIG_IGN" not in done.stdout
