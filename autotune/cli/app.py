@@ -22,7 +22,7 @@ from ..errors import AutotuneError, EnvironmentProblem, UsageError
 from ..output_file import DISK_FULL
 from ..shortage import shortage
 from ..words import speak_as_command_line
-from . import console, options
+from . import console, parsing
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
 
 
@@ -47,8 +47,8 @@ app.add_typer(
     trials_app, name="trials", epilog=_examples("trials best", "trials failures --shape 4096 --limit 5")
 )
 
-# Each reads its options as options.py says.
-_command, _trials_command = (partial(one.command, cls=options.Command) for one in (app, trials_app))
+# Each reads its options as parsing.py says.
+_command, _trials_command = (partial(one.command, cls=parsing.Command) for one in (app, trials_app))
 
 
 def _completing(*words: str) -> Callable[[str], list[str]]:
@@ -102,7 +102,7 @@ MaxWorkspace = Annotated[
     float | None,
     typer.Option(
         help="Only kernels whose launches take at most so much workspace.",
-        **options.number("--max-workspace", unit="MIB"),
+        **parsing.number("--max-workspace", unit="MIB"),
     ),
 ]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
@@ -119,7 +119,7 @@ MaxError = Annotated[
     float,
     typer.Option(
         help="Fail kernels whose error is more than so many times cuBLAS's; 0: no limit.",
-        **options.number("--max-error"),
+        **parsing.number("--max-error"),
     ),
 ]
 Accurate = Annotated[
@@ -127,19 +127,19 @@ Accurate = Annotated[
     typer.Option(
         "--max-error",
         help="Leave out kernels whose error is more than so many times cuBLAS's; 0: no limit.",
-        **options.number("--max-error"),
+        **parsing.number("--max-error"),
     ),
 ]
-Limit = Annotated[int, typer.Option(help="Show at most so many.", **options.whole("--limit", 1))]
+Limit = Annotated[int, typer.Option(help="Show at most so many.", **parsing.whole("--limit", 1))]
 Trial = Annotated[
     int,
     typer.Argument(
         help="A trial, as `trials best`, `history` and `failures` list it.",
-        **options.whole("ID, as `autotune trials history` lists it,", 1, metavar="ID"),
+        **parsing.whole("ID, as `autotune trials history` lists it,", 1, metavar="ID"),
     ),
 ]
 Seed = Annotated[
-    int, typer.Option(help="Seed of everything that is drawn at random.", **options.whole("--seed"))
+    int, typer.Option(help="Seed of everything that is drawn at random.", **parsing.whole("--seed"))
 ]
 Out = Annotated[Path, typer.Option(help="The JSON file to write.")]
 Recording = Annotated[
@@ -162,7 +162,7 @@ Ladders = Annotated[
 ]
 Rounds = Annotated[
     int,
-    typer.Option(help="Interleaved rounds: samples of each kernel.", **options.whole("--rounds", 3, 10_000)),
+    typer.Option(help="Interleaved rounds: samples of each kernel.", **parsing.whole("--rounds", 3, 10_000)),
 ]
 
 TABLE = Path("sgemm_dispatch")
@@ -205,14 +205,14 @@ def search(
     suite: Suites = None,
     trials: Annotated[
         int | None,
-        typer.Option(help="Stop after so many trials of each shape.", **options.whole("--trials", 1)),
+        typer.Option(help="Stop after so many trials of each shape.", **parsing.whole("--trials", 1)),
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
             help="Stop after so many seconds. Without --seconds and --trials it ends by itself, when nothing "
             "better is likely.",
-            **options.number("--seconds", is_above=True),
+            **parsing.number("--seconds", is_above=True),
         ),
     ] = None,
     num_drawn: Annotated[
@@ -221,7 +221,7 @@ def search(
             "--any",
             help="So many more shapes, drawn at random (of a suite: by its counts), and kernels timed across "
             "them: for any shape.",
-            **options.whole("--any", metavar="NUMBER"),
+            **parsing.whole("--any", metavar="NUMBER"),
         ),
     ] = 0,
     seed: Seed = 0,
@@ -297,14 +297,14 @@ def export_table(
     max_kernels: Annotated[
         int,
         typer.Option(
-            help="For shapes that were not tuned, beside those that won.", **options.whole("--max-kernels")
+            help="For shapes that were not tuned, beside those that won.", **parsing.whole("--max-kernels")
         ),
     ] = MAX_KERNELS,
     max_megabytes: Annotated[
         float,
         typer.Option(
             help="What these kernels, packed, take at most.",
-            **options.number("--max-megabytes", most=math.inf),
+            **parsing.number("--max-megabytes", most=math.inf),
         ),
     ] = MAX_MEGABYTES,
     epilogue: Annotated[
@@ -316,7 +316,7 @@ def export_table(
         typer.Option(
             "--format",
             help="c: with sources for programs in C and C++, in its folder c.",
-            **options.one_of("--format", ("python", "c")),
+            **parsing.one_of("--format", ("python", "c")),
         ),
     ] = "python",
     adds: Annotated[
@@ -491,7 +491,8 @@ def forget(
     db: Db = DEFAULT_DB,
     shape: Shapes = None,
     study: Annotated[
-        list[int] | None, typer.Option(metavar="ID", help="A study, by its id; repeatable.")
+        list[int] | None,
+        typer.Option(help="A study, by its id; repeatable.", **parsing.whole("--study", 1, metavar="ID")),
     ] = None,
     is_sure: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False,
     is_json: Json = False,
@@ -538,7 +539,7 @@ def view(
     db: Db = DEFAULT_DB,
     port: Annotated[
         int,
-        typer.Option(help="Of this machine; 0: any that is free.", **options.whole("--port", 0, 65535)),
+        typer.Option(help="Of this machine; 0: any that is free.", **parsing.whole("--port", 0, 65535)),
     ] = 8571,
     max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
@@ -571,7 +572,7 @@ def estimate(
         float,
         typer.Option(
             help="End the program after so many seconds; 0: let it end.",
-            **options.number("--seconds", 0, 1e6),
+            **parsing.number("--seconds", 0, 1e6),
         ),
     ] = 0.0,
     limit: Limit = 10,
@@ -724,13 +725,13 @@ def record(
         int | None,
         typer.Option(
             help="A sample of so many configs, the same for all shapes; all without it.",
-            **options.whole("--configs", 1, 10**6),
+            **parsing.whole("--configs", 1, 10**6),
         ),
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="Begin no other config after so many seconds.", **options.number("--seconds", 0, 1e9)
+            help="Begin no other config after so many seconds.", **parsing.number("--seconds", 0, 1e9)
         ),
     ] = None,
     seed: Seed = 0,

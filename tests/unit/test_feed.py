@@ -205,7 +205,7 @@ def test_a_look_that_failed_is_told_until_the_next_which_reads_all_of_what_is_th
         for _ in range(6):
             clock.now += MIN_PAUSE_S / 2
             if clock.now > 1000.0 + MIN_PAUSE_S / 2:
-                with pytest.raises(StoreError, match="a.db"):
+                with pytest.raises(StoreError, match=r"a\.db"):
                     feed.look()
         with Store.open(db) as store:
             add(store, study_in(store), 4)

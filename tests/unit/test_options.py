@@ -15,7 +15,7 @@ from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.suite import read_suites
 
-ADDING = {"--shape", "--suite", "--where", "--epilogue", "--ladder"}
+ADDING = {"--shape", "--suite", "--where", "--epilogue", "--ladder", "--study"}
 
 
 def _commands(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
