@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -120,8 +121,12 @@ def _check(request: EstimateRequest) -> None:
 def _run_counted(request: EstimateRequest, folder: Path) -> _Ended:
     """Run the program in a process of its own. What it prints goes to stderr: stdout is for the result."""
     module = ("-m",) if request.is_module else ()
-    command = [sys.executable, "-m", "autotune.estimate.counted_program", str(folder), str(request.seconds)]
-    with subprocess.Popen([*command, *module, *request.program], stdout=2) as child:
+    # -P: a folder named autotune where the user is must not be found before this one
+    command = [sys.executable, "-P", "-m", "autotune.estimate.counted_program", str(folder)]
+    program = (str(request.seconds), *module, *request.program)
+    own = os.environ.get("OPENBLAS_NUM_THREADS") == "1"  # as the command line sets it for itself
+    environment = {k: v for k, v in os.environ.items() if not (own and k == "OPENBLAS_NUM_THREADS")}
+    with subprocess.Popen([*command, *program], stdout=2, env=environment) as child:
         try:
             return _Ended(_as_told(child.wait()), False)
         except KeyboardInterrupt:

@@ -62,20 +62,23 @@ class WorkCounts:
     def what_within(self) -> str | None:
         return getattr(self._within, "what", None)
 
-    def product(self, a: Any, b: Any, part_of: str | None = None, epilogue: Epilogue = PLAIN) -> None:
-        """One product of two matrices, or of two stacks of equally many. `part_of`: as `within`."""
+    def product(
+        self, a: Any, b: Any, out: Any = None, part_of: str | None = None, epilogue: Epilogue = PLAIN
+    ) -> None:
+        """One product of two matrices, or of two stacks of equally many; without an out, the result is
+        packed. `part_of`: as `within`."""
         flops, what = 2 * math.prod(a.shape) * b.shape[-1], part_of
         if not flops or what == "":
             return
         problem = None
         if what is None:
-            what, problem = self._understood(a, b)
+            what, problem = self._understood(a, b, out)
         if problem is not None:
-            alignment = a.data_ptr(), b.data_ptr(), 0
-            self._calls.of(problem, alignment, _BY_CUBLAS, epilogue).add()
+            addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+            self._calls.of(problem, addresses, _BY_CUBLAS, epilogue).add()
         self.add(what, flops)
 
-    def _understood(self, a: Any, b: Any) -> tuple[str, Product | None]:
+    def _understood(self, a: Any, b: Any, out: Any) -> tuple[str, Product | None]:
         """What a product counts as, and the product itself if a table may serve it."""
         dtype = str(a.dtype).removeprefix("torch.")
         if dtype != "float32":
@@ -83,11 +86,13 @@ class WorkCounts:
         if self._allows_tf32():
             return TF32, None
         (form_a, leading_a), (form_b, leading_b) = _form(a), _form(b)
+        form_c, leading_c = (None, None) if out is None else _form(out)
+        forms, leading = (form_a, form_b, form_c), (leading_a, leading_b, leading_c)
         try:
             if len(a.shape) == _MATRIX:
-                return FP32, understand(form_a, form_b, None, False, False)
-            stack = stacked((form_a, form_b, None), (leading_a, leading_b, None), False, False)
-            problem = understand(form_a, form_b, None, False, False, stack.batch)
+                return FP32, understand(*forms, False, False)
+            stack = stacked(forms, leading, False, False)
+            problem = understand(*forms, False, False, stack.batch)
             return FP32, folded(problem) or problem
         except DispatchError:
             return UNFIT, None

@@ -108,7 +108,7 @@ def _counting(counts: WorkCounts, own: Callable[..., Any], what: str | None) -> 
         found = own(keys, *operands, **options)
         *c, a, b = operands
         epilogue = BIAS if c and options.get("beta", 1) == 1 and c[0].shape == b.shape[-1:] else PLAIN
-        counts.product(a, b, what or _part_of(counts), epilogue)
+        counts.product(a, b, options.get("out"), what or _part_of(counts), epilogue)
         return found
 
     return kernel

@@ -214,11 +214,13 @@ def test_batches_are_right(program):
     assert int(done.stdout.split()[0]) > 300
 
 
-def test_epilogues_are_right(program):
-    """With a bias and without, of single products and batches."""
-    done = program("epilogues", "7", "150")
+def test_epilogues_are_right(program, tmp_path):
+    """With a bias and without, of single products and batches; and they are recorded as they were asked."""
+    done = program("epilogues", "7", "150", AUTOTUNE_RECORD=str(tmp_path / "calls.json"))
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > 300
+    asked = {kind.epilogue for kind in read_calls(tmp_path / "calls.json").calls}
+    assert {*named(["bias", "relu", "bias-gelu", "bias-gelu-tanh"])} <= asked
 
 
 def test_each_status_is_told(program):

@@ -181,7 +181,7 @@ def test_strides_that_no_kernel_takes_are_told_apart(tmp_path: Path) -> None:
     counts.product(tensor((8, 8), (0, 0)), tensor((8, 8), (8, 1)))
     counts.product(tensor((8, 0), (1, 1)), tensor((0, 8), (8, 1)))  # nothing to compute
     with counts.within("attention"), counts.within("another"):
-        counts.product(tensor((8, 8), (8, 1)), tensor((8, 8), (8, 1)), counts.what_within())
+        counts.product(tensor((8, 8), (8, 1)), tensor((8, 8), (8, 1)), part_of=counts.what_within())
     counts.write()
     work = json.loads((tmp_path / "work.json").read_text())["work"]
     assert {one["what"]: one["calls"] for one in work} == {FP32: 0, UNFIT: 1, "attention": 1}

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from host_torch import HostTorch
+from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
 
 from autotune.estimate.counts import FP32, TF32, UNFIT
 from autotune.gemm import Gemm
 from autotune.kernel.launch import PLAIN
 from autotune.runtime.counting import Counted
-from autotune.suite import by_shape, read_calls
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.suite import CallKind, by_shape, read_calls
 
 torch: Any = pytest.importorskip("torch")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -101,6 +104,37 @@ one(8, 8).double() @ one(8, 8).double()
     assert found["products of a matrix and a vector"] == [1, 2 * 64]
     assert found[TF32] == [1, 2 * 8**3] and found["products in float64"] == [1, 2 * 8**3]
     assert sum(count or 0 for count in shapes.values()) == 6  # of the attention's projections
+
+
+def test_a_program_is_counted_as_a_routed_one_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.estimate.counts import WorkCounts
+    from autotune.estimate.torch_work import allows_tf32, counted
+
+    HostTorch(monkeypatch, lambda x: x, is_compiled=False)
+    kernels = [make_kernel(name, make_spec(name)) for name in ("NN", "NT", "TN", "TT")]
+    driver = FakeDriver(make_table(*kernels))
+    runtime = Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver)
+
+    def program() -> None:
+        x, w, wide = torch.ones(6, 8), torch.ones(12, 8), torch.ones(40, 40)
+        torch.nn.functional.linear(x, w, torch.ones(12))
+        torch.mm(wide[1:9, 3:11], wide[:8, :5])
+        torch.mm(x.T, x, out=wide[2:10, 4:12])
+        torch.addmm(torch.ones(6, 12), x, w.T, beta=0.5)
+        torch.bmm(torch.ones(3, 5, 7), torch.ones(7, 4).expand(3, 7, 4))  # one product of all its rows
+        torch.bmm(torch.ones(5, 3, 7).transpose(0, 1), torch.ones(3, 4, 7).mT)
+        torch.baddbmm(torch.ones(4), torch.ones(3, 5, 7), torch.ones(3, 7, 4))
+
+    with torch.no_grad(), runtime.torch():
+        program()
+    recorded = {CallKind(*one[:4]): one.calls for one in runtime.counts()}  # type: ignore[arg-type]
+    counts = WorkCounts(tmp_path, allows_tf32)
+    with torch.no_grad(), counted(counts):
+        program()
+    counts.write()
+    assert read_calls(tmp_path / "calls.json").calls == recorded and len(recorded) == 7
 
 
 def test_products_are_timed_by_kind_those_with_most_work_first() -> None:
