@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _SCHEMA = "(Tensor a, Tensor b, *, float alpha=1.0, bool trans_a=False, bool trans_b=False) -> Tensor"
 _KEY = "CUDA"  # of torch's dispatcher
-_DERIVED, _TRANSFORMED = "Autograd", "FuncTorchDynamicLayerFrontMode"  # keys, too: what comes before _KEY
+# Keys, too: what comes before _KEY
+_DERIVED, _MAPPED, _TRANSFORMED = "Autograd", "Batched", "FuncTorchDynamicLayerFrontMode"
 _LOCK = threading.Lock()
 _served: dict[Dispatcher, tuple[Any, Any]] = {}  # torch's library, to be kept, and the operator
 Sgemm = Callable[..., Any]  # (a, b, *, alpha, trans_a, trans_b) -> C
@@ -61,6 +62,7 @@ def _made(torch: Any, dispatcher: Dispatcher) -> tuple[Any, Any]:
     library.impl(traced_name, _derived(torch, rules), _DERIVED)
     library.impl(name, _composite_of(dispatcher, traced), "CompositeImplicitAutograd")
     for one in (name, traced_name):
+        library.impl(one, _mapped(torch, sgemm), _MAPPED)
         library.impl(one, _transformed(torch, rules, traced), _TRANSFORMED)
     return library, sgemm
 
@@ -133,6 +135,27 @@ def _transformed(torch: Any, rules: Any, traced: Sgemm) -> Sgemm:
     return sgemm
 
 
+def _mapped(torch: Any, sgemm: Sgemm) -> Sgemm:
+    """Under the older vmap, by which torch.autograd computes many gradients at once."""
+    of_torch = torch._C
+
+    def mapped(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
+        level = of_torch._vmapmode_decrement_nesting() + 1  # an outer one may map what is left
+        try:
+            is_mapped = of_torch._functorch.is_legacy_batchedtensor
+            dims = tuple(0 if is_mapped(x) else None for x in (a, b))
+            if dims[0] == 0:
+                a = torch._remove_batch_dim(a, level, 1, 0)
+            if dims[1] == 0:
+                b = torch._remove_batch_dim(b, level, 1, 0)
+            found = sgemm(*_stacked(a, b, dims), alpha=alpha, trans_a=trans_a, trans_b=trans_b)
+        finally:
+            of_torch._vmapmode_increment_nesting()
+        return torch._add_batch_dim(found, 0, level)
+
+    return mapped
+
+
 def _rules_of(torch: Any, sgemm: Sgemm, traced: Sgemm) -> Any:
     """The derivatives of C = alpha op(a) op(b), and many products as one batch, by the operator itself."""
 
@@ -203,7 +226,8 @@ def _stacked(a: Any, b: Any, dims: tuple[Any, ...]) -> tuple[Any, Any]:
     found = []
     for x, at, num_own in zip((a, b), dims, num_dims, strict=False):
         if at is not None:
-            missing = (None,) * (max(num_dims) - num_own)
-            x = x.movedim(at, 0)[(slice(None), *missing)]
+            x = x.movedim(at, 0)
+            for _ in range(max(num_dims) - num_own):
+                x = x.unsqueeze(1)
         found.append(x)
     return found[0], found[1]

@@ -114,6 +114,23 @@ def test_many_products_are_one_launch(op: Any, driver: FakeDriver) -> None:
             assert len(driver.launches) == 1
 
 
+def test_gradients_that_autograd_computes_at_once_are_one_launch(op: Any, driver: FakeDriver) -> None:
+    """By its older vmap, which may be nested, too."""
+    for _ in range(2):
+        a = tensor(*A).requires_grad_()
+        found, grads = op(a, S), tensor(3, *C)
+        driver.launches.clear()
+        close(torch.autograd.grad(found, a, grads, is_grads_batched=True)[0], grads @ S.mT)
+        assert len(driver.launches) == 1
+    for strategy in ("forward-mode", "reverse-mode"):
+        options = {"vectorize": True, "strategy": strategy}
+        found = torch.autograd.functional.jacobian(lambda a: op(a, S), T, **options)
+        close(found, func.jacfwd(lambda a: a @ S)(T))
+    vmap, a, b = torch._vmap_internals._vmap, tensor(3, *A), tensor(2, *B)
+    nested = vmap(lambda x: vmap(lambda y: op(x, y) + op(x, S) + op(T, y))(b))(a)
+    close(nested, a[:, None] @ b + (a @ S)[:, None] + T @ b)
+
+
 def test_a_batch_of_batches_is_aligned_with_its_partner(op: Any) -> None:
     a, b = tensor(3, 2, *A), tensor(3, *B)
     close(func.vmap(op)(a, b), func.vmap(torch.matmul)(a, b))
