@@ -176,12 +176,14 @@ def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> Non
 
 def cut_to_chosen(results: TunedResults) -> TunedResults:
     """The same results, with each shape's ranking cut down to what a table holds: first the kernel chosen
-    among the tied (`cover.choose`), then the tied kernels that the table holds for other shapes anyway."""
+    among the tied (`cover.choose`), then the tied kernels that the table holds for other shapes anyway. A
+    recording names one winner everywhere: it is that."""
     tied = {s.gemm: {_name(s.gemm, p): p for p in _tied(s)} for s in results.shapes}
     options = {
         gemm: [
             cover.Option(name, p.time_us, p.joules, number == 0)
             for number, (name, p) in enumerate(points.items())
+            if not number or not results.environment.is_recorded
         ]
         for gemm, points in tied.items()
     }

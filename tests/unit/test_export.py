@@ -150,6 +150,14 @@ def test_a_tie_is_broken_towards_a_kernel_that_another_shape_needs(tmp_path: Pat
     ]
 
 
+def test_of_a_recording_the_announced_winner_is_exported() -> None:
+    other, environment = Gemm(2048, 2048, 2048), replace(ENVIRONMENT, recorded_on="2026-11-21")
+    tied = (TunedPoint(EXACT, 2650.0, True), TunedPoint(TIED, 2655.0, True))
+    shapes = (TunedShape(SQUARE, tied), TunedShape(other, (TunedPoint(TIED, 300.0, True),)))
+    found = cut_to_chosen(results(shapes=shapes, environment=environment))
+    assert [[p.config for p in s.ranked] for s in found.shapes] == [[EXACT, TIED], [TIED]]
+
+
 def test_a_single_shape_has_the_announced_winner(tmp_path: Path) -> None:
     """A tied kernel whose median is less took its place, and nothing told so."""
     shape = TunedShape(SQUARE, (TunedPoint(EXACT, 2650.0, True), TunedPoint(TIED, 2649.0, True)))
