@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -461,8 +462,8 @@ def _kind(x: Any, role: str) -> type[Library]:
 
 def stream_handle(stream: Any) -> int:
     """Handle of a stream: an int, or a stream of cuda.core, torch, CuPy or Numba."""
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
+    if isinstance(stream, Integral) and not isinstance(stream, bool):
+        return int(stream)
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     for name in ("cuda_stream", "ptr", "handle"):

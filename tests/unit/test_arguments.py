@@ -13,10 +13,11 @@ import pytest
 import autotune
 from autotune import tuning, words
 from autotune.arguments import flag, number, whole
-from autotune.errors import UsageError
+from autotune.errors import DispatchError, UsageError
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.where import MIB, Where
+from autotune.runtime.arrays import stream_handle
 from autotune.search import Options
 from autotune.search_policy import SearchPolicy
 from autotune.targets import default_recording
@@ -45,6 +46,12 @@ def test_a_flag_is_true_or_false(value: Any) -> None:
     with pytest.raises(UsageError, match=r"trans_b is a .*True or False"):
         Gemm(4, 4, 4, False, value)
     assert (flag("x", np.True_), flag("x", 0)) == (True, False)
+
+
+def test_the_handle_of_a_stream_may_be_a_number_of_numpy() -> None:
+    assert type(stream_handle(np.int64(7))) is int and stream_handle(np.uint64(2**40)) == 2**40
+    with pytest.raises(DispatchError):
+        stream_handle(True)
 
 
 def test_numbers_have_bounds() -> None:

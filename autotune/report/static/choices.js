@@ -18,7 +18,7 @@
             `${parameter.name}: ${autotune.meaningOf(parameter.name)}`,
             parameter.values.map((v) => [
               String(v.value),
-              `${figures.percent(best / v.best_us)} (${figures.number(v.num_trials)} trials)`,
+              `${figures.percent(best / v.best_us)} (${figures.counted(v.num_trials, "trial")})`,
             ]),
           );
         },

@@ -5,6 +5,7 @@ autotune.figures = {
     value === null || value === undefined
       ? "-"
       : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }),
+  counted: (value, one) => `${value.toLocaleString("en")} ${one}${value === 1 ? "" : "s"}`,
   us: (value) => {
     if (value === null || value === undefined) return "-";
     if (value >= 1e6) return `${(value / 1e6).toPrecision(4)} s`;

@@ -57,7 +57,7 @@
       picture("The steps from a naive kernel to the tuned one, and cuBLAS", option(ladder), {
         name: "climb",
       }),
-      hint(`Timed interleaved, in ${ladder.num_rounds} rounds.`),
+      hint(`Timed interleaved, in ${figures.counted(ladder.num_rounds, "round")}.`),
       autotune.table("Steps of the ladder", columns(), ladder.steps),
     );
   };

@@ -176,7 +176,7 @@
       [
         "trials per second",
         figures.number(r.seconds ? r.num_trials / r.seconds : 0, 1),
-        `${figures.number(r.num_trials)} trials on ${r.progress.length} of ${studies.length} shapes`,
+        `${figures.counted(r.num_trials, "trial")} on ${r.progress.length} of ${figures.counted(studies.length, "shape")}`,
       ],
       ["GPU timing", share("measure_s"), `${share("verify_s")} verifying`],
       [
@@ -188,7 +188,7 @@
   };
 
   const runName = (r, at) =>
-    `${figures.time(r.began_at)}, ${figures.number(r.num_trials)} trials, ${r.gpu}${at === 0 ? " (newest)" : ""}`;
+    `${figures.time(r.began_at)}, ${figures.counted(r.num_trials, "trial")}, ${r.gpu}${at === 0 ? " (newest)" : ""}`;
 
   const runCard = (run, studies, { slot, picture }) => {
     const runs = autotune.overview.runs;

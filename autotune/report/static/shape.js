@@ -40,7 +40,7 @@
         ],
       ]),
       hint(
-        `${figures.number(spent.num_compiled)} of ${figures.number(line.num_trials)} trials compiled their kernel, `,
+        `${figures.number(spent.num_compiled)} of ${figures.counted(line.num_trials, "trial")} compiled their kernel, `,
         "the others shared one or took it from the cache; ",
         `timing of ${figures.number(cut)} stopped early, as clearly slower. `,
         line.recorded_on ? "" : `Pauses of more than ${pause} s are left out.`,

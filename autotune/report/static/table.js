@@ -147,7 +147,7 @@
           ]
         : null,
       all
-        ? ["does lose", figures.percent(1 - all.pick), `on ${all.num_shapes} shapes that were left out`]
+        ? ["does lose", figures.percent(1 - all.pick), `on ${figures.counted(all.num_shapes, "shape")} that were left out`]
         : null,
     ]);
   };
@@ -179,7 +179,7 @@
       axisPointer: { type: "shadow" },
       formatter: ([{ dataIndex }]) => {
         const group = [...groups].reverse()[dataIndex];
-        return autotune.told(`${group.group}, ${group.num_shapes} shapes`, [
+        return autotune.told(`${group.group}, ${figures.counted(group.num_shapes, "shape")}`, [
           ["lost by the choice of kernels", figures.percent(1 - group.portfolio)],
           ["lost by the pick", figures.percent(1 - group.pick)],
           ["by the best of the first four", figures.percent(1 - group.first)],
