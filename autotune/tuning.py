@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +48,7 @@ from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
 from .suite import MOST_CALLS
-from .target import Filling, Target
+from .target import Filling, Target, point_key
 from .targets import Note
 from .words import command, option
 
@@ -93,6 +94,28 @@ class Result:
         rest = [f"{len(self.shapes) - _MOST_TOLD:,} more"] if len(self.shapes) > _MOST_TOLD else []
         return f"Result({'; '.join([self.environment.gpu_name, *told, *rest])})"
 
+    def to_frame(self) -> Any:
+        """All trials of all shapes as a pandas.DataFrame: a row for each, with its shape, its facts, and a
+        column `config.NAME` for each parameter. Raises EnvironmentProblem without pandas."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise EnvironmentProblem(f"a data frame needs pandas ({error}); pip install pandas") from error
+        return pandas.DataFrame(
+            [{"shape": str(gemm), **trial.flat()} for gemm, found in self.trials.items() for trial in found]
+        )
+
+    def _repr_html_(self) -> str:
+        """The winners, as a notebook shows them."""
+        head = "".join(
+            f"<th>{name}</th>" for name in ("shape", "best, us", "of cuBLAS", "of limit", "config")
+        )
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _cells(gemm, best))}</tr>"
+            for gemm, best in self.best.items()
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
     @property
     def is_exportable(self) -> bool:
         """Whether the kernels are those of this autotune, or stood in for by a recording of them."""
@@ -118,6 +141,14 @@ class Result:
             max_workspace=self.where.max_workspace_mib,
             note=note,
         )
+
+
+def _cells(gemm: Gemm, best: Best | None) -> tuple[str, ...]:
+    if best is None:
+        return str(gemm), "-", "-", "-", "no candidate ran"
+    speedup = f"{best.speedup:.3f}x" if best.speedup else "-"
+    share = f"{best.share_of_limit:.1%}" if best.share_of_limit else "-"
+    return str(gemm), f"{best.time_us:.2f}", speedup, share, point_key(best.point)
 
 
 def tune(

@@ -107,6 +107,7 @@ MaxWorkspace = Annotated[
 ]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets: comma-separated values.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Cache = Annotated[
     str,
@@ -131,6 +132,10 @@ Accurate = Annotated[
     ),
 ]
 Limit = Annotated[int, typer.Option(help="Show at most so many.", **parsing.whole("--limit", 1))]
+LimitOrAll = Annotated[
+    int | None,
+    typer.Option(help="Show at most so many: 20, or with --csv all.", **parsing.whole("--limit", 1)),
+]
 Trial = Annotated[
     int,
     typer.Argument(
@@ -165,10 +170,18 @@ Rounds = Annotated[
     typer.Option(help="Interleaved rounds: samples of each kernel.", **parsing.whole("--rounds", 3, 10_000)),
 ]
 
+SHOWN = 20  # trials
 TABLE = Path("sgemm_dispatch")
 CALLS = Path("calls.json")
 REPORT = Path("report.html")
 TILES = Path("tiles.html")
+
+
+def _only(is_csv: bool, is_json: bool) -> bool:
+    """Whether a table is wanted. Raises UsageError if JSON is, too."""
+    if is_csv and is_json:
+        raise UsageError("--csv and --json: ask for one of them")
+    return is_csv
 
 
 def _print_version(is_asked: bool) -> None:
@@ -261,6 +274,10 @@ def search(
             help="Let `optuna-dashboard` follow: a copy of the trials, four times the size of the database.",
         ),
     ] = False,
+    events: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append what happens, one JSON object a line; -: to stdout."),
+    ] = None,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
@@ -276,7 +293,7 @@ def search(
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit, has_dashboard,
-        num_drawn, policy, seeds, where or (), max_workspace, insists,
+        num_drawn, policy, seeds, where or (), max_workspace, insists, events,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
@@ -378,31 +395,53 @@ def space(
 
 @_trials_command(epilog=_examples("trials best", "trials best --db shapes.db --shape 4096 --json"))
 def best(
-    db: Db = DEFAULT_DB, shape: Shapes = None, max_error: Accurate = MAX_ERROR, is_json: Json = False
+    db: Db = DEFAULT_DB,
+    shape: Shapes = None,
+    max_error: Accurate = MAX_ERROR,
+    is_json: Json = False,
+    is_csv: Csv = False,
 ) -> None:
     """The winner of every study, against cuBLAS and the limit."""
     from . import trials as command
 
     interrupt_in_order()
-    command.best(db, shape or (), max_error or None, is_json=is_json)
+    command.best(db, shape or (), max_error or None, is_json=is_json, is_csv=_only(is_csv, is_json))
 
 
-@_trials_command(epilog=_examples("trials history --limit 50", "trials history --shape 4096 --json"))
-def history(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+@_trials_command(epilog=_examples("trials history --limit 50", "trials history --csv > trials.csv"))
+def history(
+    db: Db = DEFAULT_DB,
+    shape: Shapes = None,
+    limit: LimitOrAll = None,
+    is_json: Json = False,
+    is_csv: Csv = False,
+) -> None:
     """The newest trials, in the order in which they were made."""
-    from . import trials as command
+    from . import trials, trials_csv
 
     interrupt_in_order()
-    command.history(db, shape or (), limit, is_json=is_json)
+    if _only(is_csv, is_json):
+        trials_csv.run(db, shape or (), limit)
+    else:
+        trials.history(db, shape or (), limit or SHOWN, is_json=is_json)
 
 
 @_trials_command(epilog=_examples("trials failures", "trials failures --shape 4096 --limit 5"))
-def failures(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+def failures(
+    db: Db = DEFAULT_DB,
+    shape: Shapes = None,
+    limit: LimitOrAll = None,
+    is_json: Json = False,
+    is_csv: Csv = False,
+) -> None:
     """What failed and why."""
-    from . import trials as command
+    from . import trials, trials_csv
 
     interrupt_in_order()
-    command.failures(db, shape or (), limit, is_json=is_json)
+    if _only(is_csv, is_json):
+        trials_csv.run(db, shape or (), limit, is_failed=True)
+    else:
+        trials.failures(db, shape or (), limit or SHOWN, is_json=is_json)
 
 
 @_trials_command(epilog=_examples("trials show 312", "trials show 312 --json"))

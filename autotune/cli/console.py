@@ -5,7 +5,9 @@ Colours are for terminals, and for those alone: what goes into a pipe or a file 
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import math
 import os
@@ -83,16 +85,33 @@ def painted(text: str, color: str = "", *, stream: TextIO | None = None) -> str:
 def show_json(data: Mapping[str, Any]) -> None:
     """The same facts for machines: one JSON object on stdout. JSON has no infinity and no NaN (the error
     of a result that holds a NaN, say): they become null."""
-    show(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+    show(json.dumps(finite(data), indent=2, default=str, allow_nan=False))
 
 
-def _finite(data: Any) -> Any:
+def show_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """The same facts for spreadsheets: a header of these names, a line for each row; lists are JSON."""
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        _write(sys.stdout, lines.getvalue())
+        lines.seek(0)
+        lines.truncate()
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+    _write(sys.stdout, lines.getvalue())
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | tuple) else value
+
+
+def finite(data: Any) -> Any:
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
-        return {name: _finite(value) for name, value in data.items()}
+        return {name: finite(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
+        return [finite(value) for value in data]
     return data
 
 

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..tuning import Result
 from ..words import counted
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
+from .event_lines import EventLines
 from .trials import OF_PRODUCTS, brief
 
 # What the live line leaves out where the terminal is too narrow. What is not named here goes last.
@@ -62,6 +64,7 @@ class SearchRequest:
     where: Sequence[str] = ()  # conditions on parameters
     max_workspace: float | None = None  # MiB
     insists: bool = False  # on all seconds, although nothing better is likely
+    events: Path | None = None  # where what happens is written
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -79,7 +82,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         raise common.no_shape()
     policy = _policy(request)
     began_s = time.monotonic()
-    with console.Progress(is_quiet=is_quiet) as progress:
+    with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:
+        painter = Painter(progress, is_quiet=is_quiet)
         result = tuning.tune(
             gemms,
             gpu=request.gpu,
@@ -95,13 +99,14 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             seed=request.seed,
             num_drawn=request.num_drawn,
             calls=calls if is_counted or request.num_drawn else {},
-            on_event=(painter := Painter(progress, is_quiet=is_quiet)),
+            on_event=partial(_both, painter, lines),
             on_fill=painter.fill,
             note=console.note,
             has_dashboard=request.has_dashboard,
             insists=request.insists,
         )
-    facts = _facts(result, request, time.monotonic() - began_s)
+        facts = _facts(result, request, time.monotonic() - began_s)
+        lines.write("result", facts)
     if is_json:
         console.show_json(facts)
     else:
@@ -118,6 +123,11 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
+
+
+def _both(painter: Painter, lines: EventLines, event: Event) -> None:
+    painter(event)
+    lines(event)
 
 
 def _policy(request: SearchRequest) -> SearchPolicy:

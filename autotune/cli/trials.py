@@ -21,7 +21,9 @@ REASON_WIDTH = 90
 OF_PRODUCTS = ("vs cuBLAS", "of limit", "TFLOP/s", "workspace")  # what no other problem has
 
 
-def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+def best(
+    db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool, is_csv: bool = False
+) -> None:
     """One line per study: its best trial, accurate to `max_error`, against cuBLAS and the limit."""
     with common.open_existing(db) as store:
         summaries = common.studies_of(store, common.read_problems(shapes), max_error)
@@ -29,6 +31,10 @@ def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bo
         studies = [_study_facts(store, summary, max_error) for summary in found]
     if is_json:
         console.show_json({"studies": studies})
+        return
+    if is_csv:
+        rows = [_flat(study) for study in studies]
+        console.show_csv(rows, list(dict.fromkeys(name for row in rows for name in row)))
         return
     alike: dict[str, list[dict[str, Any]]] = {}
     for study in studies:
@@ -86,6 +92,12 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
         "best_config": dict(winner.point) if winner else None,
         "updated_at": summary.updated_at.isoformat(timespec="seconds"),
     }
+
+
+def _flat(study: dict[str, Any]) -> dict[str, Any]:
+    config = study["best_config"] or {}
+    facts = {name: value for name, value in study.items() if name != "best_config"}
+    return {**facts, **{f"config.{name}": value for name, value in config.items()}}
 
 
 def _best_table(studies: Sequence[dict[str, Any]]) -> str:

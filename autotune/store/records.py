@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from ..device import Environment
 from ..gemm import Gemm
@@ -40,6 +41,14 @@ class TrialRecord:
     measurement: Measurement
     origin: str  # what proposed it: seed, random, transfer, ...
     created_at: datetime
+
+    def flat(self) -> dict[str, Any]:
+        """As a row of a table: a column for each fact, one `config.NAME` for each parameter."""
+        facts = self.measurement.to_dict()
+        state = facts.pop("state")
+        point = {f"config.{name}": value for name, value in self.point.items()}
+        made = {"id": self.id, "created_at": self.created_at.isoformat(), "origin": self.origin}
+        return {**made, **facts, **state, **point}
 
 
 @dataclass(frozen=True)

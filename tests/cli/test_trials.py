@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -264,3 +266,44 @@ def test_databases_are_merged_runs_told_and_studies_forgotten(recording: Path, t
     assert "holds no such study" in run("trials", "forget", "--db", one, "--study", "1", code=2).stderr
     assert "holds no trials" in run("trials", "best", "--db", one, code=2).stderr
     assert "nothing to forget" in run("trials", "forget", "--db", one, code=2).stderr
+
+
+def test_trials_are_printed_for_spreadsheets(recording: Path, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    run("search", "--gpu", f"replay:{recording}", "--db", db, "--trials", "40", "--quiet")
+    listed = json.loads(run("trials", "history", "--db", db, "--limit", "80", "--json").stdout)["trials"]
+    table = list(csv.DictReader(io.StringIO(run("trials", "history", "--db", db, "--csv").stdout)))
+    assert {(row["id"], row["shape"], row["outcome"]) for row in table} == {
+        (str(trial["id"]), trial["shape"], trial["outcome"]) for trial in listed
+    }
+    (first,) = (trial for trial in listed if str(trial["id"]) == table[0]["id"])
+    assert json.loads(table[0]["samples_us"]) == first["samples_us"]
+    assert {name: table[0][f"config.{name}"] for name in first["config"]} == {
+        name: str(value) for name, value in first["config"].items()
+    }
+    failed = list(csv.DictReader(io.StringIO(run("trials", "failures", "--db", db, "--csv").stdout)))
+    assert len(failed) == sum(trial["outcome"] != "ok" for trial in listed) > 0
+    newest = run("trials", "history", "--db", db, "--csv", "--limit", "3").stdout.splitlines()
+    assert len(newest) == 4
+    best = list(csv.DictReader(io.StringIO(run("trials", "best", "--db", db, "--csv").stdout)))
+    assert [row["shape"] for row in best] == ["512x512x512:NN", "16x512x4096:NN"]
+    assert best[0]["config.bm"] and "ask for one" in run(
+        "trials", "best", "--db", db, "--csv", "--json", code=2
+    ).stderr  # fmt: skip
+
+
+def test_a_search_tells_programs_what_happens(recording: Path, tmp_path: Path) -> None:
+    arguments = ("--gpu", f"replay:{recording}", "--shape", "512", "--trials", "12", "--quiet")
+    events = tmp_path / "events.jsonl"
+    run("search", *arguments, "--db", tmp_path / "a.db", "--events", events)
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    names = [line["event"] for line in lines]
+    assert names == ["shape_started", *["trial_done"] * 12, "final_started", "final_done", "result"]
+    assert lines[0]["gemm"] == "512x512x512:NN" and lines[0]["study"] == 1
+    done = next(line for line in lines[::-1] if line["event"] == "trial_done")
+    assert done["best"]["speedup"] > 0 and done["measurement"]["outcome"] and done["point"]["bm"]
+    assert lines[-1]["num_new"] == 12
+    out = run("search", *arguments, "--db", tmp_path / "b.db", "--events", "-").stdout
+    assert json.loads(out.splitlines()[0])["event"] == "shape_started"
+    bad = run("search", *arguments, "--db", tmp_path / "c.db", "--events", tmp_path / "no" / "x", code=2)
+    assert "--events" in bad.stderr and "cannot be written" in bad.stderr

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,8 @@ from table_cases import make_table
 import autotune
 from autotune import tuning
 from autotune.device import KNOWN
-from autotune.errors import StoreError, UsageError
+from autotune.errors import EnvironmentProblem, StoreError, UsageError
+from autotune.gemm import Gemm
 from autotune.search import Interrupts, Options
 from autotune.search.progress import ShapeStarted, TrialDone
 from autotune.targets import default_recording
@@ -200,3 +202,22 @@ def test_a_search_whose_seconds_cublas_took_still_has_some(monkeypatch, granted,
     monkeypatch.setattr(tuning, "Filling", SimpleNamespace)
     monkeypatch.setattr(tuning, "time_cublas", lambda *_, **__: clock.__setitem__(0, clock[0] + 3.0))
     assert tuning._after_cublas(target, None, Options(seconds=granted), Interrupts()).seconds == left
+
+
+def test_a_result_is_a_data_frame_and_a_table_of_a_notebook(tmp_path: Path) -> None:
+    result = autotune.tune(4096, gpu="auto", trials=5, db=tmp_path / "a.db", note=lambda told: None)
+    shown = result._repr_html_()
+    assert "<td>4096x4096x4096:NN</td>" in shown and shown.count("<tr>") == 2
+    rows = [trial.flat() for trial in result.trials[Gemm(4096, 4096, 4096)]]
+    assert len(rows) == 5 and {"time_us", "outcome", "config.bm", "sm_clock_mhz"} <= rows[0].keys()
+    pandas = pytest.importorskip("pandas")
+    frame = result.to_frame()
+    assert isinstance(frame, pandas.DataFrame) and list(frame["id"]) == [row["id"] for row in rows]
+    assert set(frame["shape"]) == {"4096x4096x4096:NN"}
+
+
+def test_without_pandas_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    result = autotune.tune(4096, gpu="auto", trials=1, db=tmp_path / "a.db", note=lambda told: None)
+    with pytest.raises(EnvironmentProblem, match="pip install pandas"):
+        result.to_frame()

@@ -1,0 +1,44 @@
+"""`autotune trials history --csv` and `failures --csv`: trials as a table for spreadsheets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..store import Store, StudyRef, TrialRecord
+from . import common, console
+
+_PAGE = 2_000  # trials that are held at a time
+
+
+def run(db: str, shapes: Sequence[str], limit: int | None, *, is_failed: bool = False) -> None:
+    """Print the trials of these shapes, or of all, or those that failed; the newest so many, or all of each
+    study. Raises UsageError without trials."""
+    with common.open_existing(db) as store:
+        studies = [summary.study for summary in common.studies_of(store, common.read_problems(shapes))]
+        rows = _rows(store, studies, limit, is_failed=is_failed)
+        console.show_csv(rows, names=_names(store, studies))
+
+
+def _rows(
+    store: Store, studies: Sequence[StudyRef], limit: int | None, *, is_failed: bool
+) -> Iterator[Mapping[str, Any]]:
+    if limit is not None:
+        for study, record in store.newest(studies, limit, is_failed=is_failed):
+            yield _row(study, record)
+        return
+    for study in studies:
+        ids = [number for number, is_ok in store.outcomes(study).items() if not (is_ok and is_failed)]
+        for begin in range(0, len(ids), _PAGE):
+            for record in store.trials_by_id(study, ids[begin : begin + _PAGE]):
+                yield _row(study, record)
+
+
+def _row(study: StudyRef, record: TrialRecord) -> dict[str, Any]:
+    return {"study": study.id, "shape": str(study.gemm), "gpu": study.environment.gpu_name, **record.flat()}
+
+
+def _names(store: Store, studies: Sequence[StudyRef]) -> list[str]:
+    """The columns: trials of a study have the same parameters."""
+    firsts = (_row(study, record) for study in studies for _, record in store.newest([study], 1))
+    return list(dict.fromkeys(name for row in firsts for name in row))
