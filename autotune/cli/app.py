@@ -165,6 +165,10 @@ Ladders = Annotated[
         help="What `autotune ladder --json` printed: shown with its shape; repeatable.",
     ),
 ]
+Configs = Annotated[
+    list[str],
+    typer.Argument(metavar="CONFIG...", help="bm=64,bn=128,... or JSON; what is not named has its default."),
+]
 Rounds = Annotated[
     int,
     typer.Option(help="Interleaved rounds: samples of each kernel.", **parsing.whole("--rounds", 3, 10_000)),
@@ -700,6 +704,50 @@ def bench(
 
     interrupt_in_order()
     command.run(gpu, shape or (), suite or (), rounds, cache, max_error or None, db, is_json=is_json)
+
+
+@_command(
+    epilog=_examples(
+        "time bm=128,bn=128,tm=8,tn=8 --shape 4096", "time bm=64 bm=128 --shape 4096:NT --rounds 30"
+    )
+)
+def time(
+    config: Configs,
+    gpu: Gpu = "auto",
+    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096",
+    rounds: Rounds = 15,
+    cache: Cache = "cold",
+    max_error: MaxError = MAX_ERROR,
+    is_json: Json = False,
+) -> None:
+    """Verify and time configs by hand, against cuBLAS. Nothing is stored."""
+    from . import one_config as command
+
+    interrupt_in_order()
+    command.time_configs(config, gpu, shape, rounds, cache, max_error or None, is_json=is_json)
+
+
+@_command(epilog=_examples("source bm=128,bn=128 --gpu rtx-4090 --out sgemm.cu", "source bm=64"))
+def source(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="bm=64,bn=128,... or JSON.")],
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A known kind of GPU, as h200 or rtx-3090, or one here (index, UUID, `auto`).",
+            autocompletion=_kinds,
+        ),
+    ] = "h200",
+    shape: Annotated[str, typer.Option(help="Its layout counts, and whether it is a batch.")] = "4096",
+    out: Annotated[
+        Path | None, typer.Option(help="The .cu file to write; without it, it is printed.")
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Write what a config is compiled from, and the command that compiles it."""
+    from . import one_config as command
+
+    interrupt_in_order()
+    command.write_source(config, gpu, shape, out, is_json=is_json)
 
 
 @_command(epilog=_examples("ladder --shape 4096", "ladder --shape 4096 --svg climb.svg"))

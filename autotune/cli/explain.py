@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,17 +66,7 @@ def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
 
 
 def _asked(number: int, text: str, gemm: Gemm) -> Subject:
-    return Subject(f"config {number}", "the config that was asked for", ASKED, _read(text), gemm)
-
-
-def _read(text: str) -> Config:
-    """A config as JSON, or as `bm=64,bn=128`."""
-    if not text.lstrip().startswith("{"):
-        return Config.parse(text)
-    try:
-        return Config.from_dict(json.loads(text))
-    except ValueError as error:
-        raise UsageError(f"--config {text!r} is no JSON: {error}; write it as bm=64,bn=128") from error
+    return Subject(f"config {number}", "the config that was asked for", ASKED, Config.parse(text), gemm)
 
 
 def _broken(asked: Sequence[Subject], limits: DeviceLimits) -> dict[str, list[dict[str, str]]]:

@@ -41,7 +41,7 @@ def run(
     gemm, conditions = Gemm.parse(shape), Where.parse(where, max_workspace)
     gemm.need_output()
     conditions.check(VALUES)
-    limits = _limits(gpu)
+    limits = limits_of(gpu)
     conditions = conditions.on(gemm, limits)
     if explain is not None:
         _explain(explain, conditions, limits, gemm, is_json=is_json)
@@ -54,7 +54,7 @@ def run(
         console.show(_text(facts, conditions, limits, gemm))
 
 
-def _limits(gpu: str) -> DeviceLimits:
+def limits_of(gpu: str) -> DeviceLimits:
     """Limits of a known kind of GPU by name, else of a GPU of this machine."""
     try:
         return known_limits(gpu)

@@ -5,6 +5,7 @@ A parameter has one name everywhere: `BM` in CUDA, `bm` here, in the database an
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -71,7 +72,13 @@ class Config:
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Read `bm=64,bn=128,copy_a=async`; missing parameters keep their defaults."""
+        """Read `bm=64,bn=128,copy_a=async`, or the same as a JSON object; missing parameters keep their
+        defaults."""
+        if text.lstrip().startswith("{"):
+            try:
+                return cls.from_dict(json.loads(text))
+            except ValueError as error:
+                raise UsageError(f"config {text!r} is no JSON: {error}; write bm=64,bn=128") from error
         pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
         if not all(equals and name for name, equals, _ in pairs):
             raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")

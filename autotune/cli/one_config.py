@@ -1,0 +1,180 @@
+"""`autotune time` and `autotune source`: one config by hand: how fast it is, and what it is compiled from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from .. import stats, targets
+from ..device import DeviceLimits
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..gpu.instance import variant
+from ..kernel import template
+from ..kernel.config import Config
+from ..kernel.rules import broken_rules
+from ..measurement import Measurement, read_policy
+from ..output_file import check_writable, write_file
+from ..target import Target
+from ..words import counted
+from . import common, console
+from .space import limits_of
+from .trials import brief
+
+_KINDS = ("template", "device", "shape")  # of rules without which there is no kernel
+
+
+def time_configs(
+    texts: Sequence[str],
+    gpu: str,
+    shape: str,
+    rounds: int,
+    cache: str,
+    max_error: float | None,
+    *,
+    is_json: bool,
+) -> None:
+    """Verify configs on a problem and time them, and cuBLAS, in the same rounds. Nothing is stored. Raises
+    UsageError for a config that breaks a rule or fails, EnvironmentProblem without a GPU."""
+    gemm, configs = Gemm.parse(shape), [Config.parse(text) for text in texts]
+    gemm.need_output()
+    policy = read_policy(cache)
+    with closing(targets.open_target(gpu, policy, [gemm], max_error, note=console.note)) as target:
+        for config in configs:
+            _need_legal(config, target.limits, gemm, _KINDS)
+        found = [_tried(target, gemm, config) for config in configs]
+        timed = target.compare(gemm, [config.to_dict() for config in configs], rounds)
+        kernels = [
+            _facts(target, gemm, config, measured, samples, timed.baseline.samples_us)
+            for config, measured, samples in zip(configs, found, timed.samples_us, strict=True)
+        ]
+        facts = {
+            "gpu": target.environment.gpu_name,
+            "is_recorded": target.environment.is_recorded,
+            "shape": str(gemm),
+            "policy": target.policy,
+            "num_rounds": rounds,
+            "cublas_time_us": timed.baseline.time_us,
+            "marks": timed.marks,
+            "kernels": kernels,
+        }
+        source = common.source_text(target.environment)
+    if is_json:
+        console.show_json(facts)
+        return
+    head = f"{source}, {gemm}, {facts['policy']} operands, {counted(rounds, 'interleaved round')}"
+    console.show(f"{head}\n{_table(kernels, timed.baseline.time_us)}")
+
+
+def _need_legal(config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[str]) -> None:
+    broken = broken_rules(config, limits, gemm, kinds)
+    if broken:
+        rules = "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
+        raise UsageError(f"{config} cannot run on {limits.name} for {gemm}: {rules}")
+
+
+def _tried(target: Target, gemm: Gemm, config: Config) -> Measurement:
+    found = target.submit(gemm, config.to_dict(), None).result()
+    if not found.is_ok:
+        raise UsageError(f"{config} on {gemm}: {found.outcome}: {found.reason}")
+    return found
+
+
+def _facts(
+    target: Target,
+    gemm: Gemm,
+    config: Config,
+    found: Measurement,
+    samples_us: Sequence[float],
+    cublas_us: Sequence[float],
+) -> dict[str, Any]:
+    if not samples_us:
+        raise UsageError(f"{config} on {gemm} gave a wrong result when it was timed; run it again")
+    time_us = stats.median(samples_us)
+    ratios = [theirs / ours for theirs, ours in zip(cublas_us, samples_us, strict=False)]
+    limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs) or None
+    return {
+        "config": config.to_dict(),
+        "time_us": time_us,
+        "time_interval_us": stats.median_interval(samples_us),
+        "speedup": stats.median(ratios) if ratios else None,
+        "speedup_interval": stats.median_interval(ratios) if ratios else None,
+        "tflops": gemm.tflops(time_us),
+        "limit_us": limit_us,
+        "share_of_limit": common.share(limit_us, time_us),
+        "error_over_cublas": found.error_over_cublas,
+        "registers": found.registers,
+        "spill_bytes": found.spill_bytes,
+        "smem_bytes": found.smem_bytes,
+        "samples_us": list(samples_us),
+    }
+
+
+def _table(kernels: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
+    headers = ("config", "time", "vs cuBLAS", "95% interval", "TFLOP/s", "of limit", "error", "registers")
+    rows = [
+        (
+            brief(kernel["config"]),
+            console.time_text(kernel["time_us"]),
+            console.ratio_text(kernel["speedup"]),
+            _interval_text(kernel["speedup_interval"]),
+            f"{kernel['tflops']:.1f}",
+            console.ratio_text(kernel["share_of_limit"], "%"),
+            console.ratio_text(kernel["error_over_cublas"]),
+            "-" if kernel["registers"] is None else kernel["registers"],
+        )
+        for kernel in kernels
+    ]
+    cublas = [("cuBLAS", console.time_text(cublas_us), *["-"] * 6)] if cublas_us else []
+    return console.table(headers, [*rows, *cublas], right=range(1, len(headers)))
+
+
+def _interval_text(interval: tuple[float, float] | None) -> str:
+    return "-" if interval is None else "{:.3f}-{:.3f}".format(*interval)
+
+
+# ------------------------------------------------------------------------------------------------
+# Source
+
+
+def write_source(text: str, gpu: str, shape: str, out: Path | None, *, is_json: bool) -> None:
+    """Write the instantiated source of a config into a file, or print it. Raises UsageError for a config of
+    which no kernel can be made, or a file that cannot be written."""
+    config, gemm, limits = Config.parse(text), Gemm.parse(shape), limits_of(gpu)
+    _need_legal(config, limits, gemm, ("template", "shape"))
+    for rule in broken_rules(config, limits, gemm, ("device",)):
+        console.note(f"it compiles, but cannot run on {limits.name}: {rule.id}: {rule.sentence}")
+    if out is not None:
+        check_writable(out)
+    name = shlex.quote(str(out or "sgemm.cu"))
+    command = f"nvcc -std=c++17 -arch={limits.arch} -cubin -Xptxas -v -o sgemm.cubin {name}"
+    content = source_of(config, gemm, command)
+    if out is None and not is_json:
+        console.show(content.rstrip("\n"))
+        return
+    if out is not None:
+        write_file(out, content)
+    if is_json:
+        facts = {"config": config.to_dict(), "shape": str(gemm), "arch": limits.arch, "command": command}
+        console.show_json({**facts, "file": out and str(out), "source": None if out else content})
+    else:
+        console.show(f"wrote {out}\nNext: {command}")
+
+
+def source_of(config: Config, gemm: Gemm, command: str) -> str:
+    """The template as one text, with the macros of a config before it."""
+    defines = [f"#define {name} {value}" for name, value in template.macros(config, variant(gemm)).items()]
+    launch = f"entry {template.ENTRY}; split_k={config.split_k}, raster={config.raster}, group={config.group}"
+    return "\n".join(
+        [
+            f"// {config}",
+            f"// for {gemm}; {launch} are given at the launch. Compile it with:",
+            f"// {command}",
+            *defines,
+            "",
+            template.source(),
+        ]
+    )
