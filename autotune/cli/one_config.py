@@ -15,7 +15,7 @@ from ..gemm import Gemm
 from ..gpu.instance import variant
 from ..kernel import template
 from ..kernel.config import Config
-from ..kernel.rules import broken_rules
+from ..kernel.rules import RuleKind, broken_rules
 from ..measurement import Measurement, read_policy
 from ..output_file import check_writable, write_file
 from ..target import Target
@@ -24,7 +24,7 @@ from . import common, console
 from .space import limits_of
 from .trials import brief
 
-_KINDS = ("template", "device", "shape")  # of rules without which there is no kernel
+_KINDS: tuple[RuleKind, ...] = ("template", "device", "shape")  # of rules without which there is no kernel
 
 
 def time_configs(
@@ -69,7 +69,7 @@ def time_configs(
     console.show(f"{head}\n{_table(kernels, timed.baseline.time_us)}")
 
 
-def _need_legal(config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[str]) -> None:
+def _need_legal(config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind]) -> None:
     broken = broken_rules(config, limits, gemm, kinds)
     if broken:
         rules = "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
