@@ -1,7 +1,8 @@
-"""torch.ops.autotune.sgemm on the GPU. One dispatcher of a process has it, so its tests share one."""
+"""torch.ops.autotune.sgemm on the GPU; tests/unit/test_operator_of_torch.py has more of its derivatives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -79,3 +80,34 @@ def test_the_operator_takes_batches(torch: Any, op: Any) -> None:
         expected.backward(grad.double())
         close(a.grad, exact_a.grad)
         close(b.grad, exact_b.grad)
+
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "jvp": lambda func, f, a, b: func.jvp(f, (a, b), (a + 1, b + 1)),
+    "jacfwd": lambda func, f, a, b: func.jacfwd(f, argnums=(0, 1))(a, b),
+    "jacrev": lambda func, f, a, b: func.jacrev(f, argnums=(0, 1))(a, b),
+    "hessian": lambda func, f, a, b: func.hessian(lambda x: f(x, b).square().sum())(a),
+    "grads of samples": lambda func, f, a, b: func.vmap(func.grad(lambda x, y: f(x, y).square().sum()))(
+        a.repeat(3, 1, 1), b.repeat(3, 1, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_operator_takes_transforms_of_torch_func(torch: Any, op: Any, name: str) -> None:
+    a, b = torch.randn(6, 5, device="cuda"), torch.randn(5, 4, device="cuda")
+    exact = TRANSFORMS[name](torch.func, torch.matmul, a.double(), b.double())
+    for _ in range(2):
+        found = TRANSFORMS[name](torch.func, op, a, b)
+        found = torch.utils._pytree.tree_map(lambda x: x.double(), found)
+        torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-3)
+
+
+def test_dual_tensors_keep_their_tangents(torch: Any, op: Any) -> None:
+    a, b, tangent = (torch.randn(64, 64, device="cuda") for _ in range(3))
+    forward = torch.autograd.forward_ad
+    for _ in range(2):
+        with forward.dual_level():
+            found = forward.unpack_dual(op(forward.make_dual(a, tangent), b)).tangent
+            exact = tangent.double() @ b.double()
+            torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-3)

@@ -246,6 +246,28 @@ def test_a_program_is_run_routed(folder: Path, torch: Any, tmp_path: Path) -> No
     assert done.stdout == "512.0\n" and "products served" in done.stderr
 
 
+STARTING = """
+import multiprocessing
+import torch
+def work():
+    a = torch.ones(512, 512, device="cuda")
+    print(float((a @ a)[0, 0]), flush=True)
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver", "fork"):
+        one = multiprocessing.get_context(method).Process(target=work)
+        one.start()
+        one.join()
+        assert not one.exitcode
+"""
+
+
+def test_processes_that_a_program_starts_are_routed(folder: Path, torch: Any, tmp_path: Path) -> None:
+    done = run(folder, tmp_path, STARTING)
+    assert done.stdout == 3 * "512.0\n"
+    told = [line for line in done.stderr.splitlines() if "products served" in line]
+    assert len(told) == 3 and all(line.startswith("process ") for line in told), done.stderr
+
+
 def test_what_a_program_gains_is_measured(folder: Path, torch: Any, tmp_path: Path) -> None:
     """Products of its backward pass are made by another thread."""
     done = run(folder, tmp_path, TRAINING, "--compare")
