@@ -228,6 +228,7 @@ static autotune_status find_kind(autotune_handle **handle, int32_t *device) {
 
 static autotune_status multiply(autotune_handle *handle, void *stream, const row_major *call, float alpha,
                                 float beta) {
+    if (!handle) return AUTOTUNE_BAD_CALL;
     if (!at_use_cuda()) return AUTOTUNE_FORKED;
     if (!handle->table->codes) return AUTOTUNE_OTHER_TABLE; /* the program that opened it loads kernels itself */
     int32_t device = 0;
@@ -339,7 +340,7 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
         .ld = {packed_ld(trans_a ? m : k), packed_ld(trans_b ? k : n), packed_ld(n)},
         .batch = AT_SINGLE,
     };
-    if (m < 1 || n < 1 || products < 1 || shares_a & ~1 || shares_b & ~1) return AUTOTUNE_BAD_CALL;
+    if (!handle || !pick || m < 1 || n < 1 || products < 1 || shares_a & ~1 || shares_b & ~1) return AUTOTUNE_BAD_CALL;
     if (products > 1) {
         const int64_t rows[] = {trans_a ? k : m, trans_b ? n : k, m};
         const bool is_shared[] = {shares_a, shares_b, false};
@@ -384,7 +385,7 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_KERNEL: return "no kernel serves so large a product; split it into smaller ones";
         case AUTOTUNE_NO_MEMORY: return "the host's memory is short";
         case AUTOTUNE_OTHER_TABLE: return "the table is not one for this code; export it again";
-        case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension, a stride, a flag or an activation is out of range, or "
+        case AUTOTUNE_BAD_CALL: return "the handle is NULL (autotune_create failed), an extent, a leading dimension, a stride, a flag or an activation is out of range, or "
                                        "a matrix or a bias is no address of floats, or NULL; a leading "
                                        "dimension is at least the length of a row, a flag is 0 or 1, and products of "
                                        "a batch do not share C";

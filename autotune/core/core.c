@@ -39,6 +39,7 @@ autotune_status autotune_open(const autotune_table *table, autotune_handle **han
 
 autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_tables, autotune_handle **handle) {
     autotune_handle *first = NULL;
+    if (!handle) return AUTOTUNE_BAD_CALL;
     for (int32_t i = num_tables - 1; i >= 0; i--) {
         autotune_handle *made;
         const autotune_status status = autotune_open(&tables[i], &made);
@@ -134,6 +135,8 @@ static autotune_status record_calls(at_runner *runner, const char *file) {
 }
 
 autotune_status autotune_record_calls(autotune_handle *handle, const char *file) {
+    if (!handle) return AUTOTUNE_BAD_CALL;
+    if (!file) return AUTOTUNE_NO_RECORD;
     if (at_is_forked()) return AUTOTUNE_FORKED;
     autotune_status status = AUTOTUNE_OK;
     at_hold_forks();

@@ -32,7 +32,7 @@ from .forks import check_fork, use_cuda
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
 from .pick import MAX_PLANS, Pick
-from .product import UnfitStrides, check_overlap, make_gemm, packed_forms
+from .product import UnfitStrides, check_apart, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
     from .added import Added
@@ -404,6 +404,8 @@ class Dispatcher:
             (0, device_a, None, None) if out is None else library_c.describe(out, "out")
         )
         library.check_call()
+        if form_c is not None:
+            check_apart(form_c, (leading_c or ()) if library.is_host else ())
         if library.is_host:
             from .cuda_driver import PER_THREAD_STREAM
             from .host import sgemm_host

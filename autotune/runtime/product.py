@@ -5,6 +5,8 @@ Copied into exported tables.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -149,6 +151,18 @@ def folded(problem: Product) -> Product | None:
         return None
     single = replace(gemm, m=products * gemm.m, batch=1, shares_a=False, shares_b=False)
     return Product(single, (lda, ldb, ldc), problem.num_bytes)
+
+
+def check_apart(form: Form, leading: Iterable[tuple[int, int]] = ()) -> None:
+    """Raises DispatchError for an out of which elements share memory, as those of an expanded one."""
+    rows, columns, by_row, by_column = form
+    sides = [side for side in (*leading, (rows, by_row), (columns, by_column)) if side[0] > 1]
+    is_shared = not all(stride for _, stride in sides)
+    if rows > 1 < columns and not is_shared:  # they meet as far along a row as along a column
+        step = math.gcd(by_row, by_column)
+        is_shared = abs(by_column) // step < rows and abs(by_row) // step < columns
+    if is_shared:
+        raise DispatchError("elements of out share memory; pass an out of its own, which is not expanded")
 
 
 def _out(form: Form, m: int, n: int) -> Matrix:

@@ -56,7 +56,7 @@ def stacked(
     extents = _broadcast(leading[0], leading[1])
     of_c = packed_form((*extents, m, n))[1] if leading[2] is None else leading[2]
     if tuple(extent for extent, _ in of_c) != extents:
-        raise DispatchError(f"out has {_told(of_c)} matrices, expected {_text(extents)}; pass another out")
+        raise _other_shape(of_c, forms[2] or packed_form((m, n))[0], (*extents, m, n))
     if 0 in extents:
         return Stack((*extents, m, n), None, (), (0, 0, 0))
     dimensions = _dimensions(extents, (leading[0], leading[1], of_c))
@@ -66,6 +66,14 @@ def stacked(
     if forms[2] is not None and m and n:
         _check_apart(forms[2], dimensions)
     return _calls((*extents, m, n), _merged(dimensions))
+
+
+def _other_shape(of_c: Leading, form: Form, expected: tuple[int, ...]) -> DispatchError:
+    mine = _text((*(extent for extent, _ in of_c), *form[:2]))
+    fault = f"out is {mine}, expected {_text(expected)}"
+    if _told(of_c) != _text(expected[:-2]):
+        fault = f"out has {_told(of_c)} matrices, expected {_text(expected[:-2])}: {fault}"
+    return DispatchError(f"{fault}; pass another out")
 
 
 def _broadcast(a: Leading, b: Leading) -> tuple[int, ...]:

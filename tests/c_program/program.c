@@ -307,6 +307,14 @@ static void errors(void) {
     need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, 0, b, 4, 0, 0, c, INT64_MAX, 16, 2) ==
              AUTOTUNE_BAD_CALL, "rows of a batch that no memory holds");
     need(!autotune_sgemm(handle, NULL, 0, 0, 1, 4, 4, 1, a, INT64_MAX, b, 4, 0, c, INT64_MAX), "distances of one row");
+    need(autotune_sgemm(NULL, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no handle");
+    need(autotune_pick(NULL, 0, 0, 4, 4, 4, &pick) == AUTOTUNE_BAD_CALL, "a pick without a handle");
+    need(autotune_pick(handle, 0, 0, 4, 4, 4, NULL) == AUTOTUNE_BAD_CALL, "no pick");
+    need(autotune_record_calls(NULL, "calls") == AUTOTUNE_BAD_CALL, "a record without a handle");
+    need(autotune_record_calls(handle, NULL) == AUTOTUNE_NO_RECORD, "no file");
+    need(autotune_create(NULL) == AUTOTUNE_BAD_CALL, "nowhere to open it");
+    autotune_destroy(NULL);
+    need(strstr(autotune_error_text(AUTOTUNE_BAD_CALL), "handle is NULL") != NULL, "text");
     const float *const beyond = (const float *)16; /* of NULL */
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, NULL, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no A");
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, beyond, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no B");

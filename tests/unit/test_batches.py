@@ -281,6 +281,8 @@ REFUSED = {
     "leading": (_STACK, normal(2, 4, 6), _OUT, "differ in a leading dimension"),
     "out": (_STACK, normal(3, 4, 6), normal(2, 8, 6), "out has 2 matrices, expected 3"),
     "flat out": (_STACK, normal(3, 4, 6), normal(8, 6), "out has 1 matrices, expected 3"),
+    "deep out": (normal(8, 4), normal(4, 6), normal(1, 8, 6), "out is 1x8x6, expected 8x6; pass another"),
+    "deeper out": (normal(8, 4), normal(4, 6), normal(2, 8, 6), "expected 1: out is 2x8x6, expected 8x6"),
     "inner": (_STACK, normal(3, 5, 6), _OUT, "inner extents differ"),
     "shared out": (_STACK, normal(3, 4, 6), _WIDE, "products of out overlap"),
     "meeting out": (

@@ -326,6 +326,25 @@ def test_no_copy_is_made_on_a_stream_that_is_passed(runtime: Dispatcher, driver:
     assert not runtime.num_copied and not driver.launches
 
 
+_STRIDED = np.lib.stride_tricks.as_strided
+SHARED = {
+    "one row": _STRIDED(normal(66), (70, 66), (0, 4)),
+    "one column": _STRIDED(normal(70), (70, 66), (4, 0)),
+    "rows that overlap": _STRIDED(normal(5000), (70, 66), (4 * 65, 4)),
+    "rows that meet later": _STRIDED(normal(5000), (70, 66), (4 * 30, 4 * 20)),
+}
+
+
+@pytest.mark.parametrize("of", [_Tensor, np.asarray])
+@pytest.mark.parametrize("what", SHARED)
+def test_an_out_whose_elements_share_memory_is_refused_before_a_launch(runtime, driver, what, of):
+    multiply(runtime, A, B)
+    num_launches = len(driver.launches)
+    with pytest.raises(DispatchError, match="elements of out share memory; pass an out of its own"):
+        runtime.sgemm(of(A), of(B), of(SHARED[what]))
+    assert len(driver.launches) == num_launches and not runtime.num_copied
+
+
 REFUSED = {
     "gradient": ({"requires_grad": True}, "no gradient"),
     "host": ({"is_cuda": False, "device": "cpu", "kind": {"device_type": 1}}, "on cpu"),
