@@ -46,6 +46,7 @@ typedef enum {
     AUTOTUNE_NO_RECORD,   /* calls cannot be recorded there: name a file in a writable folder */
     AUTOTUNE_RECORDED,    /* calls are already recorded into another file */
     AUTOTUNE_NO_EPILOGUE, /* the table has no kernels with such an epilogue: export-table --epilogue */
+    AUTOTUNE_MANY_LAUNCHES, /* an untuned batch without cuBLAS would be more than 65536 launches, one for each product */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */

@@ -404,6 +404,9 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_OVERLAP: return "C overlaps A, B or the bias in memory; pass another C, or a copy";
         case AUTOTUNE_NO_EPILOGUE: return "the table holds no kernels with such a bias and activation; export it with "
                                           "autotune export-table --epilogue (bias, relu, bias-relu and so on)";
+        case AUTOTUNE_MANY_LAUNCHES: return "the batch was not tuned, and cuBLAS cannot be called: it would be a launch for "
+                                            "each of more than 65536 products; tune such batches, let cuBLAS serve, or "
+                                            "pass parts of the batch";
         default: return "no status of this library";
     }
 }

@@ -169,6 +169,7 @@ autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_
     if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
     const at_operands at = {a, b, c, bias};
     const at_outcome found = at_run(handle->runner, plan, stream, at, scales[0], scales[1]);
+    if (found.is_too_long && !found.blas) return AUTOTUNE_MANY_LAUNCHES;
     if (found.cuda || !found.blas) return told(found.cuda);
     return (autotune_status)((found.is_served ? AUTOTUNE_INSTEAD : 0) + AUTOTUNE_BLAS + found.blas);
 }

@@ -324,15 +324,18 @@ static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, u
 
 static at_outcome run_here(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
                            float alpha, float beta) {
-    at_outcome outcome = {0, 0, false};
+    at_outcome outcome = {0};
     if (served_by_blas(runner, plan, stream, at, alpha, beta, &outcome)) return outcome;
+    outcome.is_too_long = plan->loop.products > AT_MAX_LOOPED;
+    if (outcome.is_too_long) return outcome;
     outcome.cuda = launch_in_workspace(runner->cuda, plan, stream, at, alpha, beta);
     outcome.is_served = !outcome.cuda;
     return outcome;
 }
 
 static at_outcome counted(const autotune_plan *plan, at_outcome outcome) {
-    if (!outcome.cuda && (!outcome.blas || outcome.is_served)) at_count(plan->tally);
+    const bool is_done = !outcome.cuda && !outcome.is_too_long && (!outcome.blas || outcome.is_served);
+    if (is_done) at_count(plan->tally);
     return outcome;
 }
 
@@ -345,7 +348,7 @@ at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t s
         return counted(plan, run_here(runner, plan, stream, at, alpha, beta));
     }
     const int pushed = cuda->push_context(plan->planned.context);
-    if (pushed) return (at_outcome){pushed, 0, false};
+    if (pushed) return (at_outcome){.cuda = pushed};
     at_outcome outcome = counted(plan, run_here(runner, plan, stream, at, alpha, beta));
     const int popped = cuda->pop_context(&current);
     if (!outcome.cuda) outcome.cuda = popped;

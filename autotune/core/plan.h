@@ -17,6 +17,7 @@
 #include "workspace.h"
 
 #define AT_MAX_DEVICES 64
+#define AT_MAX_LOOPED (1 << 16) /* products of a batch that are launched one by one: engine.py */
 
 /* The layout in memory of two matrices and a result, and their GPU: all of a call except addresses and
  * scalars. For a batch that of one product. A stride along which there is at most one element is ignored: it
@@ -102,10 +103,10 @@ autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind);
 bool at_overlap(const autotune_plan *plan, at_operands at);
 
 /* The result of a call: a CUresult, and for cuBLAS that of at_blas_sgemm. `is_served`: by the kernel,
- * although cuBLAS failed. */
+ * although cuBLAS failed. `is_too_long`: nothing was launched, since it would be a launch for each of too many products. */
 typedef struct {
     int cuda, blas;
-    bool is_served;
+    bool is_served, is_too_long;
 } at_outcome;
 
 /* Launch a plan on a stream with the GPU's context current, and restore the caller's. Does not wait. */

@@ -11,8 +11,9 @@ from .call_recorder import recorded_elsewhere
 from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER, NO_RECORD, RECORDED
 from .cuda_driver import CudaFault, error_name
 from .forks import forked
-from .product import no_scale
+from .product import many_launches, no_scale
 
+_MANY_LAUNCHES = 16
 _OF_CALL = 256  # statuses of cuBLAS are below
 _BLAS_CALLS = (
     "cublasCreate", "cublasSetMathMode", "cublasSetPointerMode", "cublasSetStream", "cublasSetWorkspace",
@@ -32,6 +33,8 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
         raise _blas_fault(status)
     if status > CUDA:
         raise CudaFault(_LAUNCHING, status - CUDA, error_name(status - CUDA))
+    if status == _MANY_LAUNCHES:
+        raise many_launches()
     if status == FORKED:
         raise forked()
     if status == NO_DRIVER:

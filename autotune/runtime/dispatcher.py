@@ -32,7 +32,7 @@ from .forks import check_fork, use_cuda
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
 from .pick import MAX_PLANS, Pick
-from .product import UnfitStrides, check_apart, check_overlap, make_gemm, packed_forms
+from .product import UnfitStrides, check_apart, check_launches, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
     from .added import Added
@@ -465,6 +465,8 @@ class Dispatcher:
             for owner, x in zip(owners, (a, b, out, bias), strict=True):
                 if x is not None:
                     owner.order(x, handle)
+        if stack is not None and plan.blas is None:
+            check_launches(len(stack.offsets) * plan.loop.products)
         for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
             at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
             engine.run(plan, handle, at, *scales, at_bias)

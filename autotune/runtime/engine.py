@@ -39,7 +39,7 @@ from .counting import CallCount, CallCounts, Counted
 from .cuda_driver import Driver
 from .devices import Devices, Gpus, LoadedKernel, OpenGpu
 from .pick import MAX_PLANS, TUNED_ALIGNMENT, Call, Pick, in_splits
-from .product import Product, check_aligned, common_device, no_scale, understand
+from .product import Product, check_aligned, check_launches, common_device, no_scale, understand
 from .table import Table
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ class Engine(Planner):
     ) -> None:
         """As `run`, of a plan with a kernel that is settled."""
         if plan.blas is None or not self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
+            check_launches(plan.loop.products)
             with self.devices.current(plan.gpu):
                 launch = partial(self.launch_all, plan, stream, addresses, alpha, beta, bias=bias)
                 if plan.grid.scratch_bytes:

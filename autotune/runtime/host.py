@@ -14,6 +14,7 @@ from ..errors import DispatchError
 from .added import Added
 from .arrays import packed_form
 from .engine import Planner
+from .product import check_launches
 from .stacks import stacked
 
 _Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -49,6 +50,8 @@ def sgemm_host(
     plan = engine.plan((device, device, device), forms, lowest, *transposed, stack.batch, epilogue)
     if added is not None:
         added.check(plan.problem.gemm.n, device)
+    if plan.blas is None:
+        check_launches(len(stack.offsets) * plan.loop.products)
     result = np.empty(stack.shape, np.float32) if out is None else np.ascontiguousarray(out)
     driver = engine.driver
     with engine.devices.current(plan.gpu), ExitStack() as at_end:

@@ -15,6 +15,7 @@ from ..errors import DispatchError, UsageError
 from ..gemm import FLOAT_BYTES, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
 
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
+MAX_LOOPED = 1 << 16  # launches of a call, one for each product: nothing interrupts them
 NO_DEVICE = -1  # of an array without elements
 
 
@@ -209,6 +210,20 @@ def check_aligned(addresses: Triple) -> None:
 
 def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
     return DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({reason})")
+
+
+def many_launches() -> DispatchError:
+    return DispatchError(
+        "the batch was not tuned, and cuBLAS does not serve it: it would be a launch for each of more than "
+        f"{MAX_LOOPED:,} products; tune such batches with `autotune search`, let cuBLAS serve (cublas=True, "
+        "AUTOTUNE_CUBLAS=1), or pass parts of the arrays"
+    )
+
+
+def check_launches(num_products: int) -> None:
+    """Raises DispatchError for so many that are launched one by one in a call."""
+    if num_products > MAX_LOOPED:
+        raise many_launches()
 
 
 def check_overlap(addresses: Triple, num_bytes: Triple) -> None:

@@ -7,6 +7,7 @@ dimension is the batch, and there is one call for each index of the others. Copi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, MAX_BATCH, Batch, Triple
 from .arrays import Forms, Leading, packed_form
-from .product import Form, UnfitStrides, extents_of
+from .product import MAX_LOOPED, Form, UnfitStrides, extents_of
 
 _ROLES = ("a", "b", "out")
 
@@ -146,6 +147,11 @@ def _calls(shape: tuple[int, ...], dimensions: list[_Dimension]) -> Stack:
     if inner.extent > MAX_BATCH:
         raise DispatchError(f"{inner.extent} matrices are more than {MAX_BATCH}; pass parts of the arrays")
     outer = [one for number, one in enumerate(dimensions) if number != at]
+    if (num_calls := math.prod(one.extent for one in outer)) > MAX_LOOPED:
+        raise DispatchError(
+            f"the matrices lie so irregularly that they are {num_calls:,} calls, more than {MAX_LOOPED:,}; "
+            "pass contiguous copies, or parts of the arrays"
+        )
     offsets = []
     for place in product(*(range(one.extent) for one in outer)):
         a, b, c = (

@@ -315,6 +315,13 @@ static void errors(void) {
     need(autotune_create(NULL) == AUTOTUNE_BAD_CALL, "nowhere to open it");
     autotune_destroy(NULL);
     need(strstr(autotune_error_text(AUTOTUNE_BAD_CALL), "handle is NULL") != NULL, "text");
+    enum { MANY = (1 << 16) + 1, SIDE = 2 };
+    float *many[3];
+    for (int i = 0; i < 3; i++) many[i] = take((size_t)MANY * SIDE * SIDE);
+    need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, SIDE, SIDE, SIDE, 1, many[0], SIDE, SIDE * SIDE, many[1], SIDE,
+                                        SIDE * SIDE, 0, many[2], SIDE, SIDE * SIDE, MANY) == AUTOTUNE_MANY_LAUNCHES,
+         "a launch for each");
+    for (int i = 0; i < 3; i++) give_back(many[i]);
     const float *const beyond = (const float *)16; /* of NULL */
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, NULL, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no A");
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, beyond, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no B");

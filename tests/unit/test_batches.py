@@ -25,7 +25,7 @@ from autotune.kernel.launch import Variant
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call
-from autotune.runtime.product import Product, folded, packed
+from autotune.runtime.product import MAX_LOOPED, Product, folded, packed
 from autotune.runtime.selector import BATCH_MARGIN, Selector
 from autotune.runtime.stacks import stacked
 from autotune.runtime.table import Entry, RankedKernel
@@ -302,6 +302,36 @@ def test_a_wrong_call_is_refused_before_any_launch(
     with pytest.raises(DispatchError, match=message):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
     assert not driver.launches and not driver.memory
+
+
+MANY = MAX_LOOPED + 1
+TOO_MANY = {
+    "one batch": ((MANY, 2, 2), (MANY, 2, 2)),
+    "several": ((300, 1, 2, 2), (1, 300, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("of", [OnGpu, np.asarray])
+@pytest.mark.parametrize("case", TOO_MANY)
+def test_an_untuned_batch_is_not_launched_one_by_one_without_end(alone, driver, case, of) -> None:
+    a, b = (np.ones(shape, np.float32) for shape in TOO_MANY[case])
+    out = np.empty(np.broadcast_shapes(a.shape, b.shape), np.float32)
+    with pytest.raises(DispatchError, match=r"a launch for each of more than 65,536 products; tune such"):
+        alone.sgemm(of(a), of(b), of(out))
+    assert not driver.launches and not driver.memory and not alone.counts()
+
+
+def test_nor_is_a_batch_that_cublas_cannot_serve(runtime, driver) -> None:
+    a, out = np.ones((MANY, 2, 2), np.float32), np.empty((MANY, 2, 2), np.float32)
+    with pytest.raises(DispatchError, match="more than 65,536 products"):
+        runtime.sgemm(OnGpu(a), OnGpu(a), OnGpu(out), alpha=0.0)  # A and B must not be read
+    assert not driver.launches
+
+
+def test_matrices_that_lie_too_irregularly_are_refused() -> None:
+    form = (2, 2, 2, 1)
+    with pytest.raises(DispatchError, match=r"70,000 calls, more than 65,536; pass contiguous copies"):
+        stacked((form, form, None), (((70_000, 4), (1, 0)), ((1, 0), (70_001, 4)), None), False, False)
 
 
 def test_out_must_be_apart_from_all_products(runtime: Dispatcher, driver: FakeDriver) -> None:
