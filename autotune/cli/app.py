@@ -529,6 +529,23 @@ def merge(
     command.merge(other, db, is_json=is_json, is_quiet=is_quiet)
 
 
+@_trials_command(
+    epilog=_examples("trials compare before.db after.db", "trials compare a.db#3 sgemm_dispatch")
+)
+def compare(
+    first: Annotated[str, typer.Argument(help="A database, a study of it (a.db#3), or an exported folder.")],
+    second: Annotated[str, typer.Argument(help="Another one.")],
+    shape: Shapes = None,
+    max_error: Accurate = MAX_ERROR,
+    is_json: Json = False,
+) -> None:
+    """Compare the best of two databases or tables, shape by shape."""
+    from . import trials_compare as command
+
+    interrupt_in_order()
+    command.run(first, second, shape or (), max_error or None, is_json=is_json)
+
+
 @_trials_command(epilog=_examples("trials forget --shape 4096", "trials forget --study 3 --yes"))
 def forget(
     db: Db = DEFAULT_DB,

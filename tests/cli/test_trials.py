@@ -307,3 +307,22 @@ def test_a_search_tells_programs_what_happens(recording: Path, tmp_path: Path) -
     assert json.loads(out.splitlines()[0])["event"] == "shape_started"
     bad = run("search", *arguments, "--db", tmp_path / "c.db", "--events", tmp_path / "no" / "x", code=2)
     assert "--events" in bad.stderr and "cannot be written" in bad.stderr
+
+
+def test_two_databases_or_tables_are_compared_by_shape(recording: Path, tmp_path: Path) -> None:
+    one, other, table = tmp_path / "one.db", tmp_path / "other.db", tmp_path / "table"
+    arguments = ("--gpu", f"replay:{recording}", "--trials", "48", "--quiet")
+    run("search", *arguments, "--db", one)
+    run("search", *arguments, "--shape", "512", "--db", other, "--where", "order=zigzag")
+    facts = json.loads(run("trials", "compare", one, other, "--json").stdout)
+    (row,) = facts["shapes"]
+    assert row["shape"] == "512x512x512:NN" and row["faster"] == "first" and row["interval"][0] > 1
+    assert row["ratio"] == pytest.approx(row["second_us"] / row["first_us"])
+    assert (facts["only_in_first"], facts["only_in_second"]) == (["16x512x4096:NN"], [])
+    same = run("trials", "compare", f"{one}#1", one, "--shape", "512").stdout
+    assert "1.000x" in same and "neither" in same and "the first is faster on 0" in same
+    run("export-table", "--db", one, "--shape", "512", "--max-kernels", "0", "--out", table)
+    told = json.loads(run("trials", "compare", other, table, "--json").stdout)["shapes"][0]
+    assert told["ratio"] < 1 and told["interval"] is None
+    bad = run("trials", "compare", one, other, "--shape", "64", code=2)
+    assert "share no shape" in bad.stderr

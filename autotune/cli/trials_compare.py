@@ -1,0 +1,132 @@
+"""`autotune trials compare`: two databases, studies or exported folders, shape by shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from .. import stats
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..runtime.kinds import load_kinds
+from ..store import Store, StudySummary
+from ..words import counted
+from . import common, console
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best that a source knows for a shape; a table keeps no samples."""
+
+    gpu: str
+    driver: str
+    time_us: float
+    samples_us: tuple[float, ...] = ()
+
+
+def run(first: str, second: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+    """One line per shape that both have: the best of each, and how many times the first's time the second
+    takes. Raises UsageError where they share no shape, StoreError, DispatchError."""
+    wanted = common.read_problems(shapes)
+    one, other = (_winners(source, max_error) for source in (first, second))
+    shared = [gemm for gemm in sorted(one) if gemm in other and (not wanted or gemm in wanted)]
+    if not shared:
+        raise UsageError(f"{first} and {second} share no shape that was timed; name others")
+    rows = [_facts(gemm, one[gemm], other[gemm]) for gemm in shared]
+    facts = {
+        "first": first,
+        "second": second,
+        "shapes": rows,
+        "geometric_mean": geometric_mean([row["ratio"] for row in rows]),
+        "num_first_faster": sum(row["faster"] == "first" for row in rows),
+        "num_second_faster": sum(row["faster"] == "second" for row in rows),
+        "only_in_first": [str(gemm) for gemm in sorted(one) if gemm not in other],
+        "only_in_second": [str(gemm) for gemm in sorted(other) if gemm not in one],
+    }
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_text(facts))
+
+
+def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
+    """Of an exported folder, of a database, or of one study of it: `shapes.db#3`."""
+    if Path(source).is_dir():
+        return {
+            entry.gemm: Winner(
+                table.environment.gpu_name, table.environment.driver_version, entry.ranked[0].time_us
+            )
+            for _, table in load_kinds(Path(source))
+            for entry in table.entries
+            if entry.ranked
+        }
+    db, _, number = source.rpartition("#")
+    is_study = bool(db) and number.isdecimal()
+    with common.open_existing(db if is_study else source) as store:
+        found = common.studies_of(store, (), max_error)
+        chosen = [s for s in found if not is_study or s.study.id == int(number)]
+        newest = sorted(chosen, key=lambda summary: summary.updated_at)
+        winners = {summary.study.gemm: _winner(store, summary, max_error) for summary in newest}
+    return {gemm: winner for gemm, winner in winners.items() if winner is not None}
+
+
+def _winner(store: Store, summary: StudySummary, max_error: float | None) -> Winner | None:
+    """Of the final, if there was one, else the fastest trial."""
+    where = summary.study.environment.gpu_name, summary.study.environment.driver_version
+    if final := store.final(summary.study, max_error):
+        return Winner(*where, final.winner.time_us, final.winner.samples_us)
+    if summary.best is None or summary.best.measurement.time_us is None:
+        return None
+    return Winner(*where, summary.best.measurement.time_us, summary.best.measurement.samples_us)
+
+
+def _facts(gemm: Gemm, one: Winner, other: Winner) -> dict[str, Any]:
+    samples = one.samples_us, other.samples_us
+    interval = stats.ratio_interval(*samples) if all(samples) else None
+    faster = None
+    if interval is not None:
+        faster = "first" if interval[0] > 1 else "second" if interval[1] < 1 else "neither"
+    return {
+        "shape": str(gemm),
+        "first_us": one.time_us,
+        "second_us": other.time_us,
+        "ratio": other.time_us / one.time_us,
+        "interval": interval,
+        "faster": faster,
+        "measured_on": list(dict.fromkeys(_told(winner) for winner in (one, other))),
+    }
+
+
+def _told(winner: Winner) -> str:
+    return f"{winner.gpu}, driver {winner.driver}" if winner.driver else winner.gpu
+
+
+def _text(facts: Mapping[str, Any]) -> str:
+    headers = ("shape", "first", "second", "second / first", "95% interval", "faster", "measured on")
+    everywhere = {on for row in facts["shapes"] for on in row["measured_on"]}
+    rows = [
+        (
+            row["shape"],
+            console.time_text(row["first_us"]),
+            console.time_text(row["second_us"]),
+            console.ratio_text(row["ratio"]),
+            "-" if row["interval"] is None else "{:.3f}-{:.3f}".format(*row["interval"]),
+            row["faster"] or "-",
+            " / ".join(row["measured_on"]) if len(everywhere) > 1 else "-",
+        )
+        for row in facts["shapes"]
+    ]
+    mean = console.ratio_text(facts["geometric_mean"])
+    lines = [
+        f"first: {facts['first']}, second: {facts['second']}, measured on {' / '.join(sorted(everywhere))}",
+        console.table(headers, rows, right=range(1, 5), optional=("measured on", "95% interval", "faster")),
+        f"{counted(len(rows), 'shape')}: the second takes {mean} the time of the first (geometric mean); the "
+        f"first is faster on {facts['num_first_faster']:,}, the second on {facts['num_second_faster']:,}",
+    ]
+    for name in ("first", "second"):
+        if only := facts[f"only_in_{name}"]:
+            lines.append(f"only in the {name}: {counted(len(only), 'shape')}")
+    return "\n".join(lines)
