@@ -34,7 +34,7 @@ typedef enum {
     AUTOTUNE_NO_KERNEL,   /* even the default kernel is not legal: split the product into smaller ones */
     AUTOTUNE_NO_MEMORY,   /* of the host */
     AUTOTUNE_OTHER_TABLE, /* the table is of another version of table.h */
-    AUTOTUNE_BAD_CALL,    /* an extent, a leading dimension, a layout, an activation, an address or a GPU is out of range */
+    AUTOTUNE_BAD_CALL,    /* a NULL handle; an extent, a leading dimension, an address or the like is out of range */
     AUTOTUNE_BAD_SCALE,   /* alpha or beta is no float32 */
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
     AUTOTUNE_UNKNOWN,     /* there is no plan for such a call */
@@ -46,7 +46,7 @@ typedef enum {
     AUTOTUNE_NO_RECORD,   /* calls cannot be recorded there: name a file in a writable folder */
     AUTOTUNE_RECORDED,    /* calls are already recorded into another file */
     AUTOTUNE_NO_EPILOGUE, /* the table has no kernels with such an epilogue: export-table --epilogue */
-    AUTOTUNE_MANY_LAUNCHES, /* an untuned batch without cuBLAS would be more than 65536 launches, one for each product */
+    AUTOTUNE_MANY_LAUNCHES,    /* an untuned batch without cuBLAS would be more than 65536 launches: tune it, or split it */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */

@@ -385,7 +385,8 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_KERNEL: return "no kernel serves so large a product; split it into smaller ones";
         case AUTOTUNE_NO_MEMORY: return "the host's memory is short";
         case AUTOTUNE_OTHER_TABLE: return "the table is not one for this code; export it again";
-        case AUTOTUNE_BAD_CALL: return "the handle is NULL (autotune_create failed), an extent, a leading dimension, a stride, a flag or an activation is out of range, or "
+        case AUTOTUNE_BAD_CALL: return "the handle is NULL (autotune_create failed), an extent, a leading dimension, a "
+                                       "stride, a flag or an activation is out of range, or "
                                        "a matrix or a bias is no address of floats, or NULL; a leading "
                                        "dimension is at least the length of a row, a flag is 0 or 1, and products of "
                                        "a batch do not share C";

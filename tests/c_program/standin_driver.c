@@ -264,7 +264,8 @@ static void multiply_one(const kernel *self, void **arguments, int64_t product) 
     const batch *of = arguments[14];
     const int64_t m = INT(0), n = INT(1), k = INT(2), lda = LONG(5), ldb = LONG(7), ldc = LONG(10);
     const float alpha = FLOAT(3), beta = FLOAT(8);
-    const float *a = FLOATS(4) + product * of->strides[0], *b = FLOATS(6) + product * of->strides[1];
+    const float *a = FLOATS(4), *b = FLOATS(6); /* NULL, if they are not read */
+    if (product) a += product * of->strides[0], b += product * of->strides[1];
     const int a_by_k = self->trans_a || self->packs_a, b_by_n = self->trans_b && !self->packs_b;
     const int64_t padded_n = (n + 63) / 64 * 64, padded_m = (m + 63) / 64 * 64;
     float *c = FLOATS(9) + product * of->strides[2];

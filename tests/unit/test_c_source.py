@@ -223,14 +223,30 @@ def test_epilogues_are_right(program, tmp_path):
     assert {*named(["bias", "relu", "bias-gelu", "bias-gelu-tanh"])} <= asked
 
 
+def test_the_sanitizers_of_clang_find_nothing_either(sources, objects, tmp_path):
+    if "clang" not in COMPILERS:
+        pytest.skip("clang is not installed")
+    run = build(sources, tmp_path / "p", objects, "clang", *SANITIZED)
+    for what in (
+        ("products", "5", "40"),
+        ("batches", "3", "40"),
+        ("epilogues", "7", "40"),
+        ("errors",),
+        ("forked",),
+    ):
+        done = run(*what)
+        assert done.returncode == 0, (what, done.stderr[-3000:])
+
+
 def test_each_status_is_told(program):
     done = program("errors")
     assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
 
 
-def test_threads_share_a_handle(sources, objects, tmp_path):
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_threads_share_a_handle(sources, objects, tmp_path, compiler):
     """And calls are recorded meanwhile."""
-    run = build(sources, tmp_path / "p", objects, "gcc", *CHECKS["thread"])
+    run = build(sources, tmp_path / "p", objects, compiler, *CHECKS["thread"])
     file = str(tmp_path / "calls.json")
     for what in (("threads", "40"), ("stress", "4000"), ("record", file, "4000")):
         done = run(*what, TSAN_OPTIONS="halt_on_error=1")
