@@ -7,10 +7,11 @@ from pathlib import Path
 
 from . import gpu
 from .arguments import whole
-from .device import KNOWN, DeviceLimits
+from .device import KNOWN, DeviceLimits, limits_by_name
+from .entries import hint
 from .errors import EnvironmentProblem, UsageError
 from .gemm import Gemm
-from .gpu.driver import device_limits
+from .gpu.driver import device_limits, is_selector
 from .gpu.gpu_target import GpuTarget
 from .measurement import CachePolicy
 from .recording import matrix
@@ -136,6 +137,18 @@ def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
             f"no recorded space in {studies_dir()}; reinstall, or use {option('gpu')} replay:FILE"
         )
     return next((path for path in shipped if set(gemms) <= set(ReplayTarget(path).gemms)), shipped[0])
+
+
+def limits_named(selector: str, *, note: Note) -> DeviceLimits:
+    """Limits of a known kind of GPU (`rtx-4090`), else of a GPU of this machine. Raises UsageError."""
+    if (known := limits_by_name(selector)) is not None:
+        return known
+    if not is_selector(selector):
+        raise UsageError(
+            f"{option('gpu')} {selector!r} is no GPU of this machine (index, UUID, auto) and no known kind "
+            f"({hint(selector.lower(), tuple(KNOWN))})"
+        )
+    return limits_here(selector, note=note)
 
 
 def limits_here(selector: str, *, note: Note) -> DeviceLimits:

@@ -386,7 +386,7 @@ def export_table(
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
-    epilogues: Iterable[str] = (),
+    epilogues: str | Iterable[str] = (),
     called: Mapping[Gemm, Iterable[str]] = MappingProxyType({}),
     with_c: bool = False,
     adds: bool = False,
@@ -431,7 +431,7 @@ def export_table(
     max_megabytes = number(option("max_megabytes"), max_megabytes, most=math.inf)
     gemms, added, conditions = (
         read_shapes(shapes),
-        epilogue_names.named(epilogues),
+        epilogue_names.named([epilogues] if isinstance(epilogues, str) else epilogues),
         Where.parse(where, max_workspace),
     )
     conditions.check(VALUES)
@@ -502,8 +502,7 @@ def space(
     Raises UsageError, EnvironmentProblem.
     """
     (gemm,), conditions = read_shapes([shape]), Where.parse(where, max_workspace)
-    gpu = targets.selector_of(gpu)
-    limits = limits_by_name(gpu) or targets.limits_here(gpu, note=note)
+    limits = targets.limits_named(targets.selector_of(gpu), note=note)
     return feasible_set(limits, gemm).where(conditions.on(gemm, limits), gemm)
 
 

@@ -19,9 +19,9 @@ from ..kernel.rules import RuleKind, broken_rules
 from ..measurement import Measurement, read_policy
 from ..output_file import check_writable, write_file
 from ..target import Target
+from ..targets import limits_named
 from ..words import counted
 from . import common, console
-from .space import limits_of
 from .trials import brief
 
 _KINDS: tuple[RuleKind, ...] = ("template", "device", "shape")  # of rules without which there is no kernel
@@ -143,7 +143,7 @@ def _interval_text(interval: tuple[float, float] | None) -> str:
 def write_source(text: str, gpu: str, shape: str, out: Path | None, *, is_json: bool) -> None:
     """Write the instantiated source of a config into a file, or print it. Raises UsageError for a config of
     which no kernel can be made, or a file that cannot be written."""
-    config, gemm, limits = Config.parse(text), Gemm.parse(shape), limits_of(gpu)
+    config, gemm, limits = Config.parse(text), Gemm.parse(shape), limits_named(gpu, note=console.note)
     _need_legal(config, limits, gemm, ("template", "shape"))
     for rule in broken_rules(config, limits, gemm, ("device",)):
         console.note(f"it compiles, but cannot run on {limits.name}: {rule.id}: {rule.sentence}")

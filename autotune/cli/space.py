@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..device import KNOWN, DeviceLimits, known_limits
-from ..entries import hint
-from ..errors import UsageError
+from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.config import PARAMETERS, Config, Parameter
 from ..kernel.excess import excess
@@ -15,7 +13,7 @@ from ..kernel.feasible_set import FeasibleSet, feasible_set
 from ..kernel.resources import register_estimate, smem_bytes, threads, workspace_bytes
 from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.where import VALUES, Where
-from ..targets import limits_here
+from ..targets import limits_named
 from ..words import counted
 from . import console
 
@@ -41,7 +39,7 @@ def run(
     gemm, conditions = Gemm.parse(shape), Where.parse(where, max_workspace)
     gemm.need_output()
     conditions.check(VALUES)
-    limits = limits_of(gpu)
+    limits = limits_named(gpu, note=console.note)
     conditions = conditions.on(gemm, limits)
     if explain is not None:
         _explain(explain, conditions, limits, gemm, is_json=is_json)
@@ -52,19 +50,6 @@ def run(
         console.show_json(facts)
     else:
         console.show(_text(facts, conditions, limits, gemm))
-
-
-def limits_of(gpu: str) -> DeviceLimits:
-    """Limits of a known kind of GPU by name, else of a GPU of this machine."""
-    try:
-        return known_limits(gpu)
-    except UsageError:
-        if gpu == "auto" or gpu.isdecimal() or gpu.startswith("GPU-"):
-            return limits_here(gpu, note=console.note)
-        raise UsageError(
-            f"--gpu {gpu!r} is no GPU of this machine (index, UUID, auto) and no known kind "
-            f"({hint(gpu.lower(), tuple(KNOWN))})"
-        ) from None
 
 
 def _facts(

@@ -139,15 +139,19 @@ def find_gpu(selector: str) -> GpuInfo:
     return gpu
 
 
+def is_selector(selector: str) -> bool:
+    """Whether this may name a GPU of some machine: `auto`, an index, a UUID or its beginning."""
+    return bool(re.fullmatch(r"auto|\d{1,3}|((gpu|mig)-)?[0-9a-f-]+", selector.lower()))
+
+
 def _check_selector(selector: str) -> None:
     """Raises UsageError for what names no GPU of any machine."""
-    name = selector.lower()
-    if limits_by_name(name) is not None:
+    if limits_by_name(selector) is not None:
         fault = "names a kind of GPU"
-    elif re.fullmatch(r"auto|\d{1,3}|((gpu|mig)-)?[0-9a-f-]+", name):
+    elif is_selector(selector):
         return
     else:
-        kind = get_close_matches(name[:40], KNOWN, n=1)
+        kind = get_close_matches(selector[:40].lower(), KNOWN, n=1)
         fault = f"names a kind of GPU ({kind[0]})" if kind else "names no GPU"
     raise UsageError(
         f"{option('gpu')} {selector} {fault}; pass what this machine has (an index, a UUID or auto), or a "

@@ -141,6 +141,12 @@ def test_a_function_answers_in_its_own_words(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_space_of_a_kind_that_is_nearly_named_suggests_it() -> None:
+    with pytest.raises(UsageError, match=r"gpu 'rtx4090' is no GPU .* \(did you mean 'rtx-4090'\?\)"):
+        autotune.space(64, "rtx4090")
+    assert autotune.space(64, "RTX-4090").num_points
+
+
 @pytest.mark.parametrize("gpu", [0, np.int64(0), None])
 def test_a_gpu_may_be_a_number_or_none(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
