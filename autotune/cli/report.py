@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..device import limits_by_name
 from ..kernel.config import Value
 from ..output_file import check_writable, write_file
 from ..report import documents, page
 from ..report.ladder_steps import LadderFacts, read_ladder
-from ..report.numbers import StudyNumbers, StudyRecords
+from ..report.numbers import StudyNumbers, read_records
 from ..report.table_maps import table_document
 from ..store import Store, shown
 from ..words import counted
@@ -56,19 +55,17 @@ def run(request: PagesRequest, out: Path, *, is_json: bool) -> None:
 
 def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
     """The numbers of all studies with trials, or of those of `shapes`. Raises UsageError if there is none."""
+    summaries = common.studies_of(store, common.read_problems(shapes), max_error)
+    num_all = sum(summary.num_trials for summary in summaries)
     return [
         StudyNumbers(
-            StudyRecords(
-                summary.study,
-                store.trials(summary.study),
-                store.final(summary.study, max_error),
-                summary.cublas_us,
-                limits_by_name(summary.study.environment.gpu_name),
-                max_error,
+            read_records(
+                store, summary.study, summary.num_trials, num_all, store.final(summary.study, max_error),
+                summary.cublas_us, max_error,
             )
         )
-        for summary in common.studies_of(store, common.read_problems(shapes), max_error)
-    ]
+        for summary in summaries
+    ]  # fmt: skip
 
 
 def contents(

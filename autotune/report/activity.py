@@ -5,7 +5,6 @@ A run is a stretch of trials, of all studies on one kind of GPU, without a pause
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -71,6 +70,11 @@ class _Event:
     study: StudyNumbers
     trial: TrialRecord
 
+    @property
+    def weight(self) -> float:
+        """How many trials it stands for."""
+        return self.study.weight if self.trial.id <= self.study.records.totals.last_id else 1.0
+
 
 def runs(studies: Sequence[StudyNumbers]) -> tuple[SearchRun, ...]:
     """All runs, the newest first; MOST_RUNS at most."""
@@ -86,12 +90,13 @@ def _stretches(studies: Iterable[StudyNumbers]) -> list[list[_Event]]:
     """Trials of these studies in the order of time, parted where nothing came for PAUSE_S; the newest
     MOST_RUNS."""
     events = [_Event(study, trial) for study in studies for trial in study.records.trials]
+    pause_s = PAUSE_S * max((event.weight for event in events), default=1.0)
     events.sort(key=lambda event: (event.trial.created_at, event.trial.id))
     found: list[list[_Event]] = []
     before: datetime | None = None
     for event in events:
         at = event.trial.created_at
-        if before is None or (at - before).total_seconds() > PAUSE_S:
+        if before is None or (at - before).total_seconds() > pause_s:
             found.append([])
         found[-1].append(event)
         before = at
@@ -102,18 +107,18 @@ def _run(events: Sequence[_Event]) -> SearchRun:
     environment = events[0].study.study.environment
     seconds = _seconds(events, is_recorded=environment.is_recorded)
     bin_s = max(LEAST_BIN_S, seconds[-1] / NUM_BINS)
-    bins: list[list[TrialRecord]] = [[] for _ in range(int(seconds[-1] / bin_s) + 1)]
+    bins: list[list[_Event]] = [[] for _ in range(int(seconds[-1] / bin_s) + 1)]
     for event, at_s in zip(events, seconds, strict=True):
-        bins[int(at_s / bin_s)].append(event.trial)
+        bins[int(at_s / bin_s)].append(event)
     return SearchRun(
         began_at=events[0].trial.created_at,
         ended_at=events[-1].trial.created_at,
         gpu=environment.gpu_name,
         is_recorded=environment.is_recorded,
         seconds=seconds[-1],
-        num_trials=len(events),
-        num_failed=sum(not event.trial.measurement.is_ok for event in events),
-        num_disturbed=sum(event.trial.measurement.is_disturbed for event in events),
+        num_trials=_count(events),
+        num_failed=_count(event for event in events if not event.trial.measurement.is_ok),
+        num_disturbed=_count(event for event in events if event.trial.measurement.is_disturbed),
         bin_s=bin_s,
         bins=tuple(map(_bin, bins)),
         progress=_progress(events, seconds),
@@ -128,26 +133,35 @@ def _seconds(events: Sequence[_Event], *, is_recorded: bool) -> list[float]:
     machine, found = SimulatedMachine(COMPILE_THREADS, COMPILE_THREADS + EXTRA_OPEN), []
     for event in events:
         trial, gemm = event.trial, event.study.study.gemm
-        m = trial.measurement
-        machine.submit(cubin_key(trial.point, gemm), m.compile_s, m.verify_s + m.measure_s)
+        m, times = trial.measurement, event.weight
+        machine.submit(cubin_key(trial.point, gemm), times * m.compile_s, times * (m.verify_s + m.measure_s))
         found.append(machine.done_s)
     return found
 
 
-def _bin(trials: Sequence[TrialRecord]) -> Bin:
-    measured = [trial.measurement for trial in trials]
-    num_ok = sum(m.is_ok for m in measured)
+def _count(events: Iterable[_Event]) -> int:
+    """How many trials these stand for."""
+    return round(sum(event.weight for event in events))
+
+
+def _bin(events: Sequence[_Event]) -> Bin:
+    measured = [event.trial.measurement for event in events]
+    num_ok = _count(event for event in events if event.trial.measurement.is_ok)
+    marks: dict[str, float] = {}
+    for event in events:
+        for mark in event.trial.measurement.marks:
+            marks[mark] = marks.get(mark, 0.0) + event.weight
     return Bin(
         num_ok=num_ok,
-        num_failed=len(measured) - num_ok,
-        compile_s=sum(m.compile_s for m in measured),
-        verify_s=sum(m.verify_s for m in measured),
-        measure_s=sum(m.measure_s for m in measured),
+        num_failed=_count(events) - num_ok,
+        compile_s=sum(event.weight * event.trial.measurement.compile_s for event in events),
+        verify_s=sum(event.weight * event.trial.measurement.verify_s for event in events),
+        measure_s=sum(event.weight * event.trial.measurement.measure_s for event in events),
         clock_mhz=_mean(m.state.sm_clock_mhz for m in measured),
         power_w=_mean(m.state.power_w for m in measured),
         temperature_c=_mean(m.state.temperature_c for m in measured),
-        num_repeated=sum(bool(m.discarded) for m in measured),
-        marks=Counter(mark for m in measured for mark in m.marks),
+        num_repeated=_count(event for event in events if event.trial.measurement.discarded),
+        marks={mark: round(num) for mark, num in marks.items()},
     )
 
 

@@ -72,6 +72,7 @@ def line(study: StudyNumbers, describe: Describe) -> Document:
         "cublas_share_of_limit": study.cublas_share_of_limit,
         "error": significant(study.best_error),
         "num_trials": study.num_trials,
+        "num_shown": len(study.records.trials),
         "num_failed": study.num_failed,
         "num_tied": len(study.final.tied) if study.final else None,
         "config": describe(study.best_point) if study.best_point else None,

@@ -7,6 +7,7 @@ hundredths of the time, whatever is asked: a search on the same machine needs it
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from threading import RLock
 from typing import Generic, TypeVar
@@ -15,7 +16,8 @@ from ..device import limits_by_name
 from ..errors import StoreError
 from ..gemm import Gemm
 from ..store import Final, Follower, Newest, StudyRef, TrialRecord
-from .numbers import StudyNumbers, StudyRecords
+from .numbers import StudyNumbers, StudyRecords, read_records
+from .thinned import MOST_SHOWN, NO_TOTALS, Totals
 
 MIN_PAUSE_S = 1.0  # between two looks at the database
 MOST_SHARE = 0.05  # of the time that is spent on what follows from trials
@@ -47,6 +49,8 @@ class Feed:
         self._newest = Newest(0, 0, 0, 0)
         self._refs: dict[int, StudyRef] = {}
         self._trials: dict[int, dict[int, TrialRecord]] = {}  # by study and id
+        self._totals: defaultdict[int, Totals] = defaultdict(lambda: NO_TOTALS)
+        self._num_all = 0  # trials, when studies were read as a whole
         self._finals: dict[int, Final | None] = {}
         self._cublas_us: dict[int, float | None] = {}
         self._numbers: dict[int, StudyNumbers] = {}
@@ -94,18 +98,37 @@ class Feed:
         for ref in self._follower.studies_after(self._newest.study):
             if not self._gemms or ref.gemm in self._gemms:
                 self._refs[ref.id] = ref
-        changed = self._read_trials()
+        is_much = newest.trial - self._newest.trial > MOST_SHOWN
+        changed = self._read_anew() if is_much else self._read_trials()
         if newest.baseline != self._newest.baseline or newest.final != self._newest.final:
             changed |= self._read_finals()
         for study in changed:
             self._numbers.pop(study, None)
+
+    def _read_anew(self) -> set[int]:
+        """All studies, of which not all trials are kept if they are very many."""
+        store = self._follower.store
+        found = {s.study.id: s.num_trials for s in store.studies() if s.study.id in self._refs}
+        self._num_all = sum(found.values())
+        for study, num_trials in found.items():
+            self._finals[study] = store.final(self._refs[study], self._max_error)
+            self._load(study, num_trials)
+        return set(found)
+
+    def _load(self, study: int, num_trials: int) -> None:
+        ref, final = self._refs[study], self._finals[study]
+        records = read_records(
+            self._follower.store, ref, num_trials, self._num_all, final, None, self._max_error
+        )
+        self._trials[study] = {trial.id: trial for trial in records.trials}
+        self._totals[study] = records.totals
 
     def _read_trials(self) -> set[int]:
         """Studies with trials that were not known."""
         changed = set()
         for study, trial in self._follower.trials_after(max(0, self._newest.trial - OVERLAP)):
             known = self._trials.setdefault(study, {})
-            if trial.id not in known:
+            if trial.id not in known and trial.id > self._totals[study].last_id:
                 known[trial.id] = trial
                 changed.add(study)
         return changed
@@ -117,9 +140,11 @@ class Feed:
         store = self._follower.store
         for study, ref in self._refs.items():
             final, baseline = store.final(ref, self._max_error), store.baseline(ref)
-            if final != self._finals.get(study):
-                self._trials[study] = {trial.id: trial for trial in store.trials(ref)}
+            is_new = final != self._finals.get(study)
             self._finals[study], self._cublas_us[study] = final, baseline.time_us if baseline else None
+            if is_new:
+                totals, known = self._totals[study], self._trials.get(study, {})
+                self._load(study, totals.num_trials + sum(trial > totals.last_id for trial in known))
             changed.add(study)
         return changed
 
@@ -135,6 +160,7 @@ class Feed:
                 self._cublas_us.get(study),
                 limits,
                 self._max_error,
+                self._totals[study],
             )
             found = self._numbers[study] = StudyNumbers(records)
         return found

@@ -1,21 +1,19 @@
-"""What a page says of a study, computed from the store's records. Pure: no database, no drawing."""
+"""What a page says of a study, computed from the store's records: no drawing."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 
-from ..device import DeviceLimits
+from ..device import DeviceLimits, limits_by_name
 from ..kernel.config import Value
 from ..measurement import Outcome, is_accurate
-from ..store import Final, FinalEntry, StudyRef, TrialRecord
+from ..store import Final, FinalEntry, Store, StudyRef, TrialRecord
 from .importance import Importance, importance
-
-PAUSE_S = 60.0  # trials further apart were not made by one run: the time between is not counted
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+from .thinned import NO_TOTALS, FailureKind, Totals, failure_kind, share, step_s, thin
+from .thinned import PAUSE_S as PAUSE_S
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,38 @@ class StudyRecords:
     """All that a database holds of one study."""
 
     study: StudyRef
-    trials: Sequence[TrialRecord]  # in the order they were stored
+    trials: Sequence[TrialRecord]  # in the order they were stored; of very many, those that are shown
     final: Final | None = None  # of accurate trials
     baseline_us: float | None = None  # the newest timing of cuBLAS
     limits: DeviceLimits | None = None  # of a GPU that is known
     max_error: float | None = None  # of what may win, in times cuBLAS's; None: any
+    totals: Totals = NO_TOTALS  # of the trials among which those that are shown were chosen
+
+
+def read_records(
+    store: Store,
+    study: StudyRef,
+    num_trials: int,
+    num_all: int,
+    final: Final | None,
+    baseline_us: float | None,
+    max_error: float | None,
+) -> StudyRecords:
+    """What a page takes of a study with so many trials, beside others: of all together so many. Of very many
+    only some are read in full."""
+    most, totals = share(num_trials, num_all), NO_TOTALS
+    if most < num_trials:
+        keys = [entry.key for entry in final.entries] if final else []
+        ranked = [trial.id for key in keys if (trial := store.trial(study, key))]
+        ids, totals = thin(
+            store.glimpses(study), num_trials, most,
+            is_recorded=study.environment.is_recorded, max_error=max_error, wanted=ranked,
+        )  # fmt: skip
+        trials = store.trials_by_id(study, ids)
+    else:
+        trials = store.trials(study)
+    limits = limits_by_name(study.environment.gpu_name)
+    return StudyRecords(study, trials, final, baseline_us, limits, max_error, totals)
 
 
 @dataclass(frozen=True)
@@ -89,7 +114,19 @@ class StudyNumbers:
 
     @property
     def num_trials(self) -> int:
-        return len(self.records.trials)
+        return self.records.totals.num_trials + len(self.later)
+
+    @cached_property
+    def later(self) -> tuple[TrialRecord, ...]:
+        """Trials that no total counts: all of them, or those since."""
+        last_id = self.records.totals.last_id
+        return tuple(trial for trial in self.records.trials if trial.id > last_id)
+
+    @cached_property
+    def weight(self) -> float:
+        """How many trials each of those that totals count stands for."""
+        num_shown = len(self.records.trials) - len(self.later)
+        return self.records.totals.num_trials / num_shown if num_shown else 1.0
 
     @cached_property
     def ok(self) -> tuple[TrialRecord, ...]:
@@ -97,17 +134,19 @@ class StudyNumbers:
 
     @property
     def num_failed(self) -> int:
-        return self.num_trials - len(self.ok)
+        return self.records.totals.num_failed + sum(not trial.measurement.is_ok for trial in self.later)
 
     @cached_property
     def num_cut_short(self) -> int:
         """Ok trials so slow that timing stopped after the first samples."""
-        return sum(trial.measurement.is_cut_short for trial in self.ok)
+        later = (trial.measurement for trial in self.later)
+        return self.records.totals.num_cut_short + sum(m.is_ok and m.is_cut_short for m in later)
 
     @cached_property
     def elapsed_s(self) -> list[float]:
         """Of every trial."""
-        return elapsed_s(self.records.trials, is_recorded=self.study.environment.is_recorded)
+        is_recorded = self.study.environment.is_recorded
+        return elapsed_s(self.records.trials, self.records.totals, is_recorded=is_recorded)
 
     @cached_property
     def timed(self) -> tuple[Timed, ...]:
@@ -185,50 +224,47 @@ class StudyNumbers:
 
     @cached_property
     def failures(self) -> tuple[FailureGroup, ...]:
-        return failure_groups(self.records.trials)
+        return failure_groups(self.records.trials, self.records.totals)
 
     @cached_property
     def ledger(self) -> TimeSpent:
-        measured = [trial.measurement for trial in self.records.trials]
+        measured, totals = [trial.measurement for trial in self.later], self.records.totals
         return TimeSpent(
-            compile_s=sum(m.compile_s for m in measured),
-            verify_s=sum(m.verify_s for m in measured),
-            measure_s=sum(m.measure_s for m in measured),
-            num_compiled=sum(m.compile_s > 0 for m in measured),
-            elapsed_s=self.elapsed_s[-1] if measured else 0.0,
+            compile_s=totals.compile_s + sum(m.compile_s for m in measured),
+            verify_s=totals.verify_s + sum(m.verify_s for m in measured),
+            measure_s=totals.measure_s + sum(m.measure_s for m in measured),
+            num_compiled=totals.num_compiled + sum(m.compile_s > 0 for m in measured),
+            elapsed_s=self.elapsed_s[-1] if self.elapsed_s else 0.0,
         )
 
 
-def elapsed_s(trials: Sequence[TrialRecord], *, is_recorded: bool) -> list[float]:
-    """Seconds of searching until each trial was stored.
-
-    On a GPU these are the clock's, from the first trial on, less the pauses. For a recording the clock would
-    tell how fast it was replayed: there they are the seconds of compiling, verifying and timing, added up.
-    """
-    seconds, total = [], 0.0
-    before: datetime | None = None
+def elapsed_s(trials: Sequence[TrialRecord], totals: Totals = NO_TOTALS, *, is_recorded: bool) -> list[float]:
+    """Seconds of searching until each trial was stored: see `thinned.step_s`."""
+    seconds, total, before = [], totals.total_s, totals.newest_at
     for trial in trials:
-        if is_recorded:
-            m = trial.measurement
-            total += m.compile_s + m.verify_s + m.measure_s
-        elif before is not None:
-            step = (trial.created_at - before).total_seconds()
-            total += step if 0 < step <= PAUSE_S else 0.0
+        if trial.id <= totals.last_id:
+            seconds.append(totals.elapsed_s.get(trial.id, totals.total_s))
+            continue
+        m = trial.measurement
+        spent_s = m.compile_s + m.verify_s + m.measure_s
+        total += step_s(before, trial.created_at, spent_s, is_recorded=is_recorded)
         before = trial.created_at
         seconds.append(total)
     return seconds
 
 
-def failure_groups(trials: Sequence[TrialRecord]) -> tuple[FailureGroup, ...]:
-    """Failures by outcome and reason, the most frequent first."""
-    groups: dict[tuple[Outcome, str], list[TrialRecord]] = {}
+def failure_groups(trials: Sequence[TrialRecord], totals: Totals = NO_TOTALS) -> tuple[FailureGroup, ...]:
+    """Failures by outcome and reason, the most frequent first; without those of which none is shown."""
+    counts, newest = Counter(totals.failures), dict[FailureKind, TrialRecord]()
     for trial in trials:
         m = trial.measurement
         if not m.is_ok:
-            groups.setdefault((m.outcome, _NUMBER.sub("#", m.reason)), []).append(trial)
+            kind = failure_kind(m.outcome, m.reason)
+            counts[kind] += trial.id > totals.last_id
+            newest[kind] = trial
     found = [
-        FailureGroup(outcome, len(alike), alike[-1].measurement.reason, alike[-1].key)
-        for (outcome, _), alike in groups.items()
+        FailureGroup(kind[0], counts[kind], trial.measurement.reason, trial.key)
+        for kind, trial in newest.items()
     ]
     return tuple(sorted(found, key=lambda group: (-group.count, group.outcome, group.reason)))
 

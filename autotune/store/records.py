@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..device import Environment
 from ..gemm import Gemm
@@ -49,6 +49,22 @@ class TrialRecord:
         point = {f"config.{name}": value for name, value in self.point.items()}
         made = {"id": self.id, "created_at": self.created_at.isoformat(), "origin": self.origin}
         return {**made, **facts, **state, **point}
+
+
+class Glimpse(NamedTuple):
+    """As much of a trial as sums and curves take, as the database has it. `time_us` is a time if it is ok;
+    else there is a reason."""
+
+    id: int
+    outcome: str
+    reason: str
+    time_us: float
+    error_over_cublas: float | None
+    is_cut_short: bool
+    compile_s: float
+    verify_s: float
+    measure_s: float
+    created_at: datetime  # UTC, without saying so
 
 
 @dataclass(frozen=True)

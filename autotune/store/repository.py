@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from .records import (
     DuelRecord,
     Final,
     FinalEntry,
+    Glimpse,
     RunRecord,
     SearchRecord,
     StudyRef,
@@ -334,6 +335,12 @@ class Store(Closing):
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""
         return self._trials(queries.trials(study.id))
+
+    def glimpses(self, study: StudyRef) -> Iterator[Glimpse]:
+        """All trials of a study in the order they were stored, a few at a time. Those that cannot be read are
+        left out."""
+        with self._reading() as session:
+            yield from queries.glimpses(session, study.id)
 
     def outcomes(self, study: StudyRef) -> dict[int, bool]:
         """Whether each trial of a study is ok, by id, in the order they were stored."""

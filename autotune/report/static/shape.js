@@ -3,12 +3,16 @@
 {
   const { element, figures, card, more, tiles, hint } = autotune;
 
+  const trialsNote = (line) =>
+    `${figures.number(line.num_failed)} failed` +
+    (line.num_shown < line.num_trials ? `, ${figures.number(line.num_shown)} drawn` : "");
+
   const headline = (line, study) =>
     tiles([
       ["best", figures.us(line.best_us), `${figures.number(line.tflops, 1)} TFLOP/s`],
       ["against cuBLAS", figures.times(line.speedup), `${figures.us(line.cublas_us)} cuBLAS`],
       ["of the limit", figures.percent(line.share_of_limit), `${figures.us(line.limit_us)} limit`],
-      ["trials", figures.number(line.num_trials), `${figures.number(line.num_failed)} failed`],
+      ["trials", figures.number(line.num_trials), trialsNote(line)],
       study.finalists.length ? ["tied", figures.number(line.num_tied), "cannot be told apart"] : null,
       ["error", figures.times(line.error), "over cuBLAS's"],
     ]);
