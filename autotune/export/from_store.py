@@ -16,6 +16,9 @@ from ..words import command
 from .tuned import TunedPoint, TunedResults, TunedShape
 
 
+MOST_TIMES = 5000  # of a study: what is slower than so many is in no portfolio, and a model learns no more
+
+
 def read_results(
     store: Store,
     environment: Environment,
@@ -78,8 +81,9 @@ def _shape(
         found: dict[str, float] = {}
         searched: set[str] = set()
         for one in store.with_twins(study):  # times of other GPUs of the kind count, too
-            found |= store.times(one, max_error)
-            searched |= store.keys(one, but_of=foreign_origins)
+            found |= store.times(one, max_error, None if where else MOST_TIMES)
+        for one in store.with_twins(study):
+            searched |= store.keys(one, foreign_origins, found)
         read = {key: (Config.parse(key), time_us) for key, time_us in found.items()}
         timed = {key: (c, us) for key, (c, us) in read.items() if where.holds(c.to_dict())}
         if final is None:

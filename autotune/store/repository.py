@@ -408,18 +408,24 @@ class Store(Closing):
         return list(self.damages.readable(session.execute(query), rows.trial_record))
 
     @outlasting
-    def keys(self, study: StudyRef, but_of: Collection[str] = ()) -> set[str]:
-        """Keys of all points tried, including failures: none is proposed again. They include those of damaged
-        trials, as far as they can be read. `but_of`: origins of trials that do not count."""
+    def keys(
+        self, study: StudyRef, but_of: Collection[str] = (), among: Collection[str] | None = None
+    ) -> set[str]:
+        """Keys of all points tried, or of those among some, including failures: none is proposed again. They
+        include those of damaged trials, as far as they can be read. `but_of`: origins of trials that do not
+        count."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         query = query.where(TrialRow.origin.not_in(but_of)) if but_of else query
+        query = query if among is None else query.where(ConfigRow.key.in_(among))
         with self._reading() as session:
             return {key for key in session.scalars(query) if isinstance(key, str)}
 
     @outlasting
-    def times(self, study: StudyRef, max_error: float | None = None) -> dict[str, float]:
-        """Time in us by key of every ok trial that is accurate to `max_error`, without the samples: the input
-        of a model. Times of a single launch that was mostly latency are left out."""
+    def times(
+        self, study: StudyRef, max_error: float | None = None, most: int | None = None
+    ) -> dict[str, float]:
+        """Time in us by key of every ok trial that is accurate to `max_error`, or of the fastest, without the
+        samples: the input of a model. Times of a single launch that was mostly latency are left out."""
         query = (
             select(ConfigRow, TrialRow.id, TrialRow.outcome, TrialRow.time_us)
             .select_from(TrialRow)
@@ -428,6 +434,9 @@ class Store(Closing):
             .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US))
             .order_by(TrialRow.id)
         )
+        if most is not None:
+            ids = query.with_only_columns(TrialRow.id).order_by(None)
+            query = query.where(TrialRow.id.in_(ids.order_by(TrialRow.time_us).limit(most)))
         with self._reading() as session:
             return dict(self.damages.readable(session.execute(query), rows.timed))
 

@@ -84,3 +84,11 @@ def test_what_is_damaged_is_counted_by_nobody_and_the_next_is_shown(path: Path, 
         assert first.num_trials == NUM - 6 and second.num_trials == NUM
         assert {damage.id for damage in store.damages} == {1, 2, 3, 4, 5, 6}
         assert [record.id for _, record in store.newest([second.study], 1)] == [2 * NUM - 1]
+
+
+def test_an_export_reads_the_fastest_of_a_study(path: Path) -> None:
+    with Store.open_existing(path) as store:
+        study = store.studies()[0].study
+        times = store.times(study, most=7)
+        assert sorted(times.values()) == sorted(store.times(study).values())[:7]
+        assert store.keys(study, among=list(times)[:3]) == set(list(times)[:3])
