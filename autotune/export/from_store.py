@@ -15,7 +15,6 @@ from ..store import Store, StudyRef
 from ..words import command
 from .tuned import TunedPoint, TunedResults, TunedShape
 
-
 MOST_TIMES = 5000  # of a study: what is slower than so many is in no portfolio, and a model learns no more
 
 
