@@ -95,9 +95,20 @@ def _with_rows(x: Any) -> Any:
 
 
 def _fake(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
+    """The result's shape. What a product would refuse is refused when it is traced."""
+    torch = sys.modules["torch"]
     _check_matrices(a.dim(), b.dim())
-    stack = sys.modules["torch"].broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    for role, x in (("a", a), ("b", b)):
+        if x.dtype != torch.float32:
+            raise DispatchError(f"{role} has dtype {x.dtype}; convert it with .float()")
+    inner_a, inner_b = a.shape[-2 if trans_a else -1], b.shape[-1 if trans_b else -2]
+    torch._check_with(DispatchError, inner_a == inner_b, lambda: _unlike(inner_a, inner_b))
+    stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return a.new_empty((*stack, a.shape[-1 if trans_a else -2], b.shape[-2 if trans_b else -1]))
+
+
+def _unlike(inner_a: Any, inner_b: Any) -> str:
+    return f"inner extents differ, {inner_a} and {inner_b}; check shapes, trans_a and trans_b"
 
 
 def _check_matrices(num_dims_a: int, num_dims_b: int) -> None:

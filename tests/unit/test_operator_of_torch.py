@@ -207,6 +207,18 @@ def test_it_is_one_of_torch_s(op: Any) -> None:
     close([x.grad for x in operands], [x.grad for x in expected])
 
 
+def test_what_cannot_be_multiplied_is_refused_when_it_is_traced(op: Any) -> None:
+    """By what stands for the kernel then."""
+    a, b = torch.empty(A, device="meta"), torch.empty(B, device="meta")
+    assert op(a, b).shape == C and op(b, a, trans_a=True, trans_b=True).shape == (4, 6)
+    refused = (a, a, "inner extents"), (a.half(), b, "a has dtype"), (a, b.double(), "b has dtype")
+    for x, y, match in refused:
+        with pytest.raises(DispatchError, match=match):
+            op(x, y)
+    with pytest.raises(DispatchError, match="inner extents"):
+        make_fx(lambda a, b: op(a, b), tracing_mode="symbolic")(tensor(2, 3), tensor(4, 5))
+
+
 def test_the_dispatcher_refuses_what_it_would_lose(runtime: Dispatcher, driver: FakeDriver) -> None:
     def refused(*arguments: Any, match: str) -> Any:
         with pytest.raises(DispatchError, match=f"{match}.*torch_op"):
