@@ -2,13 +2,12 @@
 
 Products are seen where a table's routing would serve them (runtime/torch_routing.py): kernels of torch's
 dispatcher count them, and call torch's own. Other work is seen by a mode of the dispatcher. Without a GPU the
-program runs on the CPU, and a second mode has its work counted as a GPU would do it.
+program runs on the CPU (no_gpu.py), and what is one kernel on a GPU counts as one.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from functools import cache, partial, wraps
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -25,6 +24,7 @@ from ..column_major import forced_tf32
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import PLAIN
 from .counts import ON_HOST, WorkCounts
+from .no_gpu import OnCpu, as_on_a_gpu, replace
 
 CONVOLUTIONS = "convolutions"
 ATTENTION = "attention in one kernel"
@@ -53,10 +53,11 @@ def counted(counts: WorkCounts) -> Iterator[None]:
         if is_on_gpu:
             kept.append(_counting_products(counts, "CUDA", is_other=False))
         else:
-            _replace_functions(counts, entered)
+            entered.enter_context(as_on_a_gpu())
+            for owner, name, part in _FUSED:
+                replace(owner, name, _as_one(getattr(owner, name), part, counts), entered)
         entered.callback(kept.clear)  # torch takes back what it registered
-        entered.callback(setattr, threading.Thread, "start", threading.Thread.start)
-        threading.Thread.start = _starting_in(partial(_modes, counts, is_on_gpu))  # type: ignore[assignment, method-assign]
+        replace(threading.Thread, "start", _starting_in(partial(_modes, counts, is_on_gpu)), entered)
         with _modes(counts, is_on_gpu):
             yield
 
@@ -64,7 +65,7 @@ def counted(counts: WorkCounts) -> Iterator[None]:
 @contextmanager
 def _modes(counts: WorkCounts, is_on_gpu: bool) -> Iterator[None]:
     """Torch's modes are a thread's own."""
-    with nullcontext() if is_on_gpu else _OnCpu(), _OtherWork(counts):
+    with nullcontext() if is_on_gpu else OnCpu(), _OtherWork(counts):
         yield
 
 
@@ -184,24 +185,6 @@ def _flops(what: str, name: str, func: Any, args: Any, kwargs: Any, found: Any) 
     return _PER_ELEMENT[name] * max(x.numel() for x in matrices) * matrices[-1].shape[-1]
 
 
-class _OnCpu(TorchFunctionMode):
-    """Has a program that asks for a GPU run on the CPU."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
-            return args[0]
-        return func(*map(_on_cpu, args), **{name: _on_cpu(value) for name, value in (kwargs or {}).items()})
-
-
-def _on_cpu(value: Any) -> Any:
-    """A device of CUDA as the CPU, anything else as it is."""
-    is_cuda = isinstance(value, torch.device) and value.type == "cuda"
-    is_named = isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value)
-    return torch.device("cpu") if is_cuda or is_named else value
-
-
 def _mark(found: Any, given: Any, what: str) -> None:
     """Have products of its backward pass count as part of some work: of the nodes from its results to what
     it was given."""
@@ -223,30 +206,20 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(one)
 
 
-def _replace_functions(counts: WorkCounts, entered: ExitStack) -> None:
-    """Has functions of torch do what a GPU would: autocast of CUDA, which would only warn, acts on the CPU,
-    and what is one kernel there counts as one."""
-    autocast = torch.autocast.__init__
-
-    def made(self: Any, device_type: str, dtype: Any = None, *more: Any, **options: Any) -> None:
-        if device_type == "cuda":
-            device_type, dtype = "cpu", dtype or torch.float16
-        autocast(self, device_type, dtype, *more, **options)
-
-    replaced = [(torch.autocast, "__init__", made), (torch.cuda, "synchronize", lambda *_: None)]
-    for owner, name, what in _FUSED:
-        replaced.append((owner, name, _as_one(getattr(owner, name), what, counts)))
-    for owner, name, function in replaced:
-        entered.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, function)
+def _is_fused(query: Any, *_: Any, enable_gqa: bool = False, **__: Any) -> bool:
+    """Whether a GPU has one kernel for such an attention in float32; else it multiplies matrices, too."""
+    return query.dim() == 4 and query.shape[-1] % 4 == 0 and not enable_gqa
 
 
 def _as_one(function: Callable[..., Any], what: str, counts: WorkCounts) -> Callable[..., Any]:
     @wraps(function)
     def counted_as_one(*args: Any, **kwargs: Any) -> Any:
+        if what == ATTENTION and not _is_fused(*args, **kwargs):
+            return function(*args, **kwargs)
         with counts.within(what):
             found = function(*args, **kwargs)
         _mark(found, (args, *kwargs.values()), what)
         return found
 
+    _register_builtin(counted_as_one, _find_builtin(function))  # TorchScript compiles it as torch's own
     return counted_as_one

@@ -39,7 +39,7 @@ def counted(tmp_path: Path, text: str) -> tuple[dict[str, list[int]], dict[Gemm,
     program.write_text(f"{PROGRAM}{text}\n")
     command = [sys.executable, "-m", "autotune.estimate.counted_program", str(tmp_path), "0", str(program)]
     path = os.pathsep.join((str(REPOSITORY), str(Path(torch.__file__).parents[1])))
-    subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, timeout=200, check=True)
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, timeout=200, check=True, cwd=tmp_path)
     work = json.loads((tmp_path / "work.json").read_text())["work"]
     found = {one["what"]: [one["calls"], one["flops"]] for one in work}
     assert found.pop("products in float16") == [1, 2 * 8 * 4 * 2]
@@ -104,6 +104,38 @@ one(8, 8).double() @ one(8, 8).double()
     assert found["products of a matrix and a vector"] == [1, 2 * 64]
     assert found[TF32] == [1, 2 * 8**3] and found["products in float64"] == [1, 2 * 8**3]
     assert sum(count or 0 for count in shapes.values()) == 6  # of the attention's projections
+
+
+def test_what_asks_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
+    _, shapes = counted(
+        tmp_path,
+        """
+class Attends(torch.nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x) @ x.mT
+torch.jit.script(Attends())(torch.ones(1, 2, 5, 8))
+F.scaled_dot_product_attention(*3 * [torch.ones(2, 3, 8)])  # of three dimensions: by products on a GPU, too
+stream, began, ended = torch.cuda.Stream(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+torch.cuda.set_device(0)
+began.record()
+with torch.cuda.stream(stream):
+    stream.wait_stream(torch.cuda.current_stream())
+    made = torch.rand(4, 6, generator=torch.Generator(cuda).manual_seed(1), device="cuda:0")
+    made.to(0).pin_memory().cuda(non_blocking=True) @ torch.ones(6, 7, device=0)
+ended.record(stream)
+torch.cuda.synchronize()
+assert began.elapsed_time(ended) > 0 and isinstance(torch.Generator(), torch.Generator)
+torch.save(made, "made.pt")
+torch.load("made.pt", map_location=cuda) @ torch.load("made.pt").T
+""",
+    )
+    assert shapes == {
+        Gemm(5, 5, 8, trans_b=True, batch=2): 1,
+        Gemm(4, 7, 6): 1,
+        Gemm(4, 4, 6, trans_b=True): 1,
+        Gemm(3, 3, 8, trans_b=True, batch=2): 1,
+        Gemm(3, 8, 3, batch=2): 1,
+    }
 
 
 def test_a_program_is_counted_as_a_routed_one_is_recorded(

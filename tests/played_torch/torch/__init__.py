@@ -57,11 +57,14 @@ def _product(name: str) -> Any:
 
 
 mm, addmm, bmm, baddbmm = map(_product, ("mm", "addmm", "bmm", "baddbmm"))
-device = type("device", (), {})
+device = type("device", (), {"__init__": lambda self, name: None})
 autocast = type("autocast", (), {"__init__": lambda self, *_: None})
 library = SimpleNamespace(Library=_Library, get_kernel=lambda name, key: _OWN)
 backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(fp32_precision="none")))
 cuda = SimpleNamespace(is_available=lambda: False, synchronize=lambda: None)
+for _name in ("set_device", "Event", "Stream", "stream", "current_stream", "default_stream"):
+    setattr(cuda, _name, None)
+Generator, load = type("Generator", (), {}), None
 nn = SimpleNamespace(functional=SimpleNamespace(scaled_dot_product_attention=None))
 lstm = gru = rnn_tanh = rnn_relu = None
 _VF = SimpleNamespace(lstm=len, gru=len, rnn_tanh=len, rnn_relu=len)
@@ -78,6 +81,8 @@ class _Mode:
 for _name, _held in (
     ("overrides", {"TorchFunctionMode": _Mode}),
     ("utils", {}),
+    ("jit", {}),
+    ("jit._builtins", {"_find_builtin": id, "_register_builtin": lambda *_: None}),
     ("utils._python_dispatch", {"TorchDispatchMode": _Mode}),
     ("utils.flop_counter", {"flop_registry": {}}),
 ):
