@@ -20,8 +20,10 @@ from .errors import UsageError
 from .gemm import Gemm
 
 EXTENTS = ("m", "n", "k")
+CHOICES = ("layout", "batch", "shared", "epilogue", "ld", "align", "count")
 HEADER = "m,n,k[,layout,batch,count]"
 _SEPARATORS = ",;\t"
+_KNOWN = frozenset((*EXTENTS, *CHOICES, "trans_a", "trans_b"))
 _OTHER_NAMES = {
     "calls": "count", "num": "count", "batch_count": "batch", "batch_size": "batch",
     **dict.fromkeys(("transa", "trans_a", "transpose_a", "ta", "a_t"), "trans_a"),
@@ -139,9 +141,6 @@ def _used(found: Sequence[tuple[str, Mapping[str, Any]]], note: Note) -> list[Li
     return [ListedShape(where, _with_layout(given, where)) for where, given in found]
 
 
-_KNOWN = frozenset((*EXTENTS, "layout", "batch", "shared", "ld", "align", "count", "trans_a", "trans_b"))
-
-
 def _with_layout(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     table = {name: value for name, value in given.items() if name in _KNOWN}
     flags = [table.pop(name, None) for name in ("trans_a", "trans_b")]
@@ -206,7 +205,8 @@ def _of_tunable_op(lines: Iterable[tuple[int, str]], note: Note) -> list[ListedS
         if found is None:
             raise ValueError(f"line {number}: {shown(rest)} is not as PyTorch names a product: tn_M_N_K")
         if operator[2] in _FP32:
-            entries.append(ListedShape(f"line {number}", _by_rows(found)))
+            bias = {"epilogue": "bias"} if operator[1].endswith("AndBias") else {}
+            entries.append(ListedShape(f"line {number}", _by_rows(found) | bias))
         else:
             others[operator[2]] += 1
     if others:

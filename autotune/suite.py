@@ -17,7 +17,7 @@ from .errors import UsageError
 from .gemm import LAYOUTS, Gemm, Triple
 from .kernel.epilogue_names import EPILOGUES, name_of
 from .kernel.launch import PLAIN, Epilogue
-from .shape_lists import EXTENTS, HEADER, ListedShape, Note, read_list
+from .shape_lists import CHOICES, EXTENTS, HEADER, ListedShape, Note, read_list
 from .strict import NewerVersion, check_version
 from .user_file import decoded, read_file, read_toml, unusable
 from .words import counted
@@ -26,7 +26,6 @@ MOST_CALLS = 10**15  # of one shape
 MOST_JSON = 64 << 20  # bytes: four times what a process records at most
 VERSION = 2  # of what is recorded: 1 had no epilogues
 ALIGNED = 16  # bytes: what shapes are tuned with
-_CHOICES = ("layout", "batch", "shared", "epilogue", "ld", "align", "count")
 _NOTES = ("name", "kind", "notes", "cublas_us")  # notes for readers of the file: not used
 _HOW = "write [[shape]] tables with m, n and k"
 _LARGEST_LD = 2**63 - 1
@@ -224,7 +223,7 @@ def _tables(entries: Sequence[ListedShape], others: int = 0) -> Suite:
 
 def _kind(entry: Any, where: str) -> CallKind:
     """The kind of call of one `[[shape]]` table."""
-    check_keys(table(entry, where), (*EXTENTS, *_CHOICES, *_NOTES), where, required=EXTENTS)
+    check_keys(table(entry, where), (*EXTENTS, *CHOICES, *_NOTES), where, required=EXTENTS)
     gemm = _shape(entry, where)
     if "count" in entry:
         whole(entry["count"], f"{where}: count", 1, MOST_CALLS)

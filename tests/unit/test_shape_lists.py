@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.cli.common import read_shapes
+from autotune.cli.common import read_calls as read_calls_of
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
+from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.suite import CallKind, read_calls, read_suite
 
 ROWS = "512,64,32,NT,4,7\n16,8,24,NN,1,2\n"
@@ -79,7 +80,7 @@ def test_columns_that_nobody_knows_are_named(tmp_path: Path) -> None:
         ("m,n,k\n4,5,6.5\n", "line 2: k is '6.5', and not a whole number"),
         ("m,n,k\n4,5,\n", "line 2: the key 'k' is missing"),
         ("m,n,k\n4,5,NaN\n", "line 2: k is 'NaN'"),
-        ("m,n,k\n4,5,-6\n", "line 2: k = -6 is outside"),
+        ("m,n,k\n4,5,-6\n", "line 2: k is -6, expected a whole number"),
         ("m,n,k,m\n4,5,6,7\n", "the column 'm' is there twice"),
         ("m,n,k,layout\n4,5,6,XY\n", "line 2: layout 'XY' is none of"),
         ("m,n,k,transa\n4,5,6,maybe\n", "line 2: trans_a and trans_b are"),
@@ -156,7 +157,7 @@ def test_what_tunable_op_stored_is_read_by_rows(tmp_path: Path, end: str) -> Non
     expected = [
         CallKind(Gemm.parse("7x2x3:NT"), (3, 3, 2)),
         CallKind.packed(Gemm.parse("7x2x3:NN")),
-        CallKind(Gemm.parse("7x2x3:TN"), (8, 4, 6)),
+        CallKind(Gemm.parse("7x2x3:TN"), (8, 4, 6), epilogue=EPILOGUES["bias"]),
         CallKind(Gemm.parse("7x2x3b5:TT"), (7, 3, 2)),
     ]
     assert list(read_calls(path, notes.append).calls) == expected
@@ -228,4 +229,4 @@ def test_a_shape_without_output_is_refused_by_file(tmp_path: Path, name: str) ->
     text = "m,n,k\n0,5,6\n" if name == "s.csv" else "[[shape]]\nm = 0\nn = 5\nk = 6\n"
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=rf"{name}: 0x5x6:NN: C is empty"):
-        read_shapes((), tmp_path / name)
+        read_calls_of([tmp_path / name])
