@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..store import RunRecord
+from ..words import counted
 from . import common, console
 
 _SHOWN_SHAPES = 3
@@ -51,7 +52,7 @@ def _text(facts: dict[str, Any]) -> str:
     where = (
         f"recorded on {environment['gpu_name']}" if environment["recorded_on"] else environment["gpu_name"]
     )
-    trials = "" if facts["num_trials"] is None else f", {facts['num_trials']:,} trials"
+    trials = "" if facts["num_trials"] is None else f", {counted(facts['num_trials'], 'trial')}"
     return "\n".join(
         [
             f"run {facts['id']}: {facts['login'] or 'somebody'} on {facts['host']}, {facts['began_at']}, "

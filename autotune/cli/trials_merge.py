@@ -17,15 +17,16 @@ def merge(other: str, db: str, *, is_json: bool, is_quiet: bool) -> None:
         target.tell_when_away(console.note)
         with console.Progress(is_quiet=is_quiet) as progress:
             merged = target.merge(
-                source, lambda done, total: progress.update(f"{done:,} of {total:,} trials are read")
+                source, lambda done, total: progress.update(f"{done:,} of {counted(total, 'trial')} read")
             )
     if is_json:
         facts = {"num_studies": merged.num_studies, "num_new": merged.num_new, "num_known": merged.num_known}
         console.show_json({"db": shown(db), "other": shown(other), **facts, "others": merged.others})
         return
     studies = counted(merged.num_studies, "study", "studies")
-    told = f"{merged.num_new:,} trials of {studies} are new, {merged.num_known:,} were there already"
-    console.show(f"{shown(db)}: {told}")
+    new = counted(merged.num_new, f"trial of {studies} is", f"trials of {studies} are")
+    known = counted(merged.num_known, "was", "were")
+    console.show(f"{shown(db)}: {new} new, {known} there already")
 
 
 def forget(db: str, shapes: Sequence[str], study_ids: Sequence[int], *, is_sure: bool, is_json: bool) -> None:
@@ -47,7 +48,7 @@ def forget(db: str, shapes: Sequence[str], study_ids: Sequence[int], *, is_sure:
             raise UsageError(f"{shown(db)} holds no such study")
         lines = [
             f"study {s.study.id}: {s.study.gemm} on {common.source_text(s.study.environment)}, "
-            f"{s.num_trials:,} trials"
+            f"{counted(s.num_trials, 'trial')}"
             for s in summaries
         ]
         if not is_sure:
