@@ -159,14 +159,25 @@ void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *pl
     pthread_mutex_unlock(&runner->lock);
 }
 
-autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind) {
+void at_count_call(autotune_plan *plan) {
+    atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
+    if (plan->planned.is_left_alone && plan->planned.k) at_count(plan->tally); /* another library serves it */
+}
+
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, bool *is_left_alone) {
     const autotune_kind of = normal(*kind);
+    *is_left_alone = false;
     if (!at_use_cuda()) return NULL;
     pthread_mutex_lock(&runner->lock);
-    const at_remembered *place = place_of(runner, &of);
-    autotune_plan *plan = place->plan ? referenced(place->plan) : NULL;
+    autotune_plan *plan = place_of(runner, &of)->plan;
+    *is_left_alone = plan && plan->planned.is_left_alone;
+    if (*is_left_alone) {
+        at_count_call(plan);
+    } else if (plan) {
+        referenced(plan);
+    }
     pthread_mutex_unlock(&runner->lock);
-    return plan;
+    return *is_left_alone ? NULL : plan;
 }
 
 /* ------------------------------------------------------------------------------------------ launching */

@@ -96,8 +96,11 @@ void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *pl
 void at_forget(at_runner *runner);
 
 /* The plan for a kind of call, with its own reference; NULL if there is none, or this process is the fork of one that
- * used CUDA. */
-autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind);
+ * used CUDA, or if the plan leaves such calls alone: then this one is counted. */
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, bool *is_left_alone);
+
+/* One call more of tensors. */
+void at_count_call(autotune_plan *plan);
 
 /* Whether C shares a range of addresses with A, B or the bias. */
 bool at_overlap(const autotune_plan *plan, at_operands at);

@@ -244,10 +244,7 @@ static void *served(const autotune_tensors *all, void *const *arguments, product
     return is_served ? out : status == AUTOTUNE_UNKNOWN ? answer(python->none) : NULL;
 }
 
-void autotune_count_call(autotune_plan *plan) {
-    atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
-    if (plan->planned.is_left_alone && plan->planned.k) at_count(plan->tally); /* another library serves it */
-}
+void autotune_count_call(autotune_plan *plan) { at_count_call(plan); }
 
 void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num) {
     const autotune_tensors *all = python->as_address(self);
@@ -257,11 +254,11 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
     }
     const bool is_read = read_product(all, arguments, &asked) &&
                          (num == PLAIN_ARGUMENTS || read_epilogue(all, arguments, &asked));
-    autotune_plan *plan = is_read ? at_recall(all->handle->runner, &asked.kind) : NULL;
-    if (!plan) return answer(python->none);
-    autotune_count_call(plan);
-    const bool is_left_alone = plan->planned.is_left_alone;
-    void *result = is_left_alone ? answer(python->no) : served(all, arguments, &asked, plan);
+    bool is_left_alone = false;
+    autotune_plan *plan = is_read ? at_recall(all->handle->runner, &asked.kind, &is_left_alone) : NULL;
+    if (!plan) return answer(is_left_alone ? python->no : python->none);
+    at_count_call(plan);
+    void *result = served(all, arguments, &asked, plan);
     at_plan_release(plan);
     return result;
 }
@@ -278,12 +275,7 @@ autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void 
     if (!count_products(asked.of, out, &asked.kind)) return NULL;
     if (!out) expect_new(&asked.kind);
     if (bias && !read_bias(bias, &asked.bias, &asked.kind)) return NULL;
-    autotune_plan *plan = at_recall(handle->runner, &asked.kind);
-    if (!plan || !plan->planned.is_left_alone) return plan;
-    *is_left_alone = true;
-    autotune_count_call(plan);
-    at_plan_release(plan);
-    return NULL;
+    return at_recall(handle->runner, &asked.kind, is_left_alone);
 }
 
 static uint64_t address_of(const tensor *x) { return x ? (uint64_t)(uintptr_t)x->data + x->byte_offset : 0; }
@@ -295,7 +287,7 @@ autotune_status autotune_serve(const autotune_handle *handle, autotune_plan *pla
     if (at_overlap(plan, at)) return AUTOTUNE_OVERLAP;
     const autotune_status status = autotune_run_plan(handle, plan, (uint64_t)(uintptr_t)stream, at.a, at.b, at.c,
                                                      at.bias, alpha, beta);
-    if (!status) autotune_count_call(plan);
+    if (!status) at_count_call(plan);
     return status;
 }
 

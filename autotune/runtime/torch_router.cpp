@@ -155,13 +155,18 @@ struct Entered {
         if (num_dimensions == 3 && a.size(0) != b.size(0)) return {count(UNLIKE)};
         if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat) return {count(DTYPE)};
         if (asked.c && asked.c->scalar_type() != at::kFloat) return {count(DTYPE)};
-        const auto precision = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
-        if (precision == at::Float32Precision::TF32) return {count(TF32)};
         for (const Tensor *x : {&a, &b, asked.out, asked.c}) {
             if (!is_readable(x)) return {};
         }
-        if (!asked.reads_c()) return known(router.plain, {a, b, asked.out}, false);
-        return known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
+        Met found = !asked.reads_c() ? known(router.plain, {a, b, asked.out}, false)
+                                     : known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
+        if (found.is_left_alone || !allows_tf32()) return found;
+        return {count(TF32)};
+    }
+
+    static bool allows_tf32() {
+        const auto precision = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
+        return precision == at::Float32Precision::TF32;
     }
 
     // What a table knows of such calls; it counts those that it leaves alone. A C that is read and is no bias is first
