@@ -38,7 +38,7 @@ def _on_cpu(value: Any, is_device: bool = False) -> Any:
     return _CPU if is_cuda or is_named or (is_device and type(value) is int) else value
 
 
-class _Event:
+class _HostEvent:
     """Of a stream whose work is done at once."""
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -47,7 +47,7 @@ class _Event:
     def record(self, stream: object = None) -> None:
         self._at_s = time.perf_counter()
 
-    def elapsed_time(self, other: _Event) -> float:
+    def elapsed_time(self, other: _HostEvent) -> float:
         return 1e3 * (other._at_s - self._at_s)
 
     def query(self) -> bool:
@@ -58,11 +58,11 @@ class _Event:
     synchronize = wait
 
 
-class _Stream:
+class _HostStream:
     def __init__(self, *_: object, **__: object) -> None: ...
 
-    def record_event(self, event: _Event | None = None) -> _Event:
-        found = event or _Event()
+    def record_event(self, event: _HostEvent | None = None) -> _HostEvent:
+        found = event or _HostEvent()
         found.record()
         return found
 
@@ -74,7 +74,7 @@ class _Stream:
     wait_stream = wait_event = synchronize
 
 
-class _Generator(torch.Generator):
+class _HostGenerator(torch.Generator):
     def __new__(cls, device: Any = "cpu") -> Any:
         return super().__new__(cls, _on_cpu(device, is_device=True))
 
@@ -94,11 +94,11 @@ def as_on_a_gpu() -> Iterator[None]:
 
     with ExitStack() as replaced:
         for owner, name, stand_in in (
-            (torch.autocast, "__init__", made), (torch, "load", loaded), (torch, "Generator", _Generator),
+            (torch.autocast, "__init__", made), (torch, "load", loaded), (torch, "Generator", _HostGenerator),
             (torch.cuda, "synchronize", lambda *_: None), (torch.cuda, "set_device", lambda *_: None),
-            (torch.cuda, "Event", _Event), (torch.cuda, "Stream", _Stream),
+            (torch.cuda, "Event", _HostEvent), (torch.cuda, "Stream", _HostStream),
             (torch.cuda, "stream", lambda *_: nullcontext()),
-            *((torch.cuda, name, _Stream) for name in ("current_stream", "default_stream")),
+            *((torch.cuda, name, _HostStream) for name in ("current_stream", "default_stream")),
         ):  # fmt: skip
             replace(owner, name, stand_in, replaced)
         yield
