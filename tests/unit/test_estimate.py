@@ -98,6 +98,19 @@ def test_the_text_says_where_nothing_is_gained_and_what_is_next(program: Path) -
     assert "100% of the products take less than 10 us" in text
 
 
+def test_what_was_measured_on_a_gpu_bounds_the_gain_of_the_program(program: Path) -> None:
+    """Half of its time, twice as fast: a third more, at most."""
+    measured = {"gpu": "NVIDIA H100", "seconds": 4.0, "products_s": 2.0, "timed_share": 0.995}
+    facts = run("--json", program)
+    assert facts["here"] is None
+    here = command._here({"here": measured})
+    assert here == {**measured, "share": 0.5}
+    text = command._text({**facts, "here": here})
+    assert (
+        "take cuBLAS 2 s of the program's 4 s, 50%" in text and "the whole program is 1.33x as fast" in text
+    )
+
+
 @pytest.mark.parametrize(
     ("end", "code", "told"),
     [
