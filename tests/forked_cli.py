@@ -15,14 +15,17 @@ import carried
 import autotune
 from autotune.cli import start
 
-# They run when imported, or need torch
-_LOADED_LATER = ("__main__", "versions", "env", "sitecustomize", "torch_work")
+_LOADED_LATER = ("__main__", "versions", "env", "sitecustomize")  # these run when they are imported
 # What commands load of others when they need it: half of what a short one takes
 _OF_OTHERS = ("alembic.command", "jinja2", "numpy.random", "optuna.storages._rdb.models", "typer._adapters")
 
 for module in pkgutil.walk_packages(autotune.__path__, "autotune."):
     if not set(module.name.split(".")) & set(_LOADED_LATER):
-        importlib.import_module(module.name)
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:  # torch is not everywhere
+            if error.name != "torch":
+                raise
 for name in _OF_OTHERS:
     with suppress(ImportError):  # another version may have it elsewhere
         importlib.import_module(name)
