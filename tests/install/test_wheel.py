@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
+
+import pytest
 
 from .conftest import INSTALLED, REPOSITORY, call
 
@@ -68,3 +75,55 @@ def test_a_kernel_compiles(installed: Path, tmp_path: Path) -> None:
 def test_types_are_shipped(distributions: dict[str, Path]) -> None:
     with zipfile.ZipFile(distributions["wheel"]) as wheel:
         assert "autotune/py.typed" in wheel.namelist()
+
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
+
+def test_the_wheel_is_for_every_python_and_the_glibc_that_the_core_needs(
+    distributions: dict[str, Path], tmp_path: Path
+) -> None:
+    tag = re.fullmatch(r"autotune_sgemm-.+-py3-none-manylinux_2_(\d+)_\w+\.whl", distributions["wheel"].name)
+    assert tag
+    with zipfile.ZipFile(distributions["wheel"]) as wheel:
+        library = wheel.extract("autotune/core/libautotune_core.so", tmp_path)
+    listed = call("readelf", "--version-info", library, cwd=tmp_path)
+    assert max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed)) <= int(tag[1])
+
+
+def test_supported_versions_are_told() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
+    assert tuple(told) == PYTHONS and project["requires-python"] == f">={PYTHONS[0]}"
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("version", PYTHONS)
+def test_all_that_it_needs_is_there_as_wheels(
+    distributions: dict[str, Path], version: str, tmp_path: Path
+) -> None:
+    """For this Python, with whatever glibc this machine's core needs."""
+    own = re.findall(r"manylinux\w+(?=\.whl)", distributions["wheel"].name)
+    machine = own[0].split("_", 3)[3]
+    platforms = [*own, *(f"manylinux_2_{minor}_{machine}" for minor in (17, 24, 26, 27, 28, 31, 34))]
+    abis = (f"cp{version.replace('.', '')}", "abi3", "none")
+    options = [*(f"--platform={name}" for name in platforms), *(f"--abi={abi}" for abi in abis)]
+    options += ["--only-binary=:all:", f"--python-version={version}", "--implementation=cp", "--target=x"]
+    wanted = f"{distributions['wheel']}[cublas,postgresql,report,view]"
+    pip = (sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--disable-pip-version-check")
+    call(*pip, *options, wanted, cwd=tmp_path)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("version", PYTHONS[1:])
+def test_it_runs_with_later_pythons(distributions: dict[str, Path], version: str, tmp_path: Path) -> None:
+    python = shutil.which(f"python{version}") or ""
+    if not python or subprocess.run([python, "-c", "import ensurepip"], check=False).returncode:
+        pytest.skip(f"Python {version} is not installed")
+    call(python, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    binaries = tmp_path / "venv/bin"
+    call(binaries / "python", "-m", "pip", "install", "--quiet", distributions["wheel"], cwd=tmp_path)
+    call(binaries / "autotune", "search", "--gpu", "auto", "--shape", "1024", "--trials", "12", cwd=tmp_path)
+    call(binaries / "autotune", "export-table", "--max-kernels", "0", cwd=tmp_path)
+    code = "import sgemm_dispatch; print(sgemm_dispatch.pick(9, 9, 9).how)"
+    assert call(binaries / "python", "-c", code, cwd=tmp_path).strip() in ("modelled", "nearest", "default")
