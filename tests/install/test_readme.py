@@ -39,6 +39,7 @@ def test_every_block_is_accounted_for() -> None:
         assert is_excused == (kind == "console"), text
 
 
+@pytest.mark.stress
 def test_shell_blocks_run_as_written(installed: Path, tmp_path: Path) -> None:
     """In one folder, one after the other: later blocks use what earlier ones made."""
     path = os.pathsep.join([str(installed), os.environ["PATH"]])
@@ -53,9 +54,9 @@ def test_shell_blocks_run_as_written(installed: Path, tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("block", of("console"))
-def test_commands_that_are_not_run_exist(block: str, installed: Path) -> None:
-    """Targets of make, extras of pip and commands of autotune are known."""
+@pytest.mark.parametrize("block", [*of("sh"), *of("console")])
+def test_commands_exist(block: str, installed: Path) -> None:
+    """Targets of make, extras of pip, commands of autotune and their options are known."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for line in block.splitlines():
         command, *words = shlex.split(line.removeprefix("$ "), comments=True)
@@ -68,7 +69,9 @@ def test_commands_that_are_not_run_exist(block: str, installed: Path) -> None:
             assert set(named[1].split(",")) <= set(extras["optional-dependencies"]), line
         else:
             assert command == "autotune", line
-            call(installed / "autotune", words[0], "--help", cwd=REPOSITORY)
+            named = words[:2] if words[0] == "trials" else words[:1]
+            told = call(installed / "autotune", *named, "--help", cwd=REPOSITORY)
+            assert [word for word in words if word.startswith("--") and word not in told] == [], line
 
 
 @pytest.mark.parametrize("block", of("c"))

@@ -266,6 +266,7 @@ EARLY = (PROGRAM / "early_fork.c", PROGRAM / "on_standin.c")
 CHECKS = {"address": SANITIZED, "thread": ("-g", "-fsanitize=thread")}
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_fork_before_the_first_product_is_noticed(sources, objects, tmp_path, compiler, check):

@@ -460,6 +460,7 @@ ELSEWHERE = (
 )
 
 
+@pytest.mark.stress
 def test_sanitizers_find_nothing(tmp_path):
     """In choosing, and in all tests of launching."""
     sanitizer = subprocess.run(

@@ -48,6 +48,7 @@ def run_to(zygote: Zygote, folder: Path, step: int, *, can_exchange: bool, adds:
     return code != 0
 
 
+@pytest.mark.stress
 def test_a_kill_at_any_step_of_adding_loses_no_kind(zygote: Zygote, tmp_path: Path) -> None:
     folder = tmp_path / "place" / "table"
     killed_export.make(folder, OLD)
@@ -65,6 +66,7 @@ def test_a_kill_at_any_step_of_adding_loses_no_kind(zygote: Zygote, tmp_path: Pa
     assert [path.name for path in folder.parent.iterdir()] == ["table"]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("can_exchange", [True, False], ids=["exchanged", "renamed"])
 def test_a_kill_at_any_step_loses_no_table(zygote: Zygote, tmp_path: Path, can_exchange: bool) -> None:
     folder = tmp_path / "place" / "table"
