@@ -11,6 +11,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
@@ -46,6 +47,7 @@ def _absolute(node: ast.ImportFrom, module: str) -> list[str]:
     return [f"{stem}.{alias.name}" for alias in node.names]
 
 
+@cache
 def imports(module: str) -> set[str]:
     """Dotted names that a module imports anywhere in its text, lazily too; none of the standard library."""
     found: set[str] = set()
@@ -57,6 +59,7 @@ def imports(module: str) -> set[str]:
     return {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
+@cache
 def own(module: str) -> set[str]:
     """Modules and folders of this package that a module imports, as paths: `store/models`, `store`."""
     found = set()

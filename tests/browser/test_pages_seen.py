@@ -88,6 +88,7 @@ def test_axes_end_in_numbers_that_can_be_read(browser: Window, report: str) -> N
 # ------------------------------------------------------------------------------------- all pages, all screens
 
 
+@pytest.mark.every(3)
 @on_screens
 @pytest.mark.parametrize("kind", ["searches", "shape", "trial", "table"])
 def test_pages_ask_for_nothing_complain_of_nothing_and_fit(
@@ -336,6 +337,7 @@ def test_a_print_opens_what_is_shut_and_is_light(browser: Window, report: str) -
 # ------------------------------------------------------------------------------------- a large one
 
 
+@pytest.mark.stress
 def test_a_large_report_opens_quickly(browser: Window, large_report: Path) -> None:
     assert large_report.stat().st_size <= MOST_BYTES
     browser.show(BIG)

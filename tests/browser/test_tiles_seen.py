@@ -50,6 +50,7 @@ def press(tab: Window, selector: str, *keys: str) -> None:
     tab.driver.find_element(By.CSS_SELECTOR, selector).send_keys(*keys)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("screen", SCREENS, ids=lambda s: f"{s.width}-{s.theme}")
 def test_every_kernel_is_drawn_without_complaint(tab: Window, explorer: str, screen: Screen) -> None:
     tab.show(screen)
@@ -64,6 +65,7 @@ def test_every_kernel_is_drawn_without_complaint(tab: Window, explorer: str, scr
     assert tab.faults_of_access() == []
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("screen", SCREENS, ids=lambda s: f"{s.width}-{s.theme}")
 def test_a_rung_is_readable_to_all(tab: Window, explorer: str, screen: Screen) -> None:
     """axe looks at what is shown: a rung with stages, banks that conflict, the form for another config."""

@@ -26,6 +26,8 @@ from autotune.measurement import CachePolicy
 
 from .runner import run
 
+pytestmark = pytest.mark.stress
+
 
 def search(recording: Path, db: str | Path, trials: int, *more: str) -> str:
     return autotune(

@@ -192,6 +192,7 @@ def test_without_a_gpu_auto_says_so_and_searches_the_shipped_recording(tmp_path:
     assert "recorded on" in done.stdout
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_keeps_what_it_has(recording: Path, tmp_path: Path, number: signal.Signals) -> None:
     """The first Ctrl-C ends a search in order: results are printed, and nothing is lost or doubled."""
@@ -219,6 +220,7 @@ def test_interrupted_it_keeps_what_it_has(recording: Path, tmp_path: Path, numbe
     assert facts["num_new"] + again["num_new"] == again["num_trials"]
 
 
+@pytest.mark.stress
 def test_killed_it_loses_at_most_the_trial_in_flight(recording: Path, tmp_path: Path) -> None:
     command = (
         *(sys.executable, "-m", "autotune", "search", "--gpu", f"replay:{recording}", "--shape", "512"),

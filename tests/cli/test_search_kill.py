@@ -99,6 +99,7 @@ def test_kills_lose_at_most_one_trial_each(search: Search) -> None:
     assert not set(search.noted("asked")) & set(stored)
 
 
+@pytest.mark.stress
 def test_a_database_moved_away_ends_the_search_and_put_back_it_goes_on(search: Search) -> None:
     process = search.fork("--trials", str(FEW_TRIALS))
     search.wait_until(process, lambda: len(search.noted("told")) >= 3)

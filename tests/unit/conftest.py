@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from played_blas import PlayedBlas
-from table_cases import FakeDriver
+from table_cases import ENGINES, FakeDriver
 
 from autotune.runtime import blas_library, core
 from autotune.runtime.blas_library import BlasLibrary
@@ -55,7 +55,7 @@ def without_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_CUBLAS", "0")
 
 
-@pytest.fixture(params=["core", "python"])
+@pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that takes it runs once with the core, and once without."""
     if request.param == "python":

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from played_blas import PlayedBlas, install
 from table_cases import (
+    ENGINES,
     FIGURES,
     LIMITS,
     FakeDriver,
@@ -89,7 +90,7 @@ def picked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chooser, "pick", pick)
 
 
-@pytest.fixture(params=["core", "python"])
+@pytest.fixture(params=ENGINES)
 def runtime(
     request: pytest.FixtureRequest,
     folder: Path,

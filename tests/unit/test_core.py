@@ -221,6 +221,7 @@ def test_packed_operands_and_partial_sums_of_tall_products_keep_to_their_bounds(
         assert max(grid.pack_bytes, grid.sum_bytes) <= WORKSPACE_LIMIT
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("most", [0, 100_000, 3 << 20, 100 << 20])
 def test_the_core_keeps_to_a_limit_on_the_workspace_as_python_does(most):
     free = drawn_table(7)

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from table_cases import (
+    ENGINES,
     STICKY_CODE,
     FakeDriver,
     OnGpu,
@@ -86,7 +87,7 @@ def driver() -> FakeDriver:
     return FakeDriver(_table())
 
 
-@pytest.fixture(params=["core", "python"])
+@pytest.fixture(params=ENGINES)
 def runtime(
     request: pytest.FixtureRequest, folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> Dispatcher:

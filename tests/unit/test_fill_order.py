@@ -30,6 +30,7 @@ def test_known_kernels_are_first_then_leaders_of_this_layout_and_of_others_take_
     assert rows[3] in of_others and rows[2] not in of_others and rows[4] not in of_others
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_kernels_that_ship_are_verified_on_few_problems_each_ragged_if_it_may_be(name: str) -> None:
     limits = KNOWN[name]

@@ -113,6 +113,7 @@ def test_nothing_is_held_after_a_duel_or_a_race_that_went_wrong(make, log):
     assert requests(log) == ["Start", "Prepare", "RunDuel", "Prepare", "RunRace", "Prepare"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("deed", "outcome", "words"),
     [
@@ -365,6 +366,7 @@ def test_cells_are_timed_in_one_request_and_nothing_is_prepared(make, log):
     assert requests(log) == ["Start", "RunCells", "cell a", "cell cuBLAS", "cell b"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("killer", ["crash", "sticky"])
 @pytest.mark.parametrize("at", range(5))
 def test_a_cell_that_brings_the_worker_down_costs_itself(make, log, killer, at):

@@ -60,6 +60,7 @@ def test_ratios_are_those_of_the_rounds() -> None:
     ]
 
 
+@pytest.mark.stress
 def test_the_program_in_c_tells_two_times(sources: Path, objects: Path, tmp_path: Path) -> None:
     build(sources, tmp_path, objects)  # and the driver that stands in
     own = [str(path) for path in sorted(sources.glob("*.c")) if path.name != "example.c"]

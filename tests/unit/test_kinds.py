@@ -16,7 +16,7 @@ import pytest
 import test_torch_routing
 from kind_cases import FIRST, H100, H200, OTHER, SECOND, TUNED, add, driver_of_kinds, table_for
 from played_blas import PlayedBlas
-from table_cases import FakeDriver, OnGpu, write_table
+from table_cases import ENGINES, FakeDriver, OnGpu, write_table
 from test_blas_provider_played import install
 from test_dispatcher import aligned, close, normal
 from test_tensor_calls import _Tensor
@@ -54,7 +54,7 @@ def driver() -> FakeDriver:
     return driver_of_kinds(FIRST, SECOND)
 
 
-@pytest.fixture(params=["core", "python"])
+@pytest.fixture(params=ENGINES)
 def runtime(
     request: pytest.FixtureRequest, folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> Dispatcher:

@@ -215,6 +215,7 @@ def test_optuna_says_nothing_of_it(store: Store, study: StudyRef, capfd: pytest.
     assert optuna.logging.get_verbosity() == verbosity
 
 
+@pytest.mark.stress
 def test_a_kill_between_any_two_statements_is_made_good(
     path: Path, store: Store, study: StudyRef, quick_folder: Path
 ) -> None:

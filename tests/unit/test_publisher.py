@@ -123,6 +123,7 @@ def follow_without_end(path: Path) -> None:
             number += 1
 
 
+@pytest.mark.stress
 def test_kills_leave_trials_and_copy_whole(path: Path) -> None:
     for _ in range(5):
         process = start(follow_without_end, path)

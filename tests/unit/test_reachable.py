@@ -62,6 +62,7 @@ def _searched(limits: DeviceLimits, shapes: tuple[str, ...] = SHAPES) -> dict[st
     return found
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_value_that_pays_is_searched_on_every_gpu_that_has_it(device: str) -> None:
     lacking = _lacking(KNOWN[device])

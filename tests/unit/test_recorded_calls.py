@@ -17,7 +17,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import STICKY_CODE, FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
+from table_cases import (
+    ENGINES,
+    STICKY_CODE,
+    FakeDriver,
+    OnGpu,
+    make_kernel,
+    make_spec,
+    make_table,
+    write_table,
+)
 
 from autotune.errors import DispatchError, UsageError
 from autotune.gemm import FLOAT_BYTES, Gemm
@@ -46,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
 
 
-@pytest.fixture(params=["core", "python"])
+@pytest.fixture(params=ENGINES)
 def without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """With the core, and without it; what says the same to other processes."""
     if request.param == "core":
@@ -364,6 +373,7 @@ def test_eight_processes_record_into_one_file(without, folder, tmp_path):
     assert calls_in(read_calls(file)) == sum(num)
 
 
+@pytest.mark.stress
 def test_a_kill_at_any_moment_loses_the_last_second_at_most(without, folder, tmp_path):
     """What is on the disk is at least what was called a second before, and no more than what was called."""
     rng, least, most = random.Random(7), 0, 0

@@ -124,6 +124,7 @@ def test_a_cache_that_keeps_nothing_ends_it(store):
     assert 0 < len(target.reused) <= PATIENT.ahead_s / PATIENT.batch_s
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("harm", [Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT])
 def test_what_does_harm_somewhere_is_tried_nowhere_else(store, harm):
     def outcome(point):
