@@ -43,6 +43,7 @@ from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
+from .search.stale import Stale, stale_shapes
 from .search_policy import SearchPolicy
 from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
@@ -50,7 +51,7 @@ from .store.publisher import Publisher
 from .suite import MOST_CALLS
 from .target import Filling, Target, point_key
 from .targets import Note
-from .words import command, option
+from .words import command, counted, option
 
 _note = logging.getLogger("autotune").warning
 _MOST_TOLD = 3  # shapes of a result, where it is shown
@@ -157,6 +158,7 @@ def tune(
     gpu: str | int | None = "auto",
     seconds: float | None = None,
     trials: int | None = None,
+    stale: bool = False,
     db: str | Path = DEFAULT_DB,
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
@@ -195,6 +197,8 @@ def tune(
                     if there is none
         seconds     of this run, over all shapes
         trials      of each shape, those of earlier runs included
+        stale       only shapes whose final was under another driver, cuBLAS, compiler or kernel than what is
+                    here, and only their finalists: `shapes` chooses among them, or all
         insists     whether seconds on a recording are used up, although nothing better is likely
         db          a file of SQLite, or a URL of PostgreSQL: what was measured is kept there
 
@@ -250,9 +254,13 @@ def tune(
         if recorded is None:  # other kernels may be recorded: their spaces check
             conditions.check(VALUES)
         listed = gemms or (recorded.gemms if recorded else ())
+        kept = _stale(store, target, named) if stale else {}
+        listed = tuple(kept) or listed
         name = store.begin_run(target.environment, list(map(str, listed)))
         starts = StartingPoints(targets.matrices(), target.limits)
         options = replace(options, starts=starts, insists=insists or recorded is None)
+        if stale:
+            options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
         options = _after_cublas(target, store, options, interrupts)
         run = partial(
             _search, target, store, on_event=on_event, has_dashboard=has_dashboard, interrupts=interrupts
@@ -283,6 +291,27 @@ def tune(
             source_hash=target.source_hash,
             optimum_us=_optima(recorded, found.shapes, conditions) if recorded else {},
         )
+
+
+def _stale(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Stale]:
+    """Raises UsageError if no time is stale."""
+    found = stale_shapes(store, target)
+    kept = {gemm: one for gemm, one in found.items() if not named or gemm in named}
+    if not kept:
+        raise UsageError("no shape with a final was measured under anything else than what is here")
+    return kept
+
+
+def _of_stale(kept: Mapping[Gemm, Stale], options: Options, note: Note) -> Options:
+    """The same for the finalists of these shapes alone."""
+    for gemm, one in kept.items():
+        changes = ", ".join(
+            f"{what} {then or 'unknown'} is now {now or 'unknown'}" for what, then, now in one.changes
+        )
+        note(f"{gemm}: {changes}; {counted(len(one.finalists), 'finalist')}")
+    num = max(len(one.finalists) for one in kept.values())
+    policy = replace(options.policy, num_lenders=0, num_seeds=num)
+    return replace(options, starts=lambda gemm: list(kept[gemm].finalists), policy=policy, trials=num)
 
 
 def _optima(recorded: ReplayTarget, shapes: Iterable[ShapeResult], where: Where) -> dict[Gemm, float]:

@@ -256,6 +256,14 @@ def search(
             autocompletion=_completing("shipped", "none"),
         ),
     ] = "shipped",
+    stale: Annotated[
+        bool,
+        typer.Option(
+            "--stale",
+            help="Only shapes measured under another driver, cuBLAS, compiler or kernel than what is here, "
+            "and only their finalists: seconds per shape.",
+        ),
+    ] = False,
     insists: Annotated[
         bool,
         typer.Option("--insist", help="On a recording: take all --seconds, although no gain is likely."),
@@ -297,7 +305,7 @@ def search(
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit, has_dashboard,
-        num_drawn, policy, seeds, where or (), max_workspace, insists, events,
+        num_drawn, policy, seeds, where or (), max_workspace, insists, events, stale,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 

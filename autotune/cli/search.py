@@ -65,6 +65,7 @@ class SearchRequest:
     max_workspace: float | None = None  # MiB
     insists: bool = False  # on all seconds, although nothing better is likely
     events: Path | None = None  # where what happens is written
+    stale: bool = False  # only finalists whose times no longer hold
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -78,7 +79,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     calls, is_counted = common.read_calls(request.suites)
     listed = () if is_counted or request.num_drawn else calls
     gemms = common.read_shapes(request.shapes, listed)
-    if not (gemms or calls or is_replay or request.num_drawn):
+    if not (gemms or calls or is_replay or request.num_drawn or request.stale):
         raise common.no_shape()
     policy = _policy(request)
     began_s = time.monotonic()
@@ -104,6 +105,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             note=console.note,
             has_dashboard=request.has_dashboard,
             insists=request.insists,
+            stale=request.stale,
         )
         facts = _facts(result, request, time.monotonic() - began_s)
         lines.write("result", facts)

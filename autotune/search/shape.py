@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from ..device import Environment
 from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
 from ..kernel.config import Config
@@ -27,9 +28,13 @@ from .shared_study import Ask, SharedStudy
 
 def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
     """The study that holds this target's trials of this problem."""
-    nvrtc = target.environment.nvrtc_version
-    compiler = f"nvrtc {nvrtc}" if nvrtc else ""
+    compiler = compiler_of(target.environment)
     return store.study(target.environment, target.source_hash, compiler, gemm, target.policy)
+
+
+def compiler_of(environment: Environment) -> str:
+    """What compiles for it, as studies keep it."""
+    return f"nvrtc {environment.nvrtc_version}" if environment.nvrtc_version else ""
 
 
 class ShapeSearch:

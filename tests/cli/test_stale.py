@@ -1,0 +1,59 @@
+"""After an upgrade: which times no longer hold, and only their finalists are timed again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .runner import run
+
+
+def upgraded(recording: Path, folder: Path, **changes: Any) -> Path:
+    """The same recording, of a machine where something else is installed."""
+    data = json.loads(gzip.decompress(recording.read_bytes()))
+    data["environment"].update(changes)
+    path = folder / "upgraded.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"driver_version": "590.2"}, "driver 580.1 is now 590.2"),
+        ({"cublas_version": "13.9"}, "cuBLAS 13.1 is now 13.9"),
+        ({"nvrtc_version": "13.9"}, "compiler nvrtc 13.4 is now nvrtc 13.9"),
+    ],
+)
+def test_only_finalists_of_stale_shapes_are_timed_again(
+    recording: Path, tmp_path: Path, changes: dict[str, str], told: str
+) -> None:
+    db = tmp_path / "a.db"
+    first = run("search", "--gpu", f"replay:{recording}", "--db", db, "--trials", "40", "--quiet", "--json")
+    tied = {shape["shape"]: shape["tied"] for shape in json.loads(first.stdout)["shapes"]}
+    same = run("search", "--gpu", f"replay:{recording}", "--db", db, "--stale", "--quiet", code=2)
+    assert "no shape with a final was measured under anything else" in same.stderr
+
+    now = (
+        "search",
+        "--gpu",
+        f"replay:{upgraded(recording, tmp_path, **changes)}",
+        "--db",
+        db,
+        "--stale",
+        "--quiet",
+    )
+    done = run(*now, "--shape", "512", "--json")
+    assert f"512x512x512:NN: {told}; " in done.stderr
+    (shape,) = json.loads(done.stdout)["shapes"]
+    assert shape["num_trials"] == int(re.findall(r"; (\d+) finalist", done.stderr)[0])
+    assert shape["best_time_us"] is not None
+    again = json.loads(run(*now, "--json").stdout)
+    assert [shape["shape"] for shape in again["shapes"]] == ["16x512x4096:NN"]
+    assert set(again["shapes"][0]["tied"]) <= {*tied["16x512x4096:NN"], *again["shapes"][0]["tied"]}
+    assert "no shape with a final" in run(*now, code=2).stderr
