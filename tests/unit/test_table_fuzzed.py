@@ -43,7 +43,6 @@ from autotune.runtime.variants import Variants
 
 NUM_MUTATIONS = mutations.NUM or 1000
 SEED = 1 + mutations.SEED
-HEAD = range(10)  # of a gzip file
 EXTENTS = ((1, 1, 1), (513, 511, 77), (4096, 4096, 4096), (2**31 - 256, 4, 3), (64, 64, 100_000), (0, 5, 1))
 CALLS = [Gemm(*extents, x[0] == "T", x[1] == "T") for extents in EXTENTS for x in LAYOUTS]
 
@@ -267,7 +266,7 @@ def test_the_sample_itself_is_accepted() -> None:
 @pytest.mark.parametrize("is_one_file", [True, False], ids=["one file", "a file each"])
 def test_cubins_of_other_bytes_are_refused(tmp_path: Path, is_one_file: bool) -> None:
     """Flipped, cut, empty, grown, doubled, packed once more: the name of a cubin is what it holds. A flip in
-    the head of what is packed, of a time say, may change nothing."""
+    what is packed may change nothing: in its head, of a time say, or of a bit that no code has."""
     rng = random.Random(SEED)
     folder = tmp_path / "t"
     _ = write_table(sample(), folder) if is_one_file else write_older(sample(), 9, folder)
@@ -284,7 +283,7 @@ def test_cubins_of_other_bytes_are_refused(tmp_path: Path, is_one_file: bool) ->
         flipped = code[:at] + bytes([code[at] ^ bit]) + code[at + 1 :]
         changed = (flipped, code[:at], b"", code + b"\0", code + code, packed(flipped))[number % 6]
         path.write_bytes(content.replace(code, changed))
-        if number % 6 == 0 and at in HEAD:
+        if number % 6 == 0:
             assert is_refused_or_the_same(folder, table, whole)
         else:
             with pytest.raises(DispatchError, match=r"is damaged: it"):
