@@ -82,7 +82,9 @@ wheel: $(VENV)/.release  ## dist/: the wheel with the core in it, and the source
 
 # All tests share the processes, those that wait longest first; one process more than CI has cores, as many tests wait for others.
 TESTS := tests/install tests/browser tests/cli tests/compile tests/emulated tests/unit tests/gpu
-RUN_TESTS = $(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+# Python's development mode shows files left open and the like, and costs nothing without its checks of memory.
+DEVELOPING := PYTHONDEVMODE=1 PYTHONMALLOC=default
+RUN_TESTS = $(DEVELOPING) $(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 test: $(VENV)/.browser lint types browser  ## style, types, tests; needs no GPU
 	@$(NEEDS_COMPILER)

@@ -17,6 +17,8 @@ def check_keys(
     found: Mapping[str, Any], known: Collection[str], where: str, required: Collection[str] = ()
 ) -> None:
     """Raises ValueError if a key is unknown, with a suggestion, or a required one is missing."""
+    if set(required) <= found.keys() <= set(known):
+        return
     missing = [name for name in required if name not in found]
     unknown = [name for name in found if name not in known]
     if unknown:

@@ -7,7 +7,7 @@ process writes its own file into the folder FILE.d, and FILE means all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,18 +99,21 @@ def epilogues_of(calls: Iterable[CallKind]) -> dict[Gemm, tuple[str, ...]]:
     return {gemm: tuple(names) for gemm, names in found.items()}
 
 
-def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
+def read_calls(
+    path: Path, note: Note = lambda told: None, on_read: Callable[[int, int], None] = lambda done, of: None
+) -> Suite:
     """Read all kinds of call of a suite, and of the files that processes recorded beside it. As
-    `read_suite`."""
+    `read_suite`. `on_read` is told after each of these files how many were read, and of how many."""
     folder = Path(f"{path}.d")
     recorded = sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
     parts, newer = [], None
-    for file in recorded:
+    for number, file in enumerate(recorded, 1):
         try:
             parts.append(_read_recorded(file, note))
         except NewerVersion as error:
             newer = str(unusable(file, "suite", error, ""))
             note(f"{newer}: left out")
+        on_read(number, len(recorded))
     if path.exists() or not folder.is_dir():
         parts.insert(0, _read_one(path, note))
     try:
@@ -248,8 +251,8 @@ def _kind(entry: Any, where: str) -> CallKind:
 
 def _triple(value: Any, where: str, most: int) -> Triple:
     """Of A, B and C."""
-    a, b, c = (whole(number, where, 1, most) for number in items(value, where, 3))
-    return a, b, c
+    a, b, c = items(value, where, 3)
+    return whole(a, where, 1, most), whole(b, where, 1, most), whole(c, where, 1, most)
 
 
 def _shape(entry: dict[str, Any], where: str) -> Gemm:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from . import common, console
 
 WAYS = ("tuned", "modelled", "cublas", "missed")
 _US = 1e-6
+_TOLD_EVERY = 256  # kinds of call: some hundredths of a second
 _MEANING = (
     "tuned: by a kernel that was timed on the shape; modelled: by the one that is expected to be fastest; "
     "cublas: by cuBLAS, which is expected to be as fast; missed: by a kernel that serves anything, or none. "
@@ -55,8 +57,14 @@ def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
     """Tell how each table of a folder serves what was recorded, and up to `limit` kinds of call that are not
     tuned, those that take most first. Records do not say on which GPU a call was made: each table is told of
     all of them. Raises UsageError, DispatchError."""
-    suite = read_calls(calls, console.note)
-    first, *others = (_facts(table, suite, limit) for _, table in load_kinds(folder))
+    with console.Progress() as progress:
+
+        def tell(what: str, done: int, of: int) -> None:
+            progress.update(f"{what}: {done:,} of {of:,}")
+
+        suite = read_calls(calls, console.note, partial(tell, "records read"))
+        look_up = partial(tell, "kinds of call looked up")
+        first, *others = (_facts(table, suite, limit, look_up) for _, table in load_kinds(folder))
     head = {"calls": str(calls), "table": str(folder)}
     if is_json:
         console.show_json({**head, **first, "other_gpus": others})
@@ -67,8 +75,12 @@ def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
         console.show(f"Next: autotune search --suite {shlex.quote(str(calls))}, and export-table")
 
 
-def _facts(table: Table, suite: Suite, limit: int) -> dict[str, Any]:
-    served = [*_served(table, suite.calls.items())]
+def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], None]) -> dict[str, Any]:
+    served = []
+    for one in _served(table, suite.calls.items()):
+        served.append(one)
+        if len(served) % _TOLD_EVERY == 0:
+            tell(len(served), len(suite.calls))
     return {
         "gpu": table.environment.gpu_name,
         "num_kinds": len(served),

@@ -625,3 +625,11 @@ def test_a_record_of_a_newer_version_is_said_to_be_newer(tmp_path):
         UsageError, match=r"version 3, newer than 2, which this code reads; use a newer autotune$"
     ):
         read_suite(suite)
+
+
+def test_who_reads_many_records_hears_how_far_it_is(tmp_path):
+    for name in "abc":
+        written(tmp_path / "calls.json.d", f"{name}.json", *ROWS)
+    told: list[tuple[int, int]] = []
+    read_calls(tmp_path / "calls.json", on_read=lambda *far: told.append(far))
+    assert told == [(1, 3), (2, 3), (3, 3)]
