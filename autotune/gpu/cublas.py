@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from .. import wheel_libraries
 from ..column_major import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, Lds, read_version, told_status
 from ..errors import AutotuneError
 from ..gemm import Gemm
@@ -22,12 +23,10 @@ class CublasError(AutotuneError):
 
 def load_library() -> ctypes.CDLL | None:
     """cuBLAS, or None if this machine has none."""
-    from cuda.pathfinder import load_nvidia_dynamic_lib
-
+    path = wheel_libraries.load("cublas")
     try:
-        path = load_nvidia_dynamic_lib("cublas").abs_path
         return ctypes.CDLL(path) if path else None
-    except (RuntimeError, OSError):
+    except OSError:
         return None
 
 

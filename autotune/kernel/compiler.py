@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .. import wheel_libraries
 from ..cache_folder import check_own, default_cache_dir, own_folder
 from ..errors import EnvironmentProblem, TrialFailure
 from ..measurement import Outcome
@@ -61,6 +62,7 @@ def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc as binding
 
+        wheel_libraries.load("nvrtc")
         binding.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(

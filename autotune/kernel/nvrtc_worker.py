@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from .. import wheel_libraries
 from .nvrtc import READY, WAITS, CompileAnswer, CompileRequest
 
 _LEAST_TIMEOUT_S = 1e-6  # zero would disarm the timers
@@ -66,6 +67,7 @@ def main(descriptor: int) -> None:
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
     from cuda.bindings import nvrtc
 
+    wheel_libraries.load("nvrtc")
     with Connection(descriptor) as connection:
         connection.send(READY)
         with suppress(EOFError, ConnectionError):

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .. import wheel_libraries
 from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version, told_status
 from ..errors import DispatchError, DispatchWarning
 from ..gemm import FLOAT_BYTES, Triple
@@ -201,12 +202,7 @@ def find_library() -> BlasLibrary | None:
     loaded = loaded_library()
     if loaded is not None:
         return loaded
-    try:
-        from cuda.pathfinder import load_nvidia_dynamic_lib
-
-        path = load_nvidia_dynamic_lib("cublas").abs_path
-    except Exception:  # not installed, or it finds nothing: its errors have no base in common
-        return None
+    path = wheel_libraries.load("cublas")
     return _opened(path, ctypes.DEFAULT_MODE) if path else None
 
 

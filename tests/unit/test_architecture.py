@@ -27,7 +27,8 @@ FACTS = frozenset(
         "__init__", "arguments", "bounds", "cache_folder", "column_major", "cuda_errors", "defaults",
         "device", "distribution", "disturbance", "entries", "error_bound", "errors", "frozen", "gemm",
         "measurement", "named_shapes", "other_problem", "output_file", "requirements", "search_policy",
-        "shape_lists", "shortage", "stats", "strict", "suite", "synced", "target", "user_file", "words",
+        "shape_lists", "shortage", "stats", "strict", "suite", "synced", "target", "user_file",
+        "wheel_libraries", "words",
     }
 )  # fmt: skip
 
@@ -47,6 +48,7 @@ def _room(*rooms: str, packages: tuple[str, ...] = ()) -> Room:
 # The most specific entry counts: "kernel/nvrtc_worker" before "kernel", "search/propose" before "search".
 RULES: dict[str, Room] = {
     **{name: _room(packages=("numpy",)) for name in FACTS},
+    "wheel_libraries": Room(frozenset(), frozenset({"cuda.pathfinder"})),
     "target": _room("kernel"),
     "suite": _room("kernel"),
     "strict": Room(frozenset({"bounds"}), frozenset()),
