@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import requirements
+from autotune import __version__, requirements
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -58,3 +58,9 @@ def test_the_image_holds_all_that_the_manual_uses() -> None:
     text = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
     used = set(PROJECT["optional-dependencies"]) - {"dev", "browser", "peers", "release"}
     assert re.findall(r"make setup EXTRAS=(\S+)", text) == ["-".join(sorted(used))]
+
+
+def test_the_newest_changes_are_of_this_version() -> None:
+    text = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## \[(\S+)\] - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
+    assert newest and newest[1] == __version__
