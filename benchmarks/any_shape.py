@@ -199,7 +199,7 @@ class Deadline:
         """Tells how far it came, if it is over."""
         if self._seconds is None or time.monotonic() - self._began_s < self._seconds:
             return False
-        console.note(f"{num_done} of {num} shapes are done; the same command goes on")
+        console.note(f"{num_done} of {num} shapes are done; run the same command again to resume")
         return True
 
 

@@ -154,7 +154,7 @@ OneShape = Annotated[str | None, typer.Option(help="Which problem, where there a
 MappedTable = Annotated[
     Path | None,
     typer.Option(
-        "--table", metavar="DIR", help="An exported folder: maps of what it serves, and how surely."
+        "--table", metavar="DIR", help="An exported folder: maps of what it serves, and how certain that is."
     ),
 ]
 Ladders = Annotated[
@@ -296,7 +296,7 @@ def search(
     """Search the best kernels for shapes on a GPU.
 
     It ends by itself when nothing better is likely, or after --seconds or --trials. Ctrl-C keeps everything;
-    the same command goes on. Of a suite that counts calls, as programs record it,
+    run the same command again to resume. Of a suite that counts calls, as programs record it,
     the shapes that take most time come first, and what the program gains is told.
     """
     from . import search as command

@@ -144,4 +144,4 @@ def _tell(
     console.show(console.table(headers, rows, right=range(1, len(headers))))
     if num_left:
         left = counted(num_left, "config is", "configs are")
-        console.note(f"{left} not timed yet and left out; the same command goes on")
+        console.note(f"{left} not timed yet and left out; run the same command again to resume")

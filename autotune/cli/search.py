@@ -39,7 +39,7 @@ _WHY = {
     "seconds": "the time is over",
     "patience": "nothing better is likely",
     "exhausted": "every config was tried",
-    "interrupted": "interrupted; the same command goes on",
+    "interrupted": "interrupted; run the same command again to resume",
 }
 
 
@@ -145,7 +145,7 @@ def _filled_text(filled: Filled) -> str:
     ending = (
         "nothing is left to time; a larger --any finds more"
         if filled.is_complete
-        else f"{num_left} left: the same command goes on"
+        else f"{num_left} left: run the same command again to resume"
     )
     improved = counted(len(filled.improved), "shape is", "shapes are")
     return (

@@ -128,7 +128,7 @@ def test_a_shape_that_another_kernel_serves_better_has_its_final_again(
 def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: Path, tmp_path: Path) -> None:
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
     done = run_here(*command, "--seconds", "8")
-    assert "left: the same command goes on" in done.stdout
+    assert "left: run the same command again to resume" in done.stdout
     assert "timing kernels on all shapes of their layout" in done.stderr
     assert target.num_filled <= 0.35 * 8 + 2  # that are under way while those before are stored
 
@@ -178,7 +178,7 @@ def test_interrupted_before_a_shape_begins_it_says_so_and_suggests_no_export(
     monkeypatch.setattr(shipped, "fill", fill)
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
     done = run_here(*command, "--seconds", "100", exit_code=128 + signal.SIGINT)
-    assert "interrupted; the same command goes on; no shape was begun\n" in done.stdout
+    assert "interrupted; run the same command again to resume; no shape was begun\n" in done.stdout
     assert "Next:" not in done.stdout
 
 

@@ -271,7 +271,7 @@ def test_each_shape_is_searched_alone_and_once(
     clock = iter(range(0, 10**6, 10))
     monkeypatch.setattr(any_shape, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     any_shape._run(options(part="alone", db=db, seconds=25.0))
-    assert "2 of 3 shapes are done; the same command goes on" in capsys.readouterr().err
+    assert "2 of 3 shapes are done; run the same command again to resume" in capsys.readouterr().err
     any_shape._run(options(part="alone", db=db))
     any_shape._run(options(part="alone", db=db))
     wanted = [tuned_as(one.call) for one in draw(3, 77)]
