@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -98,13 +98,18 @@ def trials(study_id: int) -> Trials:
 
 def searches(study_id: int) -> Select[SearchRow]:
     """The options of the searches of a study, oldest first."""
-    found = select(SearchRow).where(SearchRow.study_id == study_id)
-    return found.order_by(SearchRow.created_at, SearchRow.id)
+    return select(SearchRow).where(SearchRow.study_id == study_id).order_by(SearchRow.id)
 
 
 def _newest(model: type[BaselineRow | FinalRow]) -> tuple[ColumnElement[Any], ...]:
     """An order: what was merged from another database is stored later than it was made."""
     return model.created_at.desc(), model.id.desc()
+
+
+def moment(session: Session, model: type[BaselineRow | FinalRow], study_id: int, now: datetime) -> datetime:
+    """Now, or where the clock was set back, just after the newest row of the study: the next is to count."""
+    newest = session.scalar(select(func.max(model.created_at)).where(model.study_id == study_id))
+    return now if not isinstance(newest, datetime) else max(now, newest + timedelta(microseconds=1))
 
 
 def fastest(

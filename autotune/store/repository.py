@@ -26,6 +26,7 @@ from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
 from .models import (
+    BaselineRow,
     ConfigRow,
     CublasTimeRow,
     DuelRow,
@@ -453,7 +454,8 @@ class Store(Closing):
     def add_baseline(self, study: StudyRef, baseline: Baseline) -> None:
         """Store a timing of cuBLAS. Earlier ones stay in the database; the newest counts."""
         with self._writing() as session:
-            session.add(rows.baseline_row(study.id, baseline))
+            now = queries.moment(session, BaselineRow, study.id, utc_now())
+            session.add(rows.baseline_row(study.id, baseline, now))
 
     @outlasting
     def baseline(self, study: StudyRef) -> Baseline | None:
@@ -596,14 +598,15 @@ class Store(Closing):
         if not entries or [e.rank for e in entries] != list(range(1, len(entries) + 1)):
             raise StoreError(f"the final of {study.gemm} needs entries of rank 1, 2, ... in this order")
         with self._writing() as session:
-            timed = None if baseline is None else rows.baseline_row(study.id, baseline)
+            now = queries.moment(session, BaselineRow, study.id, utc_now())
+            timed = None if baseline is None else rows.baseline_row(study.id, baseline, now)
             session.add_all([] if timed is None else [timed])
             session.flush()
             final = FinalRow(
                 study_id=study.id,
                 baseline_id=None if timed is None else timed.id,
                 marks=list(marks),
-                created_at=utc_now(),
+                created_at=queries.moment(session, FinalRow, study.id, utc_now()),
             )
             session.add(final)
             session.flush()

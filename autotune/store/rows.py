@@ -35,7 +35,6 @@ from .models import (
     SearchRow,
     StudyRow,
     TrialRow,
-    utc_now,
 )
 from .records import DuelRecord, FinalEntry, RunRecord, SearchRecord, StudyRef, TrialRecord
 
@@ -252,12 +251,12 @@ def trial_record(trial: TrialRow, config: ConfigRow | None) -> TrialRecord:
     return TrialRecord(trial.id, tried.key, tried.point, measurement(trial), trial.origin, trial.created_at)
 
 
-def baseline_row(study_id: int, baseline: Baseline) -> BaselineRow:
+def baseline_row(study_id: int, baseline: Baseline, created_at: datetime) -> BaselineRow:
     return BaselineRow(
         study_id=study_id,
         time_us=baseline.time_us,
         samples_us=list(baseline.samples_us),
-        created_at=utc_now(),
+        created_at=created_at,
     )
 
 

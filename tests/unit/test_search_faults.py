@@ -16,7 +16,7 @@ from autotune.measurement import Failure, Outcome
 from autotune.report import numbers
 from autotune.search import Options, study_of, tune
 from autotune.search.progress import TrialDone
-from autotune.store import Store, repository, rows
+from autotune.store import Store, repository
 from autotune.target import point_key
 
 GEMM, OTHER = Gemm(64, 64, 64), Gemm(128, 64, 64)
@@ -155,7 +155,6 @@ def test_a_clock_that_is_set_changes_no_search(tmp_path, monkeypatch):
     for name in ("steady", "jumping"):
         if name == "jumping":
             monkeypatch.setattr(repository, "utc_now", jumping)
-            monkeypatch.setattr(rows, "utc_now", jumping)
         target = FakeTarget()
         with Store.open(tmp_path / f"{name}.db") as store:
             result = tune(target, store, [GEMM], Options(trials=12))
