@@ -80,12 +80,15 @@ def open_existing(db: str) -> Iterator[Store]:
         yield store
 
 
-def studies_of(store: Store, gemms: Sequence[Gemm], max_error: float | None = None) -> list[StudySummary]:
-    """The studies with trials, of these problems or of all; the best of each is accurate to `max_error`.
+def studies_of(
+    store: Store, gemms: Sequence[Gemm], max_error: float | None = None, *, is_brief: bool = False
+) -> list[StudySummary]:
+    """The studies with trials, of these problems or of all; the rest as `Store.studies`.
 
     Raises UsageError if there is none, StoreError if that is because rows are damaged.
     """
-    found = [s for s in store.studies(max_error) if s.num_trials and (not gemms or s.study.gemm in gemms)]
+    studies = store.studies(max_error, is_brief=is_brief)
+    found = [s for s in studies if s.num_trials and (not gemms or s.study.gemm in gemms)]
     if not found:
         store.damages.refuse()
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""

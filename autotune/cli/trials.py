@@ -195,7 +195,7 @@ def _newest(
 ) -> tuple[Counter[Outcome], list[tuple[Gemm, TrialRecord]]]:
     """How the trials of these shapes ended, or of all, and the newest of them, or of those that failed."""
     with common.open_existing(db) as store:
-        summaries = common.studies_of(store, common.read_problems(shapes))
+        summaries = common.studies_of(store, common.read_problems(shapes), is_brief=True)
         found = store.newest([summary.study for summary in summaries], limit, is_failed=is_failed)
         counts = Counter[Outcome]()
         for summary in summaries:

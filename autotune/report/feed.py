@@ -108,7 +108,7 @@ class Feed:
     def _read_anew(self) -> set[int]:
         """All studies, of which not all trials are kept if they are very many."""
         store = self._follower.store
-        found = {s.study.id: s.num_trials for s in store.studies() if s.study.id in self._refs}
+        found = {s.study.id: s.num_trials for s in store.studies(is_brief=True) if s.study.id in self._refs}
         self._num_all = sum(found.values())
         for study, num_trials in found.items():
             self._finals[study] = store.final(self._refs[study], self._max_error)

@@ -202,7 +202,7 @@ class Glance(NamedTuple):
     newest_at: datetime | None
 
 
-_NOTHING = Glance(Counter(), None)
+NOTHING = Glance(Counter(), None)
 _GLANCED = (
     TrialRow.id, TrialRow.outcome, TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at,
 )  # fmt: skip
@@ -243,7 +243,7 @@ def glances(session: Session, damages: Damages) -> dict[int, Glance]:
 
 
 def _add(found: dict[int, Glance], study: int, outcome: Outcome, num: int, at: datetime | None) -> None:
-    before = found.get(study, _NOTHING)
+    before = found.get(study, NOTHING)
     newest_at = max((one for one in (before.newest_at, at) if one is not None), default=None)
     found[study] = Glance(before.counts + Counter({outcome: num}), newest_at)
 
@@ -276,23 +276,19 @@ def glimpses(session: Session, study_id: int) -> Iterator[Glimpse]:
 _FETCHED = 1000  # rows at a time
 
 
-def summary(
-    session: Session,
-    damages: Damages,
-    study: StudyRow,
-    ref: StudyRef,
-    max_error: float | None,
-    glance: Glance = _NOTHING,
+def summary(study: StudyRow, ref: StudyRef, glance: Glance) -> StudySummary:
+    """Without the best and cuBLAS."""
+    updated_at = max(study.created_at, glance.newest_at or study.created_at)
+    return StudySummary(ref, glance.counts, None, None, updated_at)
+
+
+def with_best(
+    session: Session, damages: Damages, found: StudySummary, max_error: float | None
 ) -> StudySummary:
-    best = fastest(session, damages, ref.id, 1, max_error)
-    baseline = newest_baseline(session, damages, ref.id)
-    return StudySummary(
-        study=ref,
-        counts=glance.counts,
-        best=best[0] if best else None,
-        cublas_us=None if baseline is None else baseline.time_us,
-        updated_at=max(study.created_at, glance.newest_at or study.created_at),
-    )
+    best = fastest(session, damages, found.study.id, 1, max_error)
+    baseline = newest_baseline(session, damages, found.study.id)
+    cublas_us = None if baseline is None else baseline.time_us
+    return replace(found, best=best[0] if best else None, cublas_us=cublas_us)
 
 
 def newest_baseline(session: Session, damages: Damages, study_id: int) -> Baseline | None:

@@ -177,18 +177,19 @@ class Store(Closing):
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
     @outlasting
-    def studies(self, max_error: float | None = None) -> list[StudySummary]:
-        """All studies with what they hold, oldest first. The best of each is accurate to `max_error`."""
+    def studies(self, max_error: float | None = None, *, is_brief: bool = False) -> list[StudySummary]:
+        """All studies with what they hold, oldest first. The best of each is accurate to `max_error`; of many
+        studies it takes the most time to find, and `is_brief` leaves it out, and cuBLAS."""
         with self._reading() as session:
             for orphan in queries.orphans(session):
                 self.damages.add(orphan)
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
             refs = self.damages.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
             seen = queries.glances(session, self.damages)
-            return [
-                queries.summary(session, self.damages, row, ref, max_error, *filter(None, [seen.get(ref.id)]))
-                for row, ref in refs
-            ]
+            briefly = [queries.summary(row, ref, seen.get(ref.id, queries.NOTHING)) for row, ref in refs]
+            if is_brief:
+                return briefly
+            return [queries.with_best(session, self.damages, one, max_error) for one in briefly]
 
     @outlasting
     def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:
