@@ -116,6 +116,7 @@ def test_a_database_moved_away_ends_the_search_and_put_back_it_goes_on(search: S
     assert not set(search.noted("asked")) & set(stored)
 
 
+@pytest.mark.stress
 def test_two_searches_at_once_on_one_database_store_each_config_once(search: Search) -> None:
     both = [search.fork("--trials", str(FEW_TRIALS), "--seed", seed) for seed in "12"]
     assert [process.wait(120) for process in both] == [0, 0], search.said()

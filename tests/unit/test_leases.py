@@ -218,6 +218,7 @@ def take_all(url: str | Path, tasks: list[str], report: Path, num_takers: int) -
             time.sleep(0.01)
 
 
+@pytest.mark.every(2)
 def test_of_several_processes_each_task_has_one(url: str | Path, database: Database, tmp_path: Path) -> None:
     tasks = [f"task {i}" for i in range(60)]
     reports = [tmp_path / f"report{i}" for i in range(4)]

@@ -362,6 +362,7 @@ def start(folder: Path, file: Path, num: int, seed: int, **changes: str) -> subp
     )  # fmt: skip
 
 
+@pytest.mark.stress
 def test_eight_processes_record_into_one_file(without, folder, tmp_path):
     file = tmp_path / "calls.json"
     num = [50 + 37 * seed for seed in range(NUM_PROCESSES)]

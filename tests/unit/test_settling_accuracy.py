@@ -155,6 +155,7 @@ def test_choices_from_before_errors_were_measured_are_read(
     assert (pick.how, pick.kernel_id) == ("settled", settled.kernel_id)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("times, is_accurate", [(1.3, True), (1.7, False)])
 @pytest.mark.parametrize("name", ["split", "last"])
 def test_a_launch_whose_errors_are_too_large_drops_out(

@@ -181,6 +181,7 @@ def _borrowed(store: Store) -> Iterator[Store]:
     yield store
 
 
+@pytest.mark.stress
 def test_searches_go_on_beside_damage(whole: Path, tmp_path: Path) -> None:
     """As above, for what writes: a search, and the copy for Optuna."""
     rng = random.Random(12 + mutations.SEED)

@@ -57,6 +57,7 @@ def test_kill_takes_at_most_the_trial_in_flight(tmp_path: Path) -> None:
         assert [trial.measurement for trial in trials] == [ok(1.0 + i) for i in range(len(trials))]
 
 
+@pytest.mark.stress
 def test_a_database_half_made_is_made_whole(quick_folder: Path) -> None:
     """Killed before its first writing statement, its second, ... until one lives to the end."""
     for statement in range(200):

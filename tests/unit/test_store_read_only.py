@@ -89,6 +89,7 @@ def test_an_older_database_that_cannot_be_migrated(db: Path) -> None:
     assert "schema version 0001, older than this autotune's, and may not be written; copy it" in done.stderr
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("of_folder", "of_file"), [(0o555, 0o644), (0o777, 0o444), (0o555, 0o444)])
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "while a search writes"])
 def test_another_user(public_db: Path, of_folder: int, of_file: int, is_open: bool) -> None:

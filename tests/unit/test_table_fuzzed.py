@@ -241,6 +241,7 @@ def test_mutants_of_tables_are_refused_or_harmless() -> None:
     assert count["refused"] > 0.5 * NUM_MUTATIONS and count["accepted"]
 
 
+@pytest.mark.stress
 def test_every_leaf_refuses_every_nasty_value_or_takes_it_harmlessly() -> None:
     """The first kernel, the first entry and all that stands beside them, with everything once."""
     tree = json.loads(render(with_added()))

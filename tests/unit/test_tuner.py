@@ -567,6 +567,7 @@ def _stored(db: Path) -> list[str]:
         return [t.key for t in store.trials(study_of(store, FakeTarget(), GEMM))]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_ends_the_search_with_everything_stored(tmp_path, number):
     db = tmp_path / "trials.db"
