@@ -299,7 +299,7 @@ def test_all_kinds_are_told_of(folder: Path) -> None:
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(folder.parent)}, timeout=60,
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "NVIDIA H100 (sm_90): 1 tuned shapes" in done.stdout
+    assert "NVIDIA H100 (sm_90): 1 tuned shape" in done.stdout
     assert done.stdout.splitlines()[-2:] == ["NVIDIA H200|NVIDIA H100", "of-h200"]
 
 

@@ -142,6 +142,8 @@ def test_trials_of_all_equivalent_studies_become_one(
     assert store.trials(old)[1].measurement == ok(4.0)
     assert times_of(store, new) == {keys[0]: 6.0, keys[1]: 4.0}, "an older autotune goes on with its own"
     assert store.best(old)[0].key == keys[1]
+    assert store.latest_studies(H200)[-1] == other_compiler, "what was copied is as old as it was"
+    add(store, old, 6, ok(9.0))
     assert store.latest_studies(H200)[-1] == old
 
 
@@ -210,4 +212,4 @@ def test_results_of_a_kernel_that_is_not_equivalent_are_refused(
     words = str(refused.value)
     assert OTHER[:12] in words and template.source_hash()[:12] in words
     assert "nothing shows that both compile to the same code" in words
-    assert "run `autotune search` again with this one, or export with the autotune that searched" in words
+    assert "run `autotune.tune` again with this one, or export with the autotune that searched" in words
