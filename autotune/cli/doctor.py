@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .. import __version__, gpu, targets
-from ..cache_folder import check_own, default_cache_dir
+from ..cache_folder import NotOwn, check_own, default_cache_dir
 from ..column_major import TF32_OVERRIDE, forced_tf32
 from ..errors import AutotuneError, EnvironmentProblem
 from ..kernel import compiler, template
@@ -136,8 +136,8 @@ def _cache() -> Finding:
     if not os.access(present, os.W_OK):
         return Finding("cache", BROKEN, f"{found}, not writable", "set AUTOTUNE_CACHE to a folder of yours")
     try:
-        check_own([folder] if present == folder else [])
-    except PermissionError as error:
+        check_own(folder)
+    except NotOwn as error:
         reason, _, advice = str(error.strerror).partition("; ")
         return Finding("cache", MISSING, f"{found}: {reason}", advice)
     if free < LOW_DISK_BYTES:

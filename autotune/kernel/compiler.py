@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import wheel_libraries
-from ..cache_folder import check_own, default_cache_dir, own_folder
+from ..cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ..errors import EnvironmentProblem, TrialFailure
 from ..measurement import Outcome
 from ..requirements import NVRTC, pip_install
@@ -28,7 +28,9 @@ from .config import Config
 from .launch import Variant
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
-_ENTRIES = "entries"  # where cuda.core keeps files, in folders by the first letters of their keys
+# Where cuda.core keeps files, in folders by the first letters of their keys, and where it writes them. Those
+# folders it makes by the umask: so that nobody else may write there, nobody else may enter the first.
+_ENTRIES, _WRITTEN = "entries", "tmp"
 # If there is a driver, NVRTC keeps its own cache, whose results come without ptxas's log. Without the
 # declarations of textures and the like, which `-minimal` leaves out, a compile takes 11 of 246 ms less, and
 # gives the same code (NVRTC 13.3, 12 configs).
@@ -235,8 +237,9 @@ class Compiler:
         try:
             folder = folder or default_cache_dir()
             self._place = str(folder)
-            kept = own_folder(folder) / _ENTRIES
-            check_own([kept, *kept.iterdir()] if kept.exists() else [])
+            kept = own_folder(folder, _ENTRIES)
+            check_own(folder, folder / _WRITTEN, *kept.iterdir())
+            kept.chmod(0o700)
             return FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
         except (OSError, RuntimeError) as error:
             self._go_without(error)
@@ -264,10 +267,11 @@ class Compiler:
         with self._lock:
             is_noted, self._is_noted = self._is_noted, True
         if not is_noted:
-            reason = getattr(error, "strerror", None) or error
+            reason = error if isinstance(error, NotOwn) else getattr(error, "strerror", None) or error
+            advice = " Free some space there, or set AUTOTUNE_CACHE to a folder of yours."
             self._note(
                 f"The kernel cache {self._place} cannot be used ({reason}): kernels are compiled"
-                " anew. Free some space there, or set AUTOTUNE_CACHE to a folder of yours."
+                f" anew.{'' if isinstance(error, NotOwn) else advice}"
             )
 
     def _run_nvrtc(self, source: str, options: Sequence[str]) -> nvrtc.CompileAnswer:

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from .. import strict
 from ..bounds import Within
-from ..cache_folder import check_own, default_cache_dir, own_folder
+from ..cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ..errors import AutotuneError, DispatchError, DispatchWarning
 from ..gemm import Gemm
 from ..kernel.launch import has_work
@@ -205,7 +205,7 @@ class Choices:
             if self._path is None:
                 return
             try:
-                own_folder(self._path.parent)
+                own_folder(self._path.parent.parent, FOLDER)
                 text = render(self._table, self._settled_on, self._newest())
                 write_file(self._path, text, option="AUTOTUNE_CACHE")
             except (OSError, AutotuneError) as error:
@@ -328,10 +328,12 @@ class KnownChoices:
             key = json.dumps([SCHEMA_VERSION, self._table, asdict(settled_on)])
             name = hashlib.sha256(key.encode()).hexdigest()[:32]
             try:
-                folder = default_cache_dir() / FOLDER
-                check_own([folder] if os.path.isdir(folder) else [])  # noqa: PTH112 (never raises)
+                folder = (cache := default_cache_dir()) / FOLDER
+                check_own(cache, folder)
                 path = folder / f"{name}.json"
-            except (PermissionError, RuntimeError) as error:  # the latter without a home
+            except NotOwn as error:
+                self.tell("keeping", f"What this table settles is not kept: {error}")
+            except RuntimeError as error:  # without a home
                 advice = "set AUTOTUNE_CACHE to a folder of yours"
                 self.tell("keeping", f"What this table settles is not kept: {error}; {advice}")
         return Choices(self._table, settled_on, path, self.tell)

@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..cache_folder import default_cache_dir, own_folder
+from ..cache_folder import NotOwn, default_cache_dir, own_folder
 from ..errors import DispatchError
 from ..synced import sync_path
 from .core import library
@@ -185,9 +185,9 @@ def _compiled(torch: Any, backend: str) -> Path:
 def _own_folder() -> Path:
     """The folder of routers. Raises NoRouter if other users may write there."""
     try:
-        return own_folder(default_cache_dir() / "router")
-    except PermissionError as error:
-        raise NoRouter(f"{error.filename}: {error.strerror}") from error
+        return own_folder(default_cache_dir(), "router")
+    except NotOwn as error:
+        raise NoRouter(str(error)) from error
 
 
 def _compile(command: list[str], source: bytes, made: Path) -> None:

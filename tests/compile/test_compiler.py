@@ -157,7 +157,7 @@ def test_a_cache_lost_on_the_way_costs_compiling_only(make: Callable[..., Compil
 
 
 @pytest.mark.parametrize(
-    ("below", "mode"), [("", 0o777), ("", 0o720), ("entries", 0o770), ("entries/*", 0o702)]
+    ("below", "mode"), [("", 0o777), ("entries", 0o772), ("entries/*", 0o702), ("tmp", 0o777)]
 )
 def test_a_cache_that_others_may_write_is_not_trusted(
     make: Callable[..., Compiler], tmp_path: Path, below: str, mode: int
@@ -185,7 +185,25 @@ def test_a_cache_of_another_user_is_not_trusted(
     uid = (tmp_path / "cache").stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     assert make(note=notes.append).compile_source(TOY, {"X": 1}).compile_s > 0
-    assert len(notes) == 1
+    (note,) = notes
+    assert f"belongs to user {uid}, and this is user {uid + 1}; run as its owner, or name another" in note
+    assert "remove it" not in note  # as on a mount where what one makes is another's: it would never end
+
+
+def test_a_cache_under_a_umask_of_002_is_used_and_nobody_else_may_write(
+    make: Callable[..., Compiler], tmp_path: Path
+) -> None:
+    """cuda.core makes folders by the umask; those of earlier versions are mended."""
+    cache, before = tmp_path / "cache", os.umask(0o002)
+    try:
+        assert make().compile_source(TOY, {"X": 1}).compile_s > 0
+        for mode in (0o700, 0o775):  # the latter: as made before
+            for folder in (cache, cache / "entries", *cache.glob("entries/*")):
+                folder.chmod(mode if mode == 0o775 else folder.stat().st_mode)
+            assert make(note=pytest.fail).compile_source(TOY, {"X": 1}).compile_s == 0
+            assert not cache.stat().st_mode & 0o022 and (cache / "entries").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
