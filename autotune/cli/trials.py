@@ -171,8 +171,8 @@ def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> No
     counts, newest = _newest(db, shapes, limit, is_failed=True)
     del counts[Outcome.OK]
     if is_json:
-        counted = {outcome.value: count for outcome, count in counts.most_common()}
-        console.show_json({"counts": counted, "trials": [trial_facts(*row) for row in newest]})
+        by_outcome = {outcome.value: count for outcome, count in counts.most_common()}
+        console.show_json({"counts": by_outcome, "trials": [trial_facts(*row) for row in newest]})
         return
     if not counts:
         console.show("no trial failed")
