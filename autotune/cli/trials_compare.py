@@ -12,7 +12,7 @@ from .. import stats
 from ..errors import UsageError
 from ..gemm import Gemm
 from ..runtime.kinds import load_kinds
-from ..store import Store, StudySummary
+from ..store import Store, StudySummary, shown
 from ..words import counted
 from . import common, console
 
@@ -34,11 +34,11 @@ def run(first: str, second: str, shapes: Sequence[str], max_error: float | None,
     one, other = (_winners(source, max_error) for source in (first, second))
     shared = [gemm for gemm in sorted(one) if gemm in other and (not wanted or gemm in wanted)]
     if not shared:
-        raise UsageError(f"{first} and {second} share no shape that was timed; name others")
+        raise UsageError(f"{_named(first)} and {_named(second)} share no shape that was timed; name others")
     rows = [_facts(gemm, one[gemm], other[gemm]) for gemm in shared]
     facts = {
-        "first": first,
-        "second": second,
+        "first": _named(first),
+        "second": _named(second),
         "shapes": rows,
         "geometric_mean": geometric_mean([row["ratio"] for row in rows]),
         "num_first_faster": sum(row["faster"] == "first" for row in rows),
@@ -50,6 +50,12 @@ def run(first: str, second: str, shapes: Sequence[str], max_error: float | None,
         console.show_json(facts)
     else:
         console.show(_text(facts))
+
+
+def _named(source: str) -> str:
+    """Without the password of a database."""
+    db, mark, study = source.rpartition("#")
+    return f"{shown(db)}{mark}{study}" if db else shown(source)
 
 
 def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:

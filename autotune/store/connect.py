@@ -52,6 +52,7 @@ _IS_WRITER = "autotune_is_writer"
 _RETRY_S = 0.02
 _FORMS = "a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 _BACKENDS = ("sqlite", "postgresql")
+_SECRETS = ("password", "passfile", "sslpassword", "oauth_client_secret")  # of the query of a URL
 _LOCK_KEY = int.from_bytes(b"autotune")  # of PostgreSQL's advisory locks, which share one space per database
 _SHM_BYTES = 32 * 1024  # of FILE-shm
 
@@ -67,8 +68,7 @@ def parse_url(path_or_url: str | Path) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):  # the latter for a port that is no number
-        named = re.sub(r"(?<=://).*@", "***@", text)  # whatever it is, a password may be in it
-        raise StoreError(f"{named!r} is not a database URL; write {_FORMS}") from None
+        raise StoreError(f"{shown(text)!r} is not a database URL; write {_FORMS}") from None
     if (name := url.get_backend_name()) not in _BACKENDS:
         close = get_close_matches(name, _BACKENDS, n=1)
         meant = f"did you mean {shown(url.set(drivername=close[0]))}? Write" if close else "write"
@@ -79,12 +79,15 @@ def parse_url(path_or_url: str | Path) -> URL:
 
 
 def shown(url: str | URL) -> str:
-    """A path or URL for printing: without its password."""
+    """A path or URL for printing: without its password, wherever in it that is."""
     if isinstance(url, str):
         if "://" not in url:
             return url
-        url = make_url(url)
-    return url.render_as_string()
+        try:
+            url = make_url(url)
+        except (ArgumentError, ValueError):  # whatever it is, a password may be in it
+            return re.sub(r"(?<=://).*@", "***@", url.partition("?")[0], flags=re.DOTALL)
+    return _public(url).set(password=url.password).render_as_string()
 
 
 def typed(path_or_url: str) -> tuple[str, str]:
@@ -93,10 +96,16 @@ def typed(path_or_url: str) -> tuple[str, str]:
     if "://" not in path_or_url:
         return shlex.quote(path_or_url), ""
     url = make_url(path_or_url)
-    if url.password is None:
-        return shlex.quote(shown(url)), ""
-    plain = URL.create(url.drivername, url.username, None, url.host, url.port, url.database, url.query)
-    return shlex.quote(shown(plain)), " (with its password in PGPASSWORD or ~/.pgpass)"
+    plain = _public(url)
+    hint = "" if plain == url else " (with its password in PGPASSWORD or ~/.pgpass)"
+    return shlex.quote(plain.render_as_string()), hint
+
+
+def _public(url: URL) -> URL:
+    """The same without what lets one in."""
+    host = (url.host or "").rpartition("@")[2] or None  # before that stands the end of a password with an @
+    query = url.difference_update_query(_SECRETS).query
+    return URL.create(url.drivername, url.username, None, host, url.port, url.database, query)
 
 
 def place(url: URL) -> str:

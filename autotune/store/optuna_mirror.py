@@ -141,7 +141,7 @@ class Mirror:
         except optuna.exceptions.StorageInternalError as error:
             if isinstance(error.__cause__, SQLAlchemyError):
                 raise connect.explain(error.__cause__, url) from error
-            raise StoreError(f"Optuna's storage {url}: {error}") from error
+            raise StoreError(f"Optuna's storage {connect.shown(url)}: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"Optuna's tables in {connect.place(url)} are damaged ({error!r}); restore a copy of the"
@@ -175,7 +175,7 @@ def _open_storage(url: str) -> RDBStorage:
             if ("exist" not in str(error) and "UNIQUE" not in str(error)) or attempt + 1 == _ATTEMPTS:
                 raise
         except RuntimeError as error:  # the storage was made by another version of Optuna
-            raise StoreError(f"Optuna cannot use {make_url(url)}: {error}") from error
+            raise StoreError(f"Optuna cannot use {connect.shown(url)}: {error}") from error
         time.sleep(0.1 * (attempt + 1))
     raise AssertionError("the last attempt returns or raises")
 

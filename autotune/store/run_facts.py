@@ -9,17 +9,23 @@ import socket
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 
 from .. import __version__
+from .connect import shown
 
 _PACKAGES = ("optuna", "numpy", "sqlalchemy", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cublas")
-_PASSWORD = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
+_URL = re.compile(r"[\w+.-]+://.*", re.DOTALL)
+_OURS = re.compile(r"(.*/)?(autotune|autotune/__main__\.py)", re.DOTALL)
 
 
 def command() -> str:
-    """What this process was started with, as a shell takes it; without passwords of databases."""
-    name = "autotune" if sys.argv[0].endswith(("/autotune", "__main__.py")) else sys.argv[0]
-    return _PASSWORD.sub(r"\1:***@", shlex.join([name or "python", *sys.argv[1:]]))
+    """What this process was started with: a command of autotune as a shell takes it, without passwords of
+    databases; of other programs only the name, as nobody knows what their arguments hold."""
+    program, *arguments = sys.argv or [""]
+    if not _OURS.fullmatch(program):
+        return Path(program).name or "python"
+    return shlex.join(["autotune", *(_URL.sub(lambda url: shown(url[0]), one) for one in arguments)])
 
 
 def host() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
 from ..errors import StoreError
+from .connect import shown
 from .models import Base
 
 VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
@@ -26,7 +27,7 @@ def version(connection: Connection) -> str | None:
 
     Raises StoreError for tables that are not autotune's, and for a version that this code does not know.
     """
-    where = connection.engine.url.render_as_string()
+    where = shown(connection.engine.url)
     names = inspect(connection).get_table_names()
     if not names:
         return None

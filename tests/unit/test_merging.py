@@ -19,7 +19,7 @@ from autotune.errors import StoreError, UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy
 from autotune.other_problem import OtherProblem
-from autotune.store import DuelRecord, FinalEntry, Store, StudyRef, merging
+from autotune.store import DuelRecord, FinalEntry, Store, StudyRef, merging, run_facts
 from autotune.target import Baseline
 
 FLAT = Gemm(16, 4096, 4096, trans_b=True)
@@ -181,7 +181,7 @@ def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.
     with Store.open(tmp_path / "a.db") as store:
         name = store.begin_run(H200, ["4096x4096x4096:NN"])
         (begun,) = store.runs()
-        assert begun.command == "autotune search --db postgresql://me:***@host/db --shape 4096"
+        assert begun.command == "autotune search --db 'postgresql://me:***@host/db' --shape 4096"
         assert (begun.state, begun.num_trials) == ("not ended", None)
         assert {"autotune", "python", "numpy"} <= begun.versions.keys()
         store.end_run(name, 7)
@@ -190,6 +190,21 @@ def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.
         assert ended.ended_at is not None and ended.ended_at - ended.began_at < timedelta(minutes=5)
         gone = replace(begun, name=begun.name.replace("@", "9@", 1))
         assert gone.state == "was ended"
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("/lib/autotune/__main__.py", "autotune '--db=postgresql://me@here/db?a=b'"),
+        ("/lib/pytest/__main__.py", "__main__.py"),
+        ("/home/me/train.py", "train.py"),
+        ("-c", "-c"),
+        ("", "python"),
+    ],
+)
+def test_of_a_run_no_secret_is_stored(program: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [program, "--db=postgresql://me@here/db?password=secret&a=b"])
+    assert run_facts.command() == told
 
 
 def test_a_study_is_forgotten_with_all_that_it_had(urls: tuple[str, str]) -> None:

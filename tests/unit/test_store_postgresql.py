@@ -207,6 +207,8 @@ def test_a_name_of_postgresql_that_is_nearly_right_is_hinted_at(scheme: str) -> 
         ("postgresql://me@here/db", "postgresql://me@here/db", ""),
         ("postgresql://me:s%2Fcret@here:1/db", "postgresql://me@here:1/db", "PGPASSWORD"),
         ("postgresql://me:secret@here/db?a=b", "'postgresql://me@here/db?a=b'", ".pgpass"),
+        ("postgresql:///db?password=secret&passfile=cret", "postgresql:///db", "PGPASSWORD"),
+        ("postgresql://me:s@cret@here/db", "postgresql://me@here/db", "PGPASSWORD"),
     ],
 )
 def test_a_database_is_named_so_that_it_can_be_typed(url: str, words: str, hint: str) -> None:
@@ -228,6 +230,10 @@ def test_whether_there_is_something_to_read(tmp_path: Path) -> None:
 def test_a_password_is_not_shown() -> None:
     assert shown("postgresql://me:secret@here/db") == "postgresql://me:***@here/db"
     assert shown("some/autotune.db") == "some/autotune.db"
+    assert (
+        shown("postgresql://me:s@ecret@here/db?sslpassword=secret&a=b") == "postgresql://me:***@here/db?a=b"
+    )
+    assert shown("postgresql://here:port/db?pass%77ord=secret") == "postgresql://here:port/db"
 
 
 @pytest.mark.parametrize("text", ["postgresql://me:secret@here:port/db", "post gresql://me:sec@ret@here/db"])
