@@ -133,12 +133,11 @@ class Claims(Closing):
         )
         with self._database.reading() as session:
             new = [number for number, study, key in session.execute(named) if key not in known[study]]
-            if not new:
-                return []
             return [
                 News(trial_id, study_id, key, point, _time_of(time_us, error, self._max_error), origin)
+                for ids in queries.portions(new)
                 for trial_id, study_id, key, point, origin, time_us, error in session.execute(
-                    _NEWS, {"ids": new}
+                    _NEWS, {"ids": ids}
                 )
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             ]

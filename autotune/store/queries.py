@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -55,6 +55,8 @@ from .models import (
 from .records import Final, FinalEntry, Glimpse, StudyRef, StudySummary, TrialRecord
 
 Trials = Select[TrialRow, ConfigRow]
+V = TypeVar("V", int, str)
+MOST_NAMED = 5_000  # values in one statement
 
 IS_OK = TrialRow.outcome == Outcome.OK.value
 # Outer joins: a row with a dangling reference must be named, not vanish.
@@ -80,6 +82,13 @@ def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, Kernel
 
 
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def portions(values: Iterable[V]) -> Iterator[list[V]]:
+    """Values in ascending order, a few at a time: each that a statement names is a parameter, and the number
+    of these is limited (SQLite: 32,766)."""
+    ordered = sorted(values)
+    return (ordered[begin : begin + MOST_NAMED] for begin in range(0, len(ordered), MOST_NAMED))
 
 
 def copy_trials(session: Session, studies: Select[int], to: int) -> None:
@@ -142,7 +151,8 @@ def newest(
     """The n newest trials of these studies, or of those that failed, each with the id of its study; oldest of
     them first."""
     # an expression: by an index all would be sorted, by their ids from the last one few are looked at
-    query = TRIALS.where((TrialRow.study_id + 0).in_(study_ids)).order_by(TrialRow.id.desc())
+    ids = bindparam("studies", list(study_ids), expanding=True, literal_execute=True)  # no parameter of each
+    query = TRIALS.where((TrialRow.study_id + 0).in_(ids)).order_by(TrialRow.id.desc())
     if is_failed:
         query = query.where(~IS_OK)
     num_asked = n

@@ -352,7 +352,10 @@ class Store(Closing):
 
     def trials_by_id(self, study: StudyRef, ids: Sequence[int]) -> list[TrialRecord]:
         """These trials of a study, in the order they were stored."""
-        return self._trials(queries.trials(study.id).where(TrialRow.id.in_(ids)))
+        query = queries.trials(study.id)
+        return [
+            one for some in queries.portions(ids) for one in self._trials(query.where(TrialRow.id.in_(some)))
+        ]
 
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
         """The trial of this point; None if it was not tried."""
@@ -418,9 +421,10 @@ class Store(Closing):
         count."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         query = query.where(TrialRow.origin.not_in(but_of)) if but_of else query
-        query = query if among is None else query.where(ConfigRow.key.in_(among))
+        asked = (query.where(ConfigRow.key.in_(some)) for some in queries.portions(among or ()))
         with self._reading() as session:
-            return {key for key in session.scalars(query) if isinstance(key, str)}
+            found = (session.scalars(one) for one in ([query] if among is None else asked))
+            return {key for some in found for key in some if isinstance(key, str)}
 
     @outlasting
     def times(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fake_target import ENVIRONMENT, FakeTarget, bowl_us, fails_by_turns, product_space
@@ -19,7 +21,7 @@ from autotune.search.propose.origins import FILL, LATER_SEED, TRANSFER
 from autotune.search.propose.samplers import SAMPLERS
 from autotune.search.shape import ShapeSearch
 from autotune.search.sharing import POLL_S, Sharing
-from autotune.store import Claims, Known, Store, leases
+from autotune.store import Claims, Known, Store, leases, queries
 from autotune.store.models import WorkerRow
 from autotune.target import point_key
 
@@ -72,6 +74,24 @@ def test_news_leave_out_what_is_known(store: Store) -> None:
         ]
         assert claims.news({study.id: {config(number).key for number in range(3)}}, after=0) == []
         assert claims.news({}, after=0) == []
+
+
+def test_more_is_asked_for_at_once_than_a_statement_may_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MOST_NAMED", 6)
+    with Store.open(tmp_path / "a.db") as store, store.claims() as claims:
+        study = study_of(store)
+        ids = [add(store, study, number, ok(5.0)) for number in range(20)]
+        keys = {config(number).key for number in range(20)}
+        with store._reading() as session:  # the pool keeps this connection
+            driver = session.connection().connection.dbapi_connection
+            driver.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 10)
+        assert store.keys(study, ("fill",), keys | {"other"}) == keys
+        assert [trial.id for trial in store.trials_by_id(study, ids[::-1])] == ids
+        assert [item.trial_id for item in claims.news({study.id: ()}, after=0)] == ids
+        others = [replace(study, id=1_000 + number) for number in range(20)]
+        assert [trial.id for _, trial in store.newest([study, *others], 2)] == ids[-2:]
 
 
 def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
