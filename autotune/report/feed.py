@@ -46,7 +46,7 @@ class Feed:
         self._forget()
 
     def _forget(self) -> None:
-        self._newest = Newest(0, 0, 0, 0)
+        self._newest = Newest(0, 0, 0, frozenset())
         self._refs: dict[int, StudyRef] = {}
         self._trials: dict[int, dict[int, TrialRecord]] = {}  # by study and id
         self._totals: defaultdict[int, Totals] = defaultdict(lambda: NO_TOTALS)
@@ -87,12 +87,17 @@ class Feed:
     def _look(self) -> None:
         if self._fault is not None:
             self._follower.reopen()
-            self._forget()
-            self.version, self.epoch = self.version + 1, self.epoch + 1
+            self._begin_anew()
         newest = self._follower.newest()
+        if not self._newest.studies <= newest.studies:  # one was deleted
+            self._begin_anew()
         if newest != self._newest:
             self._read(newest)
             self._newest, self.version = newest, self.version + 1
+
+    def _begin_anew(self) -> None:
+        self._forget()
+        self.version, self.epoch = self.version + 1, self.epoch + 1
 
     def _read(self, newest: Newest) -> None:
         for ref in self._follower.studies_after(self._newest.study):

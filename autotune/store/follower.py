@@ -6,9 +6,10 @@ A writer of SQLite never waits for a reader (WAL), and no transaction here outla
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, type_coerce
+from sqlalchemy.types import NullType
 
 from . import connect, queries, read_only, rows
 from .database import Closing, Database, outlasting
@@ -20,12 +21,17 @@ TIMEOUT_S = 5.0  # for a file that is locked as a whole, as while its tables are
 
 
 class Newest(NamedTuple):
-    """The largest ids in a database: of studies, trials, timings of cuBLAS, finals. 0 where there is none."""
+    """The largest ids in a database: of trials, timings of cuBLAS, finals. 0 where there is none. And its
+    studies, by id: when each was made, as SQLite gives the id of one that was deleted to the next."""
 
-    study: int
     trial: int
     baseline: int
     final: int
+    studies: frozenset[tuple[int, Any]]
+
+    @property
+    def study(self) -> int:
+        return max((study for study, _ in self.studies), default=0)
 
 
 class Follower(Closing):
@@ -49,11 +55,12 @@ class Follower(Closing):
 
     @outlasting
     def newest(self) -> Newest:
-        """Four look-ups by key, which show whether anything is new."""
-        models = (StudyRow, TrialRow, BaselineRow, FinalRow)
-        ids = (select(func.max(model.id)).scalar_subquery() for model in models)
+        """Three look-ups by key and the list of studies, which show whether anything is new."""
+        ids = (select(func.max(model.id)).scalar_subquery() for model in (TrialRow, BaselineRow, FinalRow))
+        made = select(StudyRow.id, type_coerce(StudyRow.created_at, NullType()))  # not read: only compared
         with self._database.reading() as session:
-            return Newest(*(found or 0 for found in session.execute(select(*ids)).one()))
+            studies = frozenset((study, at) for study, at in session.execute(made))
+            return Newest(*(found or 0 for found in session.execute(select(*ids)).one()), studies)
 
     @outlasting
     def studies_after(self, study_id: int) -> list[StudyRef]:

@@ -219,6 +219,28 @@ def test_a_look_that_failed_is_told_until_the_next_which_reads_all_of_what_is_th
             assert feed.epoch == 1
 
 
+@pytest.mark.parametrize("forgotten", [0, 1])
+def test_a_study_that_is_forgotten_is_shown_no_more_nor_in_the_place_of_another(
+    db: Path, forgotten: int
+) -> None:
+    """SQLite gave its id, and those of its trials, to the next."""
+    clock = Clock()
+    with Store.open(db) as store, Follower(db) as follower:
+        studies = [study_in(store, Gemm(size, 64, 64)) for size in (16, 32)]
+        for study in studies:
+            add(store, study, 1, 2, 3)
+        feed = Feed(follower, None, clock=clock)
+        check_same(feed, store)
+        store.forget(studies[forgotten])
+        add(store, study_in(store, Gemm(48, 64, 64)), 4, 6, 7)
+        for number in (8, 9):
+            clock.now += MIN_PAUSE_S
+            check_same(feed, store)
+            assert sorted(one.study.gemm.m for one in feed.studies()) == [studies[1 - forgotten].gemm.m, 48]
+            add(store, study_in(store, Gemm(48, 64, 64)), number)
+        assert feed.epoch == 1
+
+
 def test_an_environment_of_the_same_shape_is_another_study(db: Path) -> None:
     with Store.open(db) as store, Follower(db) as follower:
         add(store, study_in(store), 1)
