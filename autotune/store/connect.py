@@ -83,10 +83,11 @@ def shown(url: str | URL) -> str:
     if isinstance(url, str):
         if "://" not in url:
             return url
+        text = url
         try:
-            url = make_url(url)
+            url = make_url(text)
         except (ArgumentError, ValueError):  # whatever it is, a password may be in it
-            return re.sub(r"(?<=://).*@", "***@", url.partition("?")[0], flags=re.DOTALL)
+            return re.sub(r"(?<=://).*@", "***@", text.partition("?")[0], flags=re.DOTALL)
     return _public(url).set(password=url.password).render_as_string()
 
 

@@ -60,7 +60,8 @@ class Follower(Closing):
         made = select(StudyRow.id, type_coerce(StudyRow.created_at, NullType()))  # not read: only compared
         with self._database.reading() as session:
             studies = frozenset((study, at) for study, at in session.execute(made))
-            return Newest(*(found or 0 for found in session.execute(select(*ids)).one()), studies)
+            trial, baseline, final = (found or 0 for found in session.execute(select(*ids)).one())
+            return Newest(trial, baseline, final, studies)
 
     @outlasting
     def studies_after(self, study_id: int) -> list[StudyRef]:

@@ -151,7 +151,7 @@ def newest(
     """The n newest trials of these studies, or of those that failed, each with the id of its study; oldest of
     them first."""
     # an expression: by an index all would be sorted, by their ids from the last one few are looked at
-    ids = bindparam("studies", list(study_ids), expanding=True, literal_execute=True)  # no parameter of each
+    ids: Any = bindparam("ids", [*study_ids], expanding=True, literal_execute=True)  # no parameter of each
     query = TRIALS.where((TrialRow.study_id + 0).in_(ids)).order_by(TrialRow.id.desc())
     if is_failed:
         query = query.where(~IS_OK)
