@@ -1,1 +1,1 @@
-"""WorkCounts what a program of torch computes, without a table. Run in a process of the program's own."""
+"""Counts what a program of torch computes, without a table. Run in a process of the program's own."""

@@ -125,7 +125,7 @@ def _part_of(counts: WorkCounts) -> str | None:
 
 
 class _OtherWork(TorchDispatchMode):
-    """WorkCounts all but products of matrices."""
+    """Counts all but products of matrices."""
 
     def __init__(self, counts: WorkCounts) -> None:
         super().__init__()
