@@ -66,8 +66,10 @@ def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, by
     files = {path.name: path.read_bytes() for path in (*sources, *sorted(_TEMPLATES.iterdir()))}
     sizes = {name: len(content) for name, content in code.items()}
     text = _tables_text([table for table, _ in tables], sizes)
+    # Not of the heads: a program that was built with a table works with the same one exported again.
     name = hashlib.sha256("".join([text, *code]).encode()).hexdigest()[:_NAME_DIGITS]
-    files["exported_table.c"] = text.replace(_OF_TABLE, name).encode()
+    heads = "\n".join(_head(table) for table, _ in tables)
+    files["exported_table.c"] = f"{heads}\n{text.replace(_OF_TABLE, name)}".encode()
     files["cubins.S"] = _assembly(list(code)).replace(_OF_TABLE, name).encode()
     files[_HEADER] = _NAMED.replace(_OF_TABLE, name).encode() + files[_HEADER]
     files |= {f"cubins/{name}.cubin": content for name, content in code.items()}
@@ -87,13 +89,12 @@ def _label(number: int) -> str:
 
 
 def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
-    """`sizes`: in bytes, of all cubins by SHA-256, in the order of their labels."""
+    """All but the heads. `sizes`: in bytes, of all cubins by SHA-256, in the order of their labels."""
     arrays = TableArrays()
     structs = [table_struct(table, arrays) for table in tables]
     names = {address: f"array_{number}" for number, address in enumerate(arrays.by_address)}
     labels = {name: _label(number) for number, name in enumerate(sizes)}
     parts = [
-        *map(_head, tables),
         "",
         '#include "core.h"',
         "",

@@ -200,6 +200,17 @@ def test_no_comment_ends_in_what_a_table_says_of_its_gpu(table, tmp_path):
     assert comment.count("#error ran") == 2 and rest.lstrip().startswith("#include")
 
 
+def test_a_table_that_is_exported_again_keeps_its_name(table: Table, tmp_path: Path) -> None:
+    """Programs that were built with it find autotune_create; another table has another name."""
+    again = replace(table, created_at="2031-01-01T00:00:00Z", made_by="autotune 9.0.0")
+    fewer = replace(table, kernels=table.kernels[:-1], left_out=())
+    headers = [
+        (write(one, tmp_path / str(number)) / "autotune_sgemm.h").read_bytes()
+        for number, one in enumerate((table, again, fewer))
+    ]
+    assert headers[0] == headers[1] != headers[2]
+
+
 def test_products_are_right(program):
     done = program("products", "5", "150")
     assert done.returncode == 0, done.stderr
