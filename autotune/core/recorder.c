@@ -20,6 +20,7 @@
 #include "table.h"
 
 #define EVERY_NS 250000000L /* between two writes: even on a busy machine the file is less than a second old */
+#define SYNC_S 5           /* between two that wait for the disk: a kill loses nothing that is written, a power cut does */
 #define SECOND_NS 1000000000L
 #define FOLDER_MODE 0777
 #define HOUR_S 3600
@@ -33,7 +34,8 @@ struct at_recorder {
     pthread_cond_t is_ending;
     pthread_t thread;
     bool is_begun, has_thread, is_over, has_told;
-    uint64_t written; /* calls that the file counts */
+    uint64_t written, synced; /* calls that the file counts, and that it counts on the disk */
+    time_t sync_due;          /* by CLOCK_MONOTONIC */
     at_recorder *next;
 };
 
@@ -88,7 +90,7 @@ static bool print_all(FILE *to, const autotune_count *rows, int32_t num) {
     return !ferror(to);
 }
 
-/* On the disk, or in a file system that keeps nothing: a power cut finds the old file or the new one, and whole. */
+/* On the disk, or in a file system that keeps nothing. */
 static bool is_synced(int file) { return !fsync(file) || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP; }
 
 static void sync_folder(const char *folder) {
@@ -98,15 +100,15 @@ static void sync_folder(const char *folder) {
     close(opened);
 }
 
-/* The previous file stays whole until this one is complete. */
-static bool replace_file(at_recorder *recorder, const autotune_count *rows, int32_t num) {
+/* The previous file stays whole until this one is complete; if this one `syncs`, whatever happens to the power. */
+static bool replace_file(at_recorder *recorder, const autotune_count *rows, int32_t num, bool syncs) {
     mkdir(recorder->folder, FOLDER_MODE); /* it may have been removed meanwhile */
     FILE *to = fopen(recorder->part, "w");
     if (!to) return false;
-    const bool is_printed = print_all(to, rows, num) && !fflush(to) && is_synced(fileno(to));
+    const bool is_printed = print_all(to, rows, num) && !fflush(to) && (!syncs || is_synced(fileno(to)));
     const bool is_closed = !fclose(to);
     if (is_printed && is_closed && !rename(recorder->part, recorder->path)) {
-        if (!recorder->written) sync_folder(recorder->folder); /* the name is new */
+        if (syncs && !recorder->synced) sync_folder(recorder->folder); /* the name is new */
         return true;
     }
     const int code = errno;
@@ -116,9 +118,9 @@ static bool replace_file(at_recorder *recorder, const autotune_count *rows, int3
 }
 
 /* Tries again where the folder or the part was removed meanwhile: see is_left. */
-static bool write_rows(at_recorder *recorder, const autotune_count *rows, int32_t num) {
+static bool write_rows(at_recorder *recorder, const autotune_count *rows, int32_t num, bool syncs) {
     for (int i = 0; i < NUM_TRIES; i++) {
-        if (replace_file(recorder, rows, num)) return true;
+        if (replace_file(recorder, rows, num, syncs)) return true;
         if (errno != ENOENT) return false;
     }
     return false;
@@ -134,8 +136,14 @@ static void tell(at_recorder *recorder) {
             recorder->folder, strerror(errno));
 }
 
+static time_t seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
 /* The caller holds the recorder's lock. If writing fails now, it is tried again later. */
-static void write_changes(at_recorder *recorder) {
+static void write_changes(at_recorder *recorder, bool syncs) {
     int32_t room = 0, num = 0;
     autotune_count *rows = NULL;
     while ((num = at_counts(recorder->tallies, rows, room)) > room) { /* more may have been added since */
@@ -149,9 +157,13 @@ static void write_changes(at_recorder *recorder) {
     }
     uint64_t calls = 0;
     for (int32_t i = 0; i < num; i++) calls += rows[i].calls;
-    if (calls != recorder->written) {
-        if (write_rows(recorder, rows, num)) {
+    if (calls != (syncs ? recorder->synced : recorder->written)) {
+        if (write_rows(recorder, rows, num, syncs)) {
             recorder->written = calls;
+            if (syncs) {
+                recorder->synced = calls;
+                recorder->sync_due = seconds_now() + SYNC_S;
+            }
         } else {
             tell(recorder);
         }
@@ -213,7 +225,7 @@ static void *keep_writing(void *own) {
         until.tv_sec += until.tv_nsec / SECOND_NS;
         until.tv_nsec %= SECOND_NS;
         while (!recorder->is_over && !pthread_cond_timedwait(&recorder->is_ending, &recorder->lock, &until)) continue;
-        write_changes(recorder);
+        write_changes(recorder, recorder->is_over || seconds_now() >= recorder->sync_due);
     }
     pthread_mutex_unlock(&recorder->lock);
     return NULL;
@@ -235,7 +247,7 @@ static void write_all(void) {
     pthread_mutex_lock(&lock);
     for (at_recorder *recorder = begun; recorder; recorder = recorder->next) {
         pthread_mutex_lock(&recorder->lock);
-        write_changes(recorder);
+        write_changes(recorder, true);
         pthread_mutex_unlock(&recorder->lock);
     }
     pthread_mutex_unlock(&lock);
@@ -329,7 +341,7 @@ static void end_thread(at_recorder *recorder) {
     pthread_cond_signal(&recorder->is_ending);
     pthread_mutex_unlock(&recorder->lock);
     if (recorder->has_thread) pthread_join(recorder->thread, NULL);
-    write_changes(recorder); /* the thread may have ended before its first */
+    write_changes(recorder, true); /* the thread may have ended before its first */
 }
 
 void at_recorder_free(at_recorder *recorder) {

@@ -25,6 +25,7 @@ from .counting import CallCounts, Counted
 
 VERSION = 2  # of the format
 EVERY_S = 0.25  # between two writes: the file is less than a second old, also on a busy machine
+SYNC_S = 5.0  # between two that wait for the disk: a kill loses nothing that is written, a power cut does
 _AGAIN = "name a file in a folder that can be written"
 _PART = re.compile(r"\.(?P<host>[A-Za-z0-9-]*)-(?P<pid>\d{1,9})-[0-9a-f]+\.json")  # half written
 _HOUR_S = 3600.0
@@ -112,7 +113,8 @@ class CallRecorder:
         self._lock = threading.Lock()
         self._is_ending = threading.Event()
         self._path: Path | None = None
-        self._written = self._pid = 0
+        self._written = self._synced = self._pid = 0  # calls that the file counts, and counts on the disk
+        self._sync_due_s = 0.0
         self._has_told = False
         self._due_s = math.inf
 
@@ -127,36 +129,40 @@ class CallRecorder:
 
     def help(self) -> None:
         """Called with each product: write now, if the thread is late. If a program often releases the
-        interpreter's lock and takes it back at once, a thread may wait for it for seconds."""
-        if time.monotonic() > self._due_s:
-            self._write()
+        interpreter's lock and takes it back at once, a thread may wait for it for seconds. No product waits
+        for the disk."""
+        if time.monotonic() > self._due_s and not self._lock.locked():
+            self._write(syncs=False)
 
     def end(self) -> None:
         """Write the rest. In a forked child the counts are its parent's."""
         if self._path is not None and os.getpid() == self._pid:
             self._is_ending.set()
-            self._write()
+            self._write(syncs=True)
 
     def _keep_writing(self) -> None:
         _remove_left(self._folder)
         while not self._is_ending.wait(EVERY_S):
-            self._write()
+            self._write(syncs=time.monotonic() >= self._sync_due_s)
 
-    def _write(self) -> None:
+    def _write(self, *, syncs: bool) -> None:
         """If this fails it is tried again later."""
         path = self._path
         assert path is not None
         with self._lock:
-            self._due_s = time.monotonic() + 2 * EVERY_S
+            now = time.monotonic()
+            self._due_s = now + 2 * EVERY_S
             counts = self._tallies.counts()
             calls = sum(counted.calls for counted in counts)
-            if calls == self._written:
+            if calls == (self._synced if syncs else self._written):
                 return
             try:
-                _replace(path, rendered(counts).encode())
-                if not self._written:  # the name is new
-                    sync_folder(path.parent)
+                _replace(path, rendered(counts).encode(), syncs=syncs)
                 self._written = calls
+                if syncs:
+                    if not self._synced:  # the name is new
+                        sync_folder(path.parent)
+                    self._synced, self._sync_due_s = calls, now + SYNC_S
             except OSError as error:
                 self._tell(error)
 
@@ -171,26 +177,27 @@ class CallRecorder:
         self._has_told = True
 
 
-def _replace(path: Path, content: bytes, tries: int = _NUM_TRIES) -> None:
-    """The previous state stays whole until this one is, and on the disk. Raises OSError. In few system calls:
-    after each, a thread of a busy program waits for the interpreter's lock."""
+def _replace(path: Path, content: bytes, *, syncs: bool, tries: int = _NUM_TRIES) -> None:
+    """The previous state stays whole until this one is; if this one `syncs`, on the disk. Raises OSError. In
+    few system calls: after each, a thread of a busy program waits for the interpreter's lock."""
     try:
-        _write_part(path, content)
+        _write_part(path, content, syncs=syncs)
     except FileNotFoundError:  # the folder was removed, or the part: see _is_left
         if tries == 1:
             raise
         path.parent.mkdir(exist_ok=True)
-        _replace(path, content, tries - 1)
+        _replace(path, content, syncs=syncs, tries=tries - 1)
 
 
-def _write_part(path: Path, content: bytes) -> None:
+def _write_part(path: Path, content: bytes, *, syncs: bool) -> None:
     part = path.with_name(f".{path.name}")
     try:
         file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             while content:
                 content = content[os.write(file, content) :]
-            sync(file)
+            if syncs:
+                sync(file)
         finally:
             os.close(file)
         part.rename(path)

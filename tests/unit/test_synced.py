@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.export import exchange
 from autotune.output_file import write_file
 from autotune.runtime import call_recorder
+from autotune.runtime.counting import OTHERS, CallCounts
 
 PROCESS = Path(__file__).parents[1] / "recording_process.py"
 TABLE = make_table(make_kernel("plain", make_spec()))
@@ -93,24 +95,62 @@ def test_an_export_is_synced_before_it_takes_its_place_and_removes_the_old_after
 
 
 def test_a_record_is_synced_before_it_takes_its_place(tmp_path: Path, steps: Any) -> None:
-    call_recorder._replace(tmp_path / "a.json", b"all")
+    call_recorder._replace(tmp_path / "a.json", b"all", syncs=True)
     assert steps == [("sync", str(tmp_path / ".a.json")), ("move", str(tmp_path / "a.json"))]
 
 
-def test_a_record_of_the_core_is_synced_before_it_takes_its_place(tmp_path: Path) -> None:
+def test_a_record_waits_for_the_disk_first_and_last_and_seldom_between(
+    tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And never in a call of the program, which writes where the thread is late."""
+    numbers, now, tallies = itertools.count(1), [100.0], CallCounts()
+    monkeypatch.setattr(tallies, "counts", lambda: [OTHERS._replace(calls=next(numbers))])
+    monkeypatch.setattr(call_recorder.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(call_recorder.threading.Thread, "start", lambda self: None)
+    recorder = call_recorder.CallRecorder(str(tmp_path / "calls.json"), tallies)
+    recorder.begin()
+    recorder.help()  # not late
+    for _ in range(40):
+        waits = iter((False, True))
+        monkeypatch.setattr(recorder._is_ending, "wait", lambda _, waits=waits: next(waits))
+        recorder._keep_writing()
+        now[0] += call_recorder.EVERY_S
+    made = [step for step, _ in steps]
+    assert made[:3] == ["sync", "move", "sync"] and made.count("move") == 40 and made.count("sync") == 3
+    now[0] += 1
+    recorder.help()
+    assert [step for step, _ in steps[len(made) :]] == ["move"]
+    monkeypatch.setattr(tallies, "counts", lambda: [OTHERS._replace(calls=41)])
+    recorder.end()
+    assert [step for step, _ in steps[len(made) + 1 :]] == ["sync", "move"]  # though nothing has changed
+
+
+def _recording(tmp_path: Path, num: int) -> subprocess.Popen[str]:
+    """A process that records by the core, and tells its syncs and moves on stderr."""
     shim, folder = tmp_path / "shim.so", write_table(TABLE, tmp_path / "t")
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(shim), "-ldl"]
     subprocess.run(command, input=_SHIM, text=True, check=True)
     paths = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        [sys.executable, str(PROCESS), str(folder), str(tmp_path / "calls.json"), "3", "1"],
-        capture_output=True, text=True, check=True, timeout=60,
+    return subprocess.Popen(
+        [sys.executable, str(PROCESS), str(folder), str(tmp_path / "calls.json"), str(num), "1"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": paths, "LD_PRELOAD": str(shim), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
+
+
+def test_a_record_of_the_core_is_synced_before_it_takes_its_place(tmp_path: Path) -> None:
+    done = _recording(tmp_path, 3).communicate(timeout=60)[1]
     place = tmp_path / "calls.json.d"
     (record,) = place.iterdir()
-    first = [f"sync {place}/.{record.name}", f"move {record}", f"sync {place}"]
-    assert done.stderr.splitlines()[:3] == first
+    assert done.splitlines()[:3] == [f"sync {place}/.{record.name}", f"move {record}", f"sync {place}"]
+
+
+def test_the_core_waits_for_the_disk_at_first_and_then_seldom(tmp_path: Path) -> None:
+    with _recording(tmp_path, 0) as process:
+        assert process.stderr is not None
+        steps = [process.stderr.readline().split()[0] for _ in range(5)]
+        process.kill()
+    assert steps == ["sync", "move", "sync", "move", "move"]
 
 
 @pytest.mark.parametrize(
