@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -125,8 +125,9 @@ class Dispatcher:
         self._tensor_calls: SeveralCalls | None = None
         self._below_autograd: SeveralCalls | None = None
         self._met_torch: set[Planner] = set()
-        self._forward_mode: Any = None  # both, as long as there are no calls of torch's tensors
+        self._forward_mode: Any = None  # these, as long as there are no calls of torch's tensors
         self._dispatch_mode: Any = None
+        self._is_traced: Callable[[], bool] = bool
         self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
         options = settle, deterministic, choices and str(Path(choices).absolute()), cublas, fallback
         self._made_by = _told_folder(Path(folder)), options
@@ -369,6 +370,7 @@ class Dispatcher:
             and stream is None
             and self._forward_mode._current_level < 0
             and not self._dispatch_mode._is_in_torch_dispatch_mode
+            and not self._is_traced()
         ):
             if bias is None and activation is None:
                 served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
@@ -589,11 +591,12 @@ class Dispatcher:
     def _meet_torch(self, engine: Planner) -> None:
         """From the first product of torch's tensors on, an engine's core reads these, if it can."""
         from .several_calls import SeveralCalls
-        from .torch_modes import dispatch_mode_of, forward_mode_of
+        from .torch_modes import dispatch_mode_of, forward_mode_of, tracing_asked_of
 
         torch = sys.modules["torch"]
         with self._lock:
             self._forward_mode, self._dispatch_mode = forward_mode_of(torch), dispatch_mode_of(torch)
+            self._is_traced = tracing_asked_of(torch)
             calls, below = engine.tensor_calls(), engine.tensor_calls(is_below_autograd=True)
             if calls is not None and below is not None and engine not in self._met_torch:
                 self._tensor_calls = self._tensor_calls or SeveralCalls()

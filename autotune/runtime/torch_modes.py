@@ -1,12 +1,13 @@
 """What torch may do besides computing: follow derivatives in forward mode, show calls to a mode, or trace.
 
-The first two are read from variables of its modules for each product: to call a function would take longer.
+Each product asks. The first two are variables of torch's modules: to call a function would take longer.
 Copied into exported tables.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,11 +29,15 @@ def dispatch_mode_of(torch: Any) -> Any:
     return found if hasattr(found, "_is_in_torch_dispatch_mode") else _NO_DISPATCH_MODE
 
 
+def tracing_asked_of(torch: Any) -> Callable[[], bool]:
+    """torch's function, in C, that says whether torch.jit.trace records what is called."""
+    return getattr(torch._C, "_is_tracing", lambda: False)  # type: ignore[no-any-return]
+
+
 def check_untraced(torch: Any) -> None:
     """Raises DispatchError while torch records a trace, of which a call of `sgemm` would be no part."""
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")  # else nothing is recorded by them
-    state = getattr(torch._C, "_get_tracing_state", lambda: None)()
-    if state is not None or (proxies is not None and proxies.get_proxy_mode() is not None):
+    if tracing_asked_of(torch)() or (proxies is not None and proxies.get_proxy_mode() is not None):
         raise DispatchError(
             "torch records a trace, of which this product would be no part; call the operator of torch_op()"
         )

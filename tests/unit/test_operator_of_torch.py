@@ -188,9 +188,11 @@ def test_modes_of_torch_see_it(op: Any) -> None:
 
 def test_a_trace_that_would_lose_a_product_is_refused(runtime: Dispatcher) -> None:
     """Of a kind that is new or known."""
-    for b in (tensor(5, 7), S):
+    for b in (*[tensor(5, 7)] * 2, S):
         with pytest.raises(DispatchError, match="no part; call the operator of"):
             make_fx(lambda a, b: runtime.sgemm(a, b) + 1)(T, b)
+        with pytest.raises(DispatchError, match="no part; call the operator of"):
+            torch.jit.trace(lambda a, b: runtime.sgemm(a, b) + 1, (T, b))
         runtime.sgemm(T, b)
         with FlopCounterMode(display=False):
             close(runtime.sgemm(T, b), T @ b)

@@ -435,6 +435,17 @@ def test_a_trace_that_would_lose_a_product_is_refused(table, driver, offered, mo
         assert len(driver.launches) == num_launches
 
 
+def test_a_trace_of_torch_jit_is_refused_too(table, driver, offered, monkeypatch, tmp_path):
+    is_traced = False
+    monkeypatch.setattr(TORCH._C, "_is_tracing", lambda: is_traced, raising=False)
+    offered()
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    multiply(runtime, A, B)
+    is_traced = True
+    with pytest.raises(DispatchError, match="records a trace"):
+        multiply(runtime, A, B)
+
+
 def test_faults_of_a_call_are_told_by_the_dispatcher(runtime, driver):
     multiply(runtime, A, B)
     a, b, c = _Tensor(A), _Tensor(B), _Tensor(normal(70, 66))
