@@ -12,8 +12,9 @@ enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };
 enum { VECTOR = 1, MATRIX = 2, STACK = 3 }; /* dimensions */
 enum { PLAIN_ARGUMENTS = 7, BIAS = 7, ACTIVATION = 8 };
 /* GPUs' memory begins here, as far as is known. A tensor below may have none, and begin somewhere behind address 0:
- * Python looks (arrays.py). */
+ * Python looks (arrays.py). So may one less than the second number behind, more than any GPU's memory. */
 #define LEAST_ON_GPU (UINT64_C(1) << 33)
+#define MOST_BEHIND (UINT64_C(1) << 40)
 
 typedef struct {
     void *data;
@@ -75,10 +76,6 @@ static bool read_operand(const tensor *found, int i, operand *seen, autotune_kin
     return seen->products > 0 && (seen->address >= LEAST_ON_GPU || !has_elements);
 }
 
-static bool look(const exchange_api *exchange, void *object, int i, operand *seen, autotune_kind *kind) {
-    tensor found;
-    return !exchange->view(object, &found) && read_operand(&found, i, seen, kind);
-}
 
 /* Read the bias of a call whose operands are known. False if it is not a packed vector on the same GPU, with a value
  * for each column of C. */
@@ -116,6 +113,22 @@ static bool is_plain(const autotune_tensors *all, void *object, bool *needs_grad
     return !python->error() && is(python->call(all->is_neg, object, (void *)NULL), python->no);
 }
 
+/* Whether the storage of a tensor of floats at an address has memory; it is asked only where it may have none. */
+static bool is_stored(const autotune_tensors *all, void *object, uint64_t address) {
+    if (address >= MOST_BEHIND) return true;
+    void *told = python->call_method(object, all->storage_offset, (void *)NULL);
+    const double behind = told ? python->as_double(told) * AT_FLOAT_BYTES : -1;
+    if (told) python->release(told);
+    return behind >= 0 && (double)address - behind >= (double)LEAST_ON_GPU;
+}
+
+static bool look(const autotune_tensors *all, void *object, int i, operand *seen, autotune_kind *kind) {
+    const exchange_api *exchange = all->exchange;
+    tensor found;
+    if (exchange->view(object, &found) || !read_operand(&found, i, seen, kind)) return false;
+    return seen->address < LEAST_ON_GPU || is_stored(all, object, seen->address); /* below, it has no elements */
+}
+
 typedef struct {
     autotune_kind kind;
     operand of[3];
@@ -144,6 +157,7 @@ static bool read_epilogue(const autotune_tensors *all, void *const *arguments, p
     tensor bias;
     if (has_bias && exchange->view(arguments[BIAS], &bias)) return false;
     if (has_bias && !read_bias(&bias, &found->bias, &found->kind)) return false;
+    if (has_bias && !is_stored(all, arguments[BIAS], found->bias)) return false;
     if (!read_scale(arguments[ACTIVATION], &activation)) return false;
     found->kind.bias = has_bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE;
     found->kind.activation = (int32_t)activation;
@@ -173,7 +187,7 @@ static bool read_product(const autotune_tensors *all, void *const *arguments, pr
     if (!read_scale(arguments[3], &found->alpha) || !read_scale(arguments[4], &found->beta)) return false;
     if (!read_flag(arguments[5], &kind->trans_a) || !read_flag(arguments[6], &kind->trans_b)) return false;
     for (int i = 0; i < 2 + has_out; i++) {
-        if (!look(all->exchange, arguments[i], i, &found->of[i], kind)) return false;
+        if (!look(all, arguments[i], i, &found->of[i], kind)) return false;
     }
     if (!count_products(found->of, has_out, kind)) return false;
     if (!has_out) expect_new(kind);
@@ -188,7 +202,7 @@ static void *new_result(const autotune_tensors *all, void *like, product *asked)
     void *shape = is_stack ? python->build("(LLL)", products, rows, columns) : python->build("(LL)", rows, columns);
     void *out = shape ? python->call_method(like, all->new_empty, shape, (void *)NULL) : NULL;
     if (shape) python->release(shape);
-    if (!out || (look(all->exchange, out, 2, &asked->of[2], &made) && !made.low[2])) return out;
+    if (!out || (look(all, out, 2, &asked->of[2], &made) && !made.low[2])) return out;
     python->release(out);
     return NULL;
 }

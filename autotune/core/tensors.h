@@ -38,7 +38,7 @@ typedef struct {
      * which receives an `out` that was written. Without the first, gradients are handled elsewhere; without the last,
      * nothing is called. */
     void *is_grad_enabled, *is_neg, *tell, *wrote;
-    void *requires_grad, *new_empty; /* names of what is asked of a tensor */
+    void *requires_grad, *new_empty, *storage_offset; /* names of what is asked of a tensor */
 } autotune_tensors;
 
 /* The sizes of these two structs, so that Python does not use a library of other sources. */

@@ -28,7 +28,7 @@ BIAS_ROLE = "bias"  # of a vector, which is described as a matrix of one row
 _FLOAT32 = np.dtype(np.float32)
 _LEAST_ADDRESS = 1 << 16  # below, systems leave everything unmapped
 _UNKNOWN_ADDRESS = 1  # CUDA_ERROR_INVALID_VALUE
-_LEAST_ON_GPU = 1 << 33  # GPUs' memory begins here, as far as is known: an address below is looked at
+_LEAST_ON_GPU = 1 << 33  # GPUs' memory begins here, as far as is known: what begins below is looked at
 
 
 class _StreamHandle:
@@ -190,7 +190,7 @@ class Torch(Library):
         try:
             is_plain = getattr(type(x), "__torch_dispatch__", None) is self._own_dispatch
             address = int(x.data_ptr()) if is_plain else 0  # torch warns if a FakeTensor is asked
-            if is_plain and not _LEAST_ADDRESS <= address < _LEAST_ON_GPU:
+            if is_plain and address - FLOAT_BYTES * x.storage_offset() >= _LEAST_ON_GPU:
                 return address
             storage = x.untyped_storage()
             return int(x.data_ptr()) if storage.device == x.device and storage.data_ptr() else 0
@@ -260,12 +260,9 @@ class CuPy(Library):
 
     def describe(self, x: Any, role: str) -> Operand:
         _check_matrix(role, x.dtype, x.ndim)
-        address = begin = int(x.data.ptr)
-        if _LEAST_ADDRESS <= address < _LEAST_ON_GPU:
-            begin = int(x.data.mem.ptr)
-        if begin < _LEAST_ADDRESS and 0 not in x.shape:
+        if int(x.data.mem.ptr) < _LEAST_ADDRESS and 0 not in x.shape:
             raise _no_memory(role)
-        return address, int(x.data.device_id), *_form(role, x.shape, x.strides)
+        return int(x.data.ptr), int(x.data.device_id), *_form(role, x.shape, x.strides)
 
     def current_stream(self, x: Any, device: int) -> int:
         with self._cupy.cuda.Device(device):
@@ -339,7 +336,7 @@ class Foreign(Library):
             raise _refuse(role, "is not on a GPU", "move it there, or pass NumPy arrays")
         if role == "out" and view.readonly:
             raise _refuse(role, "is read-only", "pass a writable array")
-        if 0 not in view.shape and view.ptr < _LEAST_ON_GPU:
+        if 0 not in view.shape:
             self._device(int(view.ptr), role)
         strides = view.strides and tuple(FLOAT_BYTES * stride for stride in view.strides)
         return int(view.ptr), int(view.device_id), *_form(role, view.shape, strides)

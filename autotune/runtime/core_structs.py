@@ -231,7 +231,7 @@ class Tensors(Struct):
 
     _fields_ = tuple((name, ADDRESS) for name in (
         "handle", "exchange", "tensor", "is_grad_enabled", "is_neg", "tell", "wrote", "requires_grad",
-        "new_empty",
+        "new_empty", "storage_offset",
     ))  # fmt: skip
 
 

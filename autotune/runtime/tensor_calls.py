@@ -77,7 +77,7 @@ class TensorCalls:
 
     def __init__(self, core: Core, tensor: Any, exchange: int, is_below_autograd: bool) -> None:
         asked = {"is_neg": tensor.is_neg, "tell": tell}
-        asked |= {name: name for name in ("requires_grad", "new_empty")}
+        asked |= {name: name for name in ("requires_grad", "new_empty", "storage_offset")}
         if not is_below_autograd:  # there torch itself counts what is written
             torch = sys.modules["torch"]
             asked |= {"tensor": tensor, "is_grad_enabled": torch.is_grad_enabled}

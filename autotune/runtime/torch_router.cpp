@@ -135,7 +135,9 @@ struct Entered {
     }
 
     bool is_readable(const Tensor *x) const {
-        return !x || (x->scalar_type() == at::kFloat && x->device().type() == device && !x->is_neg());
+        if (!x) return true;
+        const bool is_plain = x->scalar_type() == at::kFloat && x->device().type() == device && !x->is_neg();
+        return is_plain && (!x->numel() || (x->has_storage() && x->storage().data())); // else it was freed
     }
 
     // Shows a call to Python, if it watches; whether that has it left alone.

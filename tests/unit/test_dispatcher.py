@@ -982,6 +982,9 @@ class _Tensor:
     def stride(self) -> tuple[int, ...]:
         return tuple(s // 4 for s in self.data.strides)
 
+    def storage_offset(self) -> int:
+        return 0
+
     def data_ptr(self) -> int:
         return self.data.ctypes.data
 

@@ -87,10 +87,11 @@ def test_of_dlpack(runtime, driver, role, monkeypatch):
 
 
 class _CuPy:
-    """The part of cupy.ndarray that is read: `begin` is the address of the memory that this lies in."""
+    """The part of cupy.ndarray that is read; if it is given an address, its memory was freed."""
 
-    def __init__(self, values: Array, address: int | None = None, begin: int = 0) -> None:
-        ptr = values.ctypes.data if address is None else address
+    def __init__(self, values: Array, address: int | None = None) -> None:
+        own = values.ctypes.data
+        ptr, begin = (own, own) if address is None else (address, 0)
         self.data = SimpleNamespace(ptr=ptr, device_id=0, mem=SimpleNamespace(ptr=begin))
         self.dtype, self.ndim = values.dtype, values.ndim
         self.shape, self.strides = values.shape, values.strides
@@ -100,7 +101,7 @@ _CuPy.__module__, _CuPy.__name__ = "cupy", "ndarray"
 
 
 @each_role
-@pytest.mark.parametrize("address", [0, 1 << 20], ids=["first", "behind"])
+@pytest.mark.parametrize("address", [0, 1 << 20, 1 << 35], ids=["first", "behind", "far"])
 def test_of_cupy(runtime, driver, role, address, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     operands = {name: _CuPy(x) for name, x in matrices().items()}
@@ -122,6 +123,9 @@ class _Nowhere(_Tensor):
     def data_ptr(self) -> int:
         return self.behind
 
+    def storage_offset(self) -> int:
+        return self.behind // 4
+
     def untyped_storage(self) -> Any:
         return SimpleNamespace(device=self.device, data_ptr=lambda: 0)
 
@@ -133,7 +137,7 @@ def _nowhere(values: Array, behind: int) -> _Nowhere:
 
 
 @each_role
-@pytest.mark.parametrize("behind", [0, 1 << 20, 1 << 31])
+@pytest.mark.parametrize("behind", [0, 1 << 20, 1 << 31, 1 << 33, 1 << 38])
 def test_of_torch_by_the_core_too(runtime, driver, offered, role, behind):  # noqa: F811
     """The first time Python looks, later the core."""
     offered()

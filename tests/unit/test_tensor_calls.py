@@ -63,6 +63,9 @@ class _Tensor:
     def data_ptr(self) -> int:
         return self.data.ctypes.data
 
+    def storage_offset(self) -> int:
+        return 0
+
     def get_device(self) -> int:
         return self.kind.get("device_id", 0)
 

@@ -28,6 +28,9 @@ class Tensor:
     def stride(self) -> tuple[int, ...]:
         return self._strides
 
+    def storage_offset(self) -> int:
+        return 0
+
     def data_ptr(self) -> int:
         return 4096 + 4 * self._offset
 
