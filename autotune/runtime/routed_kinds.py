@@ -67,6 +67,6 @@ class RoutedKinds:
             calls = engine.tensor_calls(is_below_autograd=True) if is_new else None
             if calls is not None:
                 self._calls.add(calls)
-                self.tables.add(engine.core.handle, engine.has(BIAS))
+                self.tables.add(engine.core, engine.has(BIAS))
             self._engines = {**self._engines, device: engine}
             return calls is not None

@@ -44,7 +44,8 @@ struct Table {
 
 enum Reason { UNLIKE, DTYPE, TF32 }; // why a call is left alone before any table is asked
 
-// How Python watches calls: it is called with each but `num_unseen`, before that is served.
+// How Python watches calls: it is called with each but `num_unseen`, before that is served. Threads of the program and
+// Python's read and write it at the same time.
 struct Watch {
     void (*see)(); // NULL: it does not
     int64_t num_unseen;
@@ -143,10 +144,14 @@ struct Entered {
     // Shows a call to Python, if it watches; whether that has it left alone.
     bool is_kept_plain(const Product &asked) const {
         Watch &watch = *router.watch;
-        if (!watch.see) return false;
-        watch.hash = watch.hash * HASH_FACTOR + signature(asked);
-        if (--watch.num_unseen < 0) watch.see();
-        return watch.is_plain;
+        const auto see = __atomic_load_n(&watch.see, __ATOMIC_ACQUIRE);
+        if (!see) return false;
+        const uint64_t added = signature(asked);
+        uint64_t hash = __atomic_load_n(&watch.hash, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(&watch.hash, &hash, hash * HASH_FACTOR + added, true, __ATOMIC_RELAXED,
+                                            __ATOMIC_RELAXED)) {}
+        if (__atomic_sub_fetch(&watch.num_unseen, 1, __ATOMIC_RELAXED) < 0) see();
+        return __atomic_load_n(&watch.is_plain, __ATOMIC_RELAXED);
     }
 
     // The conditions of torch_routing.py.

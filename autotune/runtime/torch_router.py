@@ -28,12 +28,14 @@ from typing import Any
 from ..cache_folder import NotOwn, default_cache_dir, own_folder
 from ..errors import DispatchError
 from ..synced import sync_path
-from .core import library
+from .core import Core, library
 from .tensor_calls import current_stream_of
 
 SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_TABLES = 64  # kinds of GPU
+# Of routers that were entered: threads may be within one when it is left, which waits for nobody
+_ever_entered = set["Router"]()
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared")  # as headers of torch 2.14 ask for
 _MOST_SECONDS = 600
 
@@ -75,7 +77,8 @@ class Watch(ctypes.Structure):
 
     def begin(self, see: Callable[[], None]) -> None:
         """Show all calls, from now on, also those of other threads. `see` raises nothing."""
-        self._kept = self.see = _See(see)  # it may end while C++ calls it
+        self.see = _See(see)
+        self._kept = [*getattr(self, "_kept", ()), self.see]  # each may end while C++ calls it
 
     def end(self) -> None:
         """Show none any more."""
@@ -92,14 +95,15 @@ class Tables:
     later."""
 
     def __init__(self) -> None:
-        self.list, self._num = (_Table * (MAX_TABLES + 1))(), 0  # the last stays empty
+        self.list, self._cores = (_Table * (MAX_TABLES + 1))(), list[Core]()  # the last stays empty
 
-    def add(self, handle: int | None, has_bias: bool) -> None:
-        """Handles that do not fit are left to Python."""
-        if self._num < MAX_TABLES:
-            self.list[self._num].has_bias = has_bias
-            self.list[self._num].handle = handle  # from here on it is read
-            self._num += 1
+    def add(self, core: Core, has_bias: bool) -> None:
+        """Cores that do not fit are left to Python."""
+        at = len(self._cores)
+        if at < MAX_TABLES:
+            self._cores.append(core)
+            self.list[at].has_bias = has_bias
+            self.list[at].handle = core.handle  # from here on it is read
 
 
 class Router:
@@ -126,6 +130,7 @@ class Router:
         self._entered = self._library.autotune_router_enter(ctypes.byref(self._router), self._key.encode())
         if not self._entered:
             raise NoRouter("torch refuses kernels in C++")
+        _ever_entered.add(self)
         atexit.register(self.leave)  # its threads may outlive this object
 
     def leave(self) -> None:

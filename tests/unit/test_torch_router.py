@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -250,6 +252,24 @@ def test_it_is_left_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left == [7]
 
 
+def test_what_a_thread_may_be_within_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To leave waits for nobody."""
+    library = SimpleNamespace(autotune_router_enter=lambda *_: 7, autotune_router_leave=lambda _: None)
+    monkeypatch.setattr(torch_router, "_library", lambda *_: library)
+    tables, core = Tables(), type("Core", (), {"handle": 1})()
+    tables.add(core, has_bias=False)
+    made = Router(SimpleNamespace(Tensor=object), tables, Tables(), ("", "", ""), "CPU")
+    for _ in range(2):
+        made.enter()
+        made.watch.begin(lambda: None)
+        made.leave()
+    kept = [weakref.ref(x) for x in (made, core)]
+    seen = [weakref.ref(x) for x in made.watch._kept]
+    del made, core, tables
+    gc.collect()
+    assert len(seen) == 2 and all(x() is not None for x in (*kept, *seen))
+
+
 # How it is compiled
 
 
@@ -322,6 +342,6 @@ def test_a_switch_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_come_later_too() -> None:
     tables = Tables()
     for number in range(torch_router.MAX_TABLES + 2):
-        tables.add(1 + number, has_bias=bool(number % 2))
+        tables.add(SimpleNamespace(handle=1 + number), has_bias=bool(number % 2))
     assert [one.handle for one in tables.list] == [*range(1, torch_router.MAX_TABLES + 1), None]
     assert tables.list[1].has_bias and not tables.list[0].has_bias
