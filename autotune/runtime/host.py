@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES
 from .added import Added
 from .arrays import packed_form
 from .engine import Planner
 from .product import check_launches
-from .stacks import stacked
+from .stacks import check_products_apart, stacked
 
 _Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -34,13 +35,16 @@ def sgemm_host(
     `scales` are alpha and beta, `transposed` trans_a and trans_b; `added`: a bias on the host, and an
     activation. Arrays with any strides are packed during the copy.
 
-    Raises DispatchError if shapes do not fit, out overlaps an input, or the stream is captured.
+    Raises DispatchError if shapes do not fit, out overlaps an input, its products may overlap each other, or the stream is captured.
     """
     a, b, out = arrays
     bias = None if added is None else added.bias
     read = [x for x in (a, b, bias) if x is not None]
     if out is not None and any(np.may_share_memory(x, out) for x in read):
         raise DispatchError("out overlaps an input in memory; pass a copy of the input or another out")
+    if out is not None and out.ndim > 2 and out.size:
+        strides = [stride // FLOAT_BYTES for stride in out.strides]
+        check_products_apart(zip(out.shape, strides, strict=True))
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     (form_a, leading_a), (form_b, leading_b) = packed_form(a.shape), packed_form(b.shape)
     form_c, leading_c = (None, None) if out is None else packed_form(out.shape)

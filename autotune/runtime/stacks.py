@@ -65,7 +65,9 @@ def stacked(
         if any(one.strides[at] < 0 for one in dimensions):
             raise UnfitStrides(f"matrices of {role} lie backwards; pass a contiguous copy", role)
     if forms[2] is not None and m and n:
-        _check_apart(forms[2], dimensions)
+        rows, columns, by_row, by_column = forms[2]
+        own = [(rows, by_row), (columns, by_column)]
+        check_products_apart([*own, *((one.extent, one.strides[2]) for one in dimensions)])
     return _calls((*extents, m, n), _merged(dimensions))
 
 
@@ -112,14 +114,11 @@ def _dimensions(extents: Sequence[int], leading: tuple[Leading, Leading, Leading
     return [one for one in found if one.extent > 1]
 
 
-def _check_apart(form: Form, dimensions: Iterable[_Dimension]) -> None:
-    """Raises DispatchError if products of out may share elements: the next dimension must step beyond all
-    that smaller steps reach."""
-    rows, columns, by_row, by_column = form
-    own = [(abs(by_row), rows), (abs(by_column), columns)]
-    steps = sorted([*own, *((one.strides[2], one.extent) for one in dimensions)])
+def check_products_apart(sides: Iterable[tuple[int, int]]) -> None:
+    """Raises DispatchError if products of an out, of these extents and strides, may share elements: the next
+    dimension must step beyond all that smaller steps reach."""
     reach = 1
-    for stride, extent in steps:
+    for stride, extent in sorted((abs(stride), extent) for extent, stride in sides):
         if extent > 1:
             if stride < reach:
                 raise DispatchError("products of out overlap each other in memory; pass an out of its own")

@@ -304,6 +304,18 @@ def test_a_wrong_call_is_refused_before_any_launch(
     assert not driver.launches and not driver.memory
 
 
+@pytest.mark.parametrize("strides", [(16, 16, 4), (48, 16, 4), (-16, 16, 4)], ids=str)
+def test_so_is_an_out_of_numpy_of_which_products_overlap(runtime, driver, strides) -> None:
+    """Not one that lies backwards."""
+    shared = np.lib.stride_tricks.as_strided(normal(500)[100:], (3, 4, 4), strides)
+    with pytest.raises(DispatchError, match="products of out overlap"):
+        runtime.sgemm(normal(3, 4, 5), normal(5, 4), shared)
+    assert not driver.launches and not driver.memory
+    apart = np.empty((3, 5, 8), np.float32)[::-1, :4, ::2]
+    runtime.sgemm(normal(3, 4, 5), normal(5, 4), apart)
+    np.testing.assert_allclose(apart, normal(3, 4, 5) @ normal(5, 4), rtol=1e-4, atol=1e-4)
+
+
 MANY = MAX_LOOPED + 1
 TOO_MANY = {
     "one batch": ((MANY, 2, 2), (MANY, 2, 2)),
