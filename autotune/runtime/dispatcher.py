@@ -19,6 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -55,7 +56,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh"]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 _OWN_FOLDER = Path(__file__).resolve().parents[2]  # of an exported table
 _OPTIONS = "settle", "deterministic", "choices", "cublas", "fallback"
-_made: WeakValueDictionary[tuple[str, tuple[Any, ...]], Dispatcher] = WeakValueDictionary()
+_made: WeakValueDictionary[tuple[str, tuple[Any, ...], int], Dispatcher] = WeakValueDictionary()
 
 
 class Dispatcher:
@@ -130,8 +131,10 @@ class Dispatcher:
         self._is_traced: Callable[[], bool] = bool
         self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
         options = settle, deterministic, choices and str(Path(choices).absolute()), cublas, fallback
-        self._made_by = _told_folder(Path(folder)), options
-        _made[self._made_by] = self
+        made_by = _told_folder(Path(folder)), options
+        # The same number in each process that makes as many alike
+        number = next(one for one in count() if _made.setdefault((*made_by, one), self) is self)
+        self._made_by = (*made_by, number)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_so, self._made_by
@@ -650,11 +653,15 @@ def _told_folder(folder: Path) -> str:
     return "" if is_own else str(folder.absolute())
 
 
-def _made_so(folder: str, options: tuple[Any, ...]) -> Dispatcher:
-    """The dispatcher of this process that was made so, or a new one. Raises as that does."""
-    found = _made.get((folder, options))
+def _made_so(folder: str, options: tuple[Any, ...], number: int = 0) -> Dispatcher:
+    """The dispatcher of this process that was made so, of those alike the one of this number, or a new one.
+    Raises as that does."""
+    made_by = folder, options, number
+    found = _made.get(made_by)
     if found is None:
         found = Dispatcher(folder or _OWN_FOLDER, **dict(zip(_OPTIONS, options, strict=True)))
+        del _made[found._made_by]
+        found._made_by, _made[made_by] = made_by, found
     return found
 
 

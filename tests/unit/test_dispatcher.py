@@ -150,6 +150,16 @@ def test_what_is_pickled_is_opened_once_in_a_process(folder: Path, monkeypatch: 
     assert pickle.loads(pickled)[0] is opened
 
 
+def test_dispatchers_that_were_made_alike_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [Dispatcher(folder) for _ in range(3)]
+    assert [pickle.loads(pickle.dumps(one)) for one in made] == made
+    pickled = pickle.dumps(made[1:])
+    monkeypatch.setattr(dispatcher, "_made", {})
+    opened = [Dispatcher(folder), *pickle.loads(pickled)]
+    assert len({*opened, *made}) == 6
+    assert pickle.loads(pickle.dumps(made)) == opened
+
+
 def test_a_pickle_of_a_folder_that_is_gone_says_so(folder: Path, tmp_path: Path) -> None:
     pickled = pickle.dumps(Dispatcher(shutil.copytree(folder, tmp_path / "t")))
     gc.collect()
