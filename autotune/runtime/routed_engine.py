@@ -161,9 +161,7 @@ class RoutedEngine(CoreEngine):
         epilogue = self._chooser.kernels[pick.kernel_id].variant.epilogue
         if epilogue != PLAIN:
             other = self._chooser.with_epilogue(other, epilogue)
-        return replace(
-            pick, kernel_id=other.kernel_id, split_k=other.split_k, expected_us=other.expected_us
-        )
+        return replace(other, provider=pick.provider, cublas_us=pick.cublas_us)
 
     def asked(self, pick: Pick) -> Epilogue:
         return self._asked  # also where C begins as a copy of it
