@@ -8,6 +8,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/dlpack.h>
@@ -104,6 +105,13 @@ bool is_bias(const Product &asked) {
     return is_apart && (columns < 2 || c.stride(0) == 1);
 }
 
+// Whether torch would add C at all, whatever its scale.
+bool fits(const Product &asked) {
+    at::DimVector extents(asked.a.sizes().begin(), asked.a.sizes().end());
+    extents.back() = asked.b.size(-1);
+    return asked.c->device() == asked.a.device() && at::is_expandable_to(asked.c->sizes(), extents);
+}
+
 // Whether a C that is read has the extents of the result.
 bool is_whole(const Product &asked) {
     const auto c = asked.c->sizes(), a = asked.a.sizes();
@@ -160,15 +168,15 @@ struct Entered {
         if (is_over || is_kept_plain(asked)) return {true};
         if (a.dim() != num_dimensions || b.dim() != num_dimensions) return {count(UNLIKE)};
         if (num_dimensions == 3 && a.size(0) != b.size(0)) return {count(UNLIKE)};
+        if (asked.c && !fits(asked)) return {count(UNLIKE)};
         if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat) return {count(DTYPE)};
         if (asked.c && asked.c->scalar_type() != at::kFloat) return {count(DTYPE)};
+        if (allows_tf32()) return {count(TF32)};
         for (const Tensor *x : {&a, &b, asked.out, asked.c}) {
             if (!is_readable(x)) return {};
         }
-        Met found = !asked.reads_c() ? known(router.plain, {a, b, asked.out}, false)
-                                     : known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
-        if (found.is_left_alone || !allows_tf32()) return found;
-        return {count(TF32)};
+        return !asked.reads_c() ? known(router.plain, {a, b, asked.out}, false)
+                                : known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
     }
 
     static bool allows_tf32() {

@@ -170,10 +170,12 @@ class TorchRouting:
         return addmm_out
 
     def _is_open(self, a: Any, b: Any, num_dims: int, c: Any = None) -> bool:
-        """Whether a table is asked. Only for matrices, or stacks of equally many: torch reports what is wrong
-        with others, which the core would broadcast."""
+        """Whether a table is asked. Only for matrices, or stacks of equally many, and a C that fits: torch
+        reports what is wrong with others, which the core would broadcast, or not read."""
         reason = ""
         if not a.dim() == b.dim() == num_dims or (num_dims == _STACK and a.shape[0] != b.shape[0]):
+            reason = _UNLIKE
+        elif c is not None and not _fits(c, a, b):
             reason = _UNLIKE
         elif any(x.dtype is not self._float32 for x in (a, b, c) if x is not None):
             reason = _DTYPE
@@ -349,6 +351,13 @@ def _kinds(plain: AllKinds, biased: AllKinds) -> list[RoutedKind]:
         for one in told.kinds
     ]
     return sorted(found, key=lambda kind: (-kind.saved_us, -kind.num_calls))
+
+
+def _fits(c: Any, a: Any, b: Any) -> bool:
+    """Whether torch would add C at all, whatever its scale."""
+    own, extents = c.shape[::-1], (b.shape[-1], *a.shape[-2::-1])
+    is_expandable = len(own) <= len(extents) and all(x in (1, y) for x, y in zip(own, extents, strict=False))
+    return is_expandable and bool(c.device == a.device)
 
 
 def _is_apart(out: Any, *operands: Any) -> bool:

@@ -200,7 +200,10 @@ def test_one_launch_serves_where_the_host_is_the_limit(
 ) -> None:
     """Of two launches the host makes the second while the GPU does the first, if that takes long enough."""
     two_us, one_us = us
-    picks = [Pick("b", "modelled", str, 2, two_us, cublas_us=20), Pick("a", "modelled", str, 1, one_us)]
+    picks = [
+        Pick("b", "modelled", lambda: "of b", 2, two_us, cublas_us=20),
+        Pick("a", "modelled", lambda: "of a", 1, one_us),
+    ]
     monkeypatch.setattr(Chooser, "pick", lambda *_: picks[0])
     monkeypatch.setattr(Chooser, "ranked", lambda *_: picks)
     two = make_spec(reduction="two_pass", split_k=2)
@@ -213,6 +216,8 @@ def test_one_launch_serves_where_the_host_is_the_limit(
     assert len(driver.launches) == num_launches
     (kind,) = routing.kinds()
     assert kind.expected_us == (one_us if num_launches == 1 else two_us)
+    (told,) = (routing._biased if has_bias else routing._plain).told().kinds
+    assert told.pick is not None and told.pick.reason == ("of a" if num_launches == 1 else "of b")
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
@@ -300,6 +305,23 @@ def test_what_torch_refuses_of_a_sum_it_refuses_itself(torch, routing, driver) -
                 with contextlib.suppress(RuntimeError, ValueError):  # a stand-in takes the scales
                     torch.call("addmm", Tensor(c), a, b, **scales)
             assert not driver.launches and torch.own_calls - num_own in (0, 2)
+
+
+@pytest.mark.parametrize("beta", [0, 1])
+def test_a_c_that_does_not_fit_is_torch_s_whatever_its_scale(torch, routing, driver, beta) -> None:
+    a, b = map(Tensor, operands())
+    refused = [Tensor(normal(65)), Tensor(normal(2, 66)), Tensor(normal(1, 70, 66))]
+    if isinstance(torch, PlayedTorch):
+        refused += [Tensor(normal(66), device="cpu"), Tensor(normal(70, 66), device="cuda:1")]
+    with routing:
+        torch.call("addmm", Tensor(normal(66)), a, b, beta=beta)
+        for c in refused:
+            for options in ({}, {"out": Tensor(normal(70, 66))}):
+                with contextlib.suppress(RuntimeError, ValueError):
+                    torch.call("addmm" + ".out" * bool(options), c, a, b, beta=beta, **options)
+                    assert isinstance(torch, PlayedTorch)
+    assert len(driver.launches) == 1
+    assert routing.tally()["tensors that do not fit each other"] == 2 * len(refused)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -433,6 +455,17 @@ def test_other_dtypes_and_tf32_are_left_alone(torch, routing, driver, monkeypatc
         torch.call("mm", a, b)
     assert len(driver.launches) == 1 and torch.own_calls == 3
     assert "1 x another dtype" in routing.report() and "x the program allows TF32" in routing.report()
+
+
+def test_no_kind_counts_a_call_that_may_use_tf32(torch, routing) -> None:
+    """Also one that is known as left alone."""
+    with routing:
+        for precision in ("highest", "high", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            for k in (WINS, LOSES):
+                torch.call("mm", *map(Tensor, operands(k)))
+    assert [kind.num_calls for kind in routing.kinds()] == [2, 2]
+    assert routing.tally()["the program allows TF32"] == 4
 
 
 def test_the_newest_word_on_tf32_counts(torch, routing, monkeypatch) -> None:
