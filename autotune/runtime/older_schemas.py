@@ -9,6 +9,7 @@
     7   there are no batches, although it has a place for them: nobody could call them
     8   no kernel has an epilogue, although it has a place for one
     9   each cubin is a file of its own; cuBLAS's times were learned without how empty its tiles are
+    10  partial sums were counted without the padding of their tiles: more batches were tuned with splits of k
 
 A stored spec is not trusted: it must equal the one that follows from the config. Copied into exported
 tables.
@@ -20,16 +21,17 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import strict
-from ..kernel.launch import LaunchSpec
+from ..kernel.launch import WORKSPACE_LIMIT, LaunchSpec, plan
 
 if TYPE_CHECKING:
-    from .table import Kernel
+    from .table import Entry, Kernel, Table
 
 DERIVED_SPECS = 4  # the first schema that stores none
 _IDENTITIES = _BATCHES = 5  # the first schema whose cubins say which kernels they hold; that names batches
 _MISSED = 6  # the first schema that says what the model misses
 _PACKED = 7  # the first schema whose cubins are packed
 ONE_FILE = 10  # the first schema whose cubins are in one file
+_WHOLE_TILES = 11  # the first schema that counts partial sums as a launch takes them
 _EPILOGUES = 9  # the first schema that says which epilogues kernels have
 _OVERLAP = 3  # the first schema whose kernels wait for those before them
 _LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
@@ -117,3 +119,23 @@ def as_it_was(kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: in
         if kernel.spec != spec:
             raise strict.Misfit(f"kernel {kernel.id!r} is launched otherwise than its config says")
     return kernels
+
+
+def without_too_large(table: Table, version: int) -> Table:
+    """Without what kernels did whose partial sums take more than is allowed now, and entries that say nothing
+    else."""
+    if version >= _WHOLE_TILES:
+        return table
+    specs = {k.id: k.spec for k in table.kernels if k.variant.is_batched and k.spec.split_k > 1}
+
+    def is_too_large(name: str, entry: Entry) -> bool:
+        gemm = entry.gemm
+        grid = plan(specs[name], gemm.m, gemm.n, gemm.k, gemm.strides) if name in specs else None
+        return grid is not None and grid.sum_bytes > WORKSPACE_LIMIT
+
+    entries = []
+    for entry in table.entries:
+        ranked = tuple(one for one in entry.ranked if not is_too_large(one.kernel, entry))
+        if ranked or not entry.ranked:  # which is refused
+            entries.append(replace(entry, ranked=ranked))
+    return replace(table, entries=tuple(entries))

@@ -349,5 +349,6 @@ def _read(body: dict[str, Any], version: int) -> Table:
     columns = soundness.check_kernels(records, table.limits, has_exact_residency=is_exact)
     kernels = all_launchable(records, columns, table.limits, table.source_hash, table.max_workspace)
     table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))
+    table = older_schemas.without_too_large(table, version)
     soundness.check_references(table)
     return table

@@ -238,6 +238,23 @@ def test_batches_are_written_and_read_as_they_are() -> None:
     assert parse(render(batch_table())) == batch_table()
 
 
+@pytest.mark.parametrize("version", range(8, SCHEMA_VERSION + 1))
+def test_sums_of_an_older_table_that_are_too_large_now_are_left_out(version: int) -> None:
+    """With the padding of their tiles. The rest of the table serves."""
+    variant = Variant(is_batched=True)
+    split = make_kernel("split", make_spec(reduction="last_block", split_k=8, variant=variant), None)
+    other, large = make_kernel("other", make_spec(variant=variant), None), Gemm(65, 65, 512, batch=4000)
+    entries = rank(large, "split", "other"), rank(replace(large, batch=4001), "split"), rank(Gemm(512, 512, 512), "one")
+    table = make_table(make_kernel("one", make_spec()), split, other, entries=entries)
+    text = render(table) if version == SCHEMA_VERSION else older_text(table, version)
+    if version == SCHEMA_VERSION:
+        with pytest.raises(DispatchError, match="partial sums would take more than 1 GiB"):
+            parse(text)
+    else:
+        first, last = parse(text).entries
+        assert [one.kernel for one in first.ranked] == ["other"] and last.gemm == Gemm(512, 512, 512)
+
+
 BATCH_FAULTS = {
     "a kernel for single products": (
         lambda tree: tree["entries"][1]["ranked"][0].update(kernel="one"),
