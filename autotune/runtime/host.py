@@ -35,7 +35,8 @@ def sgemm_host(
     `scales` are alpha and beta, `transposed` trans_a and trans_b; `added`: a bias on the host, and an
     activation. Arrays with any strides are packed during the copy.
 
-    Raises DispatchError if shapes do not fit, out overlaps an input, its products may overlap each other, or the stream is captured.
+    Raises DispatchError if shapes do not fit, out overlaps an input, products of out may overlap each other,
+    or the stream is captured.
     """
     a, b, out = arrays
     bias = None if added is None else added.bias

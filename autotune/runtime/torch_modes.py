@@ -31,7 +31,7 @@ def dispatch_mode_of(torch: Any) -> Any:
 
 def tracing_asked_of(torch: Any) -> Callable[[], bool]:
     """torch's function, in C, that says whether torch.jit.trace records what is called."""
-    return getattr(torch._C, "_is_tracing", lambda: False)  # type: ignore[no-any-return]
+    return getattr(torch._C, "_is_tracing", lambda: False)
 
 
 def check_untraced(torch: Any) -> None:

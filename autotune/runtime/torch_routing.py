@@ -173,9 +173,7 @@ class TorchRouting:
         """Whether a table is asked. Only for matrices, or stacks of equally many, and a C that fits: torch
         reports what is wrong with others, which the core would broadcast, or not read."""
         reason = ""
-        if not a.dim() == b.dim() == num_dims or (num_dims == _STACK and a.shape[0] != b.shape[0]):
-            reason = _UNLIKE
-        elif c is not None and not _fits(c, a, b):
+        if not (a.dim() == b.dim() == num_dims and _are_alike(a, b, c)):
             reason = _UNLIKE
         elif any(x.dtype is not self._float32 for x in (a, b, c) if x is not None):
             reason = _DTYPE
@@ -353,8 +351,10 @@ def _kinds(plain: AllKinds, biased: AllKinds) -> list[RoutedKind]:
     return sorted(found, key=lambda kind: (-kind.saved_us, -kind.num_calls))
 
 
-def _fits(c: Any, a: Any, b: Any) -> bool:
-    """Whether torch would add C at all, whatever its scale."""
+def _are_alike(a: Any, b: Any, c: Any) -> bool:
+    """Whether there are as many matrices in a as in b, and torch would add C at all, whatever its scale."""
+    if c is None or a.shape[:-2] != b.shape[:-2]:
+        return bool(a.shape[:-2] == b.shape[:-2])
     own, extents = c.shape[::-1], (b.shape[-1], *a.shape[-2::-1])
     is_expandable = len(own) <= len(extents) and all(x in (1, y) for x, y in zip(own, extents, strict=False))
     return is_expandable and bool(c.device == a.device)

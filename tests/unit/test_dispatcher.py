@@ -150,7 +150,7 @@ def test_what_is_pickled_is_opened_once_in_a_process(folder: Path, monkeypatch: 
     assert pickle.loads(pickled)[0] is opened
 
 
-def test_dispatchers_that_were_made_alike_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatchers_made_alike_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [Dispatcher(folder) for _ in range(3)]
     assert [pickle.loads(pickle.dumps(one)) for one in made] == made
     pickled = pickle.dumps(made[1:])
