@@ -29,7 +29,7 @@ from ..errors import DispatchError
 from ..gemm import Triple
 from ..kernel.launch import ACTIVATIONS
 from .blas_provider import BlasProvider, is_switched_on
-from .forks import check_fork, use_cuda
+from .forks import UNFORKED, check_fork, use_cuda
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
 from .pick import MAX_PLANS, Pick
@@ -307,7 +307,7 @@ class Dispatcher:
         check_fork()
         named = str(Path(file).absolute())
         folder_of(named)
-        with self._lock:
+        with UNFORKED, self._lock:  # its children may record, too
             if self._record_file not in (None, named):
                 raise recorded_elsewhere()
             self._record_file = named

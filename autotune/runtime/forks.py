@@ -7,10 +7,12 @@ Copied into exported tables: standard library only.
 from __future__ import annotations
 
 import os
+import threading
 
 from ..errors import DispatchError
 
 _is_used = _is_forked = False
+UNFORKED = threading.RLock()  # while a thread holds it, no other forks: of locks taken before CUDA is used
 
 
 def use_cuda() -> None:
@@ -37,7 +39,8 @@ def forked() -> DispatchError:
 def _in_child() -> None:
     global _is_forked
     _is_forked = _is_used
+    UNFORKED.release()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=UNFORKED.acquire, after_in_parent=UNFORKED.release, after_in_child=_in_child)

@@ -17,12 +17,12 @@ Copied into exported tables.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DispatchError
+from .forks import UNFORKED
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -31,7 +31,6 @@ _SCHEMA = "(Tensor a, Tensor b, *, float alpha=1.0, bool trans_a=False, bool tra
 _KEY = "CUDA"  # of torch's dispatcher
 # Keys, too: what comes before _KEY
 _DERIVED, _MAPPED, _TRANSFORMED = "Autograd", "Batched", "FuncTorchDynamicLayerFrontMode"
-_LOCK = threading.Lock()
 _served: dict[Dispatcher, tuple[Any, Any]] = {}  # torch's library, to be kept, and the operator
 Sgemm = Callable[..., Any]  # (a, b, *, alpha, trans_a, trans_b) -> C
 
@@ -42,7 +41,7 @@ def register(dispatcher: Dispatcher) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise DispatchError("torch is not imported; import it before its operator is made")
-    with _LOCK:
+    with UNFORKED:
         if dispatcher not in _served:
             _served[dispatcher] = _made(torch, dispatcher)
         return _served[dispatcher][1]

@@ -15,10 +15,11 @@ _PROGRAM = """
 import os, signal, sys, threading
 sys.path[:0] = PATHS
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
 from autotune.errors import DispatchError
-from autotune.runtime import core, cuda_driver
+from autotune.runtime import core, cuda_driver, torch_op
 from autotune.runtime.dispatcher import Dispatcher
 
 folder, has_core = Path(sys.argv[1]), sys.argv[2] == "core"
@@ -66,6 +67,25 @@ def in_fork(work, *arguments):
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         os._exit(1)
 
+def record():
+    runtime = Dispatcher(folder / "t", driver=driver)
+    Dispatcher._engines = property(held(lambda _: []))
+    return lambda: runtime.record_calls(folder / "calls.json"), lambda: multiply(runtime)
+
+def register():
+    torch_op.sys = SimpleNamespace(modules={"torch": "torch"})
+    torch_op._made = held(lambda *_: (None, "operator"))
+    return (Dispatcher(folder / "t").torch_op,) * 2
+
+def within(make):
+    begin, work = make()
+    thread = threading.Thread(target=begin)
+    thread.start()
+    is_within.wait()
+    threading.Timer(0.1, is_over.set).start()
+    in_fork(work)
+    thread.join()
+
 def early(case):
     runtime = Dispatcher(folder / "t", driver=None if case == "cuInit" else driver)
     if case == "none":
@@ -95,12 +115,15 @@ def early(case):
 write_table(table, folder / "t")
 for case in ("none", "refused", "load", "cuInit"):
     in_fork(early, case)
+for make in (record, register):
+    in_fork(within, make)
 """
 
 
 @pytest.mark.parametrize("core", ["core", "python"])
 def test_a_child_forked_at_any_moment_is_told(core: str, tmp_path: Path) -> None:
-    """Free before CUDA is used, not after a refused call, nor while a thread initialises CUDA or loads."""
+    """Free before CUDA is used, not after a refused call, nor while a thread initialises CUDA or loads.
+    Where that does not matter, the fork waits for the thread."""
     paths = [str(Path(__file__).parent), *filter(None, sys.path)]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _PROGRAM.replace("PATHS", repr(paths)), str(tmp_path), core],
