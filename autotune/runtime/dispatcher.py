@@ -288,7 +288,9 @@ class Dispatcher:
         kind = self._kinds[0] if is_one else self._kind_here(device)
         if kind is None:
             raise DispatchError("cuBLAS serves this GPU: there are no choices to write; name another device")
-        kind.choices().export(Path(path))
+        with UNFORKED:  # CUDA may not have been used
+            known = kind.choices()
+        known.export(Path(path))
 
     def record_calls(self, file: str | Path) -> None:
         """Record what this process calls for into the folder FILE.d: shapes, layouts, leading dimensions and

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
 from autotune.errors import DispatchError
-from autotune.runtime import core, cuda_driver, torch_op
+from autotune.runtime import choices, core, cuda_driver, torch_op
 from autotune.runtime.dispatcher import Dispatcher
 
 folder, has_core = Path(sys.argv[1]), sys.argv[2] == "core"
@@ -77,6 +77,11 @@ def register():
     torch_op._made = held(lambda *_: (None, "operator"))
     return (Dispatcher(folder / "t").torch_op,) * 2
 
+def export():
+    runtime = Dispatcher(folder / "t", deterministic=True)
+    choices.KnownChoices.__init__ = held(choices.KnownChoices.__init__)
+    return (lambda: runtime.export_choices(folder / "choices.json"),) * 2
+
 def within(make):
     begin, work = make()
     thread = threading.Thread(target=begin)
@@ -115,7 +120,7 @@ def early(case):
 write_table(table, folder / "t")
 for case in ("none", "refused", "load", "cuInit"):
     in_fork(early, case)
-for make in (record, register):
+for make in (record, register, export):
     in_fork(within, make)
 """
 
