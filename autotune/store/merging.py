@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.orm import Session
 
 from . import connect, queries, rows
@@ -70,6 +71,7 @@ class Merge:
         study_of: Callable[[StudyRef, datetime], int],
     ) -> None:
         self._source, self._target, self._damages = source, target, damages
+        self._takes_nul = target.url.get_backend_name() == "sqlite"  # in texts; PostgreSQL does not
         self._study_of = study_of
         self._ids: dict[str, dict[int, int]] = {"config_id": {}}  # there to here, by the column that refers
         self._merged = Merged()
@@ -86,7 +88,7 @@ class Merge:
         for model in (CublasTimeRow, RunRow):
             for page in self._pages(model):
                 with self._target.writing() as session:
-                    self._count(model, _insert(session, model, self._mapped(session, model, page)))
+                    self._count(model, self._insert(session, model, self._mapped(session, model, page)))
         return self._merged
 
     def _map_studies(self) -> None:
@@ -110,7 +112,7 @@ class Merge:
         for page in _ahead(self._pages(TrialRow)):
             with self._target.writing() as session:
                 found = self._mapped(session, TrialRow, page)
-                num_new = _insert(session, TrialRow, found)
+                num_new = self._insert(session, TrialRow, found)
             self._merged.num_new += num_new
             self._merged.num_known += len(found) - num_new
             done += len(page)
@@ -127,9 +129,10 @@ class Merge:
                 connect.keep_others_out(session.connection())  # two merges at once would both add a row
                 found = self._mapped(session, model, page)
                 known = _known(session, model, found)
-                self._count(model, _insert(session, model, [r for r in found if _moment(r) not in known]))
+                new = [row for row in found if _moment(row) not in known]
+                self._count(model, self._insert(session, model, new))
                 known = _known(session, model, found)
-                these = {row["id"]: known[_moment(row)] for row in found}
+                these = {row["id"]: known[_moment(row)] for row in found if _moment(row) in known}
                 if then is not None:
                     then(session, these)
             ids |= these
@@ -138,7 +141,7 @@ class Merge:
     def _copy_entries(self, session: Session, finals: dict[int, int]) -> None:
         self._ids["final_id"] = finals
         entries = self._read(FinalEntryRow, "final_id", finals)
-        _insert(session, FinalEntryRow, self._mapped(session, FinalEntryRow, entries))
+        self._insert(session, FinalEntryRow, self._mapped(session, FinalEntryRow, entries))
 
     def _count(self, model: type[Base], num_new: int) -> None:
         name = model.__tablename__
@@ -168,11 +171,42 @@ class Merge:
         names = [
             name
             for name, column in _types(model).items()
-            if not all(_is_fit(column, value) for value in {row[name] for row in found})
+            if not all(self._is_fit(column, value) for value in {row[name] for row in found})
         ]
-        return list(self._damages.readable(((model, row, names) for row in found), _checked))
+        return list(self._damages.readable(((model, row, names) for row in found), self._checked))
+
+    def _checked(self, model: type[Base], row: Row, names: Iterable[str]) -> Row:
+        """Raises DamagedRow for a value that one of these columns cannot hold."""
+        for name in names:
+            if not self._is_fit(_types(model)[name], row[name]):
+                what = "NULL" if row[name] is None else Unreadable.of(row[name])
+                raise DamagedRow(model.__tablename__, row["id"], f"{name} is {what}")
+        if model is TrialRow:
+            rows.outcome_of(row["id"], row["outcome"], row["time_us"])
+        return row
+
+    def _is_fit(self, column: Any, value: Any) -> bool:
+        """Whether a column can hold a value as its driver has it; those of a fixed width hold words."""
+        if value is None:
+            return bool(column.nullable)
+        is_fit = column.type.holds(value) if hasattr(column.type, "holds") else isinstance(value, str)
+        return bool(is_fit) and (self._takes_nul or not isinstance(value, str) or "\0" not in value)
 
     # ---- writing
+
+    def _insert(self, session: Session, model: type[Base], found: Sequence[Row]) -> int:
+        """As `_insert`. A value that fits its column in SQLite and not in PostgreSQL, such as a number of 40
+        bits, costs its row alone: it is sought by halves."""
+        try:
+            with session.begin_nested():
+                return _insert(session, model, found)
+        except DataError as error:
+            if len(found) == 1:
+                what = str(error.orig).partition("\n")[0]
+                self._damages.add(Damage(model.__tablename__, found[0]["id"], what))
+                return 0
+            middle = len(found) // 2
+            return sum(self._insert(session, model, half) for half in (found[:middle], found[middle:]))
 
     def _mapped(self, session: Session, model: type[Base], found: Sequence[Row]) -> list[Row]:
         """The rows with the ids of here in the place of those of there; without those that refer to what is
@@ -197,7 +231,7 @@ class Merge:
     def _map_configs(self, session: Session, wanted: set[int]) -> None:
         known = self._ids["config_id"]
         found = self._read(ConfigRow, "id", wanted - known.keys())
-        _insert(session, ConfigRow, sorted(found, key=lambda row: str(row["key"])))
+        self._insert(session, ConfigRow, sorted(found, key=lambda row: str(row["key"])))
         there = {row["key"]: row["id"] for row in found}
         ours = select(ConfigRow.id, ConfigRow.key).where(ConfigRow.key.in_(there))
         known.update({there[key]: number for number, key in session.execute(ours)} if there else {})
@@ -218,8 +252,8 @@ def _types(model: type[Base]) -> dict[str, Any]:
     return {column.name: column for column in model.__table__.columns}
 
 
-def _fetched(session: Session, model: type[Base], condition: str) -> list[Row]:
-    """Rows as their driver has them, but for moments and JSON, which are text."""
+def _fetched(session: Session, model: type[Base], condition: str, **bound: Any) -> list[Row]:
+    """Rows as their driver has them, but for moments, as SQLAlchemy writes them, and JSON, which are text."""
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     shown = [
         f'"{name}"::text' if isinstance(column.type, Json) and not is_sqlite else f'"{name}"'
@@ -227,29 +261,19 @@ def _fetched(session: Session, model: type[Base], condition: str) -> list[Row]:
     ]
     query = f'SELECT {", ".join(shown)} FROM "{model.__tablename__}" WHERE {condition}'
     names = list(_types(model))
-    moments = [] if is_sqlite else [n for n in names if isinstance(_types(model)[n].type, UtcDateTime)]
-    found = [dict(zip(names, row, strict=True)) for row in session.connection().exec_driver_sql(query)]
+    moments = [name for name in names if isinstance(_types(model)[name].type, UtcDateTime)]
+    found = [dict(zip(names, row, strict=True)) for row in session.execute(text(query), bound)]
     for row in found if moments else ():
-        row.update({name: row[name].isoformat(" ", "microseconds") for name in moments if row[name]})
+        row.update({name: _as_written(row[name]) for name in moments if row[name]})
     return found
 
 
-def _checked(model: type[Base], row: Row, names: Iterable[str]) -> Row:
-    """Raises DamagedRow for a value that one of these columns cannot hold."""
-    for name in names:
-        if not _is_fit(_types(model)[name], row[name]):
-            what = "NULL" if row[name] is None else Unreadable.of(row[name])
-            raise DamagedRow(model.__tablename__, row["id"], f"{name} is {what}")
-    if model is TrialRow:
-        rows.outcome_of(row["id"], row["outcome"], row["time_us"])
-    return row
-
-
-def _is_fit(column: Any, value: Any) -> bool:
-    """Whether a column can hold a value as its driver has it; those of a fixed width hold words."""
-    if value is None:
-        return bool(column.nullable)
-    return bool(column.type.holds(value)) if hasattr(column.type, "holds") else isinstance(value, str)
+def _as_written(moment: Any) -> Any:
+    """`2026-11-27 08:00:00.000000`, also of what others wrote with a T; as it is where it is no moment."""
+    with suppress(ValueError, TypeError):
+        moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        return moment.replace(tzinfo=None).isoformat(" ", "microseconds")
+    return moment
 
 
 def _insert(session: Session, model: type[Base], found: Sequence[Row]) -> int:
@@ -296,7 +320,9 @@ def _known(session: Session, model: type[Base], found: Sequence[Row]) -> dict[tu
         return {}
     studies = ", ".join(str(study) for study in {row["study_id"] for row in found})
     moments = [row["created_at"] for row in found]
-    within = f"created_at BETWEEN '{min(moments)}' AND '{max(moments)}'"
-    return {
-        _moment(row): row["id"] for row in _fetched(session, model, f"study_id IN ({studies}) AND {within}")
-    }
+    within = "created_at BETWEEN CAST(:first AS timestamp) AND CAST(:last AS timestamp)"
+    if session.get_bind().dialect.name == "sqlite":  # which compares texts
+        within = "replace(created_at, 'T', ' ') BETWEEN :first AND :last"
+    query = f"study_id IN ({studies}) AND {within}"
+    there = _fetched(session, model, query, first=min(moments), last=max(moments))
+    return {_moment(row): row["id"] for row in there}

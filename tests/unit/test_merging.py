@@ -159,6 +159,36 @@ def test_damaged_rows_are_named_and_left_out(
             assert mine.final(study_of(mine)) == other.final(study)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_others_wrote_oddly_stops_no_merge(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Moments with a T or a quote, and what SQLite holds and PostgreSQL does not."""
+    server = request.getfixturevalue("postgresql") if kind == "postgresql" else None
+    path, url = tmp_path / "other.db", server.new_database() if server else str(tmp_path / "mine.db")
+    with Store.open(path) as other, Store.open(url) as mine:
+        fill(other, range(8))
+        with closing(sqlite3.connect(path)) as raw, raw:
+            for table, mark in (
+                ("baseline", "T"),
+                ("duel", "T"),
+                ("search", "'"),
+                ("final", "'"),
+                ("run", "T"),
+            ):
+                at = "began_at" if table == "run" else "created_at"
+                raw.execute(f"UPDATE {table} SET {at} = replace({at}, ' ', ?)", (mark,))
+            raw.execute("UPDATE trial SET reason = 'a' || char(0) || 'b', outcome = 'faulted' WHERE id = 5")
+            raw.execute("UPDATE trial SET registers = 1 << 40 WHERE id = 6")
+            raw.execute("UPDATE config SET key = key || char(0) WHERE id = 8")
+        merged, again = mine.merge(other), mine.merge(other)
+        odd = {("trial", 5), ("trial", 6), ("trial", 8), ("config", 8)}
+        assert {(damage.table, damage.id) for damage in other.damages} == (odd if server else set())
+        assert merged.num_new == (5 if server else 8)
+        assert again.num_new == 0 and not any(again.others.values())
+        assert mine.final(study_of(mine)) is not None
+
+
 def test_the_same_database_is_refused(tmp_path: Path) -> None:
     path, link = tmp_path / "a.db", tmp_path / "link.db"
     link.symlink_to(path)
