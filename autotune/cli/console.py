@@ -27,9 +27,9 @@ from ..errors import AutotuneError
 PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
 PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI
 GAP, INDENT = "  ", "    "  # between columns; before what stands beneath a row
-_PAINT = re.compile("(\x1b\\[(?:0|1|31)m)")  # what `painted` writes
+_SEAL = f"\x1b{os.urandom(8).hex()}"  # begins what `painted` writes: no database knows it
 # Control characters but the end of a line, and those that turn the direction of text
-_STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LEAST_PROSE = 30  # columns that sentences can be read in
 
 
@@ -40,14 +40,11 @@ def show(text: str) -> None:
 
 def harmless(text: str) -> str:
     """The text, in which characters that steer a terminal or reorder its line are named and not obeyed: a
-    database may hold any. Lines may end, and what `painted` begins and ends stays."""
+    database may hold any. Lines may end, and what `painted` begins and ends is obeyed."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
-    pieces = _PAINT.split(text) if sys.stdout.isatty() or sys.stderr.isatty() else [text]
-    return "".join(
-        piece if _PAINT.fullmatch(piece) else _STEERING.sub(lambda found: ascii(found[0])[1:-1], piece)
-        for piece in pieces
-    )
+    pieces = text.split(_SEAL)
+    return "\x1b".join(_STEERING.sub(lambda found: ascii(found[0])[1:-1], piece) for piece in pieces)
 
 
 def one_line(text: str) -> str:
@@ -75,11 +72,12 @@ def abandon(stream: TextIO) -> None:
 
 
 def painted(text: str, color: str = "", *, stream: TextIO | None = None) -> str:
-    """Bold text, in a colour; plain where the stream (stdout) is no terminal or NO_COLOR is set."""
+    """Bold text, in a colour, as `show` and `note` take it; plain where the stream (stdout) is no terminal or
+    NO_COLOR is set."""
     terminal = (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
     if not terminal or os.environ.get("NO_COLOR"):
         return text
-    return typer.style(text, fg=color or None, bold=True)
+    return typer.style(harmless(text), fg=color or None, bold=True).replace("\x1b[", f"{_SEAL}[")
 
 
 def show_json(data: Mapping[str, Any]) -> None:
@@ -89,16 +87,18 @@ def show_json(data: Mapping[str, Any]) -> None:
 
 
 def show_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """The same facts for spreadsheets: a header of these names, a line for each row; lists are JSON."""
+    """The same facts for spreadsheets: a header of these names, a line for each row; lists are JSON. A
+    terminal gets it harmless."""
     lines = io.StringIO()
+    told = harmless if sys.stdout.isatty() else str
     writer = csv.DictWriter(lines, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        _write(sys.stdout, lines.getvalue())
+        _write(sys.stdout, told(lines.getvalue()))
         lines.seek(0)
         lines.truncate()
         writer.writerow({name: _cell(value) for name, value in row.items()})
-    _write(sys.stdout, lines.getvalue())
+    _write(sys.stdout, told(lines.getvalue()))
 
 
 def _cell(value: Any) -> Any:

@@ -54,12 +54,13 @@ def _text(facts: dict[str, Any]) -> str:
     )
     trials = "" if facts["num_trials"] is None else f", {counted(facts['num_trials'], 'trial')}"
     return "\n".join(
-        [
+        console.one_line(line)
+        for line in (
             f"run {facts['id']}: {facts['login'] or 'somebody'} on {facts['host']}, {facts['began_at']}, "
             f"{facts['state']}{' ' + facts['ended_at'] if facts['ended_at'] else ''}{trials}",
             f"  {facts['command']}",
             f"  {where}{f', driver {driver}' if driver else ''}; "
             f"{', '.join(shapes[:_SHOWN_SHAPES]) or 'shapes drawn at random'}{more}",
             f"  {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}",
-        ]
+        )
     )

@@ -44,7 +44,7 @@ def best(
 
 def _best_head(studies: Sequence[dict[str, Any]]) -> str:
     """What was measured, when, and what came of it in all."""
-    drivers = console.one_line(", ".join(dict.fromkeys(s["driver"] for s in studies)))
+    drivers = ", ".join(dict.fromkeys(s["driver"] for s in studies))
     days = sorted(s["updated_at"][:10] for s in studies)
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     trials = counted(sum(s["num_trials"] for s in studies), "trial")
@@ -56,7 +56,8 @@ def _best_head(studies: Sequence[dict[str, Any]]) -> str:
         slower = sum(speedup < 1 for speedup in known)
         mean = console.ratio_text(geometric_mean(known))
         told.append(f"geometric mean {mean} cuBLAS, {slower:,} slower than it")
-    return console.paragraph(f"{studies[0]['measured_on']}, driver {drivers}: {'; '.join(told)}")
+    head = f"{studies[0]['measured_on']}, driver {drivers}: {'; '.join(told)}"
+    return console.paragraph(console.one_line(head))
 
 
 def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import words
-from autotune.cli import console
+from autotune.cli import console, runs
 from autotune.cli.search import Painter
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
@@ -124,6 +124,30 @@ def test_what_steers_a_terminal_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert console.one_line("a\nb") == r"a\nb"
     assert console.harmless("größer 行列") == "größer 行列"
     assert "\x1b" not in console.table(("a",), [["\x1b[1mx\n"]])
+
+
+def test_a_terminal_obeys_what_is_painted_and_nothing_that_a_database_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console.show(console.painted("a\x1b[0m", "red") + " \x1b[31mb\u061c")
+    console.show_csv([{"c\x1b[1m": "d\x1b[31m"}], ["c\x1b[1m"])
+    painted, *rest = terminal.getvalue().splitlines()
+    assert painted == "\x1b[31m\x1b[1m" + r"a\x1b[0m" + "\x1b[0m" + r" \x1b[31mb\u061c"
+    assert rest == [r"c\x1b[1m", r"d\x1b[31m"]
+
+
+def test_a_run_takes_no_lines_but_its_own() -> None:
+    facts = {"id": 1, "began_at": "then", "ended_at": None, "state": "not ended", "num_trials": None}
+    facts |= dict.fromkeys(("login", "host", "command"), "x\ny")
+    facts |= {
+        "shapes": ["x\ny"],
+        "environment": {"recorded_on": "", "gpu_name": "x\ny", "driver_version": "1"},
+    }
+    assert len(runs._text({**facts, "versions": {"x\ny": "1\n"}}).splitlines()) == 4
 
 
 @given(st.text())
