@@ -10,6 +10,7 @@ import math
 import operator
 import reprlib
 import sys
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -44,11 +45,23 @@ def number(
 ) -> float:
     """A number within these bounds, whole or not; `is_above`: more than the least. Raises
     UsageError."""
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    try:
+        found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number of hundreds of digits
+        found = math.nan
     if not least <= found <= most or (is_above and found == least):
         low = f"more than {least:g}" if is_above else f"at least {least:g}"
         high = "and finite" if most == sys.float_info.max else f"at most {most:,}"
         raise UsageError(f"{name} is {shown(value)}, expected a number: {low}, {high}")
+    return found
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Several texts, or one. Raises UsageError."""
+    found = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    for text in found:
+        if not isinstance(text, str):
+            raise UsageError(f"{name} is or holds {shown(text)}, expected a text or several")
     return found
 
 

@@ -7,12 +7,12 @@ The values are those that did best on recorded spaces and in searches on an H200
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .arguments import plain
+from .arguments import plain, shown
 from .entries import check_keys
 from .errors import UsageError
 from .user_file import read_toml
@@ -104,6 +104,8 @@ def _problem(name: str, value: Any, default: Any) -> str:
     if type(value) is not type(default) and not (type(value) is int and type(default) is float):
         return f"is {value!r}, and no {'whole number' if type(default) is int else type(default).__name__}"
     least = 1 if name == "growth" else 0
-    if not math.isfinite(value) or value < least or (value == least and name in _POSITIVE | {"growth"}):
+    if not value <= sys.float_info.max:  # NaN is not, nor are whole numbers of 400 digits
+        return f"is {shown(value)}, and not finite"
+    if value < least or (value == least and name in _POSITIVE | {"growth"}):
         return f"is {value}, and not {'more than' if name in _POSITIVE | {'growth'} else 'at least'} {least}"
     return f"is {value}, and no share: at most 1" if name in _SHARES and value > 1 else ""

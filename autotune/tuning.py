@@ -5,16 +5,16 @@ from __future__ import annotations
 import html
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+from . import arguments, targets
 from . import gpu as gpus
-from . import targets
 from .arguments import number, whole
 from .defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .device import DeviceLimits, Environment, limits_by_name
@@ -53,6 +53,7 @@ from .target import Filling, Target, point_key
 from .targets import Note
 from .words import command, counted, option
 
+T = TypeVar("T")
 _note = logging.getLogger("autotune").warning
 _MOST_TOLD = 3  # shapes of a result, where it is shown
 _LEAST_S = 1e-3  # of a search whose seconds cuBLAS took: it begins, and tells that the time is over
@@ -452,6 +453,7 @@ def export_table(
     Raises DispatchError where there is nothing to export, StoreError, EnvironmentProblem, UsageError.
     """
     calls, db = _counted(calls), _path(db)
+    asked = {read_shape(gemm): epilogue_names.named(names) for gemm, names in _by_shape("called", called)}
     on_step(f"reading the results of {shown(db)}")
     for gemm in calls:
         gemm.need_output()
@@ -460,7 +462,7 @@ def export_table(
     max_megabytes = number(option("max_megabytes"), max_megabytes, most=math.inf)
     gemms, added, conditions = (
         read_shapes(shapes),
-        epilogue_names.named([epilogues] if isinstance(epilogues, str) else epilogues),
+        epilogue_names.named(epilogues),
         Where.parse(where, max_workspace),
     )
     conditions.check(VALUES)
@@ -498,7 +500,7 @@ def export_table(
             max_megabytes=max_megabytes,
             calls=calls,
             epilogues=added,
-            called={gemm: epilogue_names.named(names) for gemm, names in called.items()},
+            called=asked,
             with_c=with_c,
             adds=adds,
             note=note,
@@ -538,7 +540,16 @@ def space(
 def _counted(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
     """Raises UsageError."""
     name = option("calls")
-    return {read_shape(shape): whole(name, count, 1, MOST_CALLS) for shape, count in (calls or {}).items()}
+    return {
+        read_shape(shape): whole(name, count, 1, MOST_CALLS) for shape, count in _by_shape("calls", calls)
+    }
+
+
+def _by_shape(name: str, value: Mapping[Gemm, T]) -> ItemsView[Gemm, T]:
+    """The items of a mapping. Raises UsageError."""
+    if not isinstance(value or {}, Mapping):
+        raise UsageError(f"{option(name)} is {arguments.shown(value)}, expected a dict by shape")
+    return (value or {}).items()
 
 
 def _path(db: str | Path) -> str:

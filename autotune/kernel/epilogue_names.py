@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..arguments import texts
 from ..errors import UsageError
 from .launch import ACTIVATIONS, Epilogue
 
@@ -26,9 +27,9 @@ def name_of(epilogue: Epilogue) -> str:
     return _NAMES[epilogue]
 
 
-def named(names: Iterable[str]) -> tuple[Epilogue, ...]:
+def named(names: str | Iterable[str]) -> tuple[Epilogue, ...]:
     """Epilogues by their names, each once. Raises UsageError for a name of none."""
-    asked = tuple(dict.fromkeys(names))
+    asked = tuple(dict.fromkeys(texts("epilogues", names)))
     for name in asked:
         if name not in EPILOGUES:
             raise UsageError(f"no epilogue is named {name!r:.60}; pass some of {', '.join(EPILOGUES)}")

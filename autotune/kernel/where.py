@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..arguments import number
+from ..arguments import number, texts
 from ..device import DeviceLimits
 from ..entries import hint
 from ..errors import UsageError
@@ -68,14 +68,14 @@ class Where:
     shape: tuple[Gemm, DeviceLimits] | None = None
 
     @classmethod
-    def parse(cls, texts: str | Iterable[str], max_workspace_mib: float | None = None) -> Where:
+    def parse(cls, conditions: str | Iterable[str], max_workspace_mib: float | None = None) -> Where:
         """Read conditions with commas between them, from one text or several. Raises UsageError."""
-        parts = ",".join([texts] if isinstance(texts, str) else texts or ()).split(",")
-        conditions = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
+        parts = ",".join(texts(option("where"), conditions or ())).split(",")
+        found = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
         if max_workspace_mib is None:
-            return cls(conditions)
+            return cls(found)
         most = number(option("max_workspace"), max_workspace_mib, 0, MOST_MIB)
-        return cls(conditions, int(most * MIB))
+        return cls(found, int(most * MIB))
 
     def on(self, gemm: Gemm, limits: DeviceLimits) -> Where:
         """The same for launches on this problem and kind of GPU."""

@@ -123,6 +123,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gpu": "rtx-4090"}, "gpu rtx-4090 names a kind of GPU"),
     ({"gpu": "rtx4090"}, "gpu rtx4090 names a kind of GPU"),
     ({"db": None}, "db is None; name a file"),
+    ({"seconds": 10**400}, r"seconds is 1000.*, expected a number: more than 0"),
+    ({"max_error": 10**400}, r"max_error is 1000.*, expected a number"),
+    ({"where": 5}, "where is or holds 5, expected a text or several"),
+    ({"where": ["bm=64", b"bn=64"]}, "where is or holds b'bn=64', expected a text"),
+    ({"calls": [1]}, r"calls is \[1\], expected a dict by shape"),
     ({"shapes": None}, "shape None: write 4096"),
     ({"shapes": True}, "m is True, expected a whole number"),
 ]
@@ -139,6 +144,30 @@ def test_a_function_answers_in_its_own_words(
         autotune.tune(**{"shapes": 512, "trials": 1, "db": str(tmp_path / "a.db"), **arguments})
     assert "--" not in str(fault.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"epilogues": 5}, "epilogues is or holds 5, expected a text"),
+        ({"epilogues": ["bias", 5]}, "epilogues is or holds 5, expected a text"),
+        ({"called": {64: 5}}, "epilogues is or holds 5, expected a text"),
+        ({"called": [1]}, r"called is \[1\], expected a dict"),
+        ({"calls": 7}, "calls is 7, expected a dict"),
+        ({"where": 5}, "where is or holds 5"),
+        ({"max_megabytes": 10**400}, "max_megabytes is 1000.*, expected a number"),
+    ],
+)
+def test_an_export_answers_in_its_own_words(arguments: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=told):
+        autotune.export_table(tmp_path / "out", db=tmp_path / "a.db", **arguments)
+
+
+def test_a_space_and_a_policy_answer_in_their_own_words() -> None:
+    with pytest.raises(UsageError, match="where is or holds 5"):
+        autotune.space(64, "rtx-4090", where=5)
+    with pytest.raises(UsageError, match=r"num_drawn is 1000.*, and not finite"):
+        autotune.SearchPolicy(num_drawn=10**400)
 
 
 def test_a_space_of_a_kind_that_is_nearly_named_suggests_it() -> None:
