@@ -72,11 +72,11 @@ def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
     db, _, number = source.rpartition("#")
     is_study = bool(db) and number.isdecimal()
     with common.open_existing(db if is_study else source) as store:
-        found = common.studies_of(store, (), max_error)
-        chosen = [s for s in found if not is_study or s.study.id == int(number)]
-        newest = sorted(chosen, key=lambda summary: summary.updated_at)
-        winners = {summary.study.gemm: _winner(store, summary, max_error) for summary in newest}
-    return {gemm: winner for gemm, winner in winners.items() if winner is not None}
+        studies = common.studies_of(store, (), max_error)
+        chosen = [s for s in studies if not is_study or s.study.id == int(number)]
+        oldest_first = sorted(chosen, key=lambda summary: summary.updated_at)
+        found = ((summary.study.gemm, _winner(store, summary, max_error)) for summary in oldest_first)
+        return {gemm: winner for gemm, winner in found if winner is not None}
 
 
 def _winner(store: Store, summary: StudySummary, max_error: float | None) -> Winner | None:

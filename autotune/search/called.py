@@ -20,7 +20,7 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
     """The time of one call of each shape: the best of earlier searches on such a GPU, else cuBLAS's time
     then, else the hardware's limit and a launch."""
     known: dict[Gemm, float] = {}
-    for found in store.studies(target.max_error):
+    for found in sorted(store.studies(target.max_error), key=lambda found: found.updated_at):
         of = found.study
         if of.environment.gpu_name == target.environment.gpu_name and of.policy == target.policy:
             best = None if found.best is None else found.best.measurement.time_us

@@ -26,7 +26,7 @@ def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
     order."""
     found: dict[Gemm, Stale] = {}
     fresh: set[Gemm] = set()
-    for summary in store.studies(target.max_error):
+    for summary in sorted(store.studies(target.max_error), key=lambda summary: summary.updated_at):
         study, here = summary.study, target.environment
         alike = (study.environment.gpu_name, study.environment.recorded_on, study.policy)
         final = store.final(study, target.max_error)
@@ -36,7 +36,7 @@ def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
         if not changes:
             fresh.add(study.gemm)
         points = [entry.point for entry in final.entries if set(entry.point) == set(PARAMETER)]
-        if changes and points:  # later studies are newer
+        if changes and points:  # of several the newest stays
             found[study.gemm] = Stale(study, changes, tuple(map(Config.from_dict, points)))
     return {gemm: found[gemm] for gemm in sorted(found) if gemm not in fresh}
 

@@ -9,16 +9,32 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from postgresql_server import Server
-from store_cases import H200, SQUARE, add, config, failed, merge_until_killed, ok, start, study_of
+from store_cases import (
+    COMPILER,
+    H200,
+    SOURCE,
+    SQUARE,
+    add,
+    config,
+    failed,
+    merge_until_killed,
+    ok,
+    start,
+    study_of,
+)
 
+from autotune.cli.trials_compare import _winners
 from autotune.errors import StoreError, UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy
 from autotune.other_problem import OtherProblem
+from autotune.search.called import expected_us
+from autotune.search.stale import stale_shapes
 from autotune.store import DuelRecord, FinalEntry, Store, StudyRef, merging, run_facts
 from autotune.target import Baseline
 
@@ -203,6 +219,24 @@ def test_the_gpu_that_was_measured_last_is_exported_whatever_was_merged_last(tmp
         add(mine, study_of(mine), 0, ok(1.0))
         mine.merge(other)
         assert [e.gpu_name for e in mine.environments()] == ["NVIDIA H200", "NVIDIA H100 80GB HBM3"]
+
+
+def test_of_several_studies_of_a_shape_the_newest_with_a_result_counts(tmp_path: Path) -> None:
+    """Not the one of the largest id: a merge stores older ones later. Nor a newer one without a result."""
+    path = tmp_path / "mine.db"
+    with Store.open(tmp_path / "other.db") as other, Store.open(path) as mine:
+        for number, store in enumerate((other, mine), 1):
+            study = store.study(replace(H200, driver_version=f"{number}.0"), SOURCE, COMPILER, SQUARE)
+            add(store, study, 0, ok(float(number)))
+            entry = FinalEntry(config(0).key, config(0).to_dict(), 1, True, float(number), (1.0,), None)
+            store.set_final(study, [entry], None)
+        mine.merge(other)
+        now = replace(H200, driver_version="3.0")
+        target = SimpleNamespace(max_error=None, environment=now, policy=CachePolicy.COLD, source_hash=SOURCE)
+        assert ("driver", "2.0", "3.0") in stale_shapes(mine, target)[SQUARE].changes
+        assert expected_us(target, mine, [SQUARE]) == {SQUARE: 2.0}
+        add(mine, mine.study(now, SOURCE, COMPILER, SQUARE), 0, failed())
+    assert _winners(str(path), None)[SQUARE].driver == "2.0"
 
 
 def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
