@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import reports
 
-from autotune.cli import common, console
+from autotune.cli import console
 from autotune.device import Environment, known_limits
 from autotune.distribution import drawn_suite
 from autotune.gemm import Gemm
@@ -146,7 +146,7 @@ def _search(args: argparse.Namespace, gemms: Sequence[Gemm], known: int, trials:
 
 def _run(args: argparse.Namespace) -> None:
     if args.trials:
-        _search(args, common.read_shapes((), args.suite), 0, args.trials)
+        _search(args, reports.named_shapes((), args.suite), 0, args.trials)
     if args.drawn:
         limits = known_limits(args.gpu)
         gemms = drawn_suite(args.drawn, SEED, limits.fma_tflops, limits.bandwidth_gbs)

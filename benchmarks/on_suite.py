@@ -21,7 +21,7 @@ import reports
 from contest import Arena
 from table_arena import CUBLAS, TableArena
 
-from autotune.cli import common, console
+from autotune.cli import console
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy
 from autotune.runtime.pick import Call
@@ -74,8 +74,7 @@ def _run(args: argparse.Namespace) -> None:
     arena = Arena(args.gpu, CachePolicy.COLD, with_torch=False)
     tables = TableArena(arena, args.table)
     report = reports.identity(arena, "on_suite", args.rounds) | {"suite": args.suite.name, "shapes": []}
-    suite = list(common.read_calls([args.suite])[0])
-    for gemm in with_others(suite, args.also_m):
+    for gemm in with_others(reports.named_shapes((), args.suite), args.also_m):
         report["shapes"].append(facts_of(tables, gemm, args.rounds, args.seed))
         if args.out:
             reports.keep(args.out, report)

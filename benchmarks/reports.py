@@ -13,8 +13,9 @@ from typing import Any
 
 from contest import Arena
 
-from autotune.cli import console
+from autotune.cli import common, console
 from autotune.errors import AutotuneError, UsageError
+from autotune.gemm import Gemm
 from autotune.kernel import template
 from autotune.measurement import POLICY_VERSION
 from autotune.output_file import write_file
@@ -27,6 +28,11 @@ def run(benchmark: Callable[[Namespace], None], arguments: Namespace) -> None:
     except AutotuneError as error:
         console.fail(error)
         sys.exit(error.exit_code)
+
+
+def named_shapes(shapes: Sequence[str] | None, suite: Path | None) -> tuple[Gemm, ...]:
+    """Of `--shape` and `--suite`, each once. Raises UsageError."""
+    return common.read_shapes(shapes or (), common.read_calls([suite] if suite else [])[0])
 
 
 def identity(arena: Arena, benchmark: str, rounds: int, **more: Any) -> dict[str, Any]:

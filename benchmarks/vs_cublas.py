@@ -37,7 +37,7 @@ SUSTAINED = (Gemm(4096, 4096, 4096), Gemm(8192, 8192, 8192))
 
 
 def _run(args: argparse.Namespace) -> None:
-    gemms = common.read_shapes(args.shape or (), args.suite)
+    gemms = reports.named_shapes(args.shape, args.suite)
     lasting = SUSTAINED if args.sustained else ()
     if not gemms and not lasting:
         raise UsageError("no shape: pass --suite FILE, --shape 4096 or --sustained 20")

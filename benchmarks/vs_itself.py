@@ -40,7 +40,7 @@ Choices = dict[Gemm, Config]
 def _run(args: argparse.Namespace) -> None:
     arena = Arena(args.gpu, read_policy(args.cache), with_torch=False)
     names = [f"{number}:{Path(source).name}" for number, source in enumerate(args.sources, 1)]
-    named = common.read_shapes(args.shape or (), args.suite)
+    named = reports.named_shapes(args.shape, args.suite)
     choices = {
         name: read_choices(source, arena, named) for name, source in zip(names, args.sources, strict=True)
     }

@@ -82,6 +82,7 @@ def failure(compiler: Compiler, source: str = TOY, number: int = 13) -> TrialFai
 def test_a_crash_costs_one_compile(
     make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch, deed: str, words: str
 ) -> None:
+    monkeypatch.delenv("PYTHONDEVMODE", raising=False)  # which has words of its own at a crash
     use(monkeypatch, sys.executable, "-c", FAULTY.replace("DEED", deed))
     compiler = make()
     assert compiler.compile_source(TOY, {"X": 1}).compile_s > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -48,7 +49,8 @@ def build(builder: Builder, request: pytest.FixtureRequest) -> Build:
     items = request.session.items
     is_odd = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
     for item in items[::-1] if is_odd else items:
-        number = getattr(item, "callspec", None) and item.callspec.params.get("number")
+        is_ours = getattr(item, "module", None) is sys.modules[__name__] and hasattr(item, "callspec")
+        number = item.callspec.params.get("number") if is_ours else None
         if number is not None:
             submit(INSTANCES[number])
     return submit
