@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..device import DeviceLimits
-from ..gemm import FLOAT_BYTES, Gemm
+from ..gemm import Gemm
 from .config import Config
 from .launch import WORKSPACE_LIMIT
 from .resources import (
@@ -16,6 +16,7 @@ from .resources import (
     register_cap,
     register_estimate,
     staged_bytes,
+    sum_bytes,
     threads,
     threads_per_slice,
 )
@@ -81,9 +82,8 @@ def _exact_edges(c: Config, d: DeviceLimits, g: Gemm) -> str:
 
 
 def _workspace(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    num_bytes = FLOAT_BYTES * c.split_k * g.num_results
-    what = "at most " if c.reduction == "last_wave" else ""
-    return f"{c.split_k} splits of C: {what}{num_bytes:,} bytes, at most {WORKSPACE_LIMIT:,}"
+    num_bytes = int(sum_bytes(c, g, d))
+    return f"{c.split_k} splits of whole tiles: {num_bytes:,} bytes, at most {WORKSPACE_LIMIT:,}"
 
 
 def _pack_workspace(c: Config, d: DeviceLimits, g: Gemm) -> str:

@@ -1,13 +1,15 @@
 """The feasible set: every config that obeys the rules, for a GPU and a problem, as a finite set of points.
 
-It is the product of independent factors, so it can be counted and indexed without listing it.
+It is a product of factors, independent but for the workspace (`Pairs`), so it can be counted and indexed
+without listing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from ..gemm import Gemm
 from ..words import counted, option
 from .config import PARAMETER, PARAMETERS, Value
 from .resources import workspaces
-from .rules import RULES, Rule
+from .rules import RULE, RULES, Rule
 from .where import VALUES, Condition, Where
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
@@ -190,21 +192,31 @@ class FeasibleSet:
         UsageError for conditions on what no point has, and if none is left: it names the one that leaves
         none."""
         where.check({name: VALUES.get(name, own) for name, own in zip(self.names, self.values, strict=True)})
-        factors = list(self.factors)
+        found = self
         for number, condition in enumerate(where.conditions):
-            at = next(i for i, factor in enumerate(factors) if condition.name in factor.names)
-            kept = _obeying(factors[at], condition)
-            if len(factors[at]) and not len(kept):
-                is_alone = not len(_obeying(self.factors[at], condition))
-                whole = self.factors[at] if is_alone else factors[at]
+            at = next(i for i, factor in enumerate(self.factors) if condition.name in factor.names)
+            before, found = found, found._only(at, _obeys(found.factors[at], condition))
+            if len(before.factors[at]) and not len(found.factors[at]):
+                is_alone = not _obeys(self.factors[at], condition).any()
+                whole = (self if is_alone else before).factors[at]
                 reached = ", ".join(map(str, whole.reached(condition.name)))
-                before = Where(where.conditions[:number])
+                others = Where(where.conditions[:number])
                 raise UsageError(
                     f"{gemm}: no config obeys {condition}: {condition.name} is {reached} in every config "
-                    + ("that is searched here" if is_alone else f"that obeys {before}")
+                    + ("that is searched here" if is_alone else f"that obeys {others}")
                 )
-            factors[at] = kept
-        return _within_workspace(FeasibleSet(tuple(factors)), where, gemm)
+        return _within_workspace(found, where, gemm)
+
+    def _only(self, at: int, is_kept: np.ndarray) -> FeasibleSet:
+        """The points with these rows of a factor; bool (rows,)."""
+        factors = list(self.factors)
+        factors[at] = replace(factors[at], codes=factors[at].codes[is_kept])
+        found, pairs = FeasibleSet(tuple(factors)), self.pairs
+        if pairs is None or at not in (pairs.first, pairs.second):
+            return replace(found, pairs=pairs)
+        if at == pairs.first:
+            return _paired(found, replace(pairs, kinds=pairs.kinds[is_kept]))
+        return _paired(found, replace(pairs, may_meet=pairs.may_meet[:, is_kept]))
 
     def _codes_of(self, point: Mapping[str, Value]) -> list[int] | None:
         """As `codes`, for a point that may be in the set; None if it has a value that no point there has."""
@@ -214,8 +226,43 @@ class FeasibleSet:
             return None
 
 
+def _paired(space: FeasibleSet, pairs: Pairs) -> FeasibleSet:
+    """The points of a product of factors of which two meet so; rows that meet none are dropped."""
+    factors, first, second = list(space.factors), pairs.first, pairs.second
+    is_kept = np.asarray(pairs.may_meet.any(axis=1))
+    factors[first] = replace(factors[first], codes=factors[first].codes[is_kept[pairs.kinds]])
+    if first == second:
+        return FeasibleSet(tuple(factors))
+    is_met = np.asarray(pairs.may_meet[np.unique(pairs.kinds)].any(axis=0))
+    factors[second] = replace(factors[second], codes=factors[second].codes[is_met])
+    left = pairs.may_meet[is_kept][:, is_met]
+    number = np.cumsum(is_kept) - 1  # of each kind that is left
+    kinds = number[pairs.kinds[is_kept[pairs.kinds]]]
+    return FeasibleSet(tuple(factors), None if left.all() else Pairs(first, second, kinds, left))
+
+
+def _coupled(
+    space: FeasibleSet, of_tiles: Sequence[str], holds: Callable[[_Columns], np.ndarray]
+) -> FeasibleSet:
+    """The points of a set for whose parameters of tiles and splits this holds."""
+    first, second = (
+        next(at for at, factor in enumerate(space.factors) if name in factor.names)
+        for name in (of_tiles[0], _OF_SPLITS[0])
+    )
+    is_one = first == second
+    kinds, tiles = _kinds(space.factors[first], (*of_tiles, *_OF_SPLITS) if is_one else of_tiles)
+    splits = {} if is_one else _kinds(space.factors[second], _OF_SPLITS, is_each=True)[1]
+    may_meet = holds(_Columns({name: values[:, None] for name, values in tiles.items()} | splits))
+    if space.pairs is not None:
+        both, kinds = np.unique(space.pairs.kinds * len(may_meet) + kinds, return_inverse=True)
+        before, now = np.divmod(both, len(may_meet))
+        may_meet = np.logical_and(space.pairs.may_meet[before], may_meet[now])
+    return _paired(space, Pairs(first, second, kinds, may_meet))
+
+
 # What a workspace depends on, by the factor that has it.
 _OF_TILES = ("bm", "bn", "pack_a", "pack_b", "min_blocks")
+_OF_SUMS = ("bm", "bn", "min_blocks")
 _OF_SPLITS = ("reduction", "split_k")
 
 
@@ -229,31 +276,14 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
         raise UsageError(
             f"{option('max_workspace')}: {gemm} was recorded with another kernel, whose workspace is unknown"
         )
-    first, second = (
-        next(at for at, factor in enumerate(space.factors) if name in factor.names)
-        for name in (_OF_TILES[0], _OF_SPLITS[0])
-    )
-    factors = list(space.factors)
-    of_tiles = names if first == second else _OF_TILES
-    kinds, tiles = _kinds(factors[first], of_tiles)
-    splits = {} if first == second else _kinds(factors[second], _OF_SPLITS, is_each=True)[1]
-    columns = {name: values[:, None] for name, values in tiles.items()} | splits
-    may_meet = workspaces(_Columns(columns), *where.shape) <= where.max_workspace
-    is_kept = may_meet.any(axis=1)
-    if not is_kept.any():
+    problem, most = where.shape, where.max_workspace
+    found = _coupled(space, _OF_TILES, lambda columns: np.asarray(workspaces(columns, *problem) <= most))
+    if not len(found):
         raise UsageError(
             f"{gemm}: no config obeys {option('max_workspace')} {where.max_workspace_mib:g}: each of those "
             "that obey the other conditions needs more"
         )
-    factors[first] = replace(factors[first], codes=factors[first].codes[is_kept[kinds]])
-    if first == second:
-        return FeasibleSet(tuple(factors))
-    is_met = may_meet.any(axis=0)
-    factors[second] = replace(factors[second], codes=factors[second].codes[is_met])
-    left = may_meet[is_kept][:, is_met]
-    number = np.cumsum(is_kept) - 1  # of each kind that is left
-    pairs = Pairs(first, second, number[kinds[is_kept[kinds]]], left)
-    return FeasibleSet(tuple(factors), None if left.all() else pairs)
+    return found
 
 
 def _kinds(
@@ -273,11 +303,11 @@ def _kinds(
     return kinds, values
 
 
-def _obeying(factor: Factor, condition: Condition) -> Factor:
-    """Its rows that obey, in their order."""
+def _obeys(factor: Factor, condition: Condition) -> np.ndarray:
+    """Whether each row does; bool (rows,)."""
     at = factor.names.index(condition.name)
     is_allowed = np.array([condition.allows(value) for value in factor.values[at]], dtype=bool)
-    return replace(factor, codes=factor.codes[is_allowed[factor.codes[:, at]]])
+    return np.asarray(is_allowed[factor.codes[:, at]])
 
 
 class _Tree:
@@ -395,4 +425,20 @@ def feasible_set(limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False) -> 
     for names in (core, _ORDER_FACTOR, _WALK_FACTOR, _LAUNCH_FACTOR):
         own = [r for r in rules if set(r.needs) <= set(names)]
         factors.append(_join(names, own, limits, gemm))
-    return FeasibleSet(tuple(factors))
+    space = FeasibleSet(tuple(factors))
+    return space if _sums_fit(space, limits, gemm) else _coupled(space, _OF_SUMS, _fit(limits, gemm))
+
+
+def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[_Columns], np.ndarray]:
+    """The one rule on parameters of two factors."""
+    return lambda columns: np.asarray(RULE["workspace"].holds(columns, limits, gemm))
+
+
+def _sums_fit(space: FeasibleSet, limits: DeviceLimits, gemm: Gemm) -> bool:
+    """Whether that rule holds for all tiles whose sums the registers hold, as it does wherever splits are
+    worth a trial: then it need not be asked about each row."""
+    tiles = np.array(list(product(*(PARAMETER[name].values for name in _OF_SUMS))))
+    tiles = tiles[tiles.prod(axis=1) <= limits.regs_per_sm]
+    splits = _kinds(space.factors[-1], _OF_SPLITS, is_each=True)[1]
+    columns = dict(zip(_OF_SUMS, tiles.T[:, :, None], strict=True)) | splits
+    return bool(_fit(limits, gemm)(_Columns(columns)).all())

@@ -220,13 +220,22 @@ def launch_spec(
     return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
 
 
-def workspaces(c: Any, g: Gemm, d: DeviceLimits) -> Any:
-    """`Grid.workspace_bytes` of launches; of a Config or columns."""
+def _split_tiles(c: Any, g: Gemm, d: DeviceLimits) -> Any:
+    """Tiles whose partial sums are in the workspace."""
     is_last_wave, num_tiles = c.reduction == "last_wave", tiles(c, g)
     is_whole = (c.reduction == "two_pass") | (c.reduction == "last_block")
-    split_tiles = np.where(is_last_wave, num_tiles % (d.num_sms * c.min_blocks), num_tiles * is_whole)
-    counters = COUNTER_BYTES * (c.reduction != "two_pass") * split_tiles
-    return packed_bytes(c, g) + FLOAT_BYTES * c.split_k * split_tiles * c.bm * c.bn + counters
+    return np.where(is_last_wave, num_tiles % (d.num_sms * c.min_blocks), num_tiles * is_whole)
+
+
+def sum_bytes(c: Any, g: Gemm, d: DeviceLimits) -> Any:
+    """`Grid.sum_bytes` of launches; of a Config or columns. Floats: no product is too large for them."""
+    return 1.0 * FLOAT_BYTES * c.split_k * _split_tiles(c, g, d) * c.bm * c.bn
+
+
+def workspaces(c: Any, g: Gemm, d: DeviceLimits) -> Any:
+    """`Grid.workspace_bytes` of launches; of a Config or columns."""
+    counters = COUNTER_BYTES * (c.reduction != "two_pass") * _split_tiles(c, g, d)
+    return packed_bytes(c, g) + sum_bytes(c, g, d) + counters
 
 
 def workspace_bytes(config: Config, gemm: Gemm, limits: DeviceLimits) -> int:

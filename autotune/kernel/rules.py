@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..device import DeviceLimits
-from ..gemm import FLOAT_BYTES, Gemm
+from ..gemm import Gemm
 from .config import WARP, Config, lanes_k
 from .launch import WORKSPACE_LIMIT
 from .resources import (
@@ -33,6 +33,7 @@ from .resources import (
     register_cap,
     register_estimate,
     staged_bytes,
+    sum_bytes,
     threads,
     threads_per_slice,
 )
@@ -70,11 +71,6 @@ def _load_extent_b(c: Any, g: Gemm) -> Any:
 
 def _tiles_64(g: Gemm) -> int:
     return -(-g.m // 64) * -(-g.n // 64) * g.batch
-
-
-def _sums_in_flight(d: DeviceLimits) -> int:
-    """Elements of C that one wave of blocks computes at most: all registers of the GPU."""
-    return d.num_sms * d.regs_per_sm
 
 
 def _flush_worth(g: Gemm) -> int:
@@ -237,10 +233,9 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: _vec_fits(c.vec_b, g.ldb) | (c.pack_b == 1)),
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
          lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
-    Rule("workspace", "shape", ("reduction", "split_k"), "the partial sums of split-K fit 1 GiB",
-         lambda c, d, g: FLOAT_BYTES * c.split_k * ((c.split_k > 1) & (c.reduction != "cluster"))
-         * np.where(c.reduction == "last_wave", min(g.num_results, _sums_in_flight(d)), g.num_results)
-         <= WORKSPACE_LIMIT),
+    Rule("workspace", "shape", ("bm", "bn", "min_blocks", "reduction", "split_k"),
+         "the partial sums of split-K fit 1 GiB",
+         lambda c, d, g: sum_bytes(c, g, d) <= WORKSPACE_LIMIT),
     Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
          lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
     # worth

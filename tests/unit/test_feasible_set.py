@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,7 +19,9 @@ from autotune.gemm import Gemm
 from autotune.kernel import feasible_set as space
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.resources import workspace_bytes
 from autotune.kernel.rules import LEGAL, RULES, broken_rules
+from autotune.kernel.where import Where
 
 # Small or quick to enumerate; between them every layout, a short m, n and k, odd and even extents.
 CASES = [
@@ -83,10 +86,11 @@ def test_a_set_names_every_parameter_and_holds_no_row_twice(number: int) -> None
 
 
 def test_no_rule_binds_parameters_of_two_factors() -> None:
-    """Else the product of the factors would hold points that break it."""
+    """Else the product of the factors would hold points that break it: of one rule, they are paired."""
     found, _, _ = _case(1)
     for rule in RULES:
-        assert sum(bool(set(rule.needs) & set(f.names)) for f in found.factors) == 1, rule.id
+        num = sum(bool(set(rule.needs) & set(f.names)) for f in found.factors)
+        assert num == (2 if rule.id == "workspace" else 1), rule.id
 
 
 # ------------------------------------------------------------------------------ brute force
@@ -123,8 +127,46 @@ def test_a_cut_down_space_is_what_brute_force_finds(
     ]
     expected = {c.key for c in all_configs if not broken_rules(c, limits, gemm, kinds)}
     assert config.key in expected
-    assert {Config.from_dict(found.point(i)).key for i in range(len(found))} == expected
-    assert len(found) == len(expected)
+    _is_made_of(found, expected)
+
+
+def _is_made_of(found: space.FeasibleSet, expected: set[str]) -> None:
+    numbers = np.arange(len(found))[found.are_points(np.arange(len(found)))].tolist()
+    assert {Config.from_dict(found.point(number)).key for number in numbers} == expected
+    assert len(numbers) == found.num_points == len(expected)
+
+
+@pytest.mark.parametrize("max_workspace_mib", [None, 500.0])
+def test_sums_that_fit_in_some_tiles_only_are_left_out_with_others(
+    monkeypatch: pytest.MonkeyPatch, max_workspace_mib: float | None
+) -> None:
+    """4090x4090 in 16 splits fits 1 GiB in tiles of 64, and not in those of 96; with conditions as well."""
+    limits, gemm = KNOWN["h200"], Gemm(4090, 4090, 4096)
+    config = Config(
+        bm=64, bn=64, wm=32, wn=32, tm=8, tn=4, bk=8, unroll_k=8, vec_a=1, vec_b=2, vec_c=2,
+        edges="predicated", min_blocks=1, bursts=1, stages=2,
+    )  # fmt: skip
+    more = {
+        "bm": (64, 96),
+        "bn": (64, 96),
+        "reduction": ("none", "two_pass", "last_wave"),
+        "split_k": (1, 8, 16),
+    }
+    table = [Parameter(p.name, more.get(p.name, (getattr(config, p.name),)), p.meaning) for p in PARAMETERS]
+    monkeypatch.setattr(space, "PARAMETERS", tuple(table))
+    monkeypatch.setattr(space, "PARAMETER", {p.name: p for p in table})
+    every = [
+        replace(config, **dict(zip(more, values, strict=True)))
+        for values in itertools.product(*more.values())
+    ]
+    legal = [c for c in every if not broken_rules(c, limits, gemm)]
+    found = feasible_set(limits, gemm, is_wide=True)
+    _is_made_of(found, {c.key for c in legal})
+    most = (max_workspace_mib or 2000) * 2**20
+    left = {c.key for c in legal if c.split_k >= 8 and workspace_bytes(c, gemm, limits) <= most}
+    assert 0 < len(left) < len(legal) < len(every)
+    where = Where.parse("split_k>=8", max_workspace_mib).on(gemm, limits)
+    _is_made_of(found.where(where, gemm), left)
 
 
 def test_a_space_too_large_to_enumerate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

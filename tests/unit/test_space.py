@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
 from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.kernel import resources, template
+from autotune.kernel import launch, resources, template
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.kernel.excess import excess
 from autotune.kernel.launch import Variant
@@ -195,6 +195,18 @@ def test_all_rules_read_columns_as_they_read_configs(seed: int, limits: DeviceLi
                    lambda c: resources.packed_bytes(c, gemm), lambda c: resources.tiles(c, gemm),
                    lambda c: resources.tiles_m(c, gemm), lambda c: resources.tiles_n(c, gemm)):  # fmt: skip
         assert list(derive(columns)) == [derive(c) for c in configs]
+
+
+@given(CONFIGS, LIMITS, st.one_of(GEMMS, st.builds(Gemm, *[st.integers(2000, 20000)] * 3)))
+@example(Config(bm=96, reduction="two_pass", split_k=16), H200, Gemm(4096, 4096, 4096))
+def test_rules_on_workspaces_allow_what_launches_do(config: Config, limits: DeviceLimits, gemm: Gemm) -> None:
+    """Both count whole tiles."""
+    assume(resources.threads(config) > 0 and (config.reduction != "none") == (config.split_k > 1))
+    spec = resources.launch_spec(config, gemm, limits)
+    planned = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
+    holds = [bool(RULE[name].holds(config, limits, gemm)) for name in ("pack-workspace", "workspace")]
+    assert holds == [size <= launch.WORKSPACE_LIMIT for size in (planned.pack_bytes, planned.sum_bytes)]
+    assert all(holds) or launch.too_large(planned)
 
 
 # ------------------------------------------------------------------------------ broken rules
