@@ -76,7 +76,6 @@ static bool read_operand(const tensor *found, int i, operand *seen, autotune_kin
     return seen->products > 0 && (seen->address >= LEAST_ON_GPU || !has_elements);
 }
 
-
 /* Read the bias of a call whose operands are known. False if it is not a packed vector on the same GPU, with a value
  * for each column of C. */
 static bool read_bias(const tensor *found, uint64_t *address, const autotune_kind *kind) {

@@ -105,11 +105,15 @@ bool is_bias(const Product &asked) {
     return is_apart && (columns < 2 || c.stride(0) == 1);
 }
 
-// Whether torch would add C at all, whatever its scale.
-bool fits(const Product &asked) {
+at::DimVector extents_of_result(const Product &asked) {
     at::DimVector extents(asked.a.sizes().begin(), asked.a.sizes().end());
     extents.back() = asked.b.size(-1);
-    return asked.c->device() == asked.a.device() && at::is_expandable_to(asked.c->sizes(), extents);
+    return extents;
+}
+
+// Whether torch would add C at all, whatever its scale.
+bool fits(const Product &asked) {
+    return asked.c->device() == asked.a.device() && at::is_expandable_to(asked.c->sizes(), extents_of_result(asked));
 }
 
 // Whether a C that is read has the extents of the result.
@@ -219,10 +223,8 @@ struct Entered {
 
     // As torch's `empty`, without its checks of what is known here.
     Tensor new_result(const Product &asked) const {
-        at::DimVector extents(asked.a.sizes().begin(), asked.a.sizes().end());
-        extents.back() = asked.b.size(-1);
         const c10::DeviceGuard guard(asked.a.device());
-        return at::detail::empty_generic(extents, allocator, keys, at::kFloat, std::nullopt);
+        return at::detail::empty_generic(extents_of_result(asked), allocator, keys, at::kFloat, std::nullopt);
     }
 };
 
