@@ -57,10 +57,11 @@ def name_of(pick: Pick | Chosen) -> str:
 
 
 def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Chosen]:
-    """All kernels that may serve a call, in each number of splits that the model would weigh."""
+    """All kernels that may serve a call, in each number of splits that the model would weigh: those without
+    an epilogue, as one with a bias would read it from where none is."""
     found = []
     for kernel in kernels:
-        if kernel.layout != call.gemm.layout:
+        if kernel.layout != call.gemm.layout or not kernel.is_plain:
             continue
         splits = Splits(Launches.of([kernel.spec], [kernel.blocks_per_sm]), num_sms)
         for split_k in sorted({int(value) for value in splits.choices(Shapes.of(*call[:3])).ravel()}):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,28 @@ class Search:
         self, folder: Path, *arguments: str | Path, delay_s: float = 0.0, **environment: str
     ) -> None:
         self.folder, self.db, self.journal = folder, folder / "trials.db", folder / "journal"
-        self._arguments = [str(self.journal), str(delay_s), "search", "--db", str(self.db), "--json"]
-        self._arguments += map(str, arguments)
+        self._options = ["--db", str(self.db), "--json", *map(str, arguments)]
+        self._places = [str(self.journal), str(delay_s)]
         path = os.pathsep.join(filter(None, map(str, (TESTS.parent, TESTS, os.environ.get("PYTHONPATH")))))
         self._environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | environment
         self._num_lines = 0  # of the journal, from earlier runs
+
+    def _arguments(self, more: Sequence[str]) -> list[str]:
+        """Of a run: each option of `more`, all of which take a value, replaces that of the same name."""
+        given, options = dict(zip(more[::2], more[1::2], strict=True)), list(self._options)
+        for name, value in given.items():
+            if name in options:
+                options[options.index(name) + 1] = value
+            else:
+                options += [name, value]
+        return [*self._places, "search", *options]
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         """Begin a run, in a new session. What it writes goes to the files `out` and `err`."""
         self._num_lines = len(self._lines())
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             return subprocess.Popen(
-                [sys.executable, TESTS / "journaled_search.py", *self._arguments, *more],
+                [sys.executable, TESTS / "journaled_search.py", *self._arguments(more)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 env=self._environment, start_new_session=True,
             )  # fmt: skip
@@ -55,7 +65,7 @@ class Search:
         """As `start`, from a process that has imported everything already."""
         self._num_lines = len(self._lines())
         self._zygote = self._zygote or Zygote("journaled_search", self._environment)
-        return self._zygote.start([*self._arguments, *more], self.folder)
+        return self._zygote.start(self._arguments(more), self.folder)
 
     def close(self) -> None:
         """Needed after `fork`."""

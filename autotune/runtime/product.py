@@ -157,8 +157,10 @@ def folded(problem: Product) -> Product | None:
 def check_apart(form: Form, leading: Iterable[tuple[int, int]] = ()) -> None:
     """Raises DispatchError for an out of which elements share memory, as those of an expanded one."""
     rows, columns, by_row, by_column = form
-    sides = [side for side in (*leading, (rows, by_row), (columns, by_column)) if side[0] > 1]
-    is_shared = not all(stride for _, stride in sides)
+    sides = [*leading, (rows, by_row), (columns, by_column)]
+    if not all(extent for extent, _ in sides):
+        return  # no elements: their strides mean nothing
+    is_shared = not all(stride for extent, stride in sides if extent > 1)
     if rows > 1 < columns and not is_shared:  # they meet as far along a row as along a column
         step = math.gcd(by_row, by_column)
         is_shared = abs(by_column) // step < rows and abs(by_row) // step < columns

@@ -348,6 +348,14 @@ def test_an_out_whose_elements_share_memory_is_refused_before_a_launch(runtime, 
     assert len(driver.launches) == num_launches and not runtime.num_copied
 
 
+@pytest.mark.parametrize("of", [_Tensor, np.asarray])
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+def test_strides_of_an_out_without_elements_mean_nothing(runtime, of, shape):
+    """NumPy and torch give it strides of 0."""
+    out = of(np.zeros(shape, np.float32))
+    runtime.sgemm(of(normal(shape[0], 4)), of(normal(4, shape[1])), out, beta=3.0)
+
+
 REFUSED = {
     "gradient": ({"requires_grad": True}, "no gradient"),
     "host": ({"is_cuda": False, "device": "cpu", "kind": {"device_type": 1}}, "on cpu"),
