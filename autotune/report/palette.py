@@ -24,8 +24,9 @@ class Palette:
     series: Mapping[str, str]
 
 
-# `ours`, `cublas` and `limit` are what times are held against; the others are groups of what proposed a trial
-# (`search/propose/origins.py`), as pages tell them apart.
+# A colour means one thing on every page. `ours`, `cublas` and `limit` are what times are held against; `fault` is
+# what failed or was disturbed; the others are groups of what proposed a trial (`search/propose/origins.py`). All
+# else is drawn in the grey of `faint` text, or in shades of these.
 LIGHT = Palette(
     page="#f6f7f9",
     card="#ffffff",
@@ -37,6 +38,7 @@ LIGHT = Palette(
         "ours": "#0072b2",
         "cublas": "#c04a00",
         "limit": "#1b1f27",
+        "fault": "#8a1fd6",
         "model": "#3399d6",
         "bandit": "#9a3f7d",
         "seed": "#c77f00",
@@ -56,6 +58,7 @@ DARK = Palette(
         "ours": "#56b4e9",
         "cublas": "#f07f3c",
         "limit": "#e8eaee",
+        "fault": "#9955ff",
         "model": "#4a8ff0",
         "bandit": "#c055a8",
         "seed": "#e07a1e",

@@ -145,10 +145,14 @@ def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Desc
         "depths": list(DEPTHS),
         "kernels": [_kernel(kernel, describe) for kernel in table.kernels if kernel.is_plain],
         "layouts": {layout: _layout(maps, layout) for layout in LAYOUTS},
-        "entries": len(table.entries),
+        "tuned": [_place(entry.gemm) for entry in table.entries],
         "served": [asdict(one) for one in maps.served(studies)],
         "left_out": [asdict(group) for group in table.left_out],
     }
+
+
+def _place(gemm: Gemm) -> Document:
+    return {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout}
 
 
 def _kernel(kernel: Kernel, describe: Describe) -> Document:

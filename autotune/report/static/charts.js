@@ -1,6 +1,7 @@
 "use strict";
 // Pictures: drawn by ECharts when they come into view, drawn anew when the colours or the data change.
 {
+  const { figures } = autotune;
   const drawn = new Set();
 
   autotune.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -16,7 +17,7 @@
     textStyle: { color: autotune.colour("text"), fontSize: 12 },
   });
 
-  // Of an axis that begins or ends where its data do.
+  // What labels of an axis say.
   const rounded = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 9 });
   const isNumeric = (given) => given.type === "value" || given.type === "log";
 
@@ -61,15 +62,71 @@
     };
   };
 
+  const stepOf = (size) => {
+    const unit = 10 ** Math.floor(Math.log10(size));
+    return unit * [1, 2, 2.5, 5, 10].find((step) => step * unit >= 0.999 * size);
+  };
+  const LADDERS = [[1, 2, 5], [1]]; // of a decade, marked where there is room for so many
+
+  // Marks of a logarithmic axis: of 1, 2 and 5, or powers of ten where those would be many; null over a short span.
+  const marksOf = (low, high, parts) => {
+    for (const ladder of LADDERS) {
+      const found = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1)
+        ladder.forEach((step) => found.push(Number(`${step}e${power}`)));
+      const from = found.findLastIndex((mark) => mark <= 1.001 * low);
+      const marks = found.slice(from, found.findIndex((mark) => mark >= 0.999 * high) + 1);
+      if (marks.length < 4) return null;
+      if (marks.length <= parts + 3) return marks;
+    }
+    return null;
+  };
+
+  // An axis whose ends and marks are round numbers, outwards from `low` and `high`, in some `parts`.
+  autotune.span = (low, high, { parts = 6, isLog = false } = {}) => {
+    const marks = isLog && marksOf(low, high, parts);
+    if (marks) {
+      const shown = { customValues: marks };
+      return { type: "log", min: marks[0], max: marks.at(-1), axisTick: shown, axisLabel: shown };
+    }
+    const step = stepOf((high - low || Math.abs(high) || 1) / parts);
+    const snapped = (value) => Number((value * step).toPrecision(12));
+    const [from, to] = [Math.floor(low / step + 1e-6), Math.ceil(high / step - 1e-6)];
+    const [min, max] = [snapped(from), snapped(Math.max(to, from + 1))];
+    if (!isLog || min <= 0) return { type: "value", min, max, interval: step };
+    const all = { customValues: Array.from({ length: to - from + 1 }, (_, at) => snapped(from + at)) };
+    return { type: "log", min, max, axisTick: all, axisLabel: all };
+  };
+
+  // The same of times in us, in ms where us would have five digits.
+  autotune.timeSpan = (low, high, options) => {
+    const [unit, us] = figures.unitOf(high);
+    const axis = autotune.span(low, high, options);
+    const formatter = (value) => rounded(value / us);
+    return { ...axis, name: unit, axisLabel: { ...axis.axisLabel, formatter } };
+  };
+
+  // Saves a picture as PNG, twice as fine as the screen shows it.
+  const save = (instance, name) => {
+    const url = instance.getDataURL({ pixelRatio: 2, backgroundColor: autotune.colour("card") });
+    autotune.element("a", { href: url, download: `${name}.png` }).click();
+  };
+
   // A picture. `build` gives ECharts' option, or null where there is nothing to draw; `label` says in words what
-  // it shows; `listen` gets the instance once. The element's `update` draws it anew.
+  // it shows; `listen` gets the instance once. The element's `update` draws it anew; a button saves it as PNG.
   autotune.chart = (label, build, { height = 300, listen = null, name = null } = {}) => {
     const made = autotune.element("div", { class: "chart", role: "img", "aria-label": label, id: name });
     made.style.height = `${height}px`;
+    const png = autotune.element(
+      "button",
+      { type: "button", class: "png", "aria-label": `Save as PNG: ${label}`, click: () => save(instance, name || "chart") },
+      "PNG",
+    );
+    const whole = autotune.element("div", { class: "picture" }, made, png);
     let instance = null;
     const draw = () => {
       const option = build();
-      made.hidden = option === null;
+      whole.hidden = option === null;
       if (option === null) return;
       const { height: wanted, ...drawable } = option;
       if (wanted) made.style.height = `${wanted}px`;
@@ -96,10 +153,10 @@
         if (instance) instance.dispose();
       },
     };
-    made.update = () => (instance ? draw() : undefined);
+    whole.update = () => (instance ? draw() : undefined);
     made.instance = () => instance;
     drawn.add(handle);
-    return made;
+    return whole;
   };
 
   // An axis of names, which are cut at so many pixels.

@@ -29,7 +29,7 @@
         {
           type: "bar",
           barWidth: 12,
-          itemStyle: { color: colour("model") },
+          itemStyle: { color: colour("faint") },
           data: shown.map((p) => 100 * p.share),
         },
       ],

@@ -3,6 +3,7 @@
 {
   const { figures, colour } = autotune;
   const MOST_NAMED = 8; // lines that have room for their names
+  const APART = 0.05; // of an axis: names that stand closer would overlap
 
   const levelOf = (name) => (study) => study[name];
 
@@ -35,10 +36,9 @@
     step: "end",
     symbol: "none",
     data,
-    lineStyle: { color: colour("random"), width: 1, opacity: 0.7 },
-    itemStyle: { color: colour("random") },
+    lineStyle: { color: colour("faint"), width: 1, opacity: 0.7 },
+    itemStyle: { color: colour("faint") },
     endLabel: { show: isNamed, formatter: "{a}", color: colour("faint"), fontSize: 11, distance: 6 },
-    labelLayout: { hideOverlap: true },
     emphasis: { lineStyle: { width: 2.5, opacity: 1, color: colour("text") } },
     triggerLineEvent: true,
   });
@@ -63,6 +63,19 @@
     lineStyle: { color: colour("cublas"), type: "dashed", width: 1.5 },
   });
 
+  // The lines whose names have room beside their ends, from the fastest on.
+  const namedAmong = (lines, { min, max }) => {
+    const placeOf = ({ data }) => Math.log(data.at(-1)[1] / min) / Math.log(max / min);
+    const named = new Set();
+    let last = Infinity;
+    for (const line of [...lines].sort((a, b) => placeOf(b) - placeOf(a))) {
+      if (last - placeOf(line) < APART) continue;
+      last = placeOf(line);
+      named.add(line);
+    }
+    return named;
+  };
+
   // The lines of a run: { name, study, data }, those that can be compared.
   const linesOf = (run, studies) => {
     const told = run.progress
@@ -83,20 +96,25 @@
       lines.map((line) => line.data),
       run().seconds,
     );
-    const isNamed = lines.length > 1 && lines.length <= MOST_NAMED && !autotune.isNarrow();
     const [{ study, data }] = lines;
+    const settled = 3; // the first few steps are slow ones: they need not be seen
+    const early = lines.map((line) => line.data[Math.min(line.data.length - 1, settled)][1]);
+    const most = Math.max(1, ...lines.map((line) => line.data[line.data.length - 1][1]));
+    const y = autotune.span(0.97 * Math.min(1, ...early), 1.03 * most, { isLog: true });
+    const isNamed = lines.length > 1 && lines.length <= MOST_NAMED && !autotune.isNarrow();
+    const named = isNamed ? namedAmong(lines, y) : new Set();
     const series =
       lines.length === 1
         ? [thick(study.label, data, "end")]
-        : [...lines.map((line) => thin(line.study.label, line.data, isNamed)), thick("geometric mean", mean)];
+        : [
+            ...lines.map((line) => thin(line.study.label, line.data, named.has(line))),
+            thick("geometric mean", mean),
+          ];
     const marks = [[level, 1]];
     if (lines.length === 1 && level === "cuBLAS" && study.limit_us) {
       marks.push(["limit", study.cublas_us / study.limit_us]);
     }
     series[series.length - 1].markLine = levels(marks);
-    const settled = 3; // the first few steps are slow ones: they need not be seen
-    const early = lines.map((line) => line.data[Math.min(line.data.length - 1, settled)][1]);
-    const most = Math.max(1, ...lines.map((line) => line.data[line.data.length - 1][1]));
     return {
       grid: { left: 44, right: isNamed ? 140 : 16, top: 30, bottom: 40 },
       legend: lines.length > 1 ? { data: ["geometric mean"] } : undefined,
@@ -109,13 +127,8 @@
             [`against ${level}`, figures.times(at[1])],
           ]),
       },
-      xAxis: { type: "value", min: 0, max: run().seconds, name: "seconds" },
-      yAxis: {
-        type: "value",
-        min: Math.max(0, Math.floor(10 * Math.min(1, ...early) - 1) / 10),
-        max: Math.ceil(10.5 * most) / 10,
-        axisLabel: { formatter: (value) => `${Number(value.toFixed(2))}x` },
-      },
+      xAxis: { ...autotune.span(0, run().seconds), name: "seconds" },
+      yAxis: { ...y, axisLabel: { ...y.axisLabel, formatter: (value) => `${Number(value.toFixed(3))}x` } },
       series,
     };
   };

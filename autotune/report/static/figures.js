@@ -6,11 +6,12 @@ autotune.figures = {
       ? "-"
       : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }),
   counted: (value, one) => `${value.toLocaleString("en")} ${one}${value === 1 ? "" : "s"}`,
+  // What times up to so many us are told in: a unit, and how many us it has.
+  unitOf: (us) => (us >= 1e6 ? ["s", 1e6] : us >= 1e4 ? ["ms", 1e3] : ["us", 1]),
   us: (value) => {
     if (value === null || value === undefined) return "-";
-    if (value >= 1e6) return `${(value / 1e6).toPrecision(4)} s`;
-    if (value >= 1e4) return `${(value / 1e3).toPrecision(4)} ms`;
-    return `${value >= 1e3 ? value.toFixed(0) : value.toPrecision(4)} us`;
+    const [unit, us] = autotune.figures.unitOf(value);
+    return `${value >= 1e3 && us === 1 ? value.toFixed(0) : (value / us).toPrecision(4)} ${unit}`;
   },
   times: (value) => (value === null || value === undefined ? "-" : `${value.toFixed(value < 10 ? 3 : 1)}x`),
   percent: (share, digits = 1) =>

@@ -5,10 +5,9 @@
   const FAR = 3; // times as far as the slowest finalist: cuBLAS is drawn at the edge, with its figure
 
   const percent = (ratio) => 100 * (ratio - 1);
-  const paintOf = (one) => (one.rank ? (one.is_tied ? "ours" : "random") : "cublas");
+  const paintOf = (one) => (one.rank ? (one.is_tied ? "ours" : "faint") : "cublas");
   const low = (one) => percent(one.low ?? one.ratio);
   const high = (one) => percent(one.high ?? one.ratio);
-  const ceiled = (value) => (value > 5 ? Math.ceil(value / 5) * 5 : Math.ceil(value));
 
   // A finalist in few words: what differs from the winner.
   const briefly = (rows, found) => {
@@ -74,24 +73,20 @@
     const shown = [...found.finalists].reverse(); // the first stands on top
     const brief = briefly(rows, found);
     const slowest = Math.max(1, ...shown.filter((one) => one.rank).map(high));
-    const isFar = (one) => !one.rank && low(one) > FAR * slowest;
-    const edge = ceiled(Math.max(0.5, ...shown.filter((one) => !isFar(one)).map(high)));
     const isNarrow = autotune.isNarrow();
+    const isFar = (one) => !one.rank && low(one) > FAR * slowest;
+    const furthest = Math.max(0.5, ...shown.filter((one) => !isFar(one)).map(high));
+    const x = autotune.span(Math.min(0, ...shown.map(low)), furthest, { parts: isNarrow ? 4 : 6 });
     return {
       height: 62 + 26 * shown.length,
       grid: { left: isNarrow ? 130 : 236, right: 20, top: 8, bottom: 40, outerBoundsMode: "none" },
       tooltip: { trigger: "item", formatter: ({ dataIndex }) => tell(shown[dataIndex], rows) },
-      xAxis: {
-        type: "value",
-        name: "% slower than the winner",
-        min: Math.floor(10 * Math.min(0, ...shown.map(low))) / 10,
-        max: edge,
-      },
+      xAxis: { ...x, name: "% slower than the winner" },
       yAxis: autotune.categories(
         shown.map((one) => (one.rank ? `${one.rank}  ${brief(one)}` : "cuBLAS")),
         isNarrow ? 116 : 220,
       ),
-      series: [bars(shown), medians(shown, rows, isFar, edge)],
+      series: [bars(shown), medians(shown, rows, isFar, x.max)],
     };
   };
 

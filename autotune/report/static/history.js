@@ -13,7 +13,11 @@
     ["s", "seconds"],
   ];
   const RUG = 14; // pixels per outcome of trials that failed
-  const view = { near: "1.35", by: "number" }; // kept from shape to shape
+  const SCALES = [
+    ["", "linear"],
+    ["log", "logarithmic"],
+  ];
+  const view = { near: "1.35", by: "number", scale: "" }; // kept from shape to shape
 
   // Up to which time trials are drawn: so many times the best, cuBLAS within it where it is not far.
   const ceiling = (study) => {
@@ -27,11 +31,6 @@
     const isNearLimit = study.limit_us && study.limit_us > 0.9 * study.best_us;
     return isNearLimit ? 0.985 * study.limit_us : 0.97 * study.best_us;
   };
-
-  // Steps of a nice size for an axis around a value.
-  const step = (value) => 10 ** Math.floor(Math.log10(value) - 1) / 2;
-  const floored = (value) => Math.floor(value / step(value)) * step(value);
-  const ceiled = (value) => Math.ceil(value / step(value)) * step(value);
 
   const trialTooltip = { formatter: ({ data }) => autotune.toldOfTrial(data.row) };
 
@@ -79,7 +78,7 @@
     yAxisIndex: 1,
     symbol: "rect",
     symbolSize: [2, 10],
-    itemStyle: { color: colour("cublas") },
+    itemStyle: { color: colour("fault") },
     data: failed.map((row) => ({ value: [row[view.by], row.outcome], row })),
     tooltip: trialTooltip,
   });
@@ -98,13 +97,13 @@
     handleStyle: { color: colour("faint") },
   });
 
-  const timeAxis = (study, top) => ({
-    name: "time (us)",
-    nameGap: 46,
-    ...(top
-      ? { type: "value", min: floored(bottomOf(study)), max: ceiled(top) }
-      : { type: "log", logBase: 2, min: "dataMin" }),
-  });
+  // Of all trials the slowest is a hundred times slower than the best: those are seen by the logarithm alone.
+  const timeAxis = (study, top, timed) => {
+    const slowest = timed.reduce((most, row) => Math.max(most, row.us), 0);
+    const isLog = view.scale === "log" || !top;
+    const axis = autotune.timeSpan(bottomOf(study), top || slowest, { isLog, parts: 7 });
+    return { ...axis, name: `time (${axis.name})`, nameGap: 46 };
+  };
 
   const outcomeAxis = (outcomes) => ({
     type: "category",
@@ -133,7 +132,7 @@
     ].filter(([, us]) => us && (!top || (us <= top && us >= bottomOf(study))));
     const base = autotune.isNarrow() ? 240 : 330;
     const hidden = { show: false };
-    const x = { type: "value", min: view.by === "s" ? 0 : 1, max: Math.max(end, 2) };
+    const x = autotune.span(0, end, { parts: autotune.isNarrow() ? 4 : 8 });
     return {
       height: base + outcomes.length * RUG + 66,
       legend: { data: [...groups.map((group) => autotune.groups[group]), "best so far"] },
@@ -147,7 +146,7 @@
         { ...x, name: view.by === "s" ? "seconds" : "trials", nameGap: 22 },
         { ...x, gridIndex: 1, axisLabel: hidden, axisTick: hidden, splitLine: hidden, axisLine: hidden },
       ],
-      yAxis: [timeAxis(study, top), outcomeAxis(outcomes)],
+      yAxis: [timeAxis(study, top, timed), outcomeAxis(outcomes)],
       series: [...groups.map(dots(timed)), bestLine(found, end, levels), rug(failed)],
     };
   };
@@ -184,6 +183,7 @@
       { class: "choices" },
       autotune.choice("times", NEAR, view.near, choose("near")),
       autotune.choice("over", OVER, view.by, choose("by")),
+      autotune.choice("scale", SCALES, view.scale, choose("scale")),
     );
     return card("History", { wide: true, name: "history-card" }, choices, picture, note);
   };

@@ -14,7 +14,7 @@
 
   const bar = (step) => ({
     value: 100 * (step.share_of_limit || 0),
-    itemStyle: { color: colour(PAINTS[step.name] || "random") },
+    itemStyle: { color: colour(PAINTS[step.name] || "faint") },
     label: {
       show: true,
       position: "right",

@@ -61,26 +61,19 @@
   // `rows` are what is drawn, slowest first so that the fastest lie on top; `all` is what axes have room for.
   const option = (rows, names, all) => {
     const [slowest, fastest] = [rows[0].us, rows[rows.length - 1].us];
-    const least = 1.001 * fastest; // an axis needs a length
     const axes = names.map((name, dim) => {
       const data = autotune.valuesOf(all, name).map(String);
       return { dim, name, type: "category", data, inverse: false };
     });
-    const time = {
-      dim: names.length,
-      name: "us",
-      type: "value",
-      min: fastest,
-      max: Math.max(slowest, least),
-    };
+    const time = { dim: names.length, ...autotune.timeSpan(fastest, slowest, { isLog: true }) };
     return {
       parallel: { left: 36, right: 64, top: 44, bottom: 24, parallelAxisDefault: axisLooks() },
-      parallelAxis: [...axes, { ...time, axisLabel: { formatter: (v) => Number(v.toPrecision(4)) } }],
+      parallelAxis: [...axes, time],
       visualMap: {
         show: false,
         dimension: names.length,
         min: fastest,
-        max: Math.max(Math.min(slowest, 1.5 * fastest), least),
+        max: Math.max(Math.min(slowest, 1.5 * fastest), 1.001 * fastest),
         inRange: { color: [colour("ours"), colour("line")] },
       },
       tooltip: { trigger: "item", formatter: ({ data }) => autotune.toldOfTrial(data.row) },

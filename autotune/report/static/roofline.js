@@ -24,7 +24,7 @@
     symbol: one.rank ? "circle" : "diamond",
     one,
     itemStyle: {
-      color: colour(one.rank ? (one.is_tied ? "ours" : "random") : "cublas"),
+      color: colour(one.rank ? (one.is_tied ? "ours" : "faint") : "cublas"),
       borderColor: colour("card"),
       borderWidth: 1,
     },
@@ -44,7 +44,7 @@
   const otherShapes = (others) => ({
     type: "scatter",
     symbolSize: 7,
-    itemStyle: { color: colour("random"), opacity: 0.6 },
+    itemStyle: { color: colour("faint"), opacity: 0.6 },
     data: others.map((study) => ({ value: [study.flops_per_byte, study.tflops], study })),
     tooltip: {
       formatter: ({ data: { study } }) =>
@@ -78,16 +78,9 @@
     const [low, high] = [0.97 * Math.min(...near), 1.02 * Math.max(...near)];
     const ranks = own.map((one) => (one.rank ? String(one.rank) : "cuBLAS"));
     const rotate = own.length > 6 || autotune.isNarrow() ? 60 : 0;
-    const rounded = Number(high.toPrecision(2));
     return {
       xAxis: [
-        {
-          type: "log",
-          min: places[0],
-          max: places[1],
-          name: "FLOP per byte",
-          axisLabel: { formatter: (v) => figures.number(v, v < 1 ? 1 : 0) },
-        },
+        { ...places, name: "FLOP per byte" },
         {
           type: "category",
           gridIndex: 1,
@@ -98,19 +91,11 @@
       ],
       yAxis: [
         {
-          type: "log",
-          min: 10 ** Math.floor(Math.log10(speeds.least)),
-          max: 10 ** Math.ceil(Math.log10(found.fma_tflops)),
+          ...autotune.span(speeds.least, 1.05 * found.fma_tflops, { isLog: true, parts: 5 }),
           name: "TFLOP/s",
           nameGap: 34,
         },
-        {
-          type: "value",
-          gridIndex: 1,
-          min: Number(low.toPrecision(2)),
-          max: Math.max(rounded, high),
-          axisLabel: { formatter: (v) => Number(v.toPrecision(3)) },
-        },
+        { ...autotune.span(low, high), gridIndex: 1 },
       ],
     };
   };
@@ -121,7 +106,7 @@
     const [own, others, speed] = [ownOf(study, found), othersOf(study), speedOf(study)];
     const knee = (1e3 * found.fma_tflops) / found.bandwidth_gbs;
     const x = [...others, study].map((s) => s.flops_per_byte);
-    const places = [Math.min(knee, ...x) / 2, 2 * Math.max(knee, ...x)];
+    const places = autotune.span(Math.min(knee, ...x), Math.max(knee, ...x), { isLog: true, parts: 4 });
     const top = roofOf(found)(study.flops_per_byte);
     const least = Math.min(...others.map((s) => s.tflops), ...own.map(speed));
     const title = (text, left) => ({
@@ -141,7 +126,7 @@
       title: [title("all shapes", 48), title("finalists", "68%")],
       ...axes(found, own, { of: speed, least }, places, top),
       series: [
-        roofLine(found, ...places),
+        roofLine(found, places.min, places.max),
         otherShapes(others),
         {
           type: "scatter",

@@ -56,7 +56,7 @@
           ]);
         },
       },
-      xAxis: { type: "value", min: 0, max: Math.ceil(most / 10) * 10, name: "% of the limit" },
+      xAxis: { ...autotune.span(0, most, { parts: 5 }), name: "% of the limit" },
       yAxis: autotune.categories(names),
       series: [
         {

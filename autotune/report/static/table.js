@@ -2,25 +2,49 @@
 // The page of an exported table: maps over m, n and k.
 {
   const { element, figures, colour, chart, card, more, tiles, hint } = autotune;
-  const PAINTS = ["ours", "seed", "reuse", "bandit", "polish", "model"]; // of the kernels that serve the most cells
+  // How much of the colour of ours the kernels have that serve the most cells, so that neighbours by rank differ.
+  const SHADES = [1, 0.4, 0.75, 0.25, 0.9, 0.55];
+  const PALEST = 0.12; // of all others
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  const view = { layout: "NN", depth: null };
+  const view = { layout: null, depth: null };
 
   const read = (column, at) => {
     if (Array.isArray(column)) return column[at];
     return "all" in column ? column.all : column.values[column.rows[at]];
   };
 
-  // Cells of one layout and depth: { m, n, row, column, kernel, provider, ... }.
+  // Of these sizes, powers of two, the one that is nearest by the logarithm.
+  const nearest = (sizes, value) =>
+    sizes.reduce((a, b) => (Math.abs(Math.log(b / value)) < Math.abs(Math.log(a / value)) ? b : a));
+
+  // The map to begin with: the layout and k that have the most tuned shapes nearby.
+  const beginning = (found) => {
+    const counts = new Map();
+    for (const { k, layout } of found.tuned) {
+      const place = `${layout} ${nearest(found.depths, k)}`;
+      counts.set(place, (counts.get(place) || 0) + 1);
+    }
+    const middle = found.depths[Math.floor(found.depths.length / 2)];
+    const [most] = [...counts].sort((a, b) => b[1] - a[1])[0] || [`NN ${middle}`];
+    const [layout, depth] = most.split(" ");
+    return { layout, depth: Number(depth) };
+  };
+
+  // Cells of one layout and depth, and whether a shape near them was tuned: { m, n, row, column, kernel, provider, ... }.
   const cellsOf = (found, layout, depth) => {
     const size = found.sides.length;
     const from = found.depths.indexOf(depth) * size * size;
     const columns = Object.entries(found.layouts[layout]);
+    const near = found.tuned
+      .filter((one) => one.layout === layout && nearest(found.depths, one.k) === depth)
+      .map(({ m, n }) => `${nearest(found.sides, m)}x${nearest(found.sides, n)}`);
+    const tuned = new Set(near);
     return Array.from({ length: size * size }, (_, at) => ({
       m: found.sides[Math.floor(at / size)],
       n: found.sides[at % size],
       row: Math.floor(at / size),
       column: at % size,
+      isTuned: tuned.has(`${found.sides[Math.floor(at / size)]}x${found.sides[at % size]}`),
       ...Object.fromEntries(columns.map(([name, values]) => [name, read(values, from + at)])),
     }));
   };
@@ -35,7 +59,7 @@
     return new Map(
       sorted.map(([kernel, count], at) => [
         kernel,
-        { ...found.kernels[kernel], count, letter: LETTERS[at] || "*", paint: PAINTS[at] || "random" },
+        { ...found.kernels[kernel], count, letter: LETTERS[at] || "*", shade: SHADES[at] || PALEST },
       ]),
     );
   };
@@ -82,10 +106,10 @@
           return {
             type: "rect",
             shape,
-            style: { fill: paint(cell) },
+            style: { fill: paint(cell), stroke: colour("text"), lineWidth: cell.isTuned ? 2 : 0 },
             textContent: label
               ? {
-                  style: { text: label, fill: "#fff", fontSize: 10, stroke: "rgba(0,0,0,.65)", lineWidth: 2 },
+                  style: { text: label, fill: colour("text"), fontSize: 10, stroke: colour("card"), lineWidth: 2 },
                 }
               : undefined,
             textConfig: { position: "inside" },
@@ -107,7 +131,7 @@
   const riskPaint = (cell) =>
     cell.risk === null
       ? colour("line")
-      : echarts.color.lerp(between(0, 0.25, cell.risk), [colour("page"), colour("bandit")]);
+      : echarts.color.lerp(between(0, 0.25, cell.risk), [colour("page"), colour("text")]);
 
   // What colours mean, as a bar with words at its ends.
   const scale = (colours, words) =>
@@ -192,14 +216,14 @@
     xAxis: { type: "value", name: "% of speed lost", min: 0 },
     yAxis: autotune.categories(groups.map((group) => group.group).reverse()),
     series: [
-      ["lost by the pick", "pick", "ours"],
-      ["lost by the choice of kernels", "portfolio", "seed"],
-    ].map(([name, key, paint]) => ({
+      ["lost by the pick", "pick", 1],
+      ["lost by the choice of kernels", "portfolio", 0.45],
+    ].map(([name, key, opacity]) => ({
       name,
       type: "bar",
       stack: "lost",
       barWidth: 12,
-      itemStyle: { color: colour(paint) },
+      itemStyle: { color: colour("faint"), opacity },
       data: groups.map((group) => 100 * lost(group, key)).reverse(),
     })),
   });
@@ -242,14 +266,15 @@
   const servesMap = (make, chosen) => {
     const kernelOf = (cell) => chosen.named.get(cell.kernel);
     const isCublas = (cell) => cell.provider === "cublas";
+    const shaded = (share) => echarts.color.lerp(share, [colour("card"), colour("ours")]);
     const made = make(
       "serves",
       "Which kernel serves each m and n",
-      (cell) => colour(isCublas(cell) ? "cublas" : kernelOf(cell).paint),
+      (cell) => (isCublas(cell) ? colour("cublas") : shaded(kernelOf(cell).shade)),
       (cell) => (isCublas(cell) ? "•" : kernelOf(cell).letter),
     );
     const text =
-      "A letter for each kernel, those that serve the most in a colour. Red with a dot: cuBLAS serves.";
+      "A letter for each kernel, a shade for those that serve the most. Red with a dot: cuBLAS serves. A frame: tuned there.";
     return [made, card("Which kernel serves what", {}, made, hint(text))];
   };
 
@@ -258,13 +283,13 @@
     const made = make("speed", label, speedPaint, (cell) => (cell.provider === "cublas" ? "•" : ""));
     const colours = scale(["cublas", "page", "ours"], ["half as fast", "twice as fast"]);
     const text =
-      "The kernel's expected time; a dot where cuBLAS serves, because a kernel is not surely faster.";
+      "The kernel's expected time; a dot where cuBLAS serves, because no kernel is predicted to be clearly faster.";
     return [made, card("Against cuBLAS", {}, made, colours, hint(text))];
   };
 
   const riskMap = (make, found) => {
     const made = make("risk", "What the pick may lose, by the errors of the models", riskPaint, () => "");
-    const colours = scale(["page", "bandit"], ["loses nothing", "may lose 25 % and more"]);
+    const colours = scale(["page", "text"], ["loses nothing", "may lose 25 % and more"]);
     const text = hint(
       `How much slower the pick is than the best of the first ${found.num_first} launches, if each kernel is off `,
       "by its model's own error, independently. Errors go together, so the truth is less.",
@@ -314,7 +339,7 @@
 
   autotune.drawTable = (main) => {
     const found = autotune.tableMaps;
-    if (view.depth === null) view.depth = found.depths[Math.floor(found.depths.length / 2)];
+    if (view.depth === null) Object.assign(view, beginning(found));
     const chosen = chosenCells(found);
     const depth = () => view.depth;
     const height = autotune.isNarrow() ? 340 : 430;

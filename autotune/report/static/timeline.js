@@ -4,24 +4,24 @@
   const { figures, colour } = autotune;
   const GAP = 30; // pixels between rows, for their titles
   const MARKS = { drift: "drift", neighbour: "neighbour", sw_power_cap: "power limit" };
-  const MARK_PAINTS = ["bandit", "seed", "cublas", "reuse"];
+  const MARK_SHADES = [1, 0.7, 0.45, 0.25]; // of the colour of faults
 
-  const bars = (name, data, paint) => ({
+  const bars = (name, data, paint, opacity = 1) => ({
     name,
     data,
     type: "bar",
     barWidth: `${Math.max(60, Math.min(95, data.length))}%`,
-    itemStyle: { color: colour(paint) },
+    itemStyle: { color: colour(paint), opacity },
   });
-  const curve = (name, data, paint) => ({
+  const curve = (name, data) => ({
     name,
     data,
     type: "line",
     symbol: "circle",
     symbolSize: 3,
     connectNulls: true,
-    lineStyle: { color: colour(paint), width: 2 },
-    itemStyle: { color: colour(paint) },
+    lineStyle: { color: colour("faint"), width: 2 },
+    itemStyle: { color: colour("faint") },
   });
 
   // Parts of a run's time at the middle of which a value is drawn.
@@ -36,23 +36,25 @@
 
   const gpuRows = ({ bins }, { at }) =>
     [
-      ["SM clock, MHz", "clock", "clock_mhz", "ours"],
-      ["power, W", "power", "power_w", "bandit"],
-      ["temperature, °C", "temperature", "temperature_c", "seed"],
+      ["SM clock, MHz", "clock", "clock_mhz"],
+      ["power, W", "power", "power_w"],
+      ["temperature, °C", "temperature", "temperature_c"],
     ]
       .filter(([, , column]) => bins[column].some((value) => value !== null))
-      .map(([title, name, column, paint]) => ({
+      .map(([title, name, column]) => ({
         title,
         scale: true,
-        series: [curve(name, at(bins[column]), paint)],
+        series: [curve(name, at(bins[column]))],
       }));
 
   const disturbedRows = ({ bins, marks }, { at }) => {
     const names = Object.keys(marks);
     if (!names.length && !bins.num_repeated.some(Boolean)) return [];
-    const seen = names.map((mark, i) => bars(MARKS[mark] || mark, at(marks[mark]), MARK_PAINTS[i % 4]));
+    const seen = names.map((mark, i) =>
+      bars(MARKS[mark] || mark, at(marks[mark]), "fault", MARK_SHADES[i % MARK_SHADES.length]),
+    );
     return [
-      { title: "disturbed trials", series: [bars("timed again", at(bins.num_repeated), "random"), ...seen] },
+      { title: "disturbed trials", series: [bars("timed again", at(bins.num_repeated), "faint"), ...seen] },
     ];
   };
 
@@ -62,19 +64,19 @@
       {
         title: "trials per second",
         series: [
-          bars("ok", parts.perSecond(bins.num_ok), "ours"),
-          bars("failed", parts.perSecond(bins.num_failed), "cublas"),
+          bars("ok", parts.perSecond(bins.num_ok), "faint"),
+          bars("failed", parts.perSecond(bins.num_failed), "fault"),
         ],
       },
       {
         title: "GPU busy, % of the clock",
         max: 100,
         series: [
-          bars("timing", parts.percent(bins.measure_s), "reuse"),
-          bars("verifying", parts.percent(bins.verify_s), "seed"),
+          bars("timing", parts.percent(bins.measure_s), "faint"),
+          bars("verifying", parts.percent(bins.verify_s), "faint", 0.45),
         ],
       },
-      { title: "compiling threads", series: [bars("compiling", parts.perSecond(bins.compile_s), "random")] },
+      { title: "compiling threads", series: [bars("compiling", parts.perSecond(bins.compile_s), "faint")] },
       ...gpuRows(run, parts),
       ...disturbedRows(run, parts),
     ];
@@ -99,12 +101,10 @@
       legend: {},
       axisPointer: { link: [{ xAxisIndex: "all" }] },
       tooltip: { trigger: "axis", formatter: tell },
-      grid: rows.map((_, i) => ({ left: 52, right: 16, top: top(i) + 20, height: each - 22 })),
+      grid: rows.map((_, i) => ({ left: 52, right: 16, top: top(i) + 24, height: each - 26 })),
       xAxis: rows.map((_, i) => ({
-        type: "value",
+        ...autotune.span(0, end, { parts: autotune.isNarrow() ? 4 : 8 }),
         gridIndex: i,
-        min: 0,
-        max: end,
         splitLine: { show: false },
         axisLabel: { show: i === rows.length - 1, formatter: (value) => `${Number(value.toPrecision(4))} s` },
       })),
