@@ -61,7 +61,7 @@ $(VENV)/.gpu: pyproject.toml $(VENV)/.dev
 # browser's driver: without what that one needs.
 $(VENV)/.browser: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(subst -,$(COMMA),$(EXTRAS)),dev,browser]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'axe-playwright-python>=0.1.8'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'axe-playwright-python==0.1.8'
 	@touch $(VENV)/.run-$(EXTRAS) $(VENV)/.dev $@
 
 setup: $(VENV)/.run-$(EXTRAS)  ## make .venv and install autotune into it

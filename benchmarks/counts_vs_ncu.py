@@ -3,10 +3,10 @@
     python benchmarks/counts_vs_ncu.py [--out FILE]
 
 Five kernels are launched under ncu, each once, on problems of a few waves (tests/gpu/counted_launch.py).
-METRICS says what each of ncu's metrics means, which value of the model it corresponds to, and whether it
-should be equal, within 2 %, or at least as large: ncu counts instructions that a predicate disables, the
-model does not. Ends with exit code 1 if one differs, 3 without ncu or if it may not read the GPU's counters
-(they need root, or the driver's NVreg_RestrictProfilingToAdminUsers=0).
+autotune/tiles/ncu_metrics.py says what each of ncu's metrics means, which value of the model it corresponds
+to, and whether it should be equal, within 2 %, or at least as large: ncu counts instructions that a predicate
+disables, the model does not. Ends with exit code 1 if one differs, 3 without ncu or if it may not read the
+GPU's counters (they need root, or the driver's NVreg_RestrictProfilingToAdminUsers=0).
 """
 
 from __future__ import annotations
@@ -22,97 +22,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from autotune.cli import console
 from autotune.errors import AutotuneError, EnvironmentProblem
-from autotune.tiles.launch_counts import AccessKey
-from autotune.tiles.warp_access import AccessCounts
+from autotune.tiles.ncu_metrics import KERNEL, METRICS, Counts, NcuMetric
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DRIVER = REPOSITORY / "tests/gpu/counted_launch.py"
-TOLERANCE = 0.02
 MOST_S = 280.0
 INSTALLED = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute")
-KERNEL = "sgemm"
 
-Counts = Mapping[AccessKey, AccessCounts]
 # By number: the name of a kernel, what the model counts, and which operands are copied 16 bytes at a time.
 Counted = Callable[[int], tuple[str, Counts, tuple[str, ...]]]
-Field = Literal["accesses", "sectors", "wavefronts", "conflicts"]
-
-
-@dataclass(frozen=True)
-class NcuMetric:
-    """A metric of ncu, what it means, and which accesses of the model's kernel `sgemm` it counts."""
-
-    name: str
-    meaning: str
-    space: str
-    kinds: tuple[str, ...]
-    field: Field
-    relation: Literal["equal", "at least"] = "equal"
-    is_wide: bool | None = None  # of copies: those of 16 bytes bypass L1, others go through it
-    of: Field | None = None  # what 2 % are taken of; None: of what is expected
-
-    def expected(self, counts: Counts, wide: Iterable[str]) -> int:
-        """What the model says. `wide`: operands that are copied 16 bytes at a time."""
-        return self._sum(self.field, counts, wide)
-
-    def tolerance(self, counts: Counts, wide: Iterable[str]) -> float:
-        """How far from it a measured value may be."""
-        return TOLERANCE * self._sum(self.of or self.field, counts, wide)
-
-    def holds(self, measured: float, expected: int, tolerance: float) -> bool:
-        """Whether a measured value is what it should be."""
-        if self.relation == "at least":
-            return measured >= expected - tolerance
-        return abs(measured - expected) <= tolerance
-
-    def _sum(self, field: Field, counts: Counts, wide: Iterable[str]) -> int:
-        return sum(
-            int(getattr(found, field))
-            for key, found in counts.items()
-            if key.kernel == KERNEL
-            and (key.space, key.kind in self.kinds) == (self.space, True)
-            and (self.is_wide is None or (key.what in wide) == self.is_wide)
-        )
-
-
-_COPIED = "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_"
-METRICS = (
-    NcuMetric("smsp__inst_executed_op_global_ld.sum", "instructions of warps that load from global memory",
-              "global", ("load",), "accesses"),
-    NcuMetric("smsp__inst_executed_op_global_st.sum", "instructions of warps that store to global memory",
-              "global", ("store",), "accesses"),
-    # Turned off: copies of slices behind the end of k, and three loads that ptxas puts before each burst
-    NcuMetric("smsp__inst_executed_op_ldgsts.sum", "cp.async instructions of warps",
-              "shared", ("copy",), "accesses", "at least"),
-    NcuMetric("smsp__inst_executed_op_shared_ld.sum", "instructions of warps that load from shared memory",
-              "shared", ("load",), "accesses", "at least"),
-    NcuMetric("smsp__inst_executed_op_shared_st.sum", "instructions of warps that store to shared memory",
-              "shared", ("store",), "accesses"),
-    NcuMetric("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "sectors that loads and cp.async look up",
-              "global", ("load", "copy"), "sectors"),
-    NcuMetric("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "sectors that stores pass through L1",
-              "global", ("store",), "sectors"),
-    NcuMetric(f"{_COPIED}access.sum", "sectors that cp.async of 4 and 8 bytes looks up in L1",
-              "global", ("copy",), "sectors", is_wide=False),
-    NcuMetric(f"{_COPIED}bypass.sum", "sectors that cp.async of 16 bytes asks L2 for, past L1",
-              "global", ("copy",), "sectors", "at least", is_wide=True),
-    NcuMetric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", "passes of loads through the banks",
-              "shared", ("load",), "wavefronts"),
-    NcuMetric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum", "passes of stores through the banks",
-              "shared", ("store",), "wavefronts"),
-    # 2 % of all passes: the banks serve other units of the SM, too
-    NcuMetric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "passes of loads in excess",
-              "shared", ("load",), "conflicts", of="wavefronts"),
-    NcuMetric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum", "passes of stores in excess",
-              "shared", ("store",), "conflicts", of="wavefronts"),
-    # a copy passes through the banks as L1 is read, and as shared memory is written: the longer of the two
-    NcuMetric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum", "passes of cp.async",
-              "shared", ("copy",), "wavefronts", "at least"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

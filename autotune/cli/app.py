@@ -609,6 +609,9 @@ def view(
         int,
         typer.Option(help="Of this machine; 0: any that is free.", **parsing.whole("--port", 0, 65535)),
     ] = 8571,
+    host: Annotated[
+        str, typer.Option(help="Its address: this machine alone by default; 0.0.0.0: all of its network's.")
+    ] = "127.0.0.1",
     max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
 ) -> None:
@@ -618,7 +621,7 @@ def view(
 
     interrupt_in_order()
     request = PagesRequest(db, shape or (), table, ladder or (), max_error or None)
-    command.run(request, port, is_json=is_json)
+    command.run(request, port, host, is_json=is_json)
 
 
 @_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import ExitStack, suppress
 from types import ModuleType
 
@@ -20,9 +21,9 @@ from .report import PagesRequest, describe
 LATER = 15  # added to the process's niceness: a search on this machine comes first, its compilers too
 
 
-def run(request: PagesRequest, port: int, *, is_json: bool) -> None:
-    """Serve pages on this machine until Ctrl-C. Raises EnvironmentProblem where a package is missing,
-    UsageError where the port is taken or a ladder cannot be read, StoreError without a database,
+def run(request: PagesRequest, port: int, host: str, *, is_json: bool) -> None:
+    """Serve pages at an address of this machine until Ctrl-C. Raises EnvironmentProblem where a package is
+    missing, UsageError where the port is taken or a ladder cannot be read, StoreError without a database,
     DispatchError without a table."""
     page.jinja()
     server = _server()
@@ -33,16 +34,28 @@ def run(request: PagesRequest, port: int, *, is_json: bool) -> None:
             pass
         at_end.callback(_tidy, request.db)
         follower = at_end.enter_context(Follower(request.db))
-        listener = at_end.enter_context(server.listen(port))
-        address = f"http://{server.HOST}:{listener.getsockname()[1]}/"
-        if is_json:
-            console.show_json({"address": address, "db": shown(request.db)})
-        else:
-            console.show(f"{shown(request.db)}: open {address} (Ctrl-C ends it)")
+        listener = at_end.enter_context(server.listen(port, host))
+        _tell(request.db, host, listener.getsockname()[1], is_own=host in server.OWN_NAMES, is_json=is_json)
         os.nice(LATER)
         feed = Feed(follower, request.max_error, gemms)
         table = table_document(request.table, feed.studies(), describe) if request.table else None
-        server.serve(server.Pages(feed, shown(request.db), describe, table, ladders, trial_page), listener)
+        pages = server.Pages(feed, shown(request.db), describe, table, ladders, trial_page)
+        server.serve(pages, listener, host)
+
+
+def _tell(db: str, host: str, port: int, *, is_own: bool, is_json: bool) -> None:
+    """Where the pages are, and how another machine gets to them: by a tunnel, or as everybody does."""
+    name = socket.getfqdn()
+    address = f"http://{name if host == '0.0.0.0' else host}:{port}/"
+    tunnel = f"ssh -L {port}:127.0.0.1:{port} {name}" if is_own else None
+    if is_json:
+        console.show_json({"address": address, "db": shown(db), "tunnel": tunnel})
+        return
+    console.show(f"{shown(db)}: open {address} (Ctrl-C ends it)")
+    if tunnel:
+        console.note(f"From another machine: {tunnel}, and open the same address there.")
+    else:
+        console.note("Whoever reaches this address can read what the database holds.")
 
 
 def _tidy(db: str) -> None:

@@ -24,9 +24,9 @@ class Palette:
     series: Mapping[str, str]
 
 
-# A colour means one thing on every page. `ours`, `cublas` and `limit` are what times are held against; `fault` is
-# what failed or was disturbed; the others are groups of what proposed a trial (`search/propose/origins.py`). All
-# else is drawn in the grey of `faint` text, or in shades of these.
+# A colour means one thing on every page. `ours`, `cublas` and `limit` are what times are held against,
+# `fault` is what failed or was disturbed, the others are groups of what proposed a trial, by the names that
+# `search/propose/origins.py` has for them. All else is grey as `faint` text, or in shades of these.
 LIGHT = Palette(
     page="#f6f7f9",
     card="#ffffff",

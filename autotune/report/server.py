@@ -1,4 +1,4 @@
-"""Serves the pages on this machine alone, and what they are drawn from as JSON.
+"""Serves the pages, on this machine alone or to others, and what they are drawn from as JSON.
 
     /                    the page
     /static/NAME         its scripts
@@ -8,7 +8,8 @@
     /api/study/ID        one study in full; ?after=TRIAL: with trials of larger ids only
     /tiles/ID/TRIAL      what the kernel of a trial does with memory (the tile explorer)
 
-Answers name no other origin. A page of another site cannot read them: only this machine's names are answered.
+Answers name no other origin. On this machine alone a page of another site cannot read them, either: only this
+machine's names are answered.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .ladder_steps import LadderFacts
 from .numbers import StudyNumbers
 
 HOST = "127.0.0.1"
-_NAMES = [HOST, "localhost"]  # that a browser of this machine may call it
+OWN_NAMES = [HOST, "localhost"]  # that a browser of this machine may call it
 _FILES = {path.name: path for path in (page.LIBRARY, *page.SCRIPTS, page.LIVE)}
 _FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -63,7 +64,8 @@ class Pages:
         self._overview: Spared[bytes] = Spared()
         self._studies: defaultdict[int, Spared[documents.Document]] = defaultdict(Spared)
 
-    def app(self) -> Starlette:
+    def app(self, host: str = HOST) -> Starlette:
+        """What answers at this address of the machine: at any but its own, whatever name it is called by."""
         routes = [
             Route("/", self.index),
             Route("/static/{name}", self.static),
@@ -73,7 +75,7 @@ class Pages:
             Route("/api/table", self.table),
             Route("/tiles/{study}/{trial}", self.tiles),
         ]
-        guard = Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES)
+        guard = Middleware(TrustedHostMiddleware, allowed_hosts=OWN_NAMES if host in OWN_NAMES else ["*"])
         return Starlette(routes=routes, middleware=[guard], exception_handlers={StoreError: _told})
 
     def index(self, request: Request) -> Response:
@@ -144,22 +146,24 @@ async def _told(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status_code=503, headers=_FRESH)
 
 
-def listen(port: int) -> socket.socket:
-    """A socket of this machine alone; port 0: any that is free. Raises UsageError if the port is taken."""
+def listen(port: int, host: str = HOST) -> socket.socket:
+    """A socket at an address of this machine; port 0: any that is free. Raises UsageError if the port is
+    taken, or the address is none of this machine."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise UsageError(f"--port {port} cannot be had ({error.strerror}); name another, or 0") from error
+        place = f"--port {port}" if host in OWN_NAMES else f"--host {host} --port {port}"
+        raise UsageError(f"{place} cannot be had ({error.strerror}); name another, or port 0") from error
     listener.listen()
     return listener
 
 
-def serve(pages: Pages, listener: socket.socket) -> None:
+def serve(pages: Pages, listener: socket.socket, host: str = HOST) -> None:
     """Answer until Ctrl-C."""
     config = uvicorn.Config(
-        pages.app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        pages.app(host), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
     )
     uvicorn.Server(config).run(sockets=[listener])

@@ -14,7 +14,7 @@ from ..kernel import resources
 from ..kernel.config import PARAMETERS, Config
 from ..kernel.rules import broken_rules
 from ..kernel.rungs import ReferenceKernel
-from . import drawn_accesses, drawn_parts
+from . import drawn_accesses, drawn_parts, ncu_metrics
 from .block_walk import BlockWalk
 from .drawn_parts import Drawing
 from .launch_counts import count
@@ -71,12 +71,14 @@ def _template(walk: BlockWalk, limits: DeviceLimits) -> Drawing:
     shape = walk.shape
     config, gemm = shape.config, shape.gemm
     resident = resources.residency(config, limits, gemm)
+    counts = count(config, gemm, limits)
     return {
         "grid": drawn_parts.grid(walk, resident * limits.num_sms),
         "tile": _tile(shape),
         "timeline": _timeline(walk),
         "accesses": drawn_accesses.of_template(walk),
-        "counts": drawn_parts.counts(count(config, gemm, limits), gemm, limits),
+        "counts": drawn_parts.counts(counts, gemm, limits),
+        "ncu": ncu_metrics.drawn(counts, config),
         "resources": drawn_parts.taken_of_sm(config, gemm, limits),
     }
 

@@ -76,13 +76,101 @@ def test_an_address_of_no_page_says_so(browser: Window, report: str) -> None:
         assert is_there or title == "Searches"
 
 
-def test_axes_end_in_numbers_that_can_be_read(browser: Window, report: str) -> None:
+# Texts of a picture that lie over each other: [one, other]. Their boxes are of the height of small letters.
+OVERLAPS = """
+const isUpright = (shown) => !shown.transform || Math.abs(shown.transform[1]) < 1e-9;
+const placed = (shown) => {
+  const box = shown.getBoundingRect().clone();
+  if (shown.transform) box.applyTransform(shown.transform);
+  return box;
+};
+const texts = [...document.querySelectorAll('.chart')].filter((one) => one.instance?.()).map((one) =>
+  one.instance().getZr().storage.getDisplayList(true)
+    .filter((shown) => shown.type === 'tspan' && shown.style.text && !shown.invisible)
+    .filter((shown) => isUpright(shown) && !shown.style.text.includes('/')) // nor the page of a legend
+    .map((shown) => [shown.style.text, placed(shown)]));
+return texts.flatMap((all) => all.flatMap(([text, a], at) => all.slice(at + 1)
+  .filter(([, b]) => Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x) > 1
+    && Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y) > -3)
+  .map(([other]) => [text, other])));
+"""
+
+
+@pytest.mark.parametrize("screen", [SCREENS[0], SCREENS[-1]], ids=["desktop", "phone"])
+@pytest.mark.parametrize("fragment", ["#/", "#/shape/1", "#/table"])
+def test_no_texts_of_a_picture_overlap(browser: Window, report: str, screen: Screen, fragment: str) -> None:
+    browser.show(screen)
+    browser.open(report)
+    goes_to(browser, fragment)
+    browser.run(OPEN_ALL)
+    browser.run("autotune.redrawCharts({all: true})")
+    assert browser.run(OVERLAPS) == []
+
+
+@pytest.mark.parametrize(
+    ("span", "ends"),
+    [
+        ("0, 442.7", [0, 500]),
+        ("0, 19.2, {parts: 8}", [0, 20]),
+        ("43.3, 61.8, {parts: 7}", [40, 65]),
+        ("0.98, 4.03, {isLog: true}", [0.5, 5]),
+        ("44.6, 61.8, {isLog: true, parts: 7}", [42.5, 62.5]),
+        ("0.02, 30000, {isLog: true}", [0.01, 100000]),
+        ("5, 5", [5, 6]),
+    ],
+)
+def test_axes_end_in_round_numbers(browser: Window, report: str, span: str, ends: list[float]) -> None:
     """Where their data end: at 336.638358."""
+    browser.open(report)
+    axis = f"const axis = autotune.span({span}); "
+    assert browser.run(f"{axis} return [axis.min, axis.max]") == ends
+    assert browser.run(f"{axis} return axis.type === 'log' || (axis.max - axis.min) % axis.interval === 0")
+
+
+def test_times_of_five_digits_are_told_in_ms(browser: Window, report: str) -> None:
+    browser.open(report)
+    assert browser.run("return autotune.figures.us(9876.5)") == "9877 us"
+    assert browser.run("return autotune.figures.us(12345.6)") == "12.35 ms"
+    axis = "const axis = autotune.timeSpan(9000, 14000); "
+    assert browser.run(f"{axis} return [axis.name, axis.axisLabel.formatter(12000)]") == ["ms", "12"]
+
+
+def test_a_picture_is_saved_as_png(browser: Window, report: str) -> None:
     browser.show(BIG)
     browser.open(report)
     is_drawn(browser, "progress")
-    label = f"return {chart('progress')}.getOption().xAxis[0].axisLabel.formatter(336.638358)"
-    assert browser.run(label) == "336.6"
+    name, url = browser.run("""
+      let saved = null;
+      HTMLAnchorElement.prototype.click = function () { saved = [this.download, this.href]; };
+      document.querySelector("#progress + .png").click();
+      return saved;""")
+    assert name == "progress.png"
+    assert base64.b64decode(url.partition("base64,")[2]).startswith(b"\x89PNG")
+
+
+def test_a_history_can_be_logarithmic(browser: Window, report: str) -> None:
+    browser.show(BIG)
+    browser.open(report)
+    goes_to(browser, f"#/shape/{first_shape(browser)}")
+    is_drawn(browser, "history")
+    kind = f"return {chart('history')}.getOption().yAxis[0].type"
+    assert browser.run(kind) == "value"
+    browser.run("""
+      const scale = [...document.querySelectorAll("#history-card select")].at(-1);
+      scale.value = "log";
+      scale.dispatchEvent(new Event("change"));""")
+    assert browser.run(kind) == "log"
+
+
+def test_a_table_opens_where_shapes_were_tuned(browser: Window, report: str) -> None:
+    browser.show(BIG)
+    browser.open(report)
+    browser.run(
+        "autotune.tableMaps.tuned = [16000, 20000, 900].map((k) => ({m: 35, n: 700, k, layout: 'TN'}))"
+    )
+    goes_to(browser, "#/table")
+    assert browser.run("return document.querySelector('.choices select').value") == "TN"
+    assert browser.run("return document.getElementById('depth').getAttribute('aria-valuetext')") == "16384"
 
 
 # ------------------------------------------------------------------------------------- all pages, all screens

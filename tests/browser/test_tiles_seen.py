@@ -87,7 +87,7 @@ def test_what_is_shown_is_what_the_model_says(tab: Window, explorer: str) -> Non
     assert f"rows {warp['m'] + own['tile']['rows'][9][0]}" in text(tab, "#tile .told")
     cells = tab.run("return document.querySelectorAll('#accesses .cell').length")
     assert cells == len({at for at in group["at"][0] if at >= 0})
-    drawn = tab.run("return document.querySelectorAll('#counts tbody tr').length")
+    drawn = tab.run("return document.querySelectorAll('#counts > .scroll tbody tr').length")
     assert drawn == len(own["counts"]["rows"])
 
 
@@ -159,6 +159,17 @@ def test_the_form_writes_a_command_that_runs(tab: Window, explorer: str, tmp_pat
     assert command[:2] == ["autotune", "explain"]
     done = run(*command[1:], cwd=tmp_path)
     assert "cannot be" not in done.stderr
+
+
+def test_ncu_is_asked_for_what_is_counted(tab: Window, explorer: str) -> None:
+    tab.open(f"{explorer}#view=6")
+    own = views(tab)[6]
+    command = text(tab, "#counts .ncu .command")
+    assert all(metric["name"] in command for metric in own["ncu"])
+    assert command.startswith("ncu ") and f"autotune time --shape {own['shape']} " in command
+    assert tab.run("return document.querySelectorAll('#counts .ncu tbody tr').length") == len(own["ncu"])
+    tab.open(f"{explorer}#view=1")
+    assert not tab.run("return document.querySelector('#counts .ncu').checkVisibility()"), "no config runs it"
 
 
 def test_it_prints(tab: Window, explorer: str) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from kills import default_signals
 
+from autotune.cli import view
 from autotune.kernel.config import Config
 from autotune.store import Store
 
@@ -122,6 +123,28 @@ def test_other_sites_cannot_ask(db: Path) -> None:
         assert ask(place, "/api/overview", Host="pages.example")[0] == 400
         headers = ask(place, "/api/overview", Origin="http://pages.example")[2]
         assert not any(name.lower().startswith("access-control") for name in headers)
+
+
+def test_another_machine_is_told_a_tunnel_or_served_itself(db: Path) -> None:
+    with viewing(db) as (_, place):
+        port = place.partition(":")[2]
+        assert ask(place, "/api/version", Host=f"localhost:{port}")[0] == 200
+    with viewing(db, "--host", "0.0.0.0") as (_, place):
+        own = f"127.0.0.1:{place.partition(':')[2]}"
+        assert ask(own, "/api/version", Host="gpu-box.example")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "told"), [("127.0.0.1", "ssh -L 8571:127.0.0.1:8571 "), ("0.0.0.0", "can read")]
+)
+def test_what_another_machine_needs_is_told(capsys: pytest.CaptureFixture[str], host: str, told: str) -> None:
+    view._tell("a.db", host, 8571, is_own=host == "127.0.0.1", is_json=False)
+    assert told in capsys.readouterr().err
+
+
+def test_an_address_of_another_machine_is_wrong_usage(db: Path) -> None:
+    done = run("view", "--db", db, "--host", "203.0.113.9", "--port", "0", code=2)
+    assert "--host 203.0.113.9" in done.stderr
 
 
 def test_ctrl_c_ends_it_and_nothing_is_left(db: Path) -> None:

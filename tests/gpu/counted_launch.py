@@ -20,6 +20,7 @@ from problems import LIMITS, Case, problem
 
 from autotune.gemm import Gemm
 from autotune.tiles.launch_counts import AccessKey, count
+from autotune.tiles.ncu_metrics import wide_operands
 from autotune.tiles.warp_access import AccessCounts
 
 _REGISTERS = {"copy_a": "register", "copy_b": "register", "bursts": 1}
@@ -48,8 +49,7 @@ def counted(number: int) -> tuple[str, dict[AccessKey, AccessCounts], tuple[str,
     one, made = task(number)
     gemm = Gemm(made.m, made.n, made.k, one.variant.trans_a, one.variant.trans_b)
     config = replace(one.config, split_k=made.split_k)
-    wide = tuple(what for what, vec in (("A", config.vec_a), ("B", config.vec_b)) if vec == 4)
-    return made.name, count(config, gemm, LIMITS), wide
+    return made.name, count(config, gemm, LIMITS), wide_operands(config)
 
 
 def main(number: int) -> None:

@@ -7,11 +7,13 @@ M. Oliveira, L. Fernandes, IEEE TVCG 15 (2009), at severity 1. Contrast: WCAG 2.
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import numpy as np
 import pytest
 
+from autotune.report import page
 from autotune.report.palette import DARK, LIGHT, Palette
 
 # Of linear RGB.
@@ -27,7 +29,7 @@ LEAST_APART = 14.0  # CIE76: just noticed is 2.3; marks of a few pixels need sev
 LEAST_APART_LINES = 25.0  # what times are held against
 LEAST_CONTRAST = 3.0  # of marks; text needs 4.5
 DOTS = ("model", "bandit", "seed", "reuse", "polish", "random")  # of one picture, each with a symbol, too
-LINES = ("ours", "cublas", "limit")
+LINES = ("ours", "cublas", "limit", "fault")
 THEMES = pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 
 
@@ -77,6 +79,14 @@ def test_marks_and_text_are_seen_on_their_background(palette: Palette) -> None:
 @THEMES
 def test_every_series_of_a_picture_has_a_colour(palette: Palette) -> None:
     assert set(palette.series) == {*DOTS, *LINES}
+
+
+def test_a_colour_means_one_thing_on_every_page() -> None:
+    """Those of what proposed a trial are found by its group alone, never named for something else."""
+    for path in (page.STYLE, *page.SCRIPTS, page.LIVE):
+        text = path.read_text(encoding="utf-8")
+        named = re.findall(rf"colour\(\"({'|'.join(DOTS)})\"\)|var\(--({'|'.join(DOTS)})\)", text)
+        assert not named, path.name
 
 
 def test_colours_that_look_alike_are_found() -> None:

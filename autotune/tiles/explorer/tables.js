@@ -10,7 +10,10 @@ const COUNTED = [
 ];
 
 function drawCounts() {
-  const counts = view().counts;
+  drawAccessCounts(view().counts);
+  drawMetrics(view().ncu ?? []);
+}
+function drawAccessCounts(counts) {
   find("#counts .sentences").replaceChildren(...counts.sentences.map((words) => node("li", {}, words)));
   const head = node(
     "tr",
@@ -36,6 +39,31 @@ function drawCounts() {
   );
   find("#counts .scroll").replaceChildren(
     node("table", { class: "counts" }, node("thead", {}, head), node("tbody", {}, ...rows)),
+  );
+}
+function tableOf(kind, heads, rows) {
+  const cells = (row) => row.map((words) => node("td", { class: "text" }, words));
+  return node(
+    "table",
+    { class: kind },
+    node("thead", {}, node("tr", {}, ...heads.map((words) => node("th", { class: "text", scope: "col" }, words)))),
+    node("tbody", {}, ...rows.map((row) => node("tr", {}, ...cells(row)))),
+  );
+}
+// What ncu counts of this launch beside the model's count, and the command that asks it.
+function drawMetrics(metrics) {
+  find("#counts .ncu").hidden = metrics.length === 0;
+  const told = (one) => (one.relation === "equal" ? number(one.expected) : `${one.relation} ${number(one.expected)}`);
+  const rows = metrics.map((one) => [one.meaning, told(one), one.name]);
+  find("#counts .ncu .scroll").replaceChildren(
+    tableOf("counts", ["what", "the model's count", "metric of ncu"], rows),
+  );
+  const names = metrics.map((one) => one.name).join(",");
+  const config = view().parameters.map((p) => `${p.name}=${p.value}`).join(",");
+  const counted = "--target-processes all --kernel-name sgemm --launch-count 1 --cache-control all";
+  text(
+    "#counts .ncu .command",
+    `ncu ${counted} --metrics ${names} autotune time --shape ${view().shape} ${config}`,
   );
 }
 function drawResources() {
