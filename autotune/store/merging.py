@@ -10,19 +10,21 @@ Each is checked for what its column may hold; a row that cannot be read is named
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.orm import Session
 
+from ..device import Environment
 from . import connect, queries, rows
 from .columns import Json, Unreadable, UtcDateTime
 from .damage import Damage, DamagedRow, Damages
@@ -45,7 +47,9 @@ from .records import StudyRef
 
 PAGE = 5_000  # rows of one transaction
 _CONFIGS = ("config_id", "first_id", "second_id")
+_NUL = json.dumps("\0")[1:-1]
 Row = dict[str, Any]  # by column
+Read = TypeVar("Read", StudyRef, Environment)
 OnPage = Callable[[int, int], Any]
 
 
@@ -95,9 +99,14 @@ class Merge:
         with self._source.reading() as session:
             readable = self._damages.readable
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
-            studies = list(readable(found, lambda *row: (rows.study_ref(*row), row[0].created_at)))
+            portable = self._portable
+            studies = list(
+                readable(found, lambda *row: (portable(row[0], rows.study_ref(*row)), row[0].created_at))
+            )
             there = session.execute(select(EnvironmentRow, EnvironmentRow.id)).all()
-            environments = list(readable(there, lambda row, number: (number, rows.environment(row))))
+            environments = list(
+                readable(there, lambda row, number: (number, portable(row, rows.environment(row))))
+            )
         self._ids["study_id"] = {ref.id: self._study_of(ref, created_at) for ref, created_at in studies}
         with self._target.writing() as session:
             self._ids["environment_id"] = {
@@ -105,6 +114,12 @@ class Merge:
                 for number, one in environments
             }
         self._merged.num_studies = len(studies)
+
+    def _portable(self, row: StudyRow | EnvironmentRow, read: Read) -> Read:
+        """What was read of a row. Raises DamagedRow for a text that the target cannot hold."""
+        if not self._takes_nul and _NUL in json.dumps(asdict(read), default=str):
+            raise DamagedRow(type(row).__tablename__, row.id, "PostgreSQL holds no NUL")
+        return read
 
     def _copy_trials(self, on_page: OnPage) -> None:
         with self._source.reading() as session:

@@ -205,6 +205,21 @@ def test_a_row_that_others_wrote_oddly_stops_no_merge(
         assert mine.final(study_of(mine)) is not None
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_with_an_odd_name_stops_no_merge(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue("postgresql") if kind == "postgresql" else None
+    path, url = tmp_path / "other.db", server.new_database() if server else str(tmp_path / "mine.db")
+    with Store.open(path) as other, Store.open(url) as mine:
+        fill(other, range(8))
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("UPDATE environment SET gpu_name = gpu_name || char(0)")
+        merged = mine.merge(other)
+        assert merged.num_new == (0 if server else 8)
+        assert {"environment", "study"} <= {one.table for one in other.damages} or not server
+
+
 def test_the_same_database_is_refused(tmp_path: Path) -> None:
     path, link = tmp_path / "a.db", tmp_path / "link.db"
     link.symlink_to(path)
