@@ -6,7 +6,7 @@ Without a folder one is made as for GPU 0 with one tuned shape. Each round makes
 contestant as a stream takes without waiting, and lets the GPU finish before the next one begins. Prints
 microseconds of a call and their ratio to torch's, with its bar:
 
-- with an out, and without: `torch.mm`, `sgemm`, and `sgemm` without the core;
+- with an out, and without: `torch.mm` and `sgemm`;
 - `torch.ops.autotune.sgemm`; `torch.mm` while products are routed: served, left alone, and of bfloat16, with
   the router in C++ and with Python's kernels alone; `torch.addmm` of a vector, left alone;
 - in C (`host_cost.c`, built with the folder's sources): `autotune_sgemm`, of this the driver's
@@ -40,7 +40,7 @@ from autotune.errors import EnvironmentProblem
 from autotune.export.c_source import c_files
 from autotune.gemm import Gemm
 from autotune.gpu.driver import device_limits, find_gpu
-from autotune.runtime import core, routed_engine, torch_router
+from autotune.runtime import routed_engine, torch_router
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Pick
@@ -70,9 +70,6 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
     """By name; each was called before."""
     a, b, out = (torch.randn(size, size, device="cuda") for _ in range(3))
     half, vector = a.bfloat16(), torch.randn(size, device="cuda")
-    with patch.object(core, "library", lambda: None):
-        python = Dispatcher(folder)
-        python.sgemm(a, b, out)
     runtime.sgemm(a, b, out)
     if runtime._tensor_calls is None:
         console.note("The core reads no tensors of this torch: Python does")
@@ -85,7 +82,6 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
     found = {
         WITH_OUT: TimedCall(lambda: torch.mm(a, b, out=out), WITH_OUT),
         "sgemm(out=)": TimedCall(lambda: runtime.sgemm(a, b, out), WITH_OUT, 0.45),
-        "sgemm(out=), no core": TimedCall(lambda: python.sgemm(a, b, out), WITH_OUT),
         **{name: TimedCall(call, name) for name, call in own.items()},
         "sgemm": TimedCall(lambda: runtime.sgemm(a, b), NEW),
         "torch.ops.autotune.sgemm": TimedCall(lambda: op(a, b), NEW, 1.0),

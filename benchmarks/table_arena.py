@@ -7,8 +7,8 @@ dimensions of any size. Used by any_shape.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from autotune.models.splits import Splits
 from autotune.runtime.blas_provider import BlasProvider
 from autotune.runtime.choices import KnownChoices
 from autotune.runtime.chooser import Chooser
+from autotune.runtime.core import Core
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
@@ -37,8 +38,7 @@ from autotune.runtime.engine import Engine
 from autotune.runtime.pick import Call, Pick, in_splits
 from autotune.runtime.product import Product
 from autotune.runtime.settling import Settler
-from autotune.runtime.table import Kernel, KernelRecord, launchable, load
-from autotune.runtime.workspace import Workspaces
+from autotune.runtime.table import Kernel, KernelRecord, Table, launchable, load
 
 CUBLAS, ALONE = "cublas", "alone"
 CUTOFF = 2.0  # times the best known of a shape: what is clearly slower is launched once
@@ -72,28 +72,31 @@ def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Ch
 
 
 class OnlyOne(Chooser):
-    """Answers every call with one launch. An engine asks a chooser for nothing else."""
+    """Answers every call with one launch of a table's kernel."""
 
-    def __init__(self, kernel: Kernel, chosen: Chosen) -> None:
-        self.kernels = {kernel.id: kernel}
+    def __init__(self, table: Table, chosen: Chosen) -> None:
+        super().__init__(table)
+        self.table = table
         self._pick = Pick(chosen.kernel_id, "settled", lambda: "it is timed alone", chosen.split_k)
 
     def pick(self, call: Call) -> Pick:
         return self._pick
 
 
-class OneWorkspace(Workspaces):
+class OneWorkspace:
     """A workspace that launches of one stream use one after another, as the runtime's own piece of a stream
-    that stays. It is never asked for under capture: whoever captures has launched before."""
+    that stays. It need not grow under capture: whoever captures has launched before."""
 
-    def __init__(self, session: Session, driver: Driver, device: int) -> None:
-        super().__init__(driver, device)
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._buffer: Buffer | None = None
         self._sizes = 0, 0  # of scratch, and of the counters behind it
 
-    def run(self, grid: Grid, stream: int, launch: Callable[[int], None]) -> None:
-        """As Workspaces.run. Raises EnvironmentProblem where memory is too small."""
+    def of(self, grid: Grid) -> int:
+        """Its address for a launch; 0 if that needs none. Raises EnvironmentProblem where memory is too
+        small."""
+        if not grid.scratch_bytes:
+            return 0
         scratch, counters = (
             max(aligned(need), held)
             for need, held in zip((grid.scratch_bytes, grid.counter_bytes), self._sizes, strict=True)
@@ -104,7 +107,7 @@ class OneWorkspace(Workspaces):
             self._buffer = Buffer(driver, scratch + counters, "packed operands and partial sums")
             self._buffer.fill(0, Region(scratch, counters), stream)
             self._sizes = scratch, counters
-        launch(self._buffer.address + self._sizes[0] - grid.scratch_bytes)
+        return self._buffer.address + self._sizes[0] - grid.scratch_bytes
 
     def free(self) -> None:
         if self._buffer is not None:
@@ -131,14 +134,9 @@ class TableArena:
         self.chooser = Chooser(self.table)
         self._kernels = {kernel.id: kernel for kernel in self.table.kernels}
         self._driver = Driver()
-        self._workspace = OneWorkspace(self.session, self._driver, arena.gpu.index)
-        self._devices = self._open(load_cubins(folder, self.table))
+        self._workspace = OneWorkspace(self.session)
+        self._devices = Devices(self.table, load_cubins(folder, self.table), self._driver)
         self._settler = self._make_settler()
-
-    def _open(self, code: dict[str, bytes]) -> Devices:
-        devices = Devices(self.table, code, self._driver)
-        devices.gpu(self.arena.gpu.index).workspaces = self._workspace
-        return devices
 
     # ---------------------------------------------------------------------------- who takes part
 
@@ -160,8 +158,9 @@ class TableArena:
     def launched(self, chosen: Pick | Chosen, call: Call, sets: Sequence[OperandSet]) -> Runner:
         """A launch of one of the table's kernels."""
         chosen = Chosen(chosen.kernel_id, chosen.split_k)
-        only = OnlyOne(self._kernels[chosen.kernel_id], chosen)
-        return Runner(name_of(chosen), self._enqueue(only, self._devices, call, sets))
+        only = OnlyOne(self.table, chosen)
+        enqueue = self._enqueue(only, self.chooser.core, self._devices, call, sets)
+        return Runner(name_of(chosen), enqueue)
 
     def tuned(self, config: Config, call: Call, sets: Sequence[OperandSet]) -> Runner:
         """A kernel that is not in the table. Raises DispatchError where it may not serve the call."""
@@ -175,8 +174,10 @@ class TableArena:
         kernel = launchable(record, limits, self.table.source_hash, self.table.max_workspace)
         if fault := call.refusal(kernel):
             raise EnvironmentProblem(f"{config} does not serve {call.gemm}: {fault}")
-        only = OnlyOne(kernel, Chosen(ALONE, config.split_k))
-        return Runner(ALONE, self._enqueue(only, self._open({cubin.sha256: cubin.code}), call, sets))
+        table = replace(self.table, kernels=(*self.table.kernels, kernel))
+        only = OnlyOne(table, Chosen(ALONE, config.split_k))
+        devices = Devices(table, {cubin.sha256: cubin.code}, self._driver)
+        return Runner(ALONE, self._enqueue(only, only.core, devices, call, sets))
 
     def cublas(self, call: Call) -> Runner:
         """cublasSgemm in pedantic FP32."""
@@ -193,9 +194,11 @@ class TableArena:
         engine.devices = self._devices
         return Settler(self.table, engine, self.chooser, known)
 
-    def _enqueue(self, chooser: Chooser, devices: Devices, call: Call, sets: Sequence[OperandSet]) -> Enqueue:
+    def _enqueue(
+        self, only: OnlyOne, core: Core, devices: Devices, call: Call, sets: Sequence[OperandSet]
+    ) -> Enqueue:
         """What the runtime does for a call on arrays like these sets, whose addresses are alike aligned."""
-        engine = Engine(self.table, {}, chooser, self._driver)
+        engine = Engine(only.table, {}, only, self._driver, core=core)
         engine.devices = devices
         gemm, (lda, ldb, ldc) = call.gemm, call.lds
         stored_a, stored_b, stored_c = stored(gemm)
@@ -205,7 +208,9 @@ class TableArena:
         plan = engine.plan((index,) * 3, forms, first, gemm.trans_a, gemm.trans_b)
 
         def enqueue(operands: OperandSet) -> None:
-            engine.run(plan, stream, (operands.a, operands.b, operands.c), 1.0, 0.0)
+            workspace, addresses = self._workspace.of(plan.grid), (operands.a, operands.b, operands.c)
+            with devices.current(plan.gpu):
+                engine.launch_all(plan, stream, addresses, 1.0, 0.0, workspace)
 
         return enqueue
 

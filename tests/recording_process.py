@@ -2,7 +2,7 @@
 
     python recording_process.py TABLE FILE NUM SEED     NUM calls, then it ends; NUM 0: until it is killed
 
-After each call it appends a byte to standard output. AUTOTUNE_TEST_PYTHON=1: without the core.
+After each call it appends a byte to standard output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent / "unit"))
 import numpy as np
 from table_cases import FakeDriver, OnGpu
 
-from autotune.runtime import core
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table import load
 
@@ -25,8 +24,6 @@ NUM_KINDS = 30
 
 
 def main(folder: str, file: str, num: int, seed: int) -> None:
-    if os.environ.get("AUTOTUNE_TEST_PYTHON"):
-        core.library = lambda: None  # type: ignore[assignment]
     runtime = Dispatcher(folder, driver=FakeDriver(load(Path(folder))))
     runtime.record_calls(file)
     rng, made = random.Random(seed), 0

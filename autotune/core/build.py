@@ -1,7 +1,8 @@
 """Builds the core's library beside its sources: when autotune is installed, or this file is run.
 
-Any C compiler of the system will do: `CC`, else cc, gcc or clang. Without one nothing is built, and Python
-chooses alone (runtime/core.py). Standard library only: this runs before anything is installed.
+Any C compiler will do: `CC`, else cc, gcc or clang, else the one of the package `ziglang`. Without one
+nothing is built, and no table serves (runtime/core.py). Standard library only: this runs before anything is
+installed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -70,7 +72,9 @@ def _compiler() -> list[str]:
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return [found]
-    raise NotBuilt("no C compiler (cc, gcc, clang, or what CC says)")
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise NotBuilt("no C compiler (what CC says, cc, gcc or clang); `pip install ziglang` brings one")
 
 
 if __name__ == "__main__":

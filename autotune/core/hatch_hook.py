@@ -1,6 +1,6 @@
 """Builds the core when a wheel is made or a checkout is installed: the wheel is for one platform then.
 
-Without a C compiler the wheel holds no library, serves any platform, and chooses more slowly.
+Without a C compiler the wheel holds no library, suits any platform, and can search, but not serve.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CoreHook(BuildHookInterface[Any]):
         try:
             library = core["build"]()
         except core["NotBuilt"] as fault:
-            self.app.display_warning(f"autotune chooses kernels in Python, more slowly: {fault}")
+            self.app.display_warning(f"autotune will serve no products from tables: {fault}")
             return
         build_data["pure_python"] = False
         build_data["tag"] = core["wheel_tag"](library)

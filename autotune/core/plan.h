@@ -17,7 +17,7 @@
 #include "workspace.h"
 
 #define AT_MAX_DEVICES 64
-#define AT_MAX_LOOPED (1 << 16) /* products of a batch that are launched one by one: engine.py */
+#define AT_MAX_LOOPED (1 << 16) /* products of a batch that are launched one by one: product.py */
 
 /* The layout in memory of two matrices and a result, and their GPU: all of a call except addresses and
  * scalars. For a batch that of one product. A stride along which there is at most one element is ignored: it

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import struct
 from functools import partial
+from weakref import finalize
 
 from ..errors import DispatchError
 from ..gemm import MAX_EXTENT, Gemm, Triple
 from ..kernel.launch import NO_LAUNCH
 from .blas_library import BLAS_GRID
 from .blas_provider import BlasProvider
+from .call_recorder import CallRecorder, recorded_elsewhere
+from .counting import CallCounts, Counted
 from .cuda_driver import Driver
 from .devices import Gpus
-from .engine import Key, Plan, Planner
 from .pick import Pick
+from .planner import Key, Plan, Planner
 from .product import Product, no_scale
 
 _FLOAT = struct.Struct("=f")
@@ -34,6 +37,8 @@ class BlasEngine(Planner):
 
     def __init__(self, driver: Driver, blas: BlasProvider) -> None:
         super().__init__(driver, Gpus(driver), blas)
+        self._tallies = CallCounts()
+        self._recorder: CallRecorder | None = None
 
     def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
         if key[-1] is not None:
@@ -50,16 +55,18 @@ class BlasEngine(Planner):
             )
         if max(problem.lds) > MAX_EXTENT:
             raise DispatchError(f"cuBLAS takes no rows {max(problem.lds)} elements apart; pass packed copies")
-        plan = Plan(problem, gpu, None, NO_LAUNCH)
+        plan = Plan(problem, gpu, NO_LAUNCH)
         if not (gemm.m and gemm.n):
             return plan
         served = plan._replace(grid=BLAS_GRID, blas=self.blas.call(problem))
-        return self.counted(served, aligned, blas_pick(gemm))
+        if self._recorder is not None:
+            self._recorder.begin()
+        return served._replace(tally=self._tallies.of(problem, aligned, blas_pick(gemm)))
 
     def run(
         self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, bias: int = 0
     ) -> None:
-        if plan.blas is None:
+        if plan.blas is None or plan.tally is None:
             return
         library, gpu = self.blas.library, plan.gpu
         _check_scales(alpha, beta)
@@ -74,7 +81,21 @@ class BlasEngine(Planner):
                 gpu.workspaces.run(plan.grid, stream, partial(handle.sgemm, plan.blas, stream, addresses))
             else:
                 handle.scale_result(plan.blas, stream, addresses[2], beta)
-        self.count(plan)
+        plan.tally.add()
+        if self._recorder is not None:
+            self._recorder.help()
+
+    def counts(self) -> list[Counted]:
+        return self._tallies.counts()
+
+    def record(self, file: str) -> None:
+        if self._recorder is None:
+            self._recorder = CallRecorder(file, self._tallies)
+            finalize(self, self._recorder.end)
+            if self.counts():
+                self._recorder.begin()
+        elif self._recorder.file != file:
+            raise recorded_elsewhere()
 
 
 def _check_scales(alpha: float, beta: float) -> None:

@@ -1,5 +1,5 @@
-"""Picks kernels of one table: by the core (core.py), or by `Selector` where that was not built, which makes
-the same choices and takes longer. Copied into exported tables.
+"""Picks kernels of one table: by the core (core.py); `Selector` says why, and ranks what is nearly as good.
+Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Chooser:
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
 
     @cached_property
-    def core(self) -> Core | None:
+    def core(self) -> Core:
         from .core import core_of
 
         return core_of(self._table)
@@ -62,11 +62,9 @@ class Chooser:
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
         default kernel is not legal, which needs more tiles than a grid holds."""
-        core, g = self.core, call.gemm
-        if core is None:
-            return self._selector.pick(call)
+        g = call.gemm
         version = self._loaded_cublas() if self._loaded_cublas and g.layout in self._table.cublas else None
-        found = core.choose(call, version)
+        found = self.core.choose(call, version)
         if found is None:
             return self._selector.pick(call)  # says what is wrong
         return Pick(

@@ -1,7 +1,6 @@
 """The core in C (core/), which chooses among a table's kernels and launches them.
 
-It is a shared library that is built when autotune is installed and a C compiler is there (core/build.py).
-Where it is not, `Selector` and `Engine` do the same in Python, and take longer. Copied into exported tables.
+It is a shared library that is built when autotune is installed (core/build.py). Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -93,10 +92,16 @@ class CoreChoice(NamedTuple):
     is_looped: bool
 
 
-def core_of(table: Table) -> Core | None:
-    """The core for a table; None where there is no library."""
+def core_of(table: Table) -> Core:
+    """The core for a table. Raises DispatchError where there is no library."""
     found = library()
-    return None if found is None else Core(table, found)
+    if found is None:
+        raise DispatchError(
+            f"products need the core in C, and {FOLDER / LIBRARY} is missing, or was built for another "
+            "machine or from other sources: install autotune again where there is a C compiler (`pip install "
+            "ziglang` brings one), and export the table again"
+        )
+    return Core(table, found)
 
 
 class Core:

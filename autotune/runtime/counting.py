@@ -1,4 +1,7 @@
-"""Counts how often each kind of call was served, if the core does not. Copied into exported tables."""
+"""How often each kind of call was served: as the core tells, and as it is counted where no table is.
+
+Copied into exported tables.
+"""
 
 from __future__ import annotations
 

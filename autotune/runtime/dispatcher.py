@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from .arrays import Forms, Leading, Libraries, Library
     from .counting import Counted
     from .cuda_driver import Driver
-    from .engine import Plan, Planner
     from .engines import Engines, Fallback
+    from .planner import Plan, Planner
     from .quick_check import QuickCheck
     from .routed_engine import RoutedEngine
     from .routed_kinds import RoutedKinds

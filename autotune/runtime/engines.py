@@ -16,9 +16,9 @@ from .blas_engine import BlasEngine
 from .blas_provider import BlasProvider
 from .cuda_driver import Driver
 from .devices import first_served, kind_here
-from .engine import Planner
 from .kinds import GpuKind, no_table
 from .one_kind import OneKind
+from .planner import Planner
 from .product import common_device
 
 Fallback = Literal["refuse", "cublas"]

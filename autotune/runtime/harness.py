@@ -15,8 +15,8 @@ from ..column_major import WORKSPACE_BYTES
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, Triple
 from .cuda_driver import Driver
-from .engine import Plan
 from .pick import NUM_FIRST, Call
+from .planner import Plan
 from .product import Product
 from .table import Table
 from .workspace import aligned

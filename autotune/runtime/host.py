@@ -14,7 +14,7 @@ from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES
 from .added import Added
 from .arrays import packed_form
-from .engine import Planner
+from .planner import Planner
 from .product import check_launches
 from .stacks import check_products_apart, stacked
 

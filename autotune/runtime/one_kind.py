@@ -100,13 +100,13 @@ class OneKind:
 
     def open(self, driver: Driver) -> tuple[Engine, Settler]:
         """The engine and the settler for all GPUs of the kind."""
-        from .core_engine import make_engine
+        from .engine import Engine
         from .settling import Settler
 
         with self._lock:
             if self._opened is None:
                 known = self.choices()
-                engine = make_engine(self.table, self._code, self.chooser, driver, known, self._blas)
+                engine = Engine(self.table, self._code, self.chooser, driver, known, self._blas)
                 settler = Settler(self.table, engine, self.chooser, known)
                 engine.settle = settler.at_first_use
                 self._opened = engine, settler
@@ -142,15 +142,12 @@ class OneKind:
         return check_quickly(engine, gpu)
 
     def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
-        """What serves torch's own products; see routed_engine.py. Raises DispatchError without the core."""
+        """What serves torch's own products; see routed_engine.py."""
         from .core import core_of
         from .routed_engine import AsPicked, RoutedEngine
 
-        core = core_of(self.table)
-        if core is None:
-            raise DispatchError("routing needs the core in C; install a C compiler, and autotune again")
         rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, self._known, AsPicked()
-        made = RoutedEngine(has_bias, core, *rest)
+        made = RoutedEngine(has_bias, core_of(self.table), *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
         return made
 

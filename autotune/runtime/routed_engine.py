@@ -19,11 +19,11 @@ from ..models.time_model import LAUNCH_APART_US
 from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core
-from .core_engine import CoreEngine, CorePlan, core_kind
 from .core_structs import CBatch, Planned
 from .devices import OpenGpu
-from .engine import Key, Plan, key_of
+from .engine import CorePlan, Engine, core_kind
 from .pick import MAX_PLANS, Call, Pick
+from .planner import Key, Plan, key_of
 from .product import Product, make_gemm, packed
 from .variants import numbered
 
@@ -94,13 +94,13 @@ class AsPicked(BlasProvider):
         return pick
 
 
-class RoutedEngine(CoreEngine):
-    """A `CoreEngine` that plans only calls that it expects to serve faster than cuBLAS. `has_bias`: a vector
+class RoutedEngine(Engine):
+    """An `Engine` that plans only calls that it expects to serve faster than cuBLAS. `has_bias`: a vector
     is added to each row, by the kernel's epilogue if the table has it. Else C begins as a copy of the vector,
     so C is written and read once more; cuBLAS adds it within the product."""
 
     def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
-        super().__init__(core, *arguments)
+        super().__init__(*arguments, core=core)
         self._has_bias, self._asked = has_bias, BIAS if has_bias else PLAIN
         self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ class RoutedEngine(CoreEngine):
         if not reason:
             pick = replace(pick, provider="autotune")
             return super().plan_of(problem, gpu, pick, addresses)
-        return Plan(problem, gpu, None, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
+        return Plan(problem, gpu, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
 
     def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
         """The same, or another launch that is expected to be as good for a program: it waits for the GPU, or

@@ -45,10 +45,11 @@ from .choices import MOST_EXCESS, Choice, KnownChoices, kind_of_call
 from .chooser import Chooser
 from .cuda_driver import LEGACY_STREAMS, CudaFault
 from .devices import OpenGpu
-from .engine import Engine, Plan
+from .engine import Engine
 from .error_sample import LEAST_ELEMENTS, ErrorSample, Launch
 from .harness import Harness
 from .pick import NUM_FIRST, Call, Pick
+from .planner import Plan
 from .product import Product
 from .summation import SHORTEST_CHAIN, excess_depth, slower_by
 from .table import Table

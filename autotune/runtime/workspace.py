@@ -10,8 +10,9 @@ driver does not tell when a stream ends, so a piece is never taken back; a strea
 and ends never gets one.
 
 Captured launches take memory and give it back as nodes of their graph here: replays on several streams never
-share it. Those nodes take time at each replay, so with the core in C a graph keeps workspaces of up to
-CAPTURED_BYTES (docs/decisions/0055). Copied into exported tables: standard library only.
+share it. Those nodes take time at each replay, so in the core a graph keeps workspaces of up to
+CAPTURED_BYTES (docs/decisions/0055). Here only cuBLAS without a table
+(blas_engine.py) takes any. Copied into exported tables: standard library only.
 """
 
 from __future__ import annotations

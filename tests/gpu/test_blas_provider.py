@@ -21,7 +21,7 @@ from autotune.errors import DispatchError
 from autotune.export.check import error_ratio
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.runtime import blas_library, core
+from autotune.runtime import blas_library
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.chooser import Chooser
@@ -58,15 +58,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / FOLDER
 
 
-@pytest.fixture(params=["core", "python"])
-def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Streams of the products that cuBLAS got, of the core or of Python; it is picked for every call."""
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Streams of the products that cuBLAS got, it is picked for every call."""
     if blas_library.find_library() is None:
         pytest.skip("no cuBLAS is found")
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
-    elif core.library() is None:
-        pytest.skip("the core was not built")
     own_pick, own_set, own_sgemm = Chooser.pick, cublas()["cublasSetStream_v2"], cublas()["cublasSgemm_v2"]
     streams: dict[int, int] = {}
     found: list[int] = []

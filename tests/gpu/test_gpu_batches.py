@@ -13,7 +13,6 @@ from made_table import each_kind_of_launch, export_winners, plain_config
 from autotune.export.check import verify_table
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.runtime import core
 from autotune.runtime.dispatcher import Dispatcher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
@@ -43,14 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_winners(winners, tmp_path_factory.mktemp("batches") / "batches_table")
 
 
-@pytest.fixture(params=["core", "python"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
-
-
 @pytest.fixture(params=[False, True], ids=["kernels", "cublas"])
-def runtime(request: pytest.FixtureRequest, engine: None, folder: Path) -> Dispatcher:
+def runtime(request: pytest.FixtureRequest, folder: Path) -> Dispatcher:
     return Dispatcher(folder, cublas=request.param)
 
 

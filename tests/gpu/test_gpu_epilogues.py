@@ -15,7 +15,6 @@ from autotune.export.check import verify_table
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES
-from autotune.runtime import core
 from autotune.runtime.dispatcher import Dispatcher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
@@ -44,14 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_winners(winners, path, epilogues=EPILOGUES, cublas_us=20.0)
 
 
-@pytest.fixture(params=["core", "python"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
-
-
 @pytest.fixture
-def runtime(engine: None, folder: Path) -> Dispatcher:
+def runtime(folder: Path) -> Dispatcher:
     return Dispatcher(folder)
 
 

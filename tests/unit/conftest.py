@@ -1,5 +1,5 @@
-"""Databases of a test's own, a file or one on every kind of server that a store supports; and what a test of
-launches runs with: the core or Python alone, and a cuBLAS that is played."""
+"""Databases of a test's own, a file or one on every kind of server that a store supports; and a cuBLAS
+that is played."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from played_blas import PlayedBlas
-from table_cases import ENGINES, FakeDriver
+from table_cases import FakeDriver
 
-from autotune.runtime import blas_library, core
+from autotune.runtime import blas_library
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.store import Store
 
@@ -53,13 +53,6 @@ def either_store(url: str | Path) -> Iterator[Store]:
 def without_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Played GPUs must not meet the cuBLAS of this machine: tests that play cuBLAS switch it on."""
     monkeypatch.setenv("AUTOTUNE_CUBLAS", "0")
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that takes it runs once with the core, and once without."""
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
 
 
 @pytest.fixture

@@ -58,7 +58,6 @@ from autotune.runtime.summation import Depths, Sums
 from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, load, render
 
 # Who chooses and launches: the core, or Python without it, which must do the same: that is for `make stress`.
-ENGINES = ("core", pytest.param("python", marks=pytest.mark.stress))
 LIMITS = known_limits("h200")
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
 FIGURES = ModelFigures(2.5, 0.1, 0.5, 0.8, 3, 0.02)

@@ -77,12 +77,12 @@ def driver() -> FakeDriver:
 
 
 @pytest.fixture
-def runtime(engine: None, folder: Path, driver: FakeDriver, blas: PlayedBlas) -> Dispatcher:
+def runtime(folder: Path, driver: FakeDriver, blas: PlayedBlas) -> Dispatcher:
     return Dispatcher(folder, driver=driver, cublas=True)
 
 
 @pytest.fixture
-def alone(engine: None, folder: Path, driver: FakeDriver) -> Dispatcher:
+def alone(folder: Path, driver: FakeDriver) -> Dispatcher:
     """Without cuBLAS."""
     return Dispatcher(folder, driver=driver, cublas=False)
 
@@ -419,7 +419,7 @@ def test_calls_of_a_stack_are_all_its_products(data: st.DataObject) -> None:
 
 
 def test_recorded_batches_are_a_suite_that_a_search_reads(
-    engine: None, folder: Path, driver: FakeDriver, blas: PlayedBlas, tmp_path: Path
+    folder: Path, driver: FakeDriver, blas: PlayedBlas, tmp_path: Path
 ) -> None:
     file = tmp_path / "calls.json"
     shared = replace(PACKS, shares_a=True)

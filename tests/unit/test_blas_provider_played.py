@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from played_blas import PlayedBlas, install
 from table_cases import (
-    ENGINES,
     FIGURES,
     LIMITS,
     FakeDriver,
@@ -32,7 +31,7 @@ from table_cases import (
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import MAX_EXTENT, Gemm
 from autotune.models import cublas_model
-from autotune.runtime import blas_library, core, core_engine, workspace
+from autotune.runtime import blas_library, engine, workspace
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.blas_provider import BlasProvider
 from autotune.runtime.chooser import Chooser
@@ -90,18 +89,13 @@ def picked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chooser, "pick", pick)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture
 def runtime(
-    request: pytest.FixtureRequest,
     folder: Path,
     driver: FakeDriver,
     blas: PlayedBlas,
     picked: None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Dispatcher:
-    """cuBLAS called by the core, and without it."""
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
     return Dispatcher(folder, driver=driver)
 
 
@@ -221,7 +215,7 @@ def test_the_core_is_told_of_cublas_once(
     folder: Path, driver: FakeDriver, blas: PlayedBlas, picked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whichever of two threads is first: calls of which it was told before would be freed under it."""
-    own, told, met = core_engine._blas_calls, list[object](), threading.Barrier(2)
+    own, told, met = engine._blas_calls, list[object](), threading.Barrier(2)
 
     def slowly(functions: Any) -> Any:
         told.append(own(functions))
@@ -229,7 +223,7 @@ def test_the_core_is_told_of_cublas_once(
             met.wait(timeout=0.5)
         return told[-1]
 
-    monkeypatch.setattr(core_engine, "_blas_calls", slowly)
+    monkeypatch.setattr(engine, "_blas_calls", slowly)
     runtime = Dispatcher(folder, driver=driver)
     a, b, c = normal(40, 30), normal(30, 20), [np.zeros((40, 20), np.float32) for _ in "12"]
     works = [threading.Thread(target=runtime.sgemm, args=(OnGpu(a), OnGpu(b), OnGpu(one))) for one in c]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import played_launches
 import pytest
 from hypothesis import given
 from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, make_table, rank
@@ -35,10 +36,9 @@ from autotune.models.residual import Residuals
 from autotune.runtime import core, core_table
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.core import Core, core_of
-from autotune.runtime.core_engine import CoreEngine, CorePlan
 from autotune.runtime.core_structs import CBatch, Planned
 from autotune.runtime.devices import LoadedKernel
-from autotune.runtime.engine import Engine, Plan
+from autotune.runtime.engine import CorePlan, Engine
 from autotune.runtime.pick import Call, Pick, in_splits
 from autotune.runtime.product import Product
 from autotune.runtime.selector import Selector
@@ -282,8 +282,8 @@ def test_the_core_launches_what_python_does():
     driver, found = RecordingDriver(), Core(table, core.library())
     calls = calls_of(driver)
     found.library.autotune_use_driver(found.handle, ctypes.byref(calls))
-    engine = Engine(table, {}, Chooser(table), driver)
-    native = CoreEngine.__new__(CoreEngine)
+    oracle = played_launches.PlayedLaunches(driver)
+    native = Engine.__new__(Engine)
     native.core, kinds = found, set()
     for number in rng.choices(range(len(table.kernels)), k=600):
         kernel = table.kernels[number]
@@ -306,12 +306,12 @@ def test_the_core_launches_what_python_does():
             m=m, n=n, k=k, layout=LAYOUTS.index(gemm.layout), kernel=number, split_k=spec.split_k, ld=lds,
             num_bytes=(8, 8, 8), context=7, sgemm=sgemm, reduce=reduce, pack=pack, batch=CBatch.of(batch),
         )  # fmt: skip
-        plan = Plan(problem, None, loaded, grid, schedule(spec, grid), core=CorePlan(found, planned))
+        plan = played_launches.Launched(problem, loaded, grid, schedule(spec, grid), CorePlan(found, planned))
         for alpha in (0.5, 0.0):
             bias = rng.choice((0, 6 << 40))
             launch = (plan, 11, (1 << 40, 2 << 40, 3 << 40), alpha, 2.0, 5 << 40, bias)
             driver.launches.clear()
-            engine.launch_all(*launch)
+            oracle.launch_all(*launch)
             expected = driver.launches[:]
             driver.launches.clear()
             native.launch_all(*launch)
@@ -334,11 +334,12 @@ def test_what_is_out_of_range_is_refused():
             found.choose(call, None)
 
 
-def test_without_the_library_python_chooses(monkeypatch, tmp_path):
+def test_without_the_library_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(core, "FOLDER", tmp_path)
     core.library.cache_clear()
     try:
-        assert core.library() is None and core_of(drawn_table(1)) is None
+        with pytest.raises(DispatchError, match=r"need the core in C, and .*libautotune_core.so is missing"):
+            core_of(drawn_table(1))
         (tmp_path / core.LIBRARY).write_bytes(b"no library")
         core.library.cache_clear()
         assert core.library() is None

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from table_cases import (
-    ENGINES,
     STICKY_CODE,
     FakeDriver,
     OnGpu,
@@ -34,7 +33,7 @@ from table_cases import (
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.resources import workspace_bytes
-from autotune.runtime import core, dispatcher, one_kind, workspace
+from autotune.runtime import dispatcher, one_kind, workspace
 from autotune.runtime.arrays import stream_handle
 from autotune.runtime.conditions import ask_nvml
 from autotune.runtime.cuda_driver import CudaFault
@@ -87,13 +86,8 @@ def driver() -> FakeDriver:
     return FakeDriver(_table())
 
 
-@pytest.fixture(params=ENGINES)
-def runtime(
-    request: pytest.FixtureRequest, folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> Dispatcher:
-    """Choosing and launching by the core, and without it."""
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
+@pytest.fixture
+def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
     return Dispatcher(folder, driver=driver)
 
 
@@ -693,7 +687,7 @@ def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver, at
 def test_kinds_of_call_are_remembered_within_bounds(
     runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.runtime.engine.MAX_PLANS", 3)
+    monkeypatch.setattr("autotune.runtime.planner.MAX_PLANS", 3)
     for m in range(1, 9):
         runtime.sgemm(OnGpu(normal(m, 4)), OnGpu(_B), OnGpu(normal(m, 6)))
     assert runtime._opened is not None and len(runtime._opened[0].of(0)._plans) <= 3 < MAX_PLANS
@@ -833,8 +827,7 @@ def test_operands_are_packed_before_the_product(
     assert [name for _, name in launched(driver)] == names + ["sgemm_reduce"] * (gemm == PACKED_TWO)
     assert {kernel_id[:6] for kernel_id, _ in launched(driver)} == {"packed"}
     assert {launch.stream for launch in driver.launches} == {STREAM}
-    is_kept = not is_captured or runtime._kinds[0].chooser.core is not None
-    assert len(driver.memory) == (1 if is_kept else 0)
+    assert len(driver.memory) == 1
 
 
 def test_packed_operands_may_lie_anywhere(

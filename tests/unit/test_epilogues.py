@@ -84,7 +84,7 @@ def driver() -> FakeDriver:
 
 
 @pytest.fixture
-def runtime(engine: None, folder: Path, driver: FakeDriver, blas: PlayedBlas) -> Dispatcher:
+def runtime(folder: Path, driver: FakeDriver, blas: PlayedBlas) -> Dispatcher:
     return Dispatcher(folder, driver=driver, cublas=True)
 
 
@@ -245,7 +245,7 @@ def test_places_of_the_bias_are_looked_at(runtime: Dispatcher, driver: FakeDrive
     runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), bias=OnGpu(b[5]))  # it is read as b is
 
 
-def test_a_table_without_the_epilogue_names_the_option(engine: None, tmp_path: Path) -> None:
+def test_a_table_without_the_epilogue_names_the_option(tmp_path: Path) -> None:
     some = with_epilogues(_table(), EPILOGUES["bias"], EPILOGUES["bias-gelu-tanh"])
     driver = FakeDriver(some)
     runtime = Dispatcher(write_table(some, tmp_path / "some"), driver=driver, cublas=False)
@@ -261,7 +261,7 @@ def test_a_table_without_the_epilogue_names_the_option(engine: None, tmp_path: P
     assert not driver.launches
 
 
-def test_a_gpu_that_cublas_serves_has_none(engine: None, folder: Path, blas: PlayedBlas) -> None:
+def test_a_gpu_that_cublas_serves_has_none(folder: Path, blas: PlayedBlas) -> None:
     driver = FakeDriver(FULL, names=("NVIDIA T4",))
     runtime = Dispatcher(folder, driver=driver, fallback="cublas")
     a, b, c, _ = operands(SMALL)
@@ -281,7 +281,7 @@ def test_what_is_prepared_is_loaded(runtime: Dispatcher, driver: FakeDriver) -> 
     assert counted.kernel_id.endswith("bias_columns-relu")
 
 
-def test_a_first_use_is_settled_by_plain_kernels(engine: None, folder: Path, driver: FakeDriver) -> None:
+def test_a_first_use_is_settled_by_plain_kernels(folder: Path, driver: FakeDriver) -> None:
     """Whichever is faster serves, with the epilogue."""
     runtime = Dispatcher(folder, driver=driver, settle="first-use", cublas=False)
     gemm = Gemm(130, 67, 310)

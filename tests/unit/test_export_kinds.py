@@ -218,7 +218,7 @@ from pathlib import Path
 sys.path.remove("")
 import my_table
 private = "my_table._autotune.runtime"
-late = ["core", "core_engine", "settling", "torch_routing", "quick_check", "engines", "torch_program", "host",
+late = ["core", "engine", "settling", "torch_routing", "quick_check", "engines", "torch_program", "host",
         "arrays", "cuda_driver", "blas_library"]
 assert not [name for name in late if f"{{private}}.{{name}}" in sys.modules]
 if {is_replaced}:

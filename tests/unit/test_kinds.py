@@ -16,7 +16,7 @@ import pytest
 import test_torch_routing
 from kind_cases import FIRST, H100, H200, OTHER, SECOND, TUNED, add, driver_of_kinds, table_for
 from played_blas import PlayedBlas
-from table_cases import ENGINES, FakeDriver, OnGpu, write_table
+from table_cases import FakeDriver, OnGpu, write_table
 from test_blas_provider_played import install
 from test_dispatcher import aligned, close, normal
 from test_tensor_calls import _Tensor
@@ -24,7 +24,7 @@ from test_torch_routing import PlayedTorch, Tensor
 
 from autotune.errors import DispatchError, DispatchWarning, UsageError
 from autotune.gemm import Gemm
-from autotune.runtime import choices, core
+from autotune.runtime import choices
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.suite import read_suite
 
@@ -54,12 +54,8 @@ def driver() -> FakeDriver:
     return driver_of_kinds(FIRST, SECOND)
 
 
-@pytest.fixture(params=ENGINES)
-def runtime(
-    request: pytest.FixtureRequest, folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> Dispatcher:
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
+@pytest.fixture
+def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
     return Dispatcher(folder, driver=driver, cublas=False)
 
 

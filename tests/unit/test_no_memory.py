@@ -17,10 +17,10 @@ from test_tensor_calls import CUDA, FLOAT, _DLTensor, _Tensor, offered  # noqa: 
 from autotune.errors import DispatchError
 from autotune.kernel.epilogue_names import named
 from autotune.runtime import arrays
-from autotune.runtime.core_engine import CorePlan
 from autotune.runtime.core_structs import CBatch, Kind, Planned
 from autotune.runtime.cuda_driver import CudaFault
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.engine import CorePlan
 
 REFUSED = "has no memory of its own; pass an array"
 SHAPES = {"a": (8, 4), "b": (4, 6), "out": (8, 6), "bias": (6,)}

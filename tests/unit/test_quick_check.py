@@ -18,7 +18,7 @@ from autotune.cli import verify_quick
 from autotune.cli.app import app
 from autotune.errors import DispatchError, EnvironmentProblem, SlowGpu
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.runtime import core, quick_check
+from autotune.runtime import quick_check
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.quick_check import MOST_TRIES, NUM_GRAPHS, SLOWER
 from autotune.runtime.table import Entry, RankedKernel, Table
@@ -51,14 +51,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("by", ["core", "python"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("policy", ["cold", "warm"])
-def test_what_is_right_and_as_fast_is_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, layout: str, policy: str
-) -> None:
-    if by == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
+def test_what_is_right_and_as_fast_is_so(tmp_path: Path, layout: str, policy: str) -> None:
     runtime, driver = runtime_of(replace(table_of(layout), policy=policy), tmp_path)
     found = runtime.verify_quick()
     assert (found.kernel_id, found.gemm.layout, found.recorded_us) == ("best", layout, RECORDED_US)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import (
-    ENGINES,
     STICKY_CODE,
     FakeDriver,
     OnGpu,
@@ -32,7 +32,7 @@ from autotune.errors import DispatchError, UsageError
 from autotune.gemm import FLOAT_BYTES, Gemm
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import PLAIN
-from autotune.runtime import call_recorder, core, core_table, counting
+from autotune.runtime import call_recorder, core_table, counting
 from autotune.runtime.call_recorder import rendered
 from autotune.runtime.counting import Counted
 from autotune.runtime.dispatcher import Dispatcher
@@ -55,22 +55,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
 
 
-@pytest.fixture(params=ENGINES)
-def without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """With the core, and without it; what says the same to other processes."""
-    if request.param == "core":
-        return {}
-    monkeypatch.setattr(core, "library", lambda: None)
-    return {"AUTOTUNE_TEST_PYTHON": "1"}
-
-
 @pytest.fixture
 def driver() -> FakeDriver:
     return FakeDriver(_table())
 
 
 @pytest.fixture
-def runtime(without: dict[str, str], folder: Path, driver: FakeDriver) -> Dispatcher:
+def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
     return Dispatcher(folder, driver=driver)
 
 
@@ -156,7 +147,7 @@ def test_what_is_not_served_is_not_counted(runtime, driver):
     assert sorted((str(x.gemm), x.calls) for x in runtime.counts()) == [("4x4x0:NN", 1), ("4x4x4:NN", 1)]
 
 
-def test_kinds_that_are_too_many_are_counted_together(without, folder, driver, monkeypatch, tmp_path):
+def test_kinds_that_are_too_many_are_counted_together(folder, driver, monkeypatch, tmp_path):
     monkeypatch.setattr(counting, "MAX_TALLIES", 3)
     monkeypatch.setattr(core_table, "MAX_TALLIES", 3)
     runtime = Dispatcher(folder, driver=driver)
@@ -221,20 +212,33 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(runtime, tmp_path):
     until_recorded(file, 2)
 
 
+def recording(
+    file: Path, tallies: counting.CallCounts
+) -> tuple[call_recorder.CallRecorder, Callable[[], None]]:
+    """As where cuBLAS alone serves; and what counts a call."""
+    recorder = call_recorder.CallRecorder(str(file), tallies)
+    recorder.begin()
+    kind = tallies.of(packed(Gemm(4, 4, 4)), (0, 0, 0), Pick("NN", "default", str, 1))
+
+    def call_one() -> None:
+        kind.add()
+        recorder.help()
+
+    return recorder, call_one
+
+
 def test_a_folder_that_is_removed_before_the_end_is_made_again(tmp_path, monkeypatch):
     """What is left is written once, at the end: there is no other time."""
     monkeypatch.setattr(call_recorder, "EVERY_S", 60.0)  # the thread writes nothing
     file, tallies = tmp_path / "calls.json", counting.CallCounts()
-    recorder = call_recorder.CallRecorder(str(file), tallies)
-    recorder.begin()
-    tallies.of(packed(Gemm(4, 4, 4)), (0, 0, 0), Pick("NN", "default", str, 1)).add()
+    recorder, call_one = recording(file, tallies)
+    call_one()
     (tmp_path / "calls.json.d").rmdir()
     recorder.end()
     assert read_suite(file) == {Gemm(4, 4, 4): 1}
 
 
-def test_writes_go_by_the_clock_and_not_by_calls(folder, driver, monkeypatch, tmp_path):
-    monkeypatch.setattr(core, "library", lambda: None)
+def test_writes_go_by_the_clock_and_not_by_calls(monkeypatch, tmp_path):
     written: list[int] = []
 
     def render(counts: list[Counted]) -> str:
@@ -245,30 +249,27 @@ def test_writes_go_by_the_clock_and_not_by_calls(folder, driver, monkeypatch, tm
     others = threading.enumerate()[1:]
     monkeypatch.setattr(call_recorder, "rendered", render)
     monkeypatch.setattr(call_recorder, "SYNC_S", 60.0)
-    runtime = Dispatcher(folder, driver=driver)
-    runtime.record_calls(tmp_path / "calls.json")
-    kind, began_s = drawn_kind(random.Random(4)), time.monotonic()
+    _, call_one = recording(tmp_path / "calls.json", counting.CallCounts())
+    began_s = time.monotonic()
     for _ in range(500):
-        call(runtime, kind)
+        call_one()
     until_recorded(tmp_path / "calls.json", 500)
     most = (time.monotonic() - began_s) / call_recorder.EVERY_S + 1
     time.sleep(2 * call_recorder.EVERY_S)  # nothing is new
     assert written == sorted(set(written)) and written[-1] == 500 and len(written) <= most
 
 
-def test_where_the_thread_is_late_a_call_writes(folder, driver, monkeypatch, tmp_path):
-    monkeypatch.setattr(core, "library", lambda: None)
+def test_where_the_thread_is_late_a_call_writes(monkeypatch, tmp_path):
     once = call_recorder.CallRecorder._write
     monkeypatch.setattr(call_recorder.CallRecorder, "_keep_writing", lambda self: once(self, syncs=True))
-    runtime, kind = Dispatcher(folder, driver=driver), drawn_kind(random.Random(8))
-    runtime.record_calls(tmp_path / "calls.json")
-    call(runtime, kind)
+    _, call_one = recording(tmp_path / "calls.json", counting.CallCounts())
+    call_one()
     time.sleep(3 * call_recorder.EVERY_S)
-    call(runtime, kind)
+    call_one()
     assert calls_in(read_calls(tmp_path / "calls.json")) == 2
 
 
-def test_the_environment_says_it_too(without, folder, driver, monkeypatch, tmp_path):
+def test_the_environment_says_it_too(folder, driver, monkeypatch, tmp_path):
     monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "calls.json"))
     runtime = Dispatcher(folder, driver=driver)
     call(runtime, drawn_kind(random.Random(2)))
@@ -287,7 +288,7 @@ def test_where_nothing_can_be_written_it_is_said_at_once(runtime, folder, driver
         Dispatcher(folder, driver=driver)
 
 
-def test_what_cannot_be_written_now_is_told_once_and_written_later(without, folder, driver, tmp_path, capfd):
+def test_what_cannot_be_written_now_is_told_once_and_written_later(folder, driver, tmp_path, capfd):
     runtime = Dispatcher(folder, driver=driver)
     file, kind = tmp_path / "calls.json", drawn_kind(random.Random(3))
     runtime.record_calls(file)
@@ -304,7 +305,7 @@ def test_what_cannot_be_written_now_is_told_once_and_written_later(without, fold
     assert not capfd.readouterr().err
 
 
-def test_a_full_disk_is_told_and_what_was_recorded_stays(without, folder, tmp_path):
+def test_a_full_disk_is_told_and_what_was_recorded_stays(folder, tmp_path):
     """As the limit of a file's size: a part is longer than that once many kinds are called."""
     code = """
 import resource, runpy, signal, sys
@@ -316,7 +317,7 @@ runpy.run_path(sys.argv[1])["main"](sys.argv[2], sys.argv[3], 50, 3)
     done = subprocess.run(
         [sys.executable, "-c", code, str(PROCESS), str(folder), str(file)], timeout=60, text=True,
         capture_output=True, check=True,
-        env=os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"} | without,
+        env=os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.stderr.count("\n") == 1 and f"recorded in {file}.d (File too large); make room" in done.stderr
     assert not list((tmp_path / "calls.json.d").glob(".*"))
@@ -367,10 +368,10 @@ def start(folder: Path, file: Path, num: int, seed: int, **changes: str) -> subp
 
 
 @pytest.mark.stress
-def test_eight_processes_record_into_one_file(without, folder, tmp_path):
+def test_eight_processes_record_into_one_file(folder, tmp_path):
     file = tmp_path / "calls.json"
     num = [50 + 37 * seed for seed in range(NUM_PROCESSES)]
-    started = [start(folder, file, n, seed, **without) for seed, n in enumerate(num)]
+    started = [start(folder, file, n, seed) for seed, n in enumerate(num)]
     for process in started:
         _, told = process.communicate(timeout=120)
         assert process.returncode == 0, told.decode()
@@ -379,12 +380,12 @@ def test_eight_processes_record_into_one_file(without, folder, tmp_path):
 
 
 @pytest.mark.stress
-def test_a_kill_at_any_moment_loses_the_last_second_at_most(without, folder, tmp_path):
+def test_a_kill_at_any_moment_loses_the_last_second_at_most(folder, tmp_path):
     """What is on the disk is at least what was called a second before, and no more than what was called."""
     rng, least, most = random.Random(7), 0, 0
     file = tmp_path / "calls.json"
     for seed in range(NUM_KILLS):
-        process = start(folder, file, 0, seed, **without)
+        process = start(folder, file, 0, seed)
         assert process.stdout is not None and process.stdout.read(1) == b"."
         os.set_blocking(process.stdout.fileno(), False)
         came, until = [(time.monotonic(), 1)], time.monotonic() + rng.uniform(0, 3)
@@ -422,20 +423,20 @@ if sys.argv[5] == "after" and not os.fork():
 
 
 @pytest.mark.parametrize(("moment", "times"), [("before", 2), ("after", 1)])
-def test_a_fork_writes_nothing_of_its_parent_s(without, folder, tmp_path, moment, times):
+def test_a_fork_writes_nothing_of_its_parent_s(folder, tmp_path, moment, times):
     file = tmp_path / "calls.json"
     arguments = [str(PROCESS), str(folder), str(file), "40", "1", moment]
     paths = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
         [sys.executable, "-c", _FORKS, *arguments], capture_output=True, check=True, timeout=60,
-        env=os.environ | {"PYTHONPATH": paths} | without,
+        env=os.environ | {"PYTHONPATH": paths},
     )  # fmt: skip
     until_recorded(file, 40 * times)
     time.sleep(2 * call_recorder.EVERY_S)
     assert calls_in(read_calls(file)) == len(done.stdout) == 40 * times
 
 
-def test_a_fork_between_asking_and_the_first_call_records_for_itself(without, folder, tmp_path):
+def test_a_fork_between_asking_and_the_first_call_records_for_itself(folder, tmp_path):
     code = """
 import os, sys, runpy
 from pathlib import Path
@@ -452,7 +453,7 @@ process["main"](sys.argv[1], sys.argv[2], 25, 3)
     file, paths = tmp_path / "calls.json", os.pathsep.join(filter(None, sys.path))
     subprocess.run(
         [sys.executable, "-c", code.format(process=str(PROCESS)), "-", str(folder), str(file)],
-        check=True, timeout=60, capture_output=True, env=os.environ | {"PYTHONPATH": paths} | without,
+        check=True, timeout=60, capture_output=True, env=os.environ | {"PYTHONPATH": paths},
     )  # fmt: skip
     until_recorded(file, 50)
 

@@ -33,11 +33,13 @@ from table_cases import (
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import Gemm, Triple
 from autotune.runtime import checksum, error_sample
+from autotune.runtime.devices import OpenGpu
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.engine import Plan
+from autotune.runtime.engine import Engine
 from autotune.runtime.error_sample import ErrorSample
 from autotune.runtime.harness import Harness
-from autotune.runtime.pick import Call
+from autotune.runtime.pick import Call, Pick
+from autotune.runtime.planner import Plan
 from autotune.runtime.product import Product
 from autotune.runtime.summation import Depths, Sums, allowed_depths
 from autotune.runtime.table import Table
@@ -316,10 +318,19 @@ def test_launches_without_room_for_their_partial_sums_are_left_out(
     splitting: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def has_room_for(self: Harness, plan: Plan) -> bool:
-        assert plan.kernel is not None
-        return driver._kernels[plan.kernel.sgemm][0].id not in splitting
+    planned, own = dict[int, str](), Engine.plan_of
 
+    def plan_of(
+        self: Engine, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)
+    ) -> Plan:
+        plan = own(self, problem, gpu, pick, addresses)
+        planned[id(plan.core)] = pick.kernel_id
+        return plan
+
+    def has_room_for(self: Harness, plan: Plan) -> bool:
+        return planned[id(plan.core)] not in splitting
+
+    monkeypatch.setattr(Engine, "plan_of", plan_of)
     monkeypatch.setattr(Harness, "has_room_for", has_room_for)
     runtime = Dispatcher(folder, driver=driver)
     if "whole" in splitting:
