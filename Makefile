@@ -69,6 +69,7 @@ setup: $(VENV)/.run-$(EXTRAS)  ## make .venv and install autotune into it
 search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then export it to TABLE/
 	$(BIN)/autotune search --gpu $(GPU) --shape $(SHAPE) --seconds $(TIME) --db $(DB)
 	$(BIN)/autotune export-table --db $(DB) --out $(TABLE)
+	@command -v autotune >/dev/null || echo "autotune is in $(BIN): . $(BIN)/activate" >&2
 
 $(VENV)/.release: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'

@@ -83,6 +83,15 @@ def report(searched: Path, table: Path, ladder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
+def disturbed_report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report of trials of which some were disturbed."""
+    folder = tmp_path_factory.mktemp("disturbed")
+    many_trials.write(folder / "disturbed.db", num_shapes=2, num_trials=1000)
+    run("report", "--db", folder / "disturbed.db", "--out", folder / "report.html")
+    return (folder / "report.html").as_uri()
+
+
+@pytest.fixture(scope="session")
 def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of 26 shapes and 20,000 trials."""
     folder = tmp_path_factory.mktemp("large")

@@ -367,9 +367,9 @@ def test_maps_of_a_table_change_with_k_by_keyboard(browser: Window, report: str)
     assert "served by" in told and ":NN" in told
 
 
-def test_rows_of_a_run_are_drawn_each_for_itself(browser: Window, large_report: Path) -> None:
+def test_rows_of_a_run_are_drawn_each_for_itself(browser: Window, disturbed_report: str) -> None:
     browser.show(BIG)
-    browser.open(large_report.as_uri())
+    browser.open(disturbed_report)
     is_drawn(browser, "timeline")
     series = browser.run(f"return {chart('timeline')}.getOption().series.map((s) => [s.stack, s.xAxisIndex])")
     rows = {stack: {row for other, row in series if other == stack} for stack, _ in series if stack}

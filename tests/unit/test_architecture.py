@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
 from import_graph import MODULES, imports, in_circles, own, tree
@@ -82,6 +80,9 @@ def _is_in(module: str, rooms: Collection[str]) -> bool:
     return any(module == room or module.startswith(f"{room}/") for room in rooms)
 
 
+BELOW = [module for module in MODULES if not _is_in(module, COMPOSERS)]
+
+
 def _rule(module: str) -> Room:
     parts = module.split("/")
     names = ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
@@ -94,14 +95,16 @@ def _may_load(name: str, packages: frozenset[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if not _is_in(m, COMPOSERS)])
-def test_imports_obey_the_design(module: str) -> None:
-    rule = _rule(module)
-    refused = {name for name in own(module) if not _is_in(name, rule.rooms)}
-    assert not refused, f"autotune/{module}.py may not import {refused}"
-    foreign = {name for name in imports(module) if not name.startswith("autotune.")}
-    unknown = {name for name in foreign if not _may_load(name, rule.packages)}
-    assert not unknown, f"autotune/{module}.py may not import {unknown}"
+def test_imports_obey_the_design() -> None:
+    def refused(module: str) -> set[str]:
+        rule = _rule(module)
+        foreign = {name for name in imports(module) if not name.startswith("autotune.")}
+        return {name for name in own(module) if not _is_in(name, rule.rooms)} | {
+            name for name in foreign if not _may_load(name, rule.packages)
+        }
+
+    found = {f"autotune/{module}.py": refused(module) for module in BELOW}
+    assert not {module: names for module, names in found.items() if names}, "these may not be imported there"
 
 
 def test_no_import_leads_back() -> None:
@@ -123,14 +126,14 @@ def test_file_and_class_names_mean_one_thing() -> None:
     assert not _repeated(n.name for module in read for n in ast.walk(module) if isinstance(n, ast.ClassDef))
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("store/")])
-def test_optuna_is_met_in_one_file_of_the_store(module: str) -> None:
-    if module != "store/optuna_mirror":
-        assert not any(name.split(".")[0] == "optuna" for name in imports(module))
+def test_optuna_is_met_in_one_file_of_the_store() -> None:
+    of_store = [module for module in MODULES if module.startswith("store/")]
+    meeting = [m for m in of_store if any(name.split(".")[0] == "optuna" for name in imports(m))]
+    assert meeting == ["store/optuna_mirror"]
 
 
 def test_nobody_imports_the_command_line() -> None:
-    for module in (m for m in MODULES if not _is_in(m, COMPOSERS)):
+    for module in BELOW:
         assert not [name for name in own(module) if _is_in(name, COMPOSERS)], module
 
 
@@ -138,14 +141,18 @@ def test_only_the_command_line_serves_pages() -> None:
     assert {m.partition("/")[0] for m in MODULES if "report/server" in own(m)} == {"cli"}
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if not _is_in(m, COMPOSERS)])
-def test_only_the_command_line_prints(module: str) -> None:
-    calls = [n for n in ast.walk(tree(module)) if isinstance(n, ast.Call)]
-    assert not [n.lineno for n in calls if ast.unparse(n.func) in ("print", "sys.stdout.write")]
+def test_only_the_command_line_prints() -> None:
+    calls = ((m, n) for m in BELOW for n in ast.walk(tree(m)) if isinstance(n, ast.Call))
+    printing = [(m, n.lineno) for m, n in calls if ast.unparse(n.func) in ("print", "sys.stdout.write")]
+    assert not printing
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_dunder_all_names_what_is_there(module: str) -> None:
+def test_dunder_all_names_what_is_there() -> None:
+    for module in MODULES:
+        _need_listed_names(module)
+
+
+def _need_listed_names(module: str) -> None:
     names = [
         node.value
         for node in tree(module).body
@@ -156,8 +163,8 @@ def test_dunder_all_names_what_is_there(module: str) -> None:
         return
     listed = ast.literal_eval(names[0])
     loaded = importlib.import_module(".".join(["autotune", *module.split("/")]).removesuffix(".__init__"))
-    assert len(set(listed)) == len(listed)
-    assert not [name for name in listed if not hasattr(loaded, name)]
+    assert len(set(listed)) == len(listed), module
+    assert not [name for name in listed if not hasattr(loaded, name)], module
 
 
 def _public_imports(module: str) -> list[str]:

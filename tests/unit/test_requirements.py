@@ -36,16 +36,16 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
     assert requirements.pip_install(requirements.JINJA) == "pip install 'jinja2>=3.1'"
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_what_a_text_installs_is_known_and_quoted(path: Path) -> None:
+def test_what_a_text_installs_is_known_and_quoted() -> None:
     """On the package index `autotune` is somebody else's: its extras are not ours. zsh expands brackets."""
-    text = path.read_text(encoding="utf-8")
-    assert _FROM_INDEX.search(text) is None
-    assert [bare for bare in _BARE.findall(text) if set("[]*<>?") & set(bare)] == []
-    of_paths = {quoted: _OF_A_PATH.fullmatch(quoted) for quoted in _QUOTED.findall(text)}
-    assert {quoted for quoted, match in of_paths.items() if match is None} <= STATED
-    named = {extra for match in of_paths.values() if match for extra in match[1].split(",")}
-    assert named <= PATH_EXTRAS
+    for path in TEXTS:
+        text = path.read_text(encoding="utf-8")
+        assert _FROM_INDEX.search(text) is None, path
+        assert [bare for bare in _BARE.findall(text) if set("[]*<>?") & set(bare)] == [], path
+        of_paths = {quoted: _OF_A_PATH.fullmatch(quoted) for quoted in _QUOTED.findall(text)}
+        assert {quoted for quoted, match in of_paths.items() if match is None} <= STATED, path
+        named = {extra for match in of_paths.values() if match for extra in match[1].split(",")}
+        assert named <= PATH_EXTRAS, path
 
 
 def test_the_distribution_has_a_name_of_its_own() -> None:
