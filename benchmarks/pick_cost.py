@@ -47,7 +47,7 @@ from autotune.kernel.config import Config
 from autotune.runtime.cubin_files import CubinFiles
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.engine import Engine
-from autotune.runtime.table import load
+from autotune.runtime.table import CUBIN_FILE, load
 from autotune.targets import matrices
 
 SEED = 7
@@ -170,7 +170,7 @@ def _tell_files(folder: Path) -> None:
     told = ", ".join(f"{num} {x} of {len(table.places.get(x, ()))} places" for x, num in layouts.items())
     files = CubinFiles(folder, table)
     packed_mb, whole_mb = (sum(sizes) / 1e6 for sizes in (
-        [(folder / name).stat().st_size for name in {kernel.cubin_file for kernel in table.kernels}],
+        [(folder / CUBIN_FILE).stat().st_size],
         [len(code) for code in files.values()],
     ))  # fmt: skip
     unpack_us = [cost_us(partial(files.__getitem__, sha256)) for sha256 in files]

@@ -78,10 +78,6 @@ def _judge(folder: Path, checks: Sequence[tuple[Kernel, Gemm, Measurement]]) -> 
 def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
     """What was checked of a folder whose kernels are not run, and what was not."""
     not_checked = ["what the kernels compute", "whether the driver takes them"]
-    if not files.has_manifest:
-        not_checked.insert(0, "its Python files (an older autotune exported it, without a manifest)")
-    if not all(kernel.identity for kind in files.kinds for kernel in kind.table.kernels):
-        not_checked.insert(0, "which kernels its cubins hold (an older autotune exported it)")
     if is_json:
         console.show_json({**_file_facts(files), "gpu": None, "not_checked": not_checked, "checks": []})
         return
@@ -102,7 +98,6 @@ def _held(kind: KindFiles) -> str:
 def _file_facts(files: Files) -> dict[str, Any]:
     return {
         "num_files": files.num_files,
-        "has_manifest": files.has_manifest,
         "unlisted": list(files.unlisted),
         "gpus": [kind.table.environment.gpu_name for kind in files.kinds],
         "num_kernels": sum(len(kind.table.kernels) for kind in files.kinds),

@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DispatchError
 from ..runtime import core
 from ..runtime.core_table import TableArrays, table_struct
 from ..runtime.cubin_files import sums
-from ..runtime.kinds import GpuKind
 from ..runtime.table import Table
 from ..words import counted
 
@@ -53,14 +51,7 @@ autotune_create(autotune_handle **handle);
 
 def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, bytes]:
     """Every file by its name relative to the exported folder, for the tables of several kinds of GPU with
-    their cubins by SHA-256. A program uses the one for its GPU. Raises DispatchError for a table of an older
-    schema, whose launches the core does not support."""
-    for table, _ in tables:
-        if any(not kernel.source_hash for kernel in table.kernels):
-            raise DispatchError(
-                f"the table for {GpuKind.of_table(table)} is of an earlier schema, which cannot be written "
-                "as C; export it anew"
-            )
+    their cubins by SHA-256. A program uses the one for its GPU."""
     code = {name: code[name] for table, code in tables for name in sums(table)}
     sources = [path for path in sorted(core.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]
     files = {path.name: path.read_bytes() for path in (*sources, *sorted(_TEMPLATES.iterdir()))}

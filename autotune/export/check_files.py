@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..errors import DispatchError
 from ..runtime.cubin_files import load_cubins
 from ..runtime.kinds import load_kinds
-from ..runtime.table import CUBIN_FOLDER, Table
+from ..runtime.table import Table
 from . import manifest
 
 
@@ -29,13 +29,11 @@ class KindFiles(NamedTuple):
 class Files:
     """What a folder holds, the first kind's first.
 
-    `unlisted` are files that no export wrote. Without a manifest (exports of older versions) it is unknown
-    whether Python files have changed.
+    `unlisted` are files that no export wrote.
     """
 
     kinds: tuple[KindFiles, ...]
     num_files: int  # that an export wrote
-    has_manifest: bool
     unlisted: tuple[str, ...]
 
 
@@ -43,17 +41,17 @@ def check_files(folder: Path) -> Files:
     """Read a folder and compare it with its own manifest. Raises DispatchError, naming what is wrong."""
     kinds = tuple(KindFiles(path, table, load_cubins(path, table)) for path, table in load_kinds(folder))
     try:
-        has_manifest = manifest.read(folder) is not None
+        is_listed = manifest.read(folder) is not None
         found = manifest.take_inventory(folder)
     except OSError as error:
         raise DispatchError(f"{folder} cannot be read ({error}); check its permissions") from error
-    if not has_manifest and not (folder / CUBIN_FOLDER).is_dir():
+    if not is_listed:
         raise DispatchError(
             f"{folder} lacks its {manifest.MANIFEST_FILE}, by which its files are checked; restore it from "
             "where the folder was copied, or move the folder away and export again"
         )
     changed = (*found.damaged, *found.edited)
-    if has_manifest and (changed or found.missing):
+    if changed or found.missing:
         faults = [
             f"{what}: {manifest.listing(names)}"
             for what, names in (("changed", changed), ("missing", found.missing))
@@ -62,4 +60,4 @@ def check_files(folder: Path) -> Files:
         raise DispatchError(
             f"{folder} is not as it was exported ({'; '.join(faults)}); move it away and export again"
         )
-    return Files(kinds, len(found.intact) + len(changed), has_manifest, found.foreign)
+    return Files(kinds, len(found.intact) + len(changed), found.foreign)

@@ -89,10 +89,8 @@ def _written(table: Table, code: Mapping[str, bytes]) -> KindContent:
 
 
 def _as_it_is(kind: KindFiles) -> KindContent:
-    names = dict.fromkeys(kernel.cubin_file for kernel in kind.table.kernels)
-    most = MAX_CUBIN_BYTES * len(kind.code)  # if all are in one file
-    files = {TABLE_FILE: read_file(kind.folder / TABLE_FILE, MAX_TABLE_BYTES, _AGAIN)}
-    files |= {name: read_file(kind.folder / name, most, _AGAIN) for name in names}
+    most = {TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBIN_BYTES * len(kind.code)}
+    files = {name: read_file(kind.folder / name, num_bytes, _AGAIN) for name, num_bytes in most.items()}
     return KindContent(kind.table, kind.code, files)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from ..runtime.table import CUBIN_FOLDER, FORMAT, TABLE_FILE
+from ..runtime.table import FORMAT, TABLE_FILE
 
 _MODULES = (
     "__init__", "errors", "gemm", "device", "launch",
@@ -22,6 +22,7 @@ _MODULES = (
         )
     ),
 )  # fmt: skip
+CUBIN_FOLDER = "cubins"
 _CUBIN = re.compile(r"[0-9a-f]{64}\.cubin")
 _MOST_HEAD = 1 << 20  # characters of `__init__.py`: it had about 1,200
 # Of `__init__.py` from its first import on; before that stand the table's facts.

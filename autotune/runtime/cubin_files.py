@@ -3,24 +3,23 @@
 `cubins.gz` holds the cubins of a table, each packed by gzip, one after the other in the order in which its
 kernels first name them (`zcat` shows them all). The table states the SHA-256 of each, and its size before and
 after packing. The import opens the file and compares its size. It stays open, so that a running program keeps
-the kernels of the old table when a new one is exported. Before schema 10 each cubin had a file of its own,
-and all were read at the import: `cubins/<sha256>.cubin.gz`, before schema 7 `cubins/<sha256>.cubin`,
-unpacked. Files are not trusted: no more is unpacked than the size in the table. Copied into exported tables.
+the kernels of the old table when a new one is exported. Files are not trusted: no more is unpacked than the
+size in the table. Copied into exported tables.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 
 from ..errors import DispatchError
 from ..strict import Misfit
-from .files import MAX_CUBIN_BYTES, KeptFile, read_file
+from .files import KeptFile
 from .soundness import check_identity
-from .table import CUBIN_FILE, Kernel, Table
+from .table import CUBIN_FILE, Table
 
 _AGAIN = "export the table again with `autotune export-table`"
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's word for that format
@@ -61,18 +60,17 @@ class CubinFiles(Mapping[str, bytes]):
     def __init__(self, folder: Path, table: Table) -> None:
         self._folder, self._kernels = folder, table.kernels
         self._of = {kernel.sha256: kernel for kernel in reversed(table.kernels)}  # any of those that share it
-        is_one_file = all(kernel.packed_bytes is not None for kernel in table.kernels)
-        self._contents = _Slices(folder, table) if is_one_file else _files(folder, self._of.values())
+        self._contents = _Slices(folder, table)
 
     def __getitem__(self, sha256: str) -> bytes:
         kernel = self._of[sha256]
         content = self._contents[sha256]
         try:
-            code = content if kernel.code_bytes is None else unpacked(content, kernel.code_bytes)
+            code = unpacked(content, kernel.code_bytes)
             if hashlib.sha256(code).hexdigest() != sha256:
                 raise Misfit(f"its SHA-256 is not {sha256[:12]}...")
         except Misfit as misfit:
-            path = self._folder / kernel.cubin_file
+            path = self._folder / CUBIN_FILE
             raise DispatchError(
                 f"the cubin of kernel {kernel.id!r} in {path} is damaged: {misfit}; {_AGAIN}"
             ) from misfit
@@ -104,7 +102,7 @@ class _Slices:
         try:
             self._file = KeptFile(path, _AGAIN)
         except FileNotFoundError:
-            raise _missing(path) from None
+            raise DispatchError(f"{path} is not there; {_AGAIN}") from None
         sizes = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
         *starts, end = accumulate(sizes.values(), initial=0)
         self._places = dict(zip(sizes, zip(starts, sizes.values(), strict=True), strict=True))
@@ -114,19 +112,3 @@ class _Slices:
 
     def __getitem__(self, sha256: str) -> bytes:
         return self._file.read(*self._places[sha256])
-
-
-def _files(folder: Path, kernels: Iterable[Kernel]) -> dict[str, bytes]:
-    """The same for a table of an earlier schema, from a file of each."""
-    return {kernel.sha256: _read(f"{folder}/{kernel.cubin_file}") for kernel in kernels}
-
-
-def _read(path: str) -> bytes:
-    try:
-        return read_file(path, MAX_CUBIN_BYTES, _AGAIN)
-    except FileNotFoundError:
-        raise _missing(path) from None
-
-
-def _missing(path: str) -> DispatchError:
-    return DispatchError(f"{path} is not there; {_AGAIN}")

@@ -40,12 +40,9 @@ def _require(is_right: bool, fault: str) -> None:
 # Each kernel by itself
 
 
-def check_kernels(
-    records: Sequence[KernelRecord], limits: DeviceLimits, *, has_exact_residency: bool
-) -> ConfigColumns:
+def check_kernels(records: Sequence[KernelRecord], limits: DeviceLimits) -> ConfigColumns:
     """The configs as columns. Raises Misfit for a kernel that the template does not allow or this kind of GPU
-    cannot run, and for impossible figures of its residency. Older tables counted it differently (without
-    `has_exact_residency`)."""
+    cannot run, and for impossible figures of its residency."""
     values = values_of([record.config for record in records])
     _check_values(records, values)
     columns = ConfigColumns(values)
@@ -54,17 +51,8 @@ def check_kernels(
     if records:
         layouts = Layouts.of(record.variant for record in records)
         _check_rules(records, columns, layouts, limits)
-        _check_residency(records, columns, layouts, limits, is_exact=has_exact_residency)
+        _check_residency(records, columns, layouts, limits)
     return columns
-
-
-def check_sizes(records: Sequence[KernelRecord], *, are_together: bool) -> None:
-    """Raises Misfit unless all kernels tell where their cubins are, as those of their schema do: all in one
-    file (`are_together`), or each in its own."""
-    for record in records:
-        is_right = (record.packed_bytes is not None) == are_together
-        is_right &= record.code_bytes is not None or not are_together
-        _require(is_right, f"kernel {record.id!r} has no sizes of its cubin that fit the schema")
 
 
 def _check_values(records: Sequence[KernelRecord], values: dict[str, tuple[Any, ...]]) -> None:
@@ -85,6 +73,7 @@ def _check_record(record: KernelRecord) -> None:
     has_place = record.model is None or not record.variant.is_batched
     _require(has_place, f"{where} is for batches, and has a model, which is of single products")
     _require(record.model is None or record.is_plain, f"{where} has an epilogue, and a model")
+    _require(record.packed_bytes is not None, f"{where} does not say how many bytes its cubin takes, packed")
     _require(is_sha256(record.sha256), f"{where} has no SHA-256 of its cubin")
 
 
@@ -100,18 +89,13 @@ def _check_rules(
 
 
 def _check_residency(
-    records: Sequence[KernelRecord],
-    columns: ConfigColumns,
-    layouts: Any,
-    limits: DeviceLimits,
-    *,
-    is_exact: bool,
+    records: Sequence[KernelRecord], columns: ConfigColumns, layouts: Any, limits: DeviceLimits
 ) -> None:
     registers = np.array([record.registers for record in records])
     resident = np.maximum(1, blocks_per_sm(columns, limits, layouts, registers))
     for record, fitting in zip(records, resident.tolist(), strict=True):
         told = record.blocks_per_sm
-        if told != fitting if is_exact else told > limits.blocks_per_sm:
+        if told != fitting:
             raise Misfit(f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
 
 
@@ -236,7 +220,7 @@ def check_identity(kernels: Sequence[Kernel], sha256: str, code: bytes) -> None:
     do not show that: they fit if two cubins were swapped with their checksums."""
     held = identity.read(code)
     for kernel in kernels:
-        if kernel.sha256 == sha256 and kernel.identity not in ("", held):
+        if kernel.sha256 == sha256 and kernel.identity != held:
             meant = [f"kernel {other.id!r}" for other in kernels if held and other.identity == held]
             what = [*meant, f"another kernel ({held})" if held else "no kernel that it names"][0]
             raise Misfit(f"the cubin of kernel {kernel.id!r} holds {what}")

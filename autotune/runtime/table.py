@@ -40,7 +40,6 @@ FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 11  # older_schemas.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
-CUBIN_FOLDER = "cubins"  # before schema 10
 _AGAIN = "export the table again with `autotune export-table`"
 
 _STAND_INS = {  # by layout, and whether for batches
@@ -65,22 +64,14 @@ class KernelRecord:
     config: Config
     variant: Variant
     sha256: str  # of the cubin
-    # of the cubin, which is packed in its file; None: the file is the cubin itself, as before schema 7
-    code_bytes: CubinBytes | None
-    # of it in the file of all cubins; None: it has a file of its own, as before schema 10
-    packed_bytes: CubinBytes | None
+    code_bytes: CubinBytes  # of the cubin
+    packed_bytes: CubinBytes | None  # of it in the file of all cubins; None: it has not been written
     registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
     # the model's error for it, learned on each of the `places` of its layout (models/residual.py): weights as
     # float32, little endian, in hexadecimal digits; "" without
     missed: str
-
-    @property
-    def cubin_file(self) -> str:
-        if self.packed_bytes is not None:
-            return CUBIN_FILE
-        return f"{CUBIN_FOLDER}/{self.sha256}.cubin{'' if self.code_bytes is None else '.gz'}"
 
     @property
     def layout(self) -> str:
@@ -106,12 +97,12 @@ class Kernel(KernelRecord):
     """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
 
     spec: LaunchSpec
-    source_hash: str  # that its cubin names; "" in tables whose cubins have no identity
+    source_hash: str  # that its cubin names
 
     @property
     def identity(self) -> str:
         """The name of the kernel that its cubin states, "" if it states none."""
-        return identity.of(self.source_hash, self.config, self.variant) if self.source_hash else ""
+        return identity.of(self.source_hash, self.config, self.variant)
 
 
 def launchable(
@@ -335,20 +326,22 @@ def _check_head(data: Any, where: str) -> None:
     strict.check_version(version, SCHEMA_VERSION, "schema")
     if type(version) is not int or version < 1:
         raise strict.Misfit("its schema_version is no positive number")
+    if version < older_schemas.OLDEST:
+        raise DispatchError(
+            f"{where} is of schema {version}, and {older_schemas.OLDEST} is the oldest that this code reads; "
+            f"{_AGAIN} with `autotune export-table`"
+        )
 
 
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Misfit and UsageError."""
-    specs = older_schemas.upgrade(body, version)
+    body = {"left_out": [], "max_workspace": None} | body  # which tables of schema 10 may lack
     records: tuple[KernelRecord, ...] = strict.read(
         tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
-    is_exact = version >= older_schemas.DERIVED_SPECS
-    soundness.check_sizes(records, are_together=version >= older_schemas.ONE_FILE)
-    columns = soundness.check_kernels(records, table.limits, has_exact_residency=is_exact)
+    columns = soundness.check_kernels(records, table.limits)
     kernels = all_launchable(records, columns, table.limits, table.source_hash, table.max_workspace)
-    table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))
-    table = older_schemas.without_too_large(table, version)
+    table = older_schemas.without_too_large(replace(table, kernels=kernels), version)
     soundness.check_references(table)
     return table

@@ -162,15 +162,9 @@ def write_table(table: Table, folder: Path) -> Path:
 
 
 def write_older(table: Table, version: int, folder: Path) -> Path:
-    """A folder as an earlier schema had it: each cubin is a file of its own, which before 7 is not packed."""
+    """A folder whose table says that it is of an earlier schema."""
     write_table(table, folder)
-    (folder / "table.json").write_text(older_text(table, version), encoding="utf-8")
-    (folder / "cubins.gz").unlink()
-    (folder / "cubins").mkdir()
-    for kernel in table.kernels:
-        code = code_of(kernel)
-        name, content = (".cubin", code) if version < 7 else (".cubin.gz", packed(code))
-        (folder / "cubins" / f"{kernel.sha256}{name}").write_bytes(content)
+    (folder / "table.json").write_text(older_text(load(folder), version), encoding="utf-8")
     list_anew(folder)
     return folder
 
@@ -202,50 +196,8 @@ def put_packed(folder: Path, sha256: str, content: bytes) -> None:
 
 
 def older_text(table: Table, version: int) -> str:
-    """The text of a table as an earlier schema had it: without the sizes of packed cubins, before 9 without
-    epilogues, before 4 each kernel with its spec, before 5 without a place for batches, before 6 without what
-    the model misses, before 7 without the sizes of cubins."""
-    tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
-    if version >= 10:
-        return sign(tree)
-    del tree["max_workspace"]
-    for kernel in tree["kernels"]:
-        del kernel["packed_bytes"]
-    if version >= 9:
-        return sign(tree)
-    del tree["epilogues"]
-    if version >= 7:
-        return sign(tree)
-    del tree["left_out"]
-    for kernel in tree["kernels"]:
-        del kernel["code_bytes"]
-    if version >= 6:
-        return sign(tree)
-    del tree["places"], tree["cublas"]
-    for kernel in tree["kernels"]:
-        del kernel["missed"]
-    if version >= 5:
-        return sign(tree)
-    for kernel in tree["kernels"]:
-        del kernel["variant"]["is_batched"]
-    for entry in tree["entries"]:
-        for name in ("batch", "shares_a", "shares_b"):
-            del entry["gemm"][name]
-    if version >= 4:
-        return sign(tree)
-    del tree["power_limit_w"]
-    unsaid = [name for schema, names in LATER.items() if schema >= version for name in names]
-    for stored, kernel in zip(tree["kernels"], table.kernels, strict=True):
-        stored["spec"] = kernel.spec.to_dict() | {"variant": stored.pop("variant")}
-        for name in ("group", "is_along_m", "max_workspace"):  # which were compiled in, or unlimited
-            del stored["spec"][name]
-        for name in unsaid:
-            stored["spec"].pop(name, None)
-            stored["config"].pop(name, None)
-    return sign(tree)
-
-
-LATER = {1: ("packs_a", "packs_b", "pack_a", "pack_b", "flush_k", "bursts"), 2: ("overlaps",)}
+    """The text of a table that says that it is of an earlier schema."""
+    return sign(json.loads(render(table)) | {"schema_version": version})
 
 
 def sign(tree: dict[str, Any], instead: Mapping[str, str] = MappingProxyType({})) -> str:

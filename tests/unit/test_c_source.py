@@ -19,7 +19,6 @@ import pytest
 from table_cases import make_kernel, make_spec, make_table, rank, with_epilogues
 from test_core import STRICT, drawn_table
 
-from autotune.errors import DispatchError
 from autotune.export.c_source import c_files
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.kernel.epilogue_names import named
@@ -526,12 +525,6 @@ def test_the_example_builds_and_runs(sources, objects, tmp_path):
         env=os.environ | {"LD_LIBRARY_PATH": str(out), "AUTOTUNE_CUBLAS": "0"},
     )  # fmt: skip
     assert done.returncode == 0 and "largest error" in done.stdout, done.stdout + done.stderr
-
-
-def test_tables_of_older_schemas_are_refused(table):
-    older = replace(table, kernels=tuple(replace(k, source_hash="") for k in table.kernels))
-    with pytest.raises(DispatchError, match="earlier schema"):
-        c_files([(older, {})])
 
 
 def test_names_are_text_whatever_they_hold(table, tmp_path):

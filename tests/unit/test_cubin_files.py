@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -23,16 +22,12 @@ from table_cases import (
     make_kernel,
     make_spec,
     make_table,
-    older_text,
     put_packed,
-    sign,
     slices,
-    write_older,
     write_table,
 )
 
 from autotune.errors import DispatchError
-from autotune.runtime import older_schemas
 from autotune.runtime.cubin_files import CubinFiles, load_cubins, packed, unpacked
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table import load, parse, render
@@ -161,16 +156,10 @@ def test_a_size_that_no_cubin_has_is_refused(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["code_bytes", "packed_bytes"])
 def test_a_cubin_without_its_sizes_is_refused(name: str) -> None:
-    with pytest.raises(DispatchError, match="kernel 'fast' has no sizes of its cubin that fit the schema"):
+    with pytest.raises(
+        DispatchError, match=r"kernels\[0\].code_bytes|'fast' does not say how many bytes its cubin takes"
+    ):
         parse(render(replace(TABLE, kernels=(replace(FAST, **{name: None}), *TABLE.kernels[1:]))))
-
-
-@pytest.mark.parametrize("version", range(1, older_schemas.ONE_FILE))
-def test_a_table_of_before_the_one_file_tells_of_none(version: int) -> None:
-    tree = json.loads(older_text(TABLE, version))
-    tree["kernels"][0]["packed_bytes"] = 100
-    with pytest.raises(DispatchError, match="kernel 'fast' has no sizes of its cubin that fit the schema"):
-        parse(sign(tree))
 
 
 def test_kernels_that_share_a_cubin_agree_on_its_sizes() -> None:
@@ -319,22 +308,3 @@ def test_a_process_that_has_no_descriptor_left_is_told(folder: Path) -> None:
 
 
 # ------------------------------------------------------------------------------ earlier schemas
-
-
-@pytest.mark.parametrize("version", range(1, older_schemas.ONE_FILE))
-def test_cubins_of_older_tables_are_read_from_their_files(tmp_path: Path, version: int) -> None:
-    folder = write_older(TABLE, version, tmp_path / "t")
-    table = load(folder)
-    suffixes = {path.name.partition(".")[2] for path in (folder / "cubins").iterdir()}
-    assert suffixes == {"cubin" if version < older_schemas._PACKED else "cubin.gz"}
-    assert load_cubins(folder, table) == {k.sha256: code_of(k) for k in TABLE.kernels}
-    files = CubinFiles(folder, table)
-    path = folder / table.kernels[0].cubin_file
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    assert files[FAST.sha256] == code_of(FAST)  # read when it was opened
-    with pytest.raises(DispatchError, match=rf"kernel 'fast' in .*/cubins/{path.name} is damaged"):
-        CubinFiles(folder, table)[FAST.sha256]
-    path.unlink()
-    with pytest.raises(DispatchError, match=f"{path.name} is not there; export the table again"):
-        Dispatcher(folder)

@@ -110,22 +110,6 @@ def test_tiles_of_cublas_are_learned() -> None:
     assert missed_by(cublas_model.TILE_APART) < 0.8 * missed_by(0.0)
 
 
-def test_tables_that_were_learned_without_tiles_keep_their_expectations() -> None:
-    """Schema 9 and earlier: the distance by tiles is 0."""
-    known = {gemm: took_us(gemm, 0.2) for gemm in shapes(40, 5)}
-    older = cublas_model.TimedCublas(known, LIMITS, tile_apart=0.0).model()
-    tree = json.loads(tables.render(make_table(cublas={"NN": CublasFigures.of("13.1.0", known, older)})))
-    del tree["cublas"]["NN"]["tile_apart"]
-    for kernel in tree["kernels"]:
-        kernel.pop("packed_bytes")
-    tree["schema_version"] = 9
-    read = tables.parse(sign(tree)).cublas["NN"]
-    assert read.tile_apart == 0
-    for gemm in shapes(5, 6):
-        expected_us = older.expected_us(gemm, LIMITS)
-        assert read.model.expected_us(gemm, LIMITS) == pytest.approx(expected_us, rel=1e-4)
-
-
 def figures_of(factor: float, deviation: float = 0.1) -> CublasFigures:
     """Of a cuBLAS that takes so many times the limit's time everywhere."""
     return CublasFigures("13.1.0", "01000000" * 3, "00000000", math.log(factor), deviation, 3.0)

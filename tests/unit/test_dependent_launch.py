@@ -15,7 +15,6 @@ from table_cases import (
     make_spec,
     make_table,
     rank,
-    write_older,
     write_table,
 )
 
@@ -62,19 +61,16 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> Bindings:
 def test_a_call_of_four_launches_overlaps_in_each_or_in_none(tmp_path: Any) -> None:
     copies = {"packs_a": True, "packs_b": True, "reduction": "two_pass", "split_k": 2}
     table = make_table(make_kernel("k", make_spec(**copies), None), entries=(rank(GEMM, "k"),))
-    now, older = write_table(table, tmp_path / "t"), write_older(table, 2, tmp_path / "older")
-    for folder, overlaps in ((now, True), (older, False)):  # code of before 3 waits for nobody
-        driver = FakeDriver(load(folder))
-        runtime = Dispatcher(folder, driver=driver)
-        a, b, c = (np.ones(s, np.float32) for s in ((GEMM.m, GEMM.k), (GEMM.k, GEMM.n), (GEMM.m, GEMM.n)))
-        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
-        names = ["sgemm_pack", "sgemm_pack", "sgemm", "sgemm_reduce"]
-        assert [(launch.name, launch.overlaps) for launch in driver.launches] == [
-            (n, overlaps) for n in names
-        ]
-        driver.launches.clear()
-        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), alpha=0.0)  # nothing is packed
-        assert [launch.overlaps for launch in driver.launches] == [overlaps] * 2
+    folder = write_table(table, tmp_path / "t")
+    driver = FakeDriver(load(folder))
+    runtime = Dispatcher(folder, driver=driver)
+    a, b, c = (np.ones(s, np.float32) for s in ((GEMM.m, GEMM.k), (GEMM.k, GEMM.n), (GEMM.m, GEMM.n)))
+    runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+    names = ["sgemm_pack", "sgemm_pack", "sgemm", "sgemm_reduce"]
+    assert [(launch.name, launch.overlaps) for launch in driver.launches] == [(n, True) for n in names]
+    driver.launches.clear()
+    runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), alpha=0.0)  # nothing is packed
+    assert [launch.overlaps for launch in driver.launches] == [True] * 2
 
 
 def test_the_driver_is_told_by_an_attribute_of_the_launch(bindings: Bindings) -> None:

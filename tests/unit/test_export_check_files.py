@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from table_cases import make_kernel, make_spec, make_table, write_older, write_table
+from table_cases import make_kernel, make_spec, make_table, write_table
 
 from autotune import targets
 from autotune.cli import verify
@@ -32,7 +32,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_is_as_it_was_written(folder: Path) -> None:
     found = check_files(folder)
     there = [path for path in folder.rglob("*") if path.is_file()]
-    assert (found.num_files, found.has_manifest, found.unlisted) == (len(there), True, ())
+    assert (found.num_files, found.unlisted) == (len(there), ())
     [kind] = found.kinds
     assert (kind.folder, kind.table) == (folder, TABLE)
     assert set(kind.code) == {kernel.sha256 for kernel in TABLE.kernels}
@@ -79,16 +79,6 @@ def test_asked_for_no_gpu_nothing_is_amiss(
     facts = json.loads(capsys.readouterr().out)
     assert (facts["gpu"], facts["num_kernels"], facts["checks"]) == (None, 5, [])
     assert facts["not_checked"]
-
-
-def test_what_cubins_of_an_older_table_hold_is_not_checked(
-    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older = write_older(TABLE, 4, folder.with_name("older"))
-    (older / "manifest.json").unlink()
-    verify.run(older, "none", is_json=False)
-    out = capsys.readouterr().out
-    assert "Not checked: which kernels its cubins hold (an older autotune exported it), its Python" in out
 
 
 @pytest.mark.parametrize("selector", ["none", "auto"])

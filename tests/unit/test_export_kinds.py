@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ from autotune.runtime import core
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.files import KeptFile
 from autotune.runtime.kinds import GpuKind, load_kinds
-from autotune.runtime.table import Table, load
+from autotune.runtime.table import Table
 
 NEW = "2027-02-02T00:00:00+00:00"
 THIRD = table_for("Tesla T4!", "of-t4")
@@ -86,21 +85,18 @@ def test_added_to_nothing_a_table_is_the_first(tmp_path: Path) -> None:
         assert add(FIRST, place) == [] and tables_of(place) == [FIRST]
 
 
-@pytest.mark.parametrize("version", [1, 4, 6, 9])
-def test_folders_of_older_schemas_are_added_to(tmp_path: Path, version: int) -> None:
-    folder = write_older(FIRST, version, tmp_path / "older")
+def test_a_folder_of_the_schema_before_is_added_to(tmp_path: Path) -> None:
+    folder = write_older(FIRST, 10, tmp_path / "older")
     before = contents(folder)
-    if version < 7:
-        shutil.rmtree(folder / "_autotune")
-        for name in ("manifest.json", "__main__.py", "pyproject.toml", "__init__.py"):
-            (folder / name).unlink()  # what was not there then, or otherwise
     add(SECOND, folder)
     assert contents(folder) == before and tables_of(folder)[1] == SECOND
-    driver = driver_of_kinds(load(folder), SECOND)
-    runtime = Dispatcher(folder, driver=driver, cublas=False)
-    for device, name in ((H100, "of-h100"), (H200, "of-h200")):
-        multiply(runtime, driver, device)
-        assert driver.launches[-1].kernel_id == name
+
+
+def test_a_folder_of_an_older_schema_is_replaced_and_not_added_to(tmp_path: Path) -> None:
+    folder = write_older(FIRST, 9, tmp_path / "older")
+    with pytest.raises(DispatchError, match=r"is of schema 9, .*export the table again"):
+        add(SECOND, folder)
+    assert tables_of(write_table(SECOND, folder)) == [SECOND]
 
 
 def test_names_that_are_alike_get_folders_of_their_own(folder: Path) -> None:

@@ -25,7 +25,6 @@ from table_cases import (
     rank,
     sign,
     slices,
-    write_older,
     write_table,
 )
 from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, results
@@ -215,13 +214,6 @@ def test_a_split_that_a_launch_chooses_is_no_part_of_it(tmp_path: Path) -> None:
     shas = {kernel.id: kernel.sha256 for kernel in load(folder).kernels}
     assert first != second and shas[first] == shas[second]
     load_cubins(folder, load(folder))
-
-
-def test_cubins_of_older_tables_need_not_say_what_they_hold(tmp_path: Path) -> None:
-    for version in (1, 2, 3, 4):
-        folder = write_older(sample(), version, tmp_path / f"t{version}")
-        assert {kernel.identity for kernel in load(folder).kernels} == {""}
-        use("fast")(folder)
 
 
 # ---- exports

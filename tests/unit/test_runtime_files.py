@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from table_cases import make_table, write_older, write_table
+from table_cases import make_table, write_table
 
 from autotune.errors import DispatchError
-from autotune.runtime import cubin_files, files, table
+from autotune.runtime import files, table
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.table import load, parse
 
@@ -79,14 +79,11 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, is_cubin:
         load_cubins(folder, load(folder))
 
 
-@pytest.mark.parametrize(("name", "what"), [("MAX_TABLE_BYTES", "table.json"), ("MAX_CUBIN_BYTES", "cubin")])
-def test_no_more_is_read_than_such_a_file_can_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
-) -> None:
-    folder = write_older(make_table(), 9, tmp_path / "t")
-    monkeypatch.setattr(table if "TABLE" in name else cubin_files, name, 10)
-    with pytest.raises(DispatchError, match=rf"{what}(\.gz)? is larger than 0 MiB"):
-        load_cubins(folder, load(folder))
+def test_no_more_is_read_than_a_table_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_table(make_table(), tmp_path / "t")
+    monkeypatch.setattr(table, "MAX_TABLE_BYTES", 10)
+    with pytest.raises(DispatchError, match=r"table\.json is larger than 0 MiB"):
+        load(folder)
 
 
 @pytest.mark.parametrize("size", [9, 10, 11])
