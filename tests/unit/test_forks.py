@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 _PROGRAM = """
 import os, signal, sys, threading
 sys.path[:0] = PATHS
@@ -19,12 +17,10 @@ from types import SimpleNamespace
 import numpy as np
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
 from autotune.errors import DispatchError
-from autotune.runtime import choices, core, cuda_driver, torch_op
+from autotune.runtime import choices, cuda_driver, torch_op
 from autotune.runtime.dispatcher import Dispatcher
 
-folder, has_core = Path(sys.argv[1]), sys.argv[2] == "core"
-if not has_core:
-    core.library = lambda: None
+folder = Path(sys.argv[1])
 table = make_table(make_kernel("plain", make_spec()))
 driver = FakeDriver(table)
 is_within, is_over = threading.Event(), threading.Event()
@@ -125,13 +121,12 @@ for make in (record, register, export):
 """
 
 
-@pytest.mark.parametrize("core", ["core", "python"])
-def test_a_child_forked_at_any_moment_is_told(core: str, tmp_path: Path) -> None:
+def test_a_child_forked_at_any_moment_is_told(tmp_path: Path) -> None:
     """Free before CUDA is used, not after a refused call, nor while a thread initialises CUDA or loads.
     Where that does not matter, the fork waits for the thread."""
     paths = [str(Path(__file__).parent), *filter(None, sys.path)]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROGRAM.replace("PATHS", repr(paths)), str(tmp_path), core],
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM.replace("PATHS", repr(paths)), str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
