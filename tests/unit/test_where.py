@@ -149,7 +149,7 @@ def _tried(target: FakeTarget) -> list[dict]:
     return [point for _, point in target.submitted]
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     found=st.lists(conditions(), min_size=1, max_size=2).filter(lambda found: len(_obeying(found)) > 2),
     seconds=st.sampled_from([None, 40]),
