@@ -1,9 +1,11 @@
 """Searches against each other: the kernels that each chose, timed side by side in one run.
 
     python benchmarks/vs_itself.py FIRST SECOND [...] --suite studies/suites/dev.toml [--gpu 0]
-        [--cache warm] [--rounds 45] [--loads 5] [--out studies/results/NAME.json]
+        [--instead min_blocks=0] [--cache warm] [--rounds 45] [--loads 5] [--out studies/results/NAME.json]
 
-FIRST, SECOND, ... are databases of searches, or JSON files of `autotune search --json` or of this script. Per
+FIRST, SECOND, ... are databases of searches, or JSON files of `autotune search --json`, of this script or of
+vs_cublas.py. `--instead` races each one's kernels against the same with other values of parameters, where
+those are legal: with one FIRST, whether a value pays. Per
 shape, each one's kernel (of a database: what `export-table` would take) and cuBLAS run in interleaved rounds,
 on the same operands; equal kernels run once. The kernels are loaded several times for it, as one load may
 make a kernel slower by percents (decision 0064). Each ratio is the median of the ratios within rounds, with
@@ -20,18 +22,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import reports
-from contest import CUBLAS, Arena, Contest
+from contest import CUBLAS, OURS, Arena, Contest
 
 from autotune import stats
 from autotune.cli import common, console
+from autotune.device import DeviceLimits
 from autotune.errors import UsageError
 from autotune.export.exporter import cut_to_chosen
 from autotune.gemm import Gemm
+from autotune.gpu import instance
 from autotune.kernel.config import Config
+from autotune.kernel.rules import broken_rules
 from autotune.measurement import read_policy
 
 Choices = dict[Gemm, Config]
@@ -44,7 +50,12 @@ def _run(args: argparse.Namespace) -> None:
     choices = {
         name: read_choices(source, arena, named) for name, source in zip(names, args.sources, strict=True)
     }
-    gemms = named or shared(choices)
+    if args.instead:
+        choices = with_changed(choices, args.instead, arena.limits)
+    gemms, names = named or shared(choices), list(choices)
+    for gemm in gemms:  # ahead, on all cores
+        for found in choices.values():
+            arena.compiler.submit(found[gemm], instance.variant(gemm))
     report = reports.identity(arena, "vs_itself", args.rounds, searches=names, summary={})
     console.show(f"{arena.environment.gpu_name}, {args.cache} operands, {args.rounds} interleaved rounds")
     for gemm in gemms:
@@ -78,14 +89,36 @@ def read_choices(source: str, arena: Arena, gemms: Sequence[Gemm]) -> Choices:
 
 
 def from_json(path: str) -> Choices:
-    """The winners in the output of `autotune search --json`, or in that of this script: its best known."""
+    """The winners in the output of `autotune search --json`, in that of this script (its best known), or in
+    that of vs_cublas.py."""
     try:
         shapes = json.loads(Path(path).read_text(encoding="utf-8"))["shapes"]
+        if shapes and "contestants" in shapes[0]:
+            return {Gemm.parse(s["shape"]): Config.parse(s["contestants"][OURS]["detail"]) for s in shapes}
         return {
             Gemm.parse(s["shape"]): Config.from_dict(s["best_config"]) for s in shapes if s["best_config"]
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} holds no result of a search ({error!r}); pass one or a database") from error
+
+
+def with_changed(choices: Mapping[str, Choices], text: str, limits: DeviceLimits) -> dict[str, Choices]:
+    """Each search's choices and, right after them, the same with other values."""
+    found: dict[str, Choices] = {}
+    for name, one in choices.items():
+        found |= {name: one, f"{name} {text}": changed(one, text, limits)}
+    return found
+
+
+def changed(choices: Choices, text: str, limits: DeviceLimits) -> Choices:
+    """The same with the values that are named, as in `min_blocks=0`, wherever that is legal. Raises
+    UsageError where the text is none of a config."""
+    given = Config.parse(text).to_dict()
+    values = {name: given[name] for name in (item.partition("=")[0].strip() for item in text.split(","))}
+    others = {gemm: replace(config, **values) for gemm, config in choices.items()}
+    return {
+        gemm: choices[gemm] if broken_rules(other, limits, gemm) else other for gemm, other in others.items()
+    }
 
 
 def shared(choices: Mapping[str, Choices]) -> list[Gemm]:
@@ -153,9 +186,16 @@ def summary(shapes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[s
         "num_shapes": len(shapes),
         "num_same": sum(s["is_same"] for s in shapes),
         "largest_difference": difference,
+        "mean_second_over_first": _mean_of_pairs(shapes),
         "shape": where,
         "searches": losses,
     }
+
+
+def _mean_of_pairs(shapes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The geometric mean over shapes of the second's time over the first's, with its 95 % interval."""
+    ratios = [s["second_over_first"]["median"] for s in shapes if s["second_over_first"]]
+    return stats.mean_ratio(ratios, [1.0] * len(ratios))._asdict() if len(ratios) > 1 else None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -177,6 +217,10 @@ def text(report: Mapping[str, Any]) -> str:
     if found["largest_difference"] is not None:
         lines.append(
             f"The first two differ by {found['largest_difference']:.2%} at most, on {found['shape']}."
+        )
+    if (mean := found["mean_second_over_first"]) is not None:
+        lines.append(
+            "The second took {mean:.4f} times as long as the first ({low:.4f}-{high:.4f}).".format(**mean)
         )
     lines += [
         f"{name} is {loss['largest_loss']:.2%} from the best known at most, on {loss['shape']}."
@@ -201,6 +245,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("sources", nargs="+", metavar="SEARCH", help="a database, or JSON of a search")
     parser.add_argument("--suite", type=Path, help="a TOML file of [[shape]] tables")
     parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
+    parser.add_argument("--instead", metavar="VALUES", help="race them with these values, too: min_blocks=0")
     parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
     parser.add_argument("--cache", default="cold", choices=("cold", "warm"))
     parser.add_argument("--rounds", type=int, default=45, help="interleaved rounds: samples of each")

@@ -48,7 +48,7 @@ def played(arena, host, monkeypatch):  # noqa: F811
 def _options(tmp_path: Path, *sources: str, **changes: object) -> Namespace:
     options = {
         "sources": list(sources), "suite": None, "shape": None, "gpu": "0", "cache": "cold", "rounds": 6,
-        "loads": 2, "out": tmp_path / "a.json",
+        "instead": None, "loads": 2, "out": tmp_path / "a.json",
     }  # fmt: skip
     return Namespace(**(options | changes))
 
@@ -81,6 +81,21 @@ def test_equal_choices_run_once_and_any_number_of_results_takes_part(host, playe
     (shape,) = json.loads((tmp_path / "a.json").read_text())["shapes"]
     assert [round(s["over_best"]["median"], 3) for s in shape["searches"].values()] == [2.0, 1.0, 1.0]
     assert "1:three.db is 100.00% from the best known" in capsys.readouterr().out
+
+
+def test_one_search_is_raced_against_other_values_where_they_are_legal(host, played, tmp_path, capsys):  # noqa: F811
+    (tmp_path / "won.json").write_text(
+        json.dumps({"shapes": [
+            {"shape": str(gemm), "contestants": {"ours": {"detail": CONFIG.key}}} for gemm in GEMMS
+        ]})
+    )  # fmt: skip
+    vs_itself._run(_options(tmp_path, str(tmp_path / "won.json"), instead="reduction=none, split_k=1"))
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert report["searches"] == ["1:won.json", "1:won.json reduction=none, split_k=1"]
+    assert report["summary"]["mean_second_over_first"]["mean"] == pytest.approx(0.5)
+    assert "The second took 0.5000 times as long as the first" in capsys.readouterr().out
+    illegal = vs_itself.changed({GEMMS[0]: CONFIG}, "split_k=1", LIMITS)
+    assert illegal == {GEMMS[0]: CONFIG}
 
 
 def test_a_database_takes_part_with_what_it_would_export(played, tmp_path):
