@@ -98,8 +98,8 @@ def core_of(table: Table) -> Core:
     if found is None:
         raise DispatchError(
             f"products need the core in C, and {FOLDER / LIBRARY} is missing, or was built for another "
-            "machine or from other sources: install autotune again where there is a C compiler (`pip install "
-            "ziglang` brings one), and export the table again"
+            "machine or from other sources: install autotune again where there is a C compiler, which "
+            "`pip install ziglang` brings, and export the table again"
         )
     return Core(table, found)
 

@@ -24,7 +24,10 @@ torch = pytest.importorskip("torch")
 make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx
 FlopCounterMode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
 TORCH_S_OWN = "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
-pytestmark = pytest.mark.filterwarnings(*TORCH_S_OWN)
+pytestmark = [
+    pytest.mark.filterwarnings(*TORCH_S_OWN),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="torch cannot take the host for its GPU, having one"),
+]
 func, forward = torch.func, torch.autograd.forward_ad
 
 
