@@ -26,7 +26,7 @@ FlopCounterMode = importlib.import_module("torch.utils.flop_counter").FlopCounte
 TORCH_S_OWN = "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
 pytestmark = [
     pytest.mark.filterwarnings(*TORCH_S_OWN),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="torch cannot take the host for its GPU, having one"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU: tests/gpu"),
 ]
 func, forward = torch.func, torch.autograd.forward_ad
 
