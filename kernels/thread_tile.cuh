@@ -29,7 +29,7 @@ template <int VEC> __device__ __forceinline__ Vec<VEC> vector_of(const float (&s
 constexpr float SCALED = 1.0f;  // alpha, for sums that have been multiplied by it
 
 // What is stored in vectors for others to add is scaled first: a sum that left its register as it is would have to
-// lie in an aligned quad of them, and the main loop would wait for register ports (docs/decisions/0010, 0028).
+// lie in an aligned quad of them, and the main loop would wait for register ports (docs/notes/0010, 0028).
 template <int VEC> __device__ __forceinline__ Vec<VEC> scaled(Vec<VEC> vector, float alpha) {
 #pragma unroll
     for (int e = 0; e < VEC; ++e) vector.v[e] *= alpha;

@@ -23,6 +23,9 @@ from autotune.search_policy import SearchPolicy
 ROOT = Path(__file__).parents[2]
 SEARCH = (ROOT / "docs/search.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+DECISIONS = sorted((ROOT / "docs/decisions").glob("0*.md"))
+NOTES = sorted((ROOT / "docs/notes").glob("0*.md"))
+_SHELVED = re.compile(r"\b(decisions|notes)/(\d{4})\b")
 _STEP = re.compile(r"^\d+\. ", re.MULTILINE)
 _CONSTANT = re.compile(r"`(_?[A-Z][A-Z_]*[A-Z])`\s+=\s+([0-9.]*[0-9](?:e-?[0-9]+)?)")
 _POLICY = re.compile(r"`([a-z_]+)`\s+=\s+([0-9.]*[0-9]|True)")
@@ -81,11 +84,28 @@ def test_decisions_tell_constants_as_they_are() -> None:
     are told in other words."""
     policy = SearchPolicy().to_dict()
     known = _all_constants() | {name: {value} for name, value in policy.items()}
-    for page in sorted((ROOT / "docs/decisions").glob("0*.md")):
+    for page in (*DECISIONS, *NOTES):
         text = page.read_text(encoding="utf-8")
         told = _CONSTANT.findall(text) + [pair for pair in _POLICY.findall(text) if pair[0] in policy]
         wrong = [(name, value) for name, value in told if ast.literal_eval(value) not in known.get(name, ())]
         assert not wrong, f"{page.name}: not so in the code"
+
+
+def test_decisions_are_short() -> None:
+    """Context, choice, consequence, in 250 words; what is longer is the note of the same number."""
+    long = {page.name: words for page in DECISIONS if (words := len(page.read_text("utf-8").split())) > 250}
+    assert DECISIONS and not long
+
+
+def test_every_decision_and_note_is_in_the_index_and_named_where_it_is() -> None:
+    shelves = {"decisions": {page.name[:4] for page in DECISIONS}, "notes": {page.name[:4] for page in NOTES}}
+    index = (ROOT / "docs/decisions/README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| \[(\d{4})\]", index, re.MULTILINE)) == shelves["decisions"] | shelves["notes"]
+    kinds = {".py", ".h", ".c", ".cuh", ".cpp", ".md"}
+    folders = ("autotune", "kernels", "docs", "studies", "tests", "benchmarks")
+    pages = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix in kinds]
+    named = {(page.name, *told) for page in pages for told in _SHELVED.findall(page.read_text("utf-8"))}
+    assert len(named) > 50 and not {told for told in named if told[2] not in shelves[told[1]]}
 
 
 def test_the_policy_is_told_whole_with_its_values() -> None:
