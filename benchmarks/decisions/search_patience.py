@@ -1,6 +1,6 @@
 """What a search without a limit reaches, and how often its patience is over too early.
 
-    python benchmarks/search_patience.py FILE [FILE ...] [--seeds 10] [--jobs 2] [--out FILE.txt]
+    python benchmarks/decisions/search_patience.py FILE [FILE ...] [--seeds 10] [--jobs 2] [--out FILE.txt]
 
 A recording of ours is searched as `autotune search --gpu replay:FILE --shape SHAPE` does, without seconds and
 trials: the search ends when nothing better is likely. Printed are, for each space, the mean and worst percent
@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
 
 from replay_runs import command
 

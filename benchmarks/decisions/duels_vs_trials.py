@@ -1,20 +1,25 @@
 """Whether duels agree with trials, by databases of searches.
 
-    python benchmarks/duels_vs_trials.py FILE.db [more ...] [--off 0.02]
+    python benchmarks/decisions/duels_vs_trials.py FILE.db [more ...] [--off 0.02]
 
 A duel times two kernels in the same rounds, which were timed in a trial each before. Printed are the duels
 whose ratio differs by more than `--off` from that of the trials, and the champions whose time, as duels
 corrected it, differs by more from their trial: replayed with today's ranking (search/compare/ranking.py),
+import sys
 from the stored trials and duels. Decision 0064.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
+
 import reports
 
 from autotune.cli import console

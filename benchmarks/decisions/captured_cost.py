@@ -1,6 +1,7 @@
-"""The cost of products in a graph that keeps their memory, against one that takes it at each replay.
+r"""The cost of products in a graph that keeps their memory, against one that takes it at each replay.
 
-    python benchmarks/captured_cost.py FOLDER [--gpu 0] [--shapes 20] [--seed 5] [--out captured.json]
+    python benchmarks/decisions/captured_cost.py FOLDER [--gpu 0] [--shapes 20] [--seed 5] \
+        [--out captured.json]
 
 FOLDER is an exported table. Shapes are drawn (autotune/distribution.py); those count whose kernel needs a
 workspace that a graph would keep. Graphs of 40 products of each are replayed alternately. Prints microseconds
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
 
 import reports
 

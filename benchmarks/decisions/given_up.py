@@ -1,6 +1,6 @@
 """How many trials of short kernels a search gave up after single launches, by databases of searches.
 
-    python benchmarks/given_up.py FILE.db [more ...] [--below 20]
+    python benchmarks/decisions/given_up.py FILE.db [more ...] [--below 20]
 
 For each shape whose best kernel takes less than `--below` us: its trials, the shares that were cut short and
 that were cut short after launches alone, the median of what stands for the time of the latter, and the share
@@ -12,9 +12,13 @@ looks at short graphs, that is less certain.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
+
 import reports
 
 from autotune.cli import console

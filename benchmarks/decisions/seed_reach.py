@@ -1,6 +1,7 @@
-"""How good the first so many seeds of a search are, on shapes that were held apart.
+r"""How good the first so many seeds of a search are, on shapes that were held apart.
 
-    python benchmarks/seed_reach.py [studies/matrices/h200-nn.json.gz ...] [--sizes 1,4,8,16,32] [--folds 5]
+    python benchmarks/decisions/seed_reach.py [studies/matrices/h200-nn.json.gz ...] [--sizes 1,4,8,16,32] \
+        [--folds 5]
 
 The columns of matrices (all that ship, where none is named) are held apart in folds. What a search would
 begin with on each is told by the others (autotune/starting_points.py), one for each tile and way to split k.
@@ -12,9 +13,13 @@ than its time (autotune/runtime/summation.py).
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
+
 import reports
 
 from autotune import targets
