@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .gemm import Gemm as Gemm
+    from .facts.gemm import Gemm as Gemm
     from .kernel.config import Config as Config
     from .runtime.dispatcher import Dispatcher as Dispatcher
     from .search_policy import SearchPolicy as SearchPolicy
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Config": "kernel.config",
     "Dispatcher": "runtime.dispatcher",
-    "Gemm": "gemm",
+    "Gemm": "facts.gemm",
     "Result": "tuning",
     "SearchPolicy": "search_policy",
     "export_table": "tuning",

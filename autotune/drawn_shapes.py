@@ -12,16 +12,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .defaults import MAX_KERNELS
-from .device import DeviceLimits
-from .distribution import SHIPPED_SEEDS, drawn_suite
 from .export.portfolio import portfolio
-from .gemm import LAYOUTS, Gemm
+from .facts.defaults import MAX_KERNELS
+from .facts.device import DeviceLimits
+from .facts.distribution import SHIPPED_SEEDS, drawn_suite
+from .facts.gemm import LAYOUTS, Gemm
 from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks
 from .search import Interrupts, Options, SearchResult, StopReason
 from .search.fill import Filled, OnFill, fill
-from .starting_points import StartingPoints
+from .shipped.starting_points import StartingPoints
 from .store import Store
 from .target import Filling
 

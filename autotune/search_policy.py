@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .arguments import plain, shown
-from .entries import check_keys
-from .errors import UsageError
-from .user_file import read_toml
+from .files.arguments import plain, shown
+from .files.entries import check_keys
+from .files.errors import UsageError
+from .files.user_file import read_toml
 
 _HOW = "write one line for each value that is to differ, as num_startup = 30"
 _SHARES = frozenset(

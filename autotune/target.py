@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from .device import DeviceLimits, Environment
-from .gemm import Gemm
+from .facts.device import DeviceLimits, Environment
+from .facts.gemm import Gemm
+from .facts.measurement import CachePolicy, Discarded, Failure, Measurement
 from .kernel.config import PARAMETER, Config, Value
 from .kernel.feasible_set import FeasibleSet
-from .measurement import CachePolicy, Discarded, Failure, Measurement
 
 Point = Mapping[str, Value]
 

@@ -13,26 +13,28 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from . import arguments, targets
 from . import gpu as gpus
-from .arguments import number, whole
-from .defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
-from .device import DeviceLimits, Environment, limits_by_name
-from .distribution import drawn_calls
+from . import target_finder as targets
 from .drawn_shapes import DrawnSearch, drawn_for
-from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
-from .gemm import Gemm
+from .facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
+from .facts.device import DeviceLimits, Environment, limits_by_name
+from .facts.distribution import drawn_calls
+from .facts.gemm import Gemm
+from .facts.measurement import CachePolicy, read_policy
+from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
+from .files import arguments
+from .files.arguments import number, whole
+from .files.errors import DispatchError, EnvironmentProblem, UsageError
+from .files.words import command, counted, option
 from .gpu.driver import device_limits
 from .kernel import epilogue_names, same_code, template
 from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.where import VALUES, Where
-from .measurement import CachePolicy, read_policy
-from .models.cublas_model import NUM_TIMED
-from .named_shapes import ByShape, Shape, read_shape, read_shapes
+from .perf_model.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .runtime.kinds import GpuKind, load_kinds
 from .runtime.table import Table
@@ -45,13 +47,12 @@ from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
 from .search.stale import Stale, stale_shapes
 from .search_policy import SearchPolicy
-from .starting_points import StartingPoints
+from .shipped.starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
 from .suite import MOST_CALLS
 from .target import Filling, Target, point_key
-from .targets import Note
-from .words import command, counted, option
+from .target_finder import Note
 
 T = TypeVar("T")
 _note = logging.getLogger("autotune").warning

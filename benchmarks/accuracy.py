@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.gpu.driver import check
 from autotune.gpu.verification import CHECK_TILE, TILE_ELEMENTS, Verifier, tiles_of_one
 

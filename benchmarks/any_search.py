@@ -31,7 +31,7 @@ import reports
 
 from autotune.cli import console
 from autotune.export import portfolio
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.relatives import relatives
 from autotune.recording import matrix

@@ -5,8 +5,8 @@
     python benchmarks/any_shape.py --gpu 0 --part reference --table FOLDER --seed 77 --db alone.db --out ...
     python benchmarks/any_shape.py --report any_shape.json.xz [more ...]
 
-Shapes are drawn by a seed as autotune/distribution.py says: half NN, the others NT, TN and TT in turn. Of
-each layout half are round (whole 16s, from 16 on), a quarter has an odd extent, a quarter odd leading
+Shapes are drawn by a seed as autotune/facts/distribution.py says: half NN, the others NT, TN and TT in turn.
+Of each layout half are round (whole 16s, from 16 on), a quarter has an odd extent, a quarter odd leading
 dimensions. A table that was made with one of them is refused. Each part continues where it ended, also after
 --seconds.
 
@@ -43,15 +43,17 @@ from contest import Arena
 from strided_errors import relative_errors
 from table_arena import Runner, TableArena, name_of
 
-from autotune import distribution, search, targets
+from autotune import search
+from autotune import target_finder as targets
 from autotune.cli import bench, common, console
-from autotune.cuda_errors import is_sticky
-from autotune.defaults import MAX_ERROR
-from autotune.errors import AutotuneError, UsageError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts import distribution
+from autotune.facts.cuda_errors import is_sticky
+from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.measurement import CachePolicy
+from autotune.files.errors import AutotuneError, UsageError
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.config import Config
-from autotune.measurement import CachePolicy
 from autotune.runtime.pick import Call
 from autotune.runtime.table import TABLE_FILE, Table
 from autotune.search import Options

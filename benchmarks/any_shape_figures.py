@@ -17,10 +17,10 @@ from typing import Any
 
 from table_arena import ALONE, CUBLAS
 
-from autotune import stats
 from autotune.cli import console
-from autotune.distribution import KINDS, kind_of_shape
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts import stats
+from autotune.facts.distribution import KINDS, kind_of_shape
+from autotune.facts.gemm import LAYOUTS, Gemm
 
 Facts = Mapping[str, Any]
 Samples = Mapping[str, Sequence[float]]

@@ -32,12 +32,12 @@ import numpy as np
 import reports
 
 from autotune.cli import console
-from autotune.device import Environment, known_limits
-from autotune.distribution import drawn_suite
-from autotune.gemm import Gemm
+from autotune.facts.device import Environment, known_limits
+from autotune.facts.distribution import drawn_suite
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.kernel import feasible_set
 from autotune.kernel.config import PARAMETERS
-from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.search import Options, tune
 from autotune.search.propose.origins import FILL
 from autotune.search.shape import study_of

@@ -33,7 +33,7 @@ from drawn import DEVICES, Drawn, spread
 from sass import sections
 
 from autotune.cli import console
-from autotune.errors import TrialFailure, UsageError
+from autotune.files.errors import TrialFailure, UsageError
 from autotune.kernel import identity, same_code, template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version
 

@@ -4,13 +4,13 @@
         [--measured studies/results/h200-dev-suite.json] [--jobs 2] [--out studies/results/other-gpus.json]
         [--page docs/other-gpus.md]
 
-Needs no GPU. For each shape on each GPU a search's starting points (autotune/starting_points.py, each mapped
-to the nearest point of that GPU's feasible set, as a search does) are compiled for it. Prints for each:
-registers, spills, occupancy, the share of FFMA in the main loop, its length; and for the one with the least
-bound (time_bounds.py): the bound, what binds, and the expected time. The error of a bound is learnt from
-`--measured`, a result of vs_cublas.py: the configs timed there are compiled for its GPU, and bounds compared
-with times. Expected times of other GPUs assume the same error: whether it is the same there is not known. The
-tables are printed; in `--page` they replace everything after its mark.
+Needs no GPU. For each shape on each GPU a search's starting points (autotune/shipped/starting_points.py, each
+mapped to the nearest point of that GPU's feasible set, as a search does) are compiled for it. Prints for
+each: registers, spills, occupancy, the share of FFMA in the main loop, its length; and for the one with the
+least bound (time_bounds.py): the bound, what binds, and the expected time. The error of a bound is learnt
+from `--measured`, a result of vs_cublas.py: the configs timed there are compiled for its GPU, and bounds
+compared with times. Expected times of other GPUs assume the same error: whether it is the same there is not
+known. The tables are printed; in `--page` they replace everything after its mark.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from typing import Any
 import reports
 from time_bounds import Bound, Figures, Trust, bound, figures, learn
 
-from autotune import targets
+from autotune import target_finder as targets
 from autotune.cli import console
-from autotune.device import DeviceLimits, known_limits
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits, known_limits
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.gpu.instance import ALLOWED_SPILL_BYTES, variant
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version
@@ -43,7 +43,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.search.propose.seeds import seeds
 from autotune.search_policy import SearchPolicy
-from autotune.starting_points import StartingPoints
+from autotune.shipped.starting_points import StartingPoints
 from autotune.suite import read_suite
 
 GPUS = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")

@@ -19,12 +19,13 @@ import spells
 from accuracy import Accuracy, accuracy
 from spells import Spell
 
-from autotune import requirements
-from autotune.defaults import MAX_ERROR
-from autotune.errors import AutotuneError, EnvironmentProblem
 from autotune.export.from_store import read_results
 from autotune.export.tuned import TunedResults
-from autotune.gemm import Gemm
+from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, GpuState
+from autotune.files import requirements
+from autotune.files.errors import AutotuneError, EnvironmentProblem
 from autotune.gpu import driver, instance
 from autotune.gpu.builder import CHECKS_ENTRY, CHECKS_FILE
 from autotune.gpu.cublas import Cublas, CublasError
@@ -38,7 +39,6 @@ from autotune.gpu.stopwatch import LaunchGraph
 from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
-from autotune.measurement import CachePolicy, GpuState
 from autotune.store import Store
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"

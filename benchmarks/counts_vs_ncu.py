@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.cli import console
-from autotune.errors import AutotuneError, EnvironmentProblem
+from autotune.files.errors import AutotuneError, EnvironmentProblem
 from autotune.tiles.ncu_metrics import KERNEL, METRICS, Counts, NcuMetric
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -5,7 +5,7 @@
 
 A file of any_shape.py says of each shape what the picked kernel was expected to take and took, and what
 cuBLAS took. What cuBLAS would be expected to take is learned anew, from the matrices that ship of that kind
-of GPU (models/cublas_model.py); with --tile-apart 0 without the tiles of cuBLAS. All files together: over
+of GPU (perf_model/cublas_model.py); with --tile-apart 0 without the tiles of cuBLAS. All files together: over
 cuBLAS, geometric mean; the shapes below 0.98 and below 0.93 times cuBLAS, and the least; the share that
 kernels serve. The error of the kernels' expected times is taken to be --kernel-error everywhere.
 """
@@ -24,11 +24,11 @@ import reports
 from table_arena import CUBLAS
 
 from autotune.cli import console
-from autotune.device import DeviceLimits, known_limits
-from autotune.errors import UsageError
-from autotune.gemm import LAYOUTS, Gemm
-from autotune.models.cublas_model import TILE_APART, CublasModel, TimedCublas
-from autotune.targets import matrices
+from autotune.facts.device import DeviceLimits, known_limits
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import UsageError
+from autotune.perf_model.cublas_model import TILE_APART, CublasModel, TimedCublas
+from autotune.target_finder import matrices
 
 
 class Replayed(NamedTuple):

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autotune.column_major import ColumnMajorCall
-from autotune.gemm import Gemm
+from autotune.facts.column_major import ColumnMajorCall
+from autotune.facts.gemm import Gemm
 from autotune.gpu.cublas import check_status
 from autotune.gpu.memory import Buffer, OperandSet
 

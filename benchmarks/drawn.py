@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from autotune.device import KNOWN, DeviceLimits
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN, DeviceLimits
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import PARAMETERS, Config, Value
 from autotune.kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
 from autotune.kernel.rules import LEGAL, RULES

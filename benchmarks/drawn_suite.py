@@ -2,10 +2,10 @@
 
     python benchmarks/drawn_suite.py --seed 1 [--num 40] [--odd | --mixed] [--layouts] [--batches] > NAME.toml
 
-Extents are drawn as autotune/distribution.py says, for an H200. `--odd` makes every extent odd; `--mixed`
-rounds those of every second shape up to whole 16s, from 16 on; `--layouts` draws the layout too. `--batches`
-draws 2 ... 1024 products, log-uniform, one batch in four with a shared A and one with a shared B. Equal
-arguments draw equal suites.
+Extents are drawn as autotune/facts/distribution.py says, for an H200. `--odd` makes every extent odd;
+`--mixed` rounds those of every second shape up to whole 16s, from 16 on; `--layouts` draws the layout too.
+`--batches` draws 2 ... 1024 products, log-uniform, one batch in four with a shared A and one with a shared B.
+Equal arguments draw equal suites.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from autotune import distribution
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts import distribution
+from autotune.facts.gemm import LAYOUTS, Gemm
 
 BATCHES = (2, 1024)
 SHARED = ("", "", "a", "b")  # one of them for each batch

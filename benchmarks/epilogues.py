@@ -24,14 +24,14 @@ import reports
 from contest import Arena, Contestant, WrongContestant
 
 from autotune.cli import common, console
-from autotune.errors import EnvironmentProblem
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import read_policy
+from autotune.files.errors import EnvironmentProblem
 from autotune.gpu.memory import OperandSet, Workspace
 from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.sgemm import EpilogueArgument
 from autotune.kernel.config import Config
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Epilogue
-from autotune.measurement import read_policy
 
 SHAPES = ("4096", "2048x4096x4096:NT")  # NT: the weight of torch.nn.Linear is stored out x in
 PLAIN_NAME, TORCH_NAME = "plain", "torch addmm + gelu"

@@ -36,9 +36,9 @@ import pick_cost
 import reports
 
 from autotune.cli import console
-from autotune.errors import EnvironmentProblem
 from autotune.export.c_source import c_files
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import EnvironmentProblem
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.runtime import routed_engine, torch_router
 from autotune.runtime.cubin_files import load_cubins

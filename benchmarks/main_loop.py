@@ -32,9 +32,9 @@ from sass import Code
 from time_bounds import Bound, Figures, bound, figures, fp32_cores
 
 from autotune.cli import common, console
-from autotune.device import DeviceLimits, known_limits
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits, known_limits
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.gpu.instance import variant
 from autotune.kernel import same_code, template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version

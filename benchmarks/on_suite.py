@@ -22,8 +22,8 @@ from contest import Arena
 from table_arena import CUBLAS, TableArena
 
 from autotune.cli import console
-from autotune.gemm import Gemm
-from autotune.measurement import CachePolicy
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
 from autotune.runtime.pick import Call
 
 BOUNDS = (1, 32, 512)  # of the groups of m

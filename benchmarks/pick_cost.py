@@ -35,12 +35,12 @@ import numpy as np
 import reports
 
 from autotune.cli import console
-from autotune.device import DeviceLimits, Environment, known_limits
-from autotune.distribution import drawn_suite
-from autotune.errors import DispatchError, UsageError
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits, Environment, known_limits
+from autotune.facts.distribution import drawn_suite
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
@@ -48,7 +48,7 @@ from autotune.runtime.cubin_files import CubinFiles
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.engine import Engine
 from autotune.runtime.table import CUBIN_FILE, load
-from autotune.targets import matrices
+from autotune.target_finder import matrices
 
 SEED = 7
 NUM_ROUNDS = 3

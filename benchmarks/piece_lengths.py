@@ -21,8 +21,8 @@ import reports
 
 from autotune.cli import console
 from autotune.export.portfolio import candidates
-from autotune.gemm import FLOAT_BYTES, LAYOUTS
-from autotune.models.fit import Sample
+from autotune.facts.gemm import FLOAT_BYTES, LAYOUTS
+from autotune.perf_model.fit import Sample
 from autotune.recording import matrix
 from autotune.recording.matrix import TimeMatrix
 

@@ -39,12 +39,12 @@ import reports
 from replay_runs import mean_interval, starting_numbers
 
 from autotune.cli import common, console
-from autotune.device import DeviceLimits, known_limits
-from autotune.errors import EnvironmentProblem, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits, known_limits
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
+from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.kernel.config import Value
 from autotune.kernel.feasible_set import FeasibleSet, feasible_set
-from autotune.measurement import CachePolicy
 from autotune.search.propose.candidates import Candidates
 from autotune.search.propose.origins import SEED
 from autotune.search.propose.proposer import Proposer

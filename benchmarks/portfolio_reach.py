@@ -21,11 +21,11 @@ from pathlib import Path
 import reports
 
 from autotune.cli import console
-from autotune.distribution import KINDS, kind_of_shape
-from autotune.errors import UsageError
 from autotune.export.left_out import Judged, figures_of, left_out, mean_ratio
 from autotune.export.portfolio import candidates
-from autotune.gemm import LAYOUTS
+from autotune.facts.distribution import KINDS, kind_of_shape
+from autotune.facts.gemm import LAYOUTS
+from autotune.files.errors import UsageError
 from autotune.recording import matrix
 from autotune.recording.matrix import TimeMatrix
 

@@ -23,7 +23,7 @@ import reports
 import torch
 from host_cost import Call, TimedCall, routing_that, same, times_us
 
-from autotune.errors import DispatchError, EnvironmentProblem
+from autotune.files.errors import DispatchError, EnvironmentProblem
 from autotune.runtime.dispatcher import Dispatcher
 
 SETTING, VALUE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from program_steps import Step
 
-from autotune import stats
-from autotune.stats import MeanRatio
+from autotune.facts import stats
+from autotune.facts.stats import MeanRatio
 
 PLAIN, ROUTED = "plain", "routed"
 STRETCH_S, MAX_PAIRS = 0.03, 400

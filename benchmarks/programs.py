@@ -38,7 +38,7 @@ from program_race import PLAIN, ROUTED, Side, Wait, captured, race, ratio_of
 from program_steps import PROGRAMS, Program, Step
 
 from autotune.cli import console
-from autotune.errors import UsageError
+from autotune.files.errors import UsageError
 
 SLOWER = 0.99  # an interval that ends below it is of a program that routing slows down
 Way = Callable[..., None]  # to measure a step, into what was found of it

@@ -28,8 +28,8 @@ from unittest.mock import patch
 import pick_cost
 
 from autotune.cli import console
-from autotune.device import known_limits
-from autotune.gemm import Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import Gemm
 from autotune.runtime import core
 from autotune.runtime.call_recorder import CallRecorder
 from autotune.runtime.core import Core

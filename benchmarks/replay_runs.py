@@ -20,9 +20,9 @@ from time import perf_counter
 import numpy as np
 from tpe_proposer import TpeProposer
 
-from autotune import targets
-from autotune.device import DeviceLimits
-from autotune.gemm import Gemm
+from autotune import target_finder as targets
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import Gemm
 from autotune.kernel.feasible_set import FeasibleSet
 from autotune.recording.recorded_space import cubin_key
 from autotune.recording.replay import ReplayTarget
@@ -33,7 +33,7 @@ from autotune.search.propose.seeds import seeds
 from autotune.search.propose.traits import traits_of
 from autotune.search.run.pipeline import num_to_submit
 from autotune.search_policy import SearchPolicy
-from autotune.starting_points import StartingPoints
+from autotune.shipped.starting_points import StartingPoints
 
 YARDSTICKS = ("tpe", "tpe-snapped")  # beside samplers of ours
 RESAMPLES = 2000  # of the bootstrap

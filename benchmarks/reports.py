@@ -14,11 +14,11 @@ from typing import Any
 from contest import Arena
 
 from autotune.cli import common, console
-from autotune.errors import AutotuneError, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import POLICY_VERSION
+from autotune.files.errors import AutotuneError, UsageError
+from autotune.files.output_file import write_file
 from autotune.kernel import template
-from autotune.measurement import POLICY_VERSION
-from autotune.output_file import write_file
 
 
 def run(benchmark: Callable[[Namespace], None], arguments: Namespace) -> None:

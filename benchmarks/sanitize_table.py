@@ -31,7 +31,7 @@ from sanitizer import OPTIONS, SanitizerRun, find_tool, run
 
 from autotune import tuning
 from autotune.cli import console
-from autotune.errors import AutotuneError, EnvironmentProblem
+from autotune.files.errors import AutotuneError, EnvironmentProblem
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.table import Kernel, Table, load
 

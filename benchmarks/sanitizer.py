@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.errors import EnvironmentProblem
-from autotune.requirements import SANITIZER, pip_install
+from autotune.files.errors import EnvironmentProblem
+from autotune.files.requirements import SANITIZER, pip_install
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DRIVER = REPOSITORY / "tests/gpu/sanitized.py"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.errors import UsageError
+from autotune.files.errors import UsageError
 
 INSTRUCTION_BYTES = 16
 _NOT_IN_FILE = 8  # SHT_NOBITS: a section that only has a length, as shared memory has

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from replay_runs import command, mean_interval
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.recording.replay import ReplayTarget
 
 FIELDS = ("shape", "seed", "num_trials", "best_time_us", "optimum_time_us", "elapsed_s", "wall_s", "stopped")

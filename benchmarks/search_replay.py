@@ -38,7 +38,7 @@ import numpy as np
 from curves import Curve, Panel, draw
 from replay_runs import YARDSTICKS, Job, Run, command, mean_interval, search_all
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.recording.replay import EXTRA_OPEN, ReplayTarget
 from autotune.search.propose.samplers import SAMPLERS
 

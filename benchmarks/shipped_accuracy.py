@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune import targets
-from autotune.gemm import Gemm
-from autotune.shipped_figures import Predicted, ShippedFigures
+from autotune import target_finder as targets
+from autotune.facts.gemm import Gemm
+from autotune.shipped.expected_times import Predicted, ShippedFigures
 
 
 class Measured(NamedTuple):

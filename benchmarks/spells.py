@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.facts.measurement import GpuState
 from autotune.gpu.memory import Enqueue, OperandSet
 from autotune.gpu.session import Session
 from autotune.gpu.stopwatch import LaunchGraph
-from autotune.measurement import GpuState
 
 _BATCHES = 5  # graphs queued at once
 _BATCH_US = 100_000.0

@@ -15,7 +15,7 @@ import numpy as np
 from accuracy import cut
 from table_arena import Runner, stored_bytes
 
-from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.gpu.driver import check
 from autotune.gpu.memory import POISON_WORD, Buffer, OperandSet, Region, lay_out
 from autotune.gpu.module import pack

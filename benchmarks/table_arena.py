@@ -16,8 +16,8 @@ from typing import NamedTuple
 from contest import Arena
 
 from autotune.cli import console
-from autotune.errors import DispatchError, EnvironmentProblem
-from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.facts.gemm import FLOAT_BYTES, Gemm
+from autotune.files.errors import DispatchError, EnvironmentProblem
 from autotune.gpu import instance
 from autotune.gpu.driver import check
 from autotune.gpu.memory import Buffer, Enqueue, OperandSet, Region, aligned, num_sets
@@ -25,8 +25,8 @@ from autotune.gpu.session import Session
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
-from autotune.models.launches import Launches, Shapes
-from autotune.models.splits import Splits
+from autotune.perf_model.launches import Launches, Shapes
+from autotune.perf_model.splits import Splits
 from autotune.runtime.blas_provider import BlasProvider
 from autotune.runtime.choices import KnownChoices
 from autotune.runtime.chooser import Chooser

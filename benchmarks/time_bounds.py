@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from sass import Code, Counts
 
-from autotune.device import DeviceLimits
-from autotune.errors import UsageError
-from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import FLOAT_BYTES, Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import WARP, Config

@@ -24,12 +24,12 @@ from typing import Any
 import reports
 from contest import CUBLAS, CUBLASLT, OURS, TORCH, Arena, Contest, Sustained
 
-from autotune import stats
 from autotune.cli import chart, common, console
-from autotune.device import DeviceLimits
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
-from autotune.measurement import read_policy
+from autotune.facts import stats
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import read_policy
+from autotune.files.errors import UsageError
 
 NAMES = (OURS, CUBLAS, CUBLASLT, TORCH)
 TITLES = {OURS: "ours", CUBLAS: "cuBLAS", CUBLASLT: "cuBLASLt", TORCH: "torch.mm"}

@@ -29,16 +29,16 @@ from typing import Any
 import reports
 from contest import CUBLAS, OURS, Arena, Contest
 
-from autotune import stats
 from autotune.cli import common, console
-from autotune.device import DeviceLimits
-from autotune.errors import UsageError
 from autotune.export.exporter import cut_to_chosen
-from autotune.gemm import Gemm
+from autotune.facts import stats
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import read_policy
+from autotune.files.errors import UsageError
 from autotune.gpu import instance
 from autotune.kernel.config import Config
 from autotune.kernel.rules import broken_rules
-from autotune.measurement import read_policy
 
 Choices = dict[Gemm, Config]
 

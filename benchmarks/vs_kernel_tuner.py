@@ -44,18 +44,18 @@ from typing import Any
 
 import numpy as np
 
-from autotune import stats
 from autotune.cli import console
-from autotune.device import DeviceLimits
-from autotune.errors import AutotuneError, UsageError
-from autotune.gemm import Gemm
+from autotune.facts import stats
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
+from autotune.files.errors import AutotuneError, UsageError
 from autotune.gpu.gpu_target import GpuTarget
 from autotune.gpu.instance import is_wide
 from autotune.kernel import resources, template
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Value
 from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.kernel.launch import Variant, plan
-from autotune.measurement import CachePolicy
 from autotune.search import DEFAULT_SAMPLER, Options, tune
 from autotune.store import Store
 

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import reports
 
-from autotune import targets
+from autotune import target_finder as targets
 from autotune.cli import common, console
-from autotune.device import DeviceLimits, limits_by_name
-from autotune.errors import UsageError
 from autotune.export.portfolio import LEAST_SHAPES, candidates, choose, regrets
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import DeviceLimits, limits_by_name
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.measurement import LATENT_US, CachePolicy
+from autotune.files.errors import UsageError
 from autotune.kernel.config import Config
-from autotune.measurement import LATENT_US, CachePolicy
 from autotune.recording import matrix
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 from autotune.search.propose import origins

@@ -8,12 +8,13 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from unittest.mock import patch
 
-from autotune import starting_points, targets
-from autotune.device import DeviceLimits, known_limits
+from autotune import target_finder as targets
 from autotune.export import portfolio
 from autotune.export.portfolio import Costs, TimedKernel
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits, known_limits
+from autotune.facts.gemm import Gemm
 from autotune.recording.matrix import TimeMatrix
+from autotune.shipped import starting_points
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from autotune.device import KNOWN, Environment
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.kernel.feasible_set import Factor, FeasibleSet
-from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.target import Baseline, Rounds
 
 ENVIRONMENT = Environment("Fake GPU", "uuid", (9, 0), "1", "13.0", "13.4", "", "2026-01-01")

@@ -19,7 +19,7 @@ from functools import partial
 
 import carried
 
-from autotune import targets
+from autotune import target_finder as targets
 from autotune.cli import app, search
 from autotune.gpu.gpu_target import GpuTarget
 from autotune.recording.replay import ReplayTarget

@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
-from autotune.device import DeviceLimits
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import PARAMETER, Config, Value
 from autotune.kernel.rules import LEGAL, RULES, Rule, RuleKind
 

@@ -17,11 +17,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from .. import __version__
-from ..defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
-from ..errors import AutotuneError, EnvironmentProblem, UsageError
-from ..output_file import DISK_FULL
-from ..shortage import shortage
-from ..words import speak_as_command_line
+from ..facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
+from ..files.errors import AutotuneError, EnvironmentProblem, UsageError
+from ..files.output_file import DISK_FULL
+from ..files.shortage import shortage
+from ..files.words import speak_as_command_line
 from . import console, parsing
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
 
@@ -58,7 +58,7 @@ def _completing(*words: str) -> Callable[[str], list[str]]:
 
 def _kinds(incomplete: str) -> Iterator[str]:
     """Offers the kinds of GPU that are known."""
-    from ..device import KNOWN
+    from ..facts.device import KNOWN
 
     return (name for name in ("auto", *KNOWN) if name.startswith(incomplete))
 

@@ -7,13 +7,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .. import stats, targets
-from ..errors import UsageError
-from ..gemm import Gemm
-from ..measurement import read_policy
+from .. import target_finder as targets
+from ..facts import stats
+from ..facts.gemm import Gemm
+from ..facts.measurement import read_policy
+from ..files.errors import UsageError
+from ..files.words import counted
 from ..store import Store, StudyRef
 from ..target import Point, Target
-from ..words import counted
 from . import common, console
 from .trials import brief
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..device import Environment
-from ..errors import UsageError
-from ..gemm import Gemm
-from ..other_problem import read_problem
+from ..facts.device import Environment
+from ..facts.gemm import Gemm
+from ..facts.other_problem import read_problem
+from ..files.errors import UsageError
 from ..store import Store, StudySummary
 from ..suite import by_shape, epilogues_of, read_kinds
 from . import console

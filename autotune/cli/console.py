@@ -21,8 +21,8 @@ from typing import Any, TextIO
 
 import typer
 
-from .. import words
-from ..errors import AutotuneError
+from ..files import words
+from ..files.errors import AutotuneError
 
 PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
 PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI

@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..device import DeviceLimits
-from ..errors import DispatchError
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..files.errors import DispatchError
+from ..files.words import counted
 from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN
-from ..models import cublas_model
+from ..perf_model import cublas_model
 from ..runtime.chooser import Chooser
 from ..runtime.kinds import load_kinds
 from ..runtime.pick import Call, Pick
 from ..runtime.product import Product
 from ..runtime.table import Table
 from ..suite import ALIGNED, CallKind, Suite, read_calls
-from ..words import counted
 from . import common, console
 
 WAYS = ("tuned", "modelled", "cublas", "missed")

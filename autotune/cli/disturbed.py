@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..disturbance import DRIFT, NEIGHBOUR, NEIGHBOUR_UNFELT
+from ..facts.disturbance import DRIFT, NEIGHBOUR, NEIGHBOUR_UNFELT
+from ..files.words import counted
 from ..store import Final, TrialRecord
-from ..words import counted
 
 _WORDS = {
     DRIFT: "cuBLAS drifted beside them",

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .. import __version__, gpu, targets
-from ..cache_folder import NotOwn, check_own, default_cache_dir
-from ..column_major import TF32_OVERRIDE, forced_tf32
-from ..errors import AutotuneError, EnvironmentProblem
+from .. import __version__, gpu
+from .. import target_finder as targets
+from ..facts.column_major import TF32_OVERRIDE, forced_tf32
+from ..files.cache_folder import NotOwn, check_own, default_cache_dir
+from ..files.errors import AutotuneError, EnvironmentProblem
+from ..files.requirements import CUBLAS, pip_install
+from ..files.words import counted
 from ..kernel import compiler, template
-from ..requirements import CUBLAS, pip_install
 from ..store import exists, shown
-from ..words import counted
 from . import common, console
 
 MIN_PYTHON = (3, 11)

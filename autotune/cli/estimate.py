@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import typer
 
-from .. import targets
-from ..errors import EnvironmentProblem, UsageError
+from .. import target_finder as targets
 from ..estimate.counted_program import REFUSED
 from ..estimate.counts import CALLS, FP32, ON_HOST, TF32, UNFIT, WORK
-from ..gemm import Gemm
-from ..output_file import check_writable, write_file
-from ..shipped_figures import Predicted, ShippedFigures
+from ..facts.gemm import Gemm
+from ..files.errors import EnvironmentProblem, UsageError
+from ..files.output_file import check_writable, write_file
+from ..files.words import counted, short
+from ..shipped.expected_times import Predicted, ShippedFigures
 from ..suite import by_shape, read_calls
-from ..words import counted, short
 from . import common, console
 from .ctrl_c import SIGNALLED
 

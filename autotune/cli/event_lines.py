@@ -11,8 +11,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from ..errors import UsageError
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..files.errors import UsageError
 from ..search.progress import Best, Event
 from ..store import StudyRef
 from . import console

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import targets
-from ..device import DeviceLimits, known_limits, limits_by_name
-from ..errors import UsageError
-from ..gemm import Gemm
+from .. import target_finder as targets
+from ..facts.device import DeviceLimits, known_limits, limits_by_name
+from ..facts.gemm import Gemm
+from ..files.errors import UsageError
+from ..files.output_file import check_writable, write_file
+from ..files.words import counted
 from ..kernel.config import PARAMETER, Config
 from ..kernel.rules import broken_rules
 from ..kernel.rungs import steps
-from ..output_file import check_writable, write_file
 from ..recording.replay import ReplayTarget
 from ..report.numbers import StudyNumbers
 from ..tiles.explorer_page import page
 from ..tiles.kernel_picture import Subject
-from ..words import counted
 from . import console
 
 _MODELLED = "Counts are of a model that equals the kernel's executed text; no time in them was measured."

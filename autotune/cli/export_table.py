@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import tuning
+from ..files.words import counted
 from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN
 from ..kernel.resources import workspace_bytes
 from ..kernel.where import MIB
 from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
-from ..words import counted
 from . import common, console
 
 LONG_S = 10.0  # of compiling: worth a hint at what would shorten it

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import stats, targets
-from ..errors import TrialFailure, UsageError
-from ..gemm import Gemm
+from .. import target_finder as targets
+from ..facts import stats
+from ..facts.gemm import Gemm
+from ..facts.measurement import POLICY_VERSION, read_policy
+from ..files.errors import TrialFailure, UsageError
+from ..files.output_file import check_writable, write_file
+from ..files.words import counted
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode, Problem, RaceResult
 from ..kernel import template
 from ..kernel.config import Config
 from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
-from ..measurement import POLICY_VERSION, read_policy
-from ..output_file import check_writable, write_file
 from ..store import exists, shown
-from ..words import counted
 from . import chart, common, console
 from .bench import winner
 

@@ -8,19 +8,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .. import stats, targets
-from ..device import DeviceLimits
-from ..errors import UsageError
-from ..gemm import Gemm
+from .. import target_finder as targets
+from ..facts import stats
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..facts.measurement import Measurement, read_policy
+from ..files.errors import UsageError
+from ..files.output_file import check_writable, write_file
+from ..files.words import counted
 from ..gpu.instance import variant
 from ..kernel import template
 from ..kernel.config import Config
 from ..kernel.rules import RuleKind, broken_rules
-from ..measurement import Measurement, read_policy
-from ..output_file import check_writable, write_file
 from ..target import Target
-from ..targets import limits_named
-from ..words import counted
+from ..target_finder import limits_named
 from . import common, console
 from .trials import brief
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import stats
-from ..device import limits_by_name
-from ..errors import UsageError
+from ..facts import stats
+from ..facts.device import limits_by_name
+from ..files.errors import UsageError
+from ..files.words import counted, short
 from ..kernel.config import PARAMETER
 from ..kernel.resources import workspace_of
 from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
-from ..words import counted, short
 from . import common, console
 
 _STATE = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons")

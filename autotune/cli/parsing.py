@@ -11,10 +11,10 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from .. import arguments
-from ..arguments import LARGEST
-from ..entries import hint
-from ..errors import UsageError
+from ..files import arguments
+from ..files.arguments import LARGEST
+from ..files.entries import hint
+from ..files.errors import UsageError
 
 
 def _declared(metavar: str, read: Callable[[str], Any]) -> dict[str, Any]:

@@ -14,15 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .. import targets
-from ..errors import UsageError
-from ..gemm import Gemm
-from ..measurement import Measurement, Outcome, read_policy
-from ..output_file import check_writable
+from .. import target_finder as targets
+from ..facts.gemm import Gemm
+from ..facts.measurement import Measurement, Outcome, read_policy
+from ..files.errors import UsageError
+from ..files.output_file import check_writable
+from ..files.words import counted
 from ..recording.writer import write_recording
 from ..store import Store
 from ..target import Point
-from ..words import counted
 from . import common, console
 from .recorded_points import sample, whole
 from .recorder import Recorder

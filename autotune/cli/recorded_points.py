@@ -13,7 +13,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
 from ..kernel.feasible_set import FeasibleSet
 from ..search.propose.candidates import Candidates
 from ..target import Point, point_key

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import chain
 
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..facts.measurement import Measurement, Outcome
 from ..gpu.gpu_target import GpuTarget
 from ..kernel.config import Config
 from ..kernel.rules import broken_rules
-from ..measurement import Measurement, Outcome
 from ..recording.recorded_space import Trials, with_compile_times
 from ..search import study_of
 from ..store import Store, StudyRef

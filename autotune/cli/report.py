@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files.output_file import check_writable, write_file
+from ..files.words import counted
 from ..kernel.config import Value
-from ..output_file import check_writable, write_file
 from ..report import documents, page
 from ..report.ladder_steps import LadderFacts, read_ladder
 from ..report.numbers import StudyNumbers, read_records
 from ..report.table_maps import table_document
 from ..store import Store, shown
-from ..words import counted
 from . import common, console
 from .trials import brief
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..files.words import counted
 from ..store import RunRecord
-from ..words import counted
 from . import common, console
 
 _SHOWN_SHAPES = 3

@@ -12,12 +12,14 @@ from typing import Any
 
 import typer
 
-from .. import targets, tuning
-from ..device import limits_by_name
-from ..errors import EnvironmentProblem, UsageError
-from ..gemm import Gemm
+from .. import target_finder as targets
+from .. import tuning
+from ..facts.device import limits_by_name
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy
+from ..files.errors import EnvironmentProblem, UsageError
+from ..files.words import counted
 from ..kernel.resources import workspace_of
-from ..measurement import CachePolicy
 from ..search import SearchResult, ShapeResult
 from ..search.called import Gain
 from ..search.fill import Filled
@@ -25,7 +27,6 @@ from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted
 from ..search_policy import SearchPolicy
 from ..store import TrialRecord, shown, typed
 from ..tuning import Result
-from ..words import counted
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
 from .event_lines import EventLines

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..files.words import counted
 from ..kernel.config import PARAMETERS, Config, Parameter
 from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
 from ..kernel.resources import register_estimate, smem_bytes, threads, workspace_bytes
 from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.where import VALUES, Where
-from ..targets import limits_named
-from ..words import counted
+from ..target_finder import limits_named
 from . import console
 
 KINDS = {

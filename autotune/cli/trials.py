@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import Any
 
-from ..device import limits_by_name
-from ..errors import UsageError
-from ..gemm import Gemm
+from ..facts.device import limits_by_name
+from ..facts.gemm import Gemm
+from ..facts.measurement import Outcome
+from ..files.errors import UsageError
+from ..files.words import counted
 from ..kernel.config import PARAMETER, Config, lanes_k
 from ..kernel.resources import workspace_of
-from ..measurement import Outcome
 from ..store import Store, StudySummary, TrialRecord
-from ..words import counted
 from . import common, console
 
 REASON_WIDTH = 90

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from .. import stats
-from ..errors import UsageError
-from ..gemm import Gemm
+from ..facts import stats
+from ..facts.gemm import Gemm
+from ..files.errors import UsageError
+from ..files.words import counted
 from ..runtime.kinds import load_kinds
 from ..store import Store, StudySummary, shown
-from ..words import counted
 from . import common, console
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..files.words import counted
 from ..store import shown, typed
 from ..store.optuna_mirror import publish
-from ..words import counted
 from . import common, console
 
 

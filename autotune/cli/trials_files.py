@@ -6,16 +6,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..errors import UsageError
-from ..gemm import Gemm
-from ..other_problem import read_problem
-from ..output_file import check_writable, write_file
+from ..facts.gemm import Gemm
+from ..facts.other_problem import read_problem
+from ..files.errors import UsageError
+from ..files.output_file import check_writable, write_file
+from ..files.words import counted
 from ..recording.others_files import Made
 from ..recording.replay import read_recording
 from ..recording.t1 import to_t1
 from ..recording.t4 import SCHEMA_VERSION, T4Trial, to_t4
 from ..store import shown
-from ..words import counted
 from . import common, console
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import UsageError
+from ..files.errors import UsageError
+from ..files.words import counted
 from ..store import Store, optuna_mirror, shown
-from ..words import counted
 from . import common, console
 
 

@@ -7,21 +7,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .. import gpu, targets
-from ..errors import DispatchError, EnvironmentProblem
+from .. import gpu
+from .. import target_finder as targets
 from ..export import manifest
 from ..export.check import RAGGED_BATCH, KernelCheck, ragged_shape, verify_table
 from ..export.check_files import Files, KindFiles, check_files
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy, Measurement, Outcome
+from ..files.errors import DispatchError, EnvironmentProblem
+from ..files.words import counted
 from ..gpu.driver import OUT_OF_MEMORY
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, refusal
-from ..measurement import CachePolicy, Measurement, Outcome
 from ..runtime.cuda_driver import CudaFault
 from ..runtime.kinds import GpuKind, no_table
 from ..runtime.table import Kernel, Table
-from ..words import counted
 from . import console
 
 NO_GPU = "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import gpu
-from ..errors import DispatchError, SlowGpu, UsageError
+from ..files.errors import DispatchError, SlowGpu, UsageError
 from ..runtime.dispatcher import Dispatcher
 from ..runtime.quick_check import SLOWER, QuickCheck
 from . import console

@@ -7,12 +7,12 @@ import socket
 from contextlib import ExitStack, suppress
 from types import ModuleType
 
-from ..errors import EnvironmentProblem, StoreError
+from ..files.errors import EnvironmentProblem, StoreError
+from ..files.requirements import STARLETTE, UVICORN, pip_install
 from ..report import page
 from ..report.feed import Feed
 from ..report.ladder_steps import read_ladder
 from ..report.table_maps import table_document
-from ..requirements import STARLETTE, UVICORN, pip_install
 from ..store import Follower, shown
 from . import common, console
 from .explain import trial_page

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #define DIMENSIONS 3
-#define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: models/splits.py */
+#define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: perf_model/splits.py */
 static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and the number that is resident */
 
-/* The part of a modelled kernel, and of its time, that does not depend on the shape: models/time_model.py. */
+/* The part of a modelled kernel, and of its time, that does not depend on the shape: perf_model/time_model.py. */
 typedef struct {
     const autotune_kernel *kernel;
     int32_t number;
@@ -227,13 +227,13 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
 
 /* ------------------------------------------------------------------------------------------ times */
 
-/* The place of a shape (models/residual.py). */
+/* The place of a shape (perf_model/residual.py). */
 static void place_of(const at_call *call, double *place) {
     const int32_t extents[DIMENSIONS] = {call->m, call->n, call->k};
     for (int i = 0; i < DIMENSIONS; i++) place[i] = log2(extents[i] > 1 ? extents[i] : 1);
 }
 
-/* Its place among those on which cuBLAS was timed (models/cublas_model.py). */
+/* Its place among those on which cuBLAS was timed (perf_model/cublas_model.py). */
 static void cublas_place_of(const at_call *call, const autotune_constants *c, double tile_apart, double *place) {
     place_of(call, place);
     const double sides[2] = {call->m > 1 ? call->m : 1, call->n > 1 ? call->n : 1};
@@ -244,7 +244,7 @@ static void cublas_place_of(const at_call *call, const autotune_constants *c, do
     }
 }
 
-/* Covariances of a place with those of the fit (models/residual.py): Matern 3/2. */
+/* Covariances of a place with those of the fit (perf_model/residual.py): Matern 3/2. */
 static void covariances(const autotune_residuals *known, double length, const double *place, double *found) {
     const int32_t num = known->num_coordinates;
     for (int32_t at = 0; at < known->num_places; at++) {
@@ -341,7 +341,7 @@ static int32_t first_not_below(const double *values, int32_t num, double wish) {
     return at;
 }
 
-/* Numbers of splits worth considering for a kernel that takes any (models/splits.py); equal ones occur. */
+/* Numbers of splits worth considering for a kernel that takes any (perf_model/splits.py); equal ones occur. */
 static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
                           double found[NUM_PER_SM + 1]) {
     const autotune_constants *c = &of->table->constants;
@@ -494,7 +494,7 @@ static bool choose_nearest(const at_chooser *chooser, const at_call *call, autot
     return false;
 }
 
-/* Whether cuBLAS is expected to be as fast as what the model chose, or nearly (models/cublas_model.py). */
+/* Whether cuBLAS is expected to be as fast as what the model chose, or nearly (perf_model/cublas_model.py). */
 static void look_at_cublas(const shape *of, const char *version, double *covariance, autotune_choice *choice) {
     const autotune_table *table = of->table;
     const autotune_constants *c = &table->constants;

@@ -25,7 +25,7 @@ enum {
 enum { AUTOTUNE_BIAS_NONE, AUTOTUNE_BIAS_ROWS, AUTOTUNE_BIAS_COLUMNS };
 
 /* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (runtime/summation.py), and what
- * is known of its speed (models/time_model.py, ModelFigures). */
+ * is known of its speed (perf_model/time_model.py, ModelFigures). */
 typedef struct {
     const char *id;
     int32_t layout, code; /* `code`: number of its cubin */
@@ -42,7 +42,7 @@ typedef struct {
     int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
 } autotune_kernel;
 
-/* Values learned on shapes (models/residual.py): `places` (num_places, num_coordinates), of which the first three
+/* Values learned on shapes (perf_model/residual.py): `places` (num_places, num_coordinates), of which the first three
  * are logarithms to base 2 of m, n and k; `weights` (rows, num_places). */
 typedef struct {
     const double *places;
@@ -84,12 +84,12 @@ typedef struct {
     double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/summation.py */
     double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* runtime/summation.py */
     double dot_rows, dot_elements, dot_threads, dot_added, dot_depth, dot_positive; /* runtime/summation.py */
-    double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* models/time_model.py */
-    double cluster_us, last_block_us, last_block_float_us;               /* models/time_model.py */
-    double fmas_per_l2_float, line_floats;             /* models/time_model.py */
-    double residual_length;                            /* models/residual.py */
-    double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* models/cublas_model.py */
-    double parts_of_last;                              /* models/splits.py */
+    double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* perf_model/time_model.py */
+    double cluster_us, last_block_us, last_block_float_us;               /* perf_model/time_model.py */
+    double fmas_per_l2_float, line_floats;             /* perf_model/time_model.py */
+    double residual_length;                            /* perf_model/residual.py */
+    double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* perf_model/cublas_model.py */
+    double parts_of_last;                              /* perf_model/splits.py */
     double most_times_apart, batch_margin;             /* runtime/selector.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/workspace.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/workspace.py */

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 from ..kernel.launch import PLAIN, Epilogue
 from ..runtime.arrays import Leading
 from ..runtime.call_recorder import rendered

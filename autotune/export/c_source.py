@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ..files.words import counted
 from ..runtime import core
 from ..runtime.core_table import TableArrays, table_struct
 from ..runtime.cubin_files import sums
 from ..runtime.table import Table
-from ..words import counted
 
 FOLDER = "c"  # of an exported folder
 _TEMPLATES = Path(__file__).with_name("c_files")

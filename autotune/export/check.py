@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..error_bound import worst_ratio
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, Gemm
+from ..facts.error_bound import worst_ratio
+from ..facts.gemm import FLOAT_BYTES, Gemm
+from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue
 from ..runtime.added import Added
 from ..runtime.arrays import Libraries

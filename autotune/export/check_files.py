@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 from ..runtime.cubin_files import load_cubins
 from ..runtime.kinds import load_kinds
 from ..runtime.table import Table

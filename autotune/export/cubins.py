@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from ..errors import DispatchError, TrialFailure
-from ..gemm import LAYOUTS
+from ..facts.gemm import LAYOUTS
+from ..files.errors import DispatchError, TrialFailure
 from ..kernel.config import Config
 from ..kernel.launch import Variant
 from ..runtime.cubin_files import packed

@@ -27,9 +27,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
+from ..files.synced import sync_folder, sync_path
 from ..runtime.table import TABLE_FILE
-from ..synced import sync_folder, sync_path
 from . import manifest
 
 LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"

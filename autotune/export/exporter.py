@@ -16,17 +16,17 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .. import __version__
-from ..defaults import MAX_KERNELS, MAX_MEGABYTES
-from ..errors import DispatchError
-from ..gemm import LAYOUTS, Gemm
+from ..facts.defaults import MAX_KERNELS, MAX_MEGABYTES
+from ..facts.gemm import LAYOUTS, Gemm
+from ..files.errors import DispatchError
+from ..files.strict import Misfit
+from ..files.words import command, counted, option
 from ..kernel import same_code, template
 from ..kernel.launch import Epilogue
 from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
 from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
-from ..strict import Misfit
-from ..words import command, counted, option
 from . import cover, figures
 from .cubins import Compiling, KernelCompiler, OnCompiled, within
 from .left_out import figures_of, left_out

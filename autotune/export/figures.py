@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..gemm import LAYOUTS
+from ..facts.gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.resources import launch_spec, residency
-from ..models.fit import Sample, guess, learn
-from ..models.model_figures import ModelFigures
+from ..perf_model.fit import Sample, guess, learn
+from ..perf_model.model_figures import ModelFigures
 from ..runtime.table import Kernel, KernelRecord, launchable, weights_text
 from .cubins import CubinLike
 from .tuned import TunedResults

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..defaults import MAX_ERROR
-from ..device import DeviceLimits, Environment
-from ..errors import DispatchError, UsageError
-from ..gemm import Gemm
+from ..facts.defaults import MAX_ERROR
+from ..facts.device import DeviceLimits, Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy
+from ..files.errors import DispatchError, UsageError
+from ..files.words import command
 from ..kernel.config import Config
 from ..kernel.where import ANY, Where
-from ..measurement import CachePolicy
 from ..store import Store, StudyRef
-from ..words import command
 from .tuned import TunedPoint, TunedResults, TunedShape
 
 MOST_TIMES = 5000  # of a study: what is slower than so many is in no portfolio, and a model learns no more

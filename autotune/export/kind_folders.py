@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
+from ..files.words import option
 from ..runtime.cubin_files import packed, sums
 from ..runtime.files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 from ..runtime.kinds import KINDS_FOLDER, GpuKind, load_kinds
 from ..runtime.table import CUBIN_FILE, TABLE_FILE, Table, render
-from ..words import option
 from .check_files import KindFiles, check_files
 from .exchange import Note
 

@@ -19,12 +19,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..distribution import KINDS, kind_of_shape
-from ..gemm import LAYOUTS, Gemm
+from ..facts.device import DeviceLimits
+from ..facts.distribution import KINDS, kind_of_shape
+from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
-from ..models import cublas_model
-from ..models.launches import Shapes
+from ..perf_model import cublas_model
+from ..perf_model.launches import Shapes
 from ..runtime.pick import NUM_FIRST
 from ..runtime.table import AgainstCublas, LeftOut
 from .figures import error_of

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from .. import strict
-from ..errors import DispatchError
+from ..files import strict
+from ..files.errors import DispatchError
 from ..runtime.table import TABLE_FILE
 from . import older_exports
 

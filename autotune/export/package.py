@@ -12,11 +12,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..errors import DispatchError, UsageError
-from ..output_file import DISK_FULL, disk_full
+from ..files.errors import DispatchError, UsageError
+from ..files.output_file import DISK_FULL, disk_full
+from ..files.words import counted, option
 from ..runtime.kinds import GpuKind, names_of
 from ..runtime.table import Table
-from ..words import counted, option
 from . import exchange, installable, kind_folders, manifest
 from .c_source import FOLDER as C_FOLDER
 from .c_source import c_files
@@ -56,7 +56,7 @@ Needs cuda-bindings (13 or later) and numpy; for DLPack arrays also cuda-core.
 
 from pathlib import Path
 
-from .{private}.errors import DispatchError, DispatchWarning
+from .{private}.files.errors import DispatchError, DispatchWarning
 from .{private}.runtime.dispatcher import Dispatcher
 from .{private}.runtime.kept_modules import keep
 from .{private}.runtime.pick import Pick

@@ -20,18 +20,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import distribution
-from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..facts import distribution
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, plan
 from ..kernel.relatives import fitted, stand_in, trunk
 from ..kernel.resources import launch_spec, residency
-from ..models.fit import Sample, fit, fma_step_us, learn, modelled
-from ..models.forecast import Forecast
-from ..models.launches import Floats, Launches, Shapes, Whole
-from ..models.model_figures import ModelFigures
-from ..models.time_model import Speeds
+from ..perf_model.fit import Sample, fit, fma_step_us, learn, modelled
+from ..perf_model.forecast import Forecast
+from ..perf_model.launches import Floats, Launches, Shapes, Whole
+from ..perf_model.model_figures import ModelFigures
+from ..perf_model.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
 from ..runtime.summation import Sums, allowed_depths, excess_depth, slower_by
 from .tuned import TunedShape

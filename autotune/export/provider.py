@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..device import DeviceLimits
-from ..gemm import LAYOUTS, Gemm
-from ..models import cublas_model
+from ..facts.device import DeviceLimits
+from ..facts.gemm import LAYOUTS, Gemm
+from ..perf_model import cublas_model
 from ..recording.matrix import TimeMatrix
 from ..runtime.table import CublasFigures
 from .tuned import TunedResults

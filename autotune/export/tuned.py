@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ..device import DeviceLimits, Environment
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits, Environment
+from ..facts.gemm import Gemm
 from ..kernel.config import Config
 
 

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..device import DeviceLimits
-from ..errors import DispatchError
-from ..gemm import LAYOUTS, Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import LAYOUTS, Gemm
+from ..files.errors import DispatchError
 from ..kernel.config import Config
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import PLAIN, Epilogue, Variant

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..device import DeviceLimits
-from ..errors import TrialFailure, UsageError
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..facts.measurement import Measurement, Outcome
+from ..files.errors import TrialFailure, UsageError
 from ..kernel import template
 from ..kernel.compiler import Compiler, Cubin
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec
-from ..measurement import Measurement, Outcome
 from ..target import Point
 from . import instance
 from .protocol import KernelCode

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any
 
-from ..errors import AutotuneError
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..files.errors import AutotuneError
 from ..kernel import launch
 from .memory import Enqueue, Workspace
 from .module import Module

@@ -21,12 +21,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import AutotuneError, DeviceLost, EnvironmentProblem
+from ..facts.measurement import Failure, Outcome
+from ..files.errors import AutotuneError, DeviceLost, EnvironmentProblem
+from ..files.shortage import cannot_start
+from ..files.words import counted
 from ..kernel.launch import LaunchSpec
-from ..measurement import Failure, Outcome
-from ..shortage import cannot_start
 from ..target import CellTime
-from ..words import counted
 from . import protocol
 from .deadlines import TRIAL_DEADLINE_S
 from .protocol import KernelCode, Problem

@@ -10,10 +10,17 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import wheel_libraries
-from ..column_major import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, Lds, read_version, told_status
-from ..errors import AutotuneError
-from ..gemm import Gemm
+from ..facts.column_major import (
+    PEDANTIC_MATH,
+    WORKSPACE_BYTES,
+    ColumnMajorCall,
+    Lds,
+    read_version,
+    told_status,
+)
+from ..facts.gemm import Gemm
+from ..files import wheel_libraries
+from ..files.errors import AutotuneError
 from .memory import Buffer, OperandSet
 
 

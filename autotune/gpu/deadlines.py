@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..device import DeviceLimits
-from ..disturbance import MAX_REPEATS
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.disturbance import MAX_REPEATS
+from ..facts.gemm import Gemm
 from ..target import Cell
 
 TRIAL_DEADLINE_S = 5.0  # and ALLOWANCE times the expected time

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from ..cuda_errors import is_sticky
-from ..device import KNOWN, DeviceLimits, Environment, limits_by_name, uuid_text
-from ..errors import AutotuneError, EnvironmentProblem, UsageError
-from ..words import option
+from ..facts.cuda_errors import is_sticky
+from ..facts.device import KNOWN, DeviceLimits, Environment, limits_by_name, uuid_text
+from ..files.errors import AutotuneError, EnvironmentProblem, UsageError
+from ..files.words import option
 
 MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins
 MIN_COMPUTE_CAPABILITY = (7, 5)  # NVRTC 13 compiles for nothing older

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..device import DeviceLimits, Environment
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits, Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import ENERGY_S, CachePolicy, Measurement, Outcome
 from ..kernel import feasible_set, template
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
-from ..measurement import ENERGY_S, CachePolicy, Measurement, Outcome
 from ..target import Baseline, Cell, CellTime, Point, Rounds
 from . import driver, instance
 from .builder import KernelBuilder

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
 
-from ..device import DeviceLimits
-from ..errors import DeviceLost, UsageError
-from ..measurement import CachePolicy, Measurement, Outcome
+from ..facts.device import DeviceLimits
+from ..facts.measurement import CachePolicy, Measurement, Outcome
+from ..files.errors import DeviceLost, UsageError
 from ..target import Baseline, Cell, CellTime, Rounds
 from . import protocol
 from .builder import Built, Making

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..disturbance import PAUSES_S, Level, Repeats, marks
-from ..measurement import GpuState
+from ..facts.disturbance import PAUSES_S, Level, Repeats, marks
+from ..facts.measurement import GpuState
 from .nvml import Monitor
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import EnvironmentProblem
-from ..gemm import FLOAT_BYTES, Gemm
-from ..measurement import CachePolicy
+from ..facts.gemm import FLOAT_BYTES, Gemm
+from ..facts.measurement import CachePolicy
+from ..files.errors import EnvironmentProblem
 from .driver import OUT_OF_MEMORY, CudaError, check
 from .module import EntryFunction, pack
 

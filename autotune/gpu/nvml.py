@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..measurement import GpuState
+from ..facts.measurement import GpuState
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..device import DeviceLimits
-from ..errors import EnvironmentProblem
+from ..facts.device import DeviceLimits
+from ..files.errors import EnvironmentProblem
 from .cublas import Cublas
 from .driver import check
 from .memory import Operands, num_sets

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
 from ..kernel.launch import LaunchSpec
 from ..kernel.template import ENTRY
-from ..measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
 from ..target import CellTime
 
 

@@ -8,8 +8,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from ..errors import EnvironmentProblem
-from ..measurement import Discarded, Failure, Outcome
+from ..facts.measurement import Discarded, Failure, Outcome
+from ..files.errors import EnvironmentProblem
 from . import protocol
 from .candidate import Loader, WrongResult
 from .guard import DriftReference, Guard, Guarded

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from ..errors import EnvironmentProblem
-from ..gemm import Gemm
-from ..measurement import CachePolicy, Discarded, Failure, Outcome
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy, Discarded, Failure, Outcome
+from ..files.errors import EnvironmentProblem
 from ..target import CellTime
 from . import cublas, driver, protocol, timing
 from .candidate import Loader, WrongResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
 from ..kernel import launch
 from ..kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, SCHEDULE_WORDS, LaunchSpec, Pack
 from ..kernel.template import ENTRY, PACK_ENTRY, REDUCE_ENTRY

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import cycle, islice, pairwise
 from typing import Any
 
-from .. import stats
-from ..measurement import LATENT_US, GpuState
+from ..facts import stats
+from ..facts.measurement import LATENT_US, GpuState
 from . import timing
 from .driver import check
 from .memory import Enqueue, OperandSet

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, quantiles
 
-from ..device import DeviceLimits
-from ..gemm import Gemm
-from ..measurement import CachePolicy
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy
 
 BATCH_US = 1500.0  # events resolve 0.5 us and replays start about 1 us apart: below 0.1 % of a batch
 BUDGET_US = 25_000.0

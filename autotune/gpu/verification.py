@@ -17,10 +17,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from ..device import DeviceLimits
-from ..error_bound import gamma
-from ..gemm import Gemm
-from ..measurement import is_accurate
+from ..facts.device import DeviceLimits
+from ..facts.error_bound import gamma
+from ..facts.gemm import Gemm
+from ..facts.measurement import is_accurate
 from .driver import check
 from .memory import CANARY_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, canary_name
 from .module import Module, pack

@@ -13,7 +13,7 @@ import sys
 import traceback
 from multiprocessing.connection import Connection
 
-from ..errors import AutotuneError, EnvironmentProblem
+from ..files.errors import AutotuneError, EnvironmentProblem
 from . import protocol
 from .driver import CudaError
 from .session import Session

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import wheel_libraries
-from ..cache_folder import NotOwn, check_own, default_cache_dir, own_folder
-from ..errors import EnvironmentProblem, TrialFailure
-from ..measurement import Outcome
-from ..requirements import NVRTC, pip_install
+from ..facts.measurement import Outcome
+from ..files import wheel_libraries
+from ..files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
+from ..files.errors import EnvironmentProblem, TrialFailure
+from ..files.requirements import NVRTC, pip_install
 from . import identity, nvrtc, same_code, template
 from .config import Config
 from .launch import Variant

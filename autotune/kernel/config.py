@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..arguments import plain
-from ..errors import UsageError
-from ..frozen import frozen
+from ..facts.frozen import frozen
+from ..files.arguments import plain
+from ..files.errors import UsageError
 
 Value = int | float | str  # floats: of others' kernels alone
 _PLAIN = frozenset({int, str})

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..arguments import texts
-from ..errors import UsageError
+from ..files.arguments import texts
+from ..files.errors import UsageError
 from .launch import ACTIVATIONS, Epilogue
 
 BIAS = Epilogue(bias="columns")

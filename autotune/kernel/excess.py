@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
 from .config import Config
 from .launch import WORKSPACE_LIMIT
 from .resources import (

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..errors import UsageError
-from ..gemm import Gemm
-from ..words import counted, option
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..files.errors import UsageError
+from ..files.words import counted, option
 from .config import PARAMETER, PARAMETERS, Value
 from .resources import workspaces
 from .rules import RULE, RULES, Rule

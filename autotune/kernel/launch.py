@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from ..frozen import frozen
-from ..gemm import FLOAT_BYTES, SINGLE, Batch
+from ..facts.frozen import frozen
+from ..facts.gemm import FLOAT_BYTES, SINGLE, Batch
 
 REDUCE_BITS = 8
 REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`

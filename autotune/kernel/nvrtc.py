@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, TrialFailure
-from ..measurement import Outcome
-from ..shortage import cannot_start
+from ..facts.measurement import Outcome
+from ..files.errors import EnvironmentProblem, TrialFailure
+from ..files.shortage import cannot_start
 
 COMMAND = (sys.executable, "-m", "autotune.kernel.nvrtc_worker")
 READY = "ready"  # the first answer

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .. import wheel_libraries
+from ..files import wheel_libraries
 from .nvrtc import READY, WAITS, CompileAnswer, CompileRequest
 
 _LEAST_TIMEOUT_S = 1e-6  # zero would disarm the timers

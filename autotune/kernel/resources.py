@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..errors import UsageError
-from ..gemm import FLOAT_BYTES, Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import FLOAT_BYTES, Gemm
+from ..files.errors import UsageError
 from .config import PARAMETER, WARP, Config, Value, lanes_k
 from .launch import COUNTER_BYTES, LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
 

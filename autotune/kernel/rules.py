@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
 from .config import WARP, Config, lanes_k
 from .launch import WORKSPACE_LIMIT
 from .resources import (

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..errors import UsageError
-from ..gemm import FLOAT_BYTES, Gemm
+from ..facts.gemm import FLOAT_BYTES, Gemm
+from ..files.errors import UsageError
 from .config import Config, Value
 from .launch import LaunchSpec, Variant
 

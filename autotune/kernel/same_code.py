@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from .. import entries
-from ..errors import EnvironmentProblem
+from ..files import entries
+from ..files.errors import EnvironmentProblem
 from . import template
 
 RECORD = "same_code.json"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
 from .config import Config
 from .rules import broken_rules
 

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from ..errors import EnvironmentProblem
+from ..files.errors import EnvironmentProblem
 from .config import PARAMETER, Config
 from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
 

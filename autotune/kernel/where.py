@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..arguments import number, texts
-from ..device import DeviceLimits
-from ..entries import hint
-from ..errors import UsageError
-from ..gemm import Gemm
-from ..words import option
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..files.arguments import number, texts
+from ..files.entries import hint
+from ..files.errors import UsageError
+from ..files.words import option
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of
 

@@ -21,11 +21,11 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import strict
-from ..device import DeviceLimits, Environment
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits, Environment
+from ..facts.gemm import Gemm
+from ..files import strict
+from ..files.output_file import write_file
 from ..kernel.config import Config
-from ..output_file import write_file
 
 FORMAT, VERSION = "autotune-matrix", 1
 _DIGITS = 4  # significant: a sample is no sharper

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import stats
-from ..arguments import LARGEST, shown
-from ..device import KNOWN, DeviceLimits, Environment
-from ..entries import text
-from ..errors import UsageError
-from ..gemm import MAX_EXTENT, Gemm
+from ..facts import stats
+from ..facts.device import KNOWN, DeviceLimits, Environment
+from ..facts.gemm import MAX_EXTENT, Gemm
+from ..facts.measurement import CachePolicy, Measurement, Outcome
+from ..facts.other_problem import KERNEL_TUNER, OTHER, OtherProblem, is_product, read_problem
+from ..files.arguments import LARGEST, shown
+from ..files.entries import text
+from ..files.errors import UsageError
 from ..kernel.config import Value
-from ..measurement import CachePolicy, Measurement, Outcome
-from ..other_problem import KERNEL_TUNER, OTHER, OtherProblem, is_product, read_problem
 from ..target import Baseline, Point
 from .reader import read_record
 from .recorded_space import LEAST_US, MOST_S, MOST_US, Recording, collect

@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import stats, strict
-from ..arguments import shown
-from ..device import DeviceLimits, Environment
-from ..entries import check_keys, items, number, table, text, whole
-from ..errors import AutotuneError, UsageError
-from ..gemm import Gemm
+from ..facts import stats
+from ..facts.device import DeviceLimits, Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy, Measurement, Outcome
+from ..files import strict
+from ..files.arguments import shown
+from ..files.entries import check_keys, items, number, table, text, whole
+from ..files.errors import AutotuneError, UsageError
+from ..files.user_file import decoded, read_file
 from ..kernel.config import PARAMETER, Value
-from ..measurement import CachePolicy, Measurement, Outcome
-from ..user_file import decoded, read_file
 from .recorded_space import COMPILE_THREADS, LEAST_US, MAX_VALUES, MOST_S, MOST_US, RecordedProblem, Recording
 from .writer import COLUMNS, VERSION
 

@@ -11,13 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
-from .. import stats
-from ..device import DeviceLimits, Environment
-from ..errors import UsageError
-from ..gemm import Gemm
+from ..facts import stats
+from ..facts.device import DeviceLimits, Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy, Measurement, Outcome
+from ..files.errors import UsageError
 from ..kernel.config import PARAMETER, Config, Value
 from ..kernel.feasible_set import Factor, FeasibleSet
-from ..measurement import CachePolicy, Measurement, Outcome
 from ..target import Baseline, Point
 
 COMPILE_THREADS = 16  # of the machine that recorded, where a file does not say

@@ -12,13 +12,13 @@ from typing import Self
 
 import numpy as np
 
-from .. import stats
-from ..errors import UsageError
-from ..gemm import Gemm
+from ..facts import stats
+from ..facts.gemm import Gemm
+from ..facts.measurement import Measurement, Outcome, is_accurate
+from ..files.errors import UsageError
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..kernel.where import ANY, Where
-from ..measurement import Measurement, Outcome, is_accurate
 from ..target import Baseline, Point, Rounds
 from .reader import from_json, load_json
 from .recorded_space import RecordedProblem, Recording, cubin_key

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..arguments import shown
-from ..entries import items, table, text
-from ..errors import UsageError
-from ..measurement import Measurement, Outcome
+from ..facts.measurement import Measurement, Outcome
+from ..files.arguments import shown
+from ..files.entries import items, table, text
+from ..files.errors import UsageError
 from ..target import Point
 from .others_files import UNDATED, Made, Results, failed, measured, names_of, point, problem, seconds
 from .recorded_space import Recording

@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import stats
-from ..arguments import shown
-from ..entries import items, table
-from ..errors import UsageError
-from ..measurement import Measurement, Outcome
-from ..other_problem import OtherProblem
+from ..facts import stats
+from ..facts.measurement import Measurement, Outcome
+from ..facts.other_problem import OtherProblem
+from ..files.arguments import shown
+from ..files.entries import items, table
+from ..files.errors import UsageError
 from ..target import Point
 from .others_files import UNDATED, Made, Results, failed, measured, names_of, point, seconds
 from .recorded_space import Recording

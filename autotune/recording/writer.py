@@ -33,10 +33,10 @@ from typing import Any
 
 import numpy as np
 
-from ..device import DeviceLimits, Environment
-from ..gemm import Gemm
-from ..measurement import POLICY_VERSION, CachePolicy
-from ..output_file import write_file
+from ..facts.device import DeviceLimits, Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import POLICY_VERSION, CachePolicy
+from ..files.output_file import write_file
 from ..target import Baseline
 from .recorded_space import COMPILE_THREADS, RecordedProblem, Trials, collect
 

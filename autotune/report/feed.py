@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection
 from threading import RLock
 from typing import Generic, TypeVar
 
-from ..device import limits_by_name
-from ..errors import StoreError
-from ..gemm import Gemm
+from ..facts.device import limits_by_name
+from ..facts.gemm import Gemm
+from ..files.errors import StoreError
 from ..store import Final, Follower, Newest, StudyRef, TrialRecord
 from .numbers import StudyNumbers, StudyRecords, read_records
 from .thinned import MOST_SHOWN, NO_TOTALS, Totals

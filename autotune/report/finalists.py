@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..facts.stats import median, median_interval
 from ..kernel.config import Value
-from ..stats import median, median_interval
 from ..store import Final
 from .labels import labels
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from .. import strict
-from ..bounds import Within
-from ..errors import UsageError
-from ..user_file import read_file
+from ..files import strict
+from ..files.bounds import Within
+from ..files.errors import UsageError
+from ..files.user_file import read_file
 
 MOST_BYTES = 4 << 20
 _HOW = "name a file that holds what `autotune ladder --json` printed"

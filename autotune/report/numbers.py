@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..device import DeviceLimits, limits_by_name
+from ..facts.device import DeviceLimits, limits_by_name
+from ..facts.measurement import Outcome, is_accurate
 from ..kernel.config import Value
-from ..measurement import Outcome, is_accurate
 from ..store import Final, FinalEntry, Store, StudyRef, TrialRecord
 from .importance import Importance, importance
 from .thinned import NO_TOTALS, FailureKind, Totals, failure_kind, share, step_s, thin

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import EnvironmentProblem
-from ..requirements import JINJA, pip_install
+from ..files.errors import EnvironmentProblem
+from ..files.requirements import JINJA, pip_install
 from .palette import DARK, LIGHT
 
 ROOM = Path(__file__).parent

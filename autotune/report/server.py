@@ -30,7 +30,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ..errors import StoreError, UsageError
+from ..files.errors import StoreError, UsageError
 from . import documents, page
 from .feed import Feed, Spared
 from .ladder_steps import LadderFacts

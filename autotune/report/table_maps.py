@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..gemm import LAYOUTS, Gemm
+from ..facts.gemm import LAYOUTS, Gemm
 from ..runtime.kinds import load_kinds
 from ..runtime.pick import NUM_FIRST, Call, Pick
 from ..runtime.selector import Selector

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from ..measurement import Outcome, is_accurate
+from ..facts.measurement import Outcome, is_accurate
 from ..store import Glimpse
 
 PAUSE_S = 60.0  # trials further apart were not made by one run: the time between is not counted

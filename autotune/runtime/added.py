@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES
+from ..facts.gemm import FLOAT_BYTES
+from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue
 from .arrays import BIAS_ROLE, Libraries, Library
 from .product import NO_DEVICE, Form, check_overlap

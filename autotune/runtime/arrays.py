@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES
+from ..facts.gemm import FLOAT_BYTES
+from ..files.errors import DispatchError
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, CudaFault, Driver
 from .product import NO_DEVICE, Form
 from .torch_modes import check_untraced, forward_mode_of

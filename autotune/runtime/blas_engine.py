@@ -10,8 +10,8 @@ import struct
 from functools import partial
 from weakref import finalize
 
-from ..errors import DispatchError
-from ..gemm import MAX_EXTENT, Gemm, Triple
+from ..facts.gemm import MAX_EXTENT, Gemm, Triple
+from ..files.errors import DispatchError
 from ..kernel.launch import NO_LAUNCH
 from .blas_library import BLAS_GRID
 from .blas_provider import BlasProvider

@@ -21,10 +21,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import wheel_libraries
-from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version, told_status
-from ..errors import DispatchError, DispatchWarning
-from ..gemm import FLOAT_BYTES, Triple
+from ..facts.column_major import (
+    OP_N,
+    PEDANTIC_MATH,
+    WORKSPACE_BYTES,
+    ColumnMajorCall,
+    read_version,
+    told_status,
+)
+from ..facts.gemm import FLOAT_BYTES, Triple
+from ..files import wheel_libraries
+from ..files.errors import DispatchError, DispatchWarning
 from ..kernel.launch import NO_LAUNCH
 from .cuda_driver import Driver
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from ..arguments import flag
-from ..errors import DispatchError
-from ..gemm import MAX_EXTENT
+from ..facts.gemm import MAX_EXTENT
+from ..files.arguments import flag
+from ..files.errors import DispatchError
 from .pick import Call, Pick
 from .product import Product
 
 if TYPE_CHECKING:
-    from ..column_major import ColumnMajorCall
+    from ..facts.column_major import ColumnMajorCall
     from .blas_library import BlasLibrary
 
 SWITCH = "AUTOTUNE_CUBLAS"
@@ -80,7 +80,7 @@ class BlasProvider:
 
     def call(self, problem: Product) -> ColumnMajorCall:
         """The arguments of cuBLAS for a product that it may serve."""
-        from ..column_major import ColumnMajorCall
+        from ..facts.column_major import ColumnMajorCall
 
         return ColumnMajorCall.of(problem.gemm, problem.lds, problem.batch)
 

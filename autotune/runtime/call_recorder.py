@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import DispatchError
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..files.errors import DispatchError
+from ..files.synced import sync, sync_folder
 from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN, Epilogue
-from ..synced import sync, sync_folder
 from .counting import CallCounts, Counted
 
 VERSION = 2  # of the format

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ..strict import Misfit
+from ..files.strict import Misfit
 
 BLANK = "0" * 64  # stands in the text while its checksum is computed
 

@@ -22,15 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from .. import strict
-from ..bounds import Within
-from ..cache_folder import NotOwn, check_own, default_cache_dir, own_folder
-from ..errors import AutotuneError, DispatchError, DispatchWarning
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..files import strict
+from ..files.bounds import Within
+from ..files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
+from ..files.errors import AutotuneError, DispatchError, DispatchWarning
+from ..files.output_file import write_file
+from ..files.words import counted
 from ..kernel.launch import has_work
-from ..models import splits
-from ..output_file import write_file
-from ..words import counted
+from ..perf_model import splits
 from . import checksum
 from .blas_provider import BlasProvider
 from .conditions import Conditions

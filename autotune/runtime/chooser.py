@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..gemm import SINGLE, Gemm, Triple
+from ..facts.gemm import SINGLE, Gemm, Triple
 from ..kernel.launch import Epilogue, plan
 from .pick import Call, Pick, in_splits
 from .product import Product, folded

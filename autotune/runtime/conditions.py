@@ -11,7 +11,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import DispatchWarning
+from ..files.errors import DispatchWarning
 
 if TYPE_CHECKING:
     from .table import Table

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import DispatchError
-from ..gemm import LAYOUTS
+from ..facts.gemm import LAYOUTS
+from ..files.errors import DispatchError
 from .core_structs import (
     ADDRESS,
     DOUBLE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ..errors import DispatchError, DispatchWarning
+from ..files.errors import DispatchError, DispatchWarning
 from .blas_library import blas_fault
 from .call_recorder import recorded_elsewhere
 from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER, NO_RECORD, RECORDED

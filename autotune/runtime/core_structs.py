@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..gemm import LAYOUTS, Batch, Gemm
+from ..facts.gemm import LAYOUTS, Batch, Gemm
 
 INT, DOUBLE, TEXT, ADDRESS = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
 WORD = ctypes.c_uint64

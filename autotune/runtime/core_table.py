@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import column_major
-from ..gemm import LAYOUTS
+from ..facts import column_major
+from ..facts.gemm import LAYOUTS
 from ..kernel.config import threads_along_k
-from ..models import cublas_model, residual, splits, time_model
+from ..perf_model import cublas_model, residual, splits, time_model
 from . import selector, summation, workspace
 from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable, shared_of
 from .pick import MAX_PLANS, MAX_TALLIES

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
 
-from ..gemm import FLOAT_BYTES, Gemm, Triple
+from ..facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ..kernel.launch import PLAIN, Epilogue
 from .pick import MAX_TALLIES, TUNED_ALIGNMENT, Pick, Provider
 from .product import Product

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 
-from ..errors import DispatchError
-from ..strict import Misfit
+from ..files.errors import DispatchError
+from ..files.strict import Misfit
 from .files import KeptFile
 from .soundness import check_identity
 from .table import CUBIN_FILE, Table

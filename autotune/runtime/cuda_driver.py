@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from cuda.bindings import driver as cuda
 
-from ..cuda_errors import is_sticky
-from ..device import uuid_text
-from ..errors import DispatchError
+from ..facts.cuda_errors import is_sticky
+from ..facts.device import uuid_text
+from ..files.errors import DispatchError
 from ..kernel.launch import launch_config, overlap_attribute
 from .conditions import Conditions, ask_nvml
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..cuda_errors import is_sticky
-from ..errors import DispatchError
+from ..facts.cuda_errors import is_sticky
+from ..files.errors import DispatchError
 from ..kernel.launch import PACK_THREADS, REDUCE_THREADS
 from . import conditions
 from .conditions import Conditions

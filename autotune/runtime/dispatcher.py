@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
-from ..arguments import flag, whole
-from ..errors import DispatchError
-from ..gemm import Triple
+from ..facts.gemm import Triple
+from ..files.arguments import flag, whole
+from ..files.errors import DispatchError
 from ..kernel.launch import ACTIVATIONS
 from .blas_provider import BlasProvider, is_switched_on
 from .forks import UNFORKED, check_fork, use_cuda

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..gemm import LAYOUTS, SINGLE, Gemm, Triple
+from ..facts.gemm import LAYOUTS, SINGLE, Gemm, Triple
 from ..kernel.launch import NO_LAUNCH, PLAIN, Epilogue
 from ..kernel.launch import plan as plan_grid
 from .blas_provider import BlasProvider

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ..errors import DispatchError, DispatchWarning
-from ..gemm import Triple
+from ..facts.gemm import Triple
+from ..files.errors import DispatchError, DispatchWarning
 from .blas_engine import BlasEngine
 from .blas_provider import BlasProvider
 from .cuda_driver import Driver

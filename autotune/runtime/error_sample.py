@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, Triple
+from ..facts.gemm import FLOAT_BYTES, Triple
+from ..files.errors import DispatchError
 from .harness import Harness, Numbers
 from .product import Product
 from .summation import Depths

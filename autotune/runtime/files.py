@@ -11,7 +11,7 @@ import stat
 import weakref
 from pathlib import Path
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 
 MAX_TABLE_BYTES = 64 << 20  # 400 kernels take 0.6 MB
 MAX_CUBIN_BYTES = 16 << 20  # a kernel takes 10 to 200 KB

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 
 _is_used = _is_forked = False
 UNFORKED = threading.RLock()  # while a thread holds it, no other forks: of locks taken before CUDA is used

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..column_major import WORKSPACE_BYTES
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, Triple
+from ..facts.column_major import WORKSPACE_BYTES
+from ..facts.gemm import FLOAT_BYTES, Triple
+from ..files.errors import DispatchError
 from .cuda_driver import Driver
 from .pick import NUM_FIRST, Call
 from .planner import Plan

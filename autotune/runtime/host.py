@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES
+from ..facts.gemm import FLOAT_BYTES
+from ..files.errors import DispatchError
 from .added import Added
 from .arrays import packed_form
 from .planner import Planner

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 from .conditions import without_slice
 from .table import Table, load
 

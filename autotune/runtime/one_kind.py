@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DispatchError
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..files.errors import DispatchError
 from .blas_provider import BlasProvider
 from .chooser import Chooser
 from .cubin_files import CubinFiles

@@ -7,8 +7,8 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from ..frozen import frozen
-from ..gemm import FLOAT_BYTES, SINGLE, Batch, Gemm, Triple
+from ..facts.frozen import frozen
+from ..facts.gemm import FLOAT_BYTES, SINGLE, Batch, Gemm, Triple
 from ..kernel.launch import LaunchSpec, refusal
 from .table import Kernel
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..column_major import ColumnMajorCall
-from ..gemm import SINGLE, Batch, Triple
+from ..facts.column_major import ColumnMajorCall
+from ..facts.gemm import SINGLE, Batch, Triple
 from ..kernel.launch import Epilogue, Grid
 from .arrays import Forms
 from .blas_provider import BlasProvider

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..arguments import flag
-from ..errors import DispatchError, UsageError
-from ..gemm import FLOAT_BYTES, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
+from ..facts.gemm import FLOAT_BYTES, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
+from ..files.arguments import flag
+from ..files.errors import DispatchError, UsageError
 
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
 MAX_LOOPED = 1 << 16  # launches of a call, one for each product: nothing interrupts them

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..error_bound import worst_ratio
-from ..errors import DispatchError
-from ..gemm import Gemm
-from ..words import time_text
+from ..facts.error_bound import worst_ratio
+from ..facts.gemm import Gemm
+from ..files.errors import DispatchError
+from ..files.words import time_text
 from .conditions import differences
 from .devices import OpenGpu
 from .engine import Engine

@@ -11,11 +11,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm, Triple
+from ..facts.gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm, Triple
+from ..files.errors import DispatchError
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import NO_LAUNCH, PLAIN, Epilogue
-from ..models.time_model import LAUNCH_APART_US
+from ..perf_model.time_model import LAUNCH_APART_US
 from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core

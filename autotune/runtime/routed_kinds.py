@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from ..gemm import Batch, Triple
+from ..facts.gemm import Batch, Triple
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Forms

@@ -3,14 +3,14 @@
 A kernel is legal for a call if `launch.refusal` has nothing against it. In this order:
     exact     the shape was tuned, packed and aligned as the call is, and a kernel ranked for it is legal
     settled   never said here: of launches that `ranked` gives, the one that was the fastest (settling.py)
-    modelled  the legal kernel with the least modelled time (models/forecast.py), in its best number of
+    modelled  the legal kernel with the least modelled time (perf_model/forecast.py), in its best number of
               splits, the default competing. The less is known of a kernel, the slower it is assumed to be
               (CAUTION). A kernel whose sums are too deep (summation.py) counts as slower by the fourth power
               of the excess: it wins only where all else is far slower
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
-Where cuBLAS is expected to be as fast, or nearly (models/cublas_model.py), the pick names it as the provider;
-on a tuned shape, if it was faster in the same rounds.
+Where cuBLAS is expected to be as fast, or nearly (perf_model/cublas_model.py), the pick names it as the
+provider; on a tuned shape, if it was faster in the same rounds.
 
 A batch is served by kernels that were tuned for batches of the same product (docs/decisions/0056):
     exact     this batch was tuned
@@ -31,16 +31,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..errors import DispatchError
-from ..gemm import LAYOUTS, Gemm, Triple
+from ..facts.device import DeviceLimits
+from ..facts.gemm import LAYOUTS, Gemm, Triple
+from ..files.errors import DispatchError
+from ..files.words import counted, time_text
 from ..kernel.launch import has_work
-from ..models import cublas_model, residual
-from ..models.forecast import Forecast
-from ..models.launches import Floats, Launches, Shapes, Whole
-from ..models.residual import Residuals
-from ..models.time_model import Speeds
-from ..words import counted, time_text
+from ..perf_model import cublas_model, residual
+from ..perf_model.forecast import Forecast
+from ..perf_model.launches import Floats, Launches, Shapes, Whole
+from ..perf_model.residual import Residuals
+from ..perf_model.time_model import Speeds
 from .pick import Call, How, Pick
 from .summation import Depths, Sums, allowed_depths, excess_depth, slower_by
 from .table import Entry, Kernel, RankedKernel, Table, weights

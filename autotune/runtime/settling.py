@@ -35,11 +35,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..column_major import WORKSPACE_BYTES
-from ..defaults import MAX_ERROR
-from ..errors import DispatchError
-from ..gemm import Triple
-from ..models.launches import Floats
+from ..facts.column_major import WORKSPACE_BYTES
+from ..facts.defaults import MAX_ERROR
+from ..facts.gemm import Triple
+from ..files.errors import DispatchError
+from ..perf_model.launches import Floats
 from .blas_library import BlasHandle
 from .choices import MOST_EXCESS, Choice, KnownChoices, kind_of_call
 from .chooser import Chooser

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..errors import UsageError
-from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ..files.errors import UsageError
+from ..files.strict import Misfit
 from ..kernel import identity
 from ..kernel.config import PARAMETER, Config
 from ..kernel.epilogue_names import EPILOGUES, name_of
 from ..kernel.launch import PLAIN, LaunchSpec, refusal
 from ..kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ..kernel.rules import RULES
-from ..strict import Misfit
 from .checksum import is_hex, is_sha256
 
 if TYPE_CHECKING:

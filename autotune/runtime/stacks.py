@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, MAX_BATCH, Batch, Triple
+from ..facts.gemm import FLOAT_BYTES, MAX_BATCH, Batch, Triple
+from ..files.errors import DispatchError
 from .arrays import Forms, Leading, packed_form
 from .product import MAX_LOOPED, Form, UnfitStrides, extents_of
 

@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from .. import strict
-from ..bounds import Within
-from ..device import DeviceLimits, Environment
-from ..errors import DispatchError, UsageError
-from ..frozen import frozen
-from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ..facts.device import DeviceLimits, Environment
+from ..facts.frozen import frozen
+from ..facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ..files import strict
+from ..files.bounds import Within
+from ..files.errors import DispatchError, UsageError
+from ..files.words import counted
 from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
-from ..models.model_figures import ModelFigures
-from ..words import counted
+from ..perf_model.model_figures import ModelFigures
 from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 if TYPE_CHECKING:  # which import slowly, and an application may never need them
-    from ..models.cublas_model import CublasModel
-    from ..models.launches import Floats
+    from ..perf_model.cublas_model import CublasModel
+    from ..perf_model.launches import Floats
 
 FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 11  # older_schemas.py says how earlier ones differ
@@ -69,8 +69,8 @@ class KernelRecord:
     registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
-    # the model's error for it, learned on each of the `places` of its layout (models/residual.py): weights as
-    # float32, little endian, in hexadecimal digits; "" without
+    # the model's error for it, learned on each of the `places` of its layout (perf_model/residual.py):
+    # weights as float32, little endian, in hexadecimal digits; "" without
     missed: str
 
     @property
@@ -150,7 +150,7 @@ def weights(record: KernelRecord, num_places: int) -> Floats:
 
 @frozen()
 class CublasFigures:
-    """What is known of cuBLAS on one layout (models/cublas_model.py): shapes and weights as in
+    """What is known of cuBLAS on one layout (perf_model/cublas_model.py): shapes and weights as in
     `Kernel.missed`, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
 
     version: str  # of the cuBLAS that was timed
@@ -169,7 +169,7 @@ class CublasFigures:
 
     @property
     def model(self) -> CublasModel:
-        from ..models.cublas_model import believed
+        from ..perf_model.cublas_model import believed
 
         places = np.frombuffer(bytes.fromhex(self.places), "<u4").reshape(-1, 3)
         weights = np.frombuffer(bytes.fromhex(self.weights), "<f4").astype(float)

@@ -19,8 +19,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from ..errors import DispatchError
-from ..stats import mean_ratio
+from ..facts.stats import mean_ratio
+from ..files.errors import DispatchError
 from .repeats import period_of, quietest
 from .torch_router import Watch
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 
 _NO_FORWARD_MODE = SimpleNamespace(_current_level=-1)
 _NO_DISPATCH_MODE = SimpleNamespace(_is_in_torch_dispatch_mode=False)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 from .forks import UNFORKED
 
 if TYPE_CHECKING:

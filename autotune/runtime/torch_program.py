@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 from .torch_gain import ProgramGain
 from .torch_routing import TorchRouting
 

@@ -25,9 +25,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..cache_folder import NotOwn, default_cache_dir, own_folder
-from ..errors import DispatchError
-from ..synced import sync_path
+from ..files.cache_folder import NotOwn, default_cache_dir, own_folder
+from ..files.errors import DispatchError
+from ..files.synced import sync_path
 from .core import Core, library
 from .tensor_calls import current_stream_of
 

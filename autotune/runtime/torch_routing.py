@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..column_major import forced_tf32
-from ..errors import DispatchError
-from ..gemm import Gemm
+from ..facts.column_major import forced_tf32
+from ..facts.gemm import Gemm
+from ..files.errors import DispatchError
+from ..files.words import counted
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
-from ..words import counted
 from .arrays import Torch
 from .pick import MAX_PLANS
 from .routed_engine import AllKinds, Decided

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..errors import DispatchError
+from ..files.errors import DispatchError
 from ..kernel.epilogue_names import ACTIVATED, BIAS, name_of
 from ..kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue
 from .table import Kernel, Table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..measurement import Measurement
+from ..facts.measurement import Measurement
 from .propose import origins
 
 

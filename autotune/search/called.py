@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..gemm import Gemm
-from ..models.cublas_model import least_us
+from ..facts.gemm import Gemm
+from ..perf_model.cublas_model import least_us
 from ..store import Store
 from ..target import Target
 from .result import ShapeResult

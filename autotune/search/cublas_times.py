@@ -1,7 +1,7 @@
 """Times cuBLAS on drawn shapes. A thousand of them cost seconds, as nothing is compiled or verified.
 
 An export learns from these times where cuBLAS is expected to be faster than kernels that nobody tuned
-(models/cublas_model.py).
+(perf_model/cublas_model.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from statistics import median
 
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
 from ..store import Store
 from ..target import Cell, Filling
 

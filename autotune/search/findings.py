@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ..facts.measurement import Measurement, is_accurate
 from ..kernel.config import Value
 from ..kernel.where import ANY, Where
-from ..measurement import Measurement, is_accurate
 from ..search_policy import SearchPolicy
 from ..store import Final, Store, StudyRef, TrialRecord
 from ..target import Baseline

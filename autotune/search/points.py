@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from ..facts.stats import Patience
 from ..kernel.feasible_set import FeasibleSet
 from ..search_policy import SearchPolicy
-from ..stats import Patience
 from ..target import Point, point_key
 from .findings import Findings
 from .propose import origins

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from ..gemm import Gemm
-from ..measurement import Measurement
+from ..facts.gemm import Gemm
+from ..facts.measurement import Measurement
 from ..store import StudyRef
 from ..target import Point
 

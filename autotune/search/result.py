@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
 from ..store import Final, StudyRef, TrialRecord
 from .progress import Best, Ledger, StopReason
 from .shape import ShapeSearch

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from ..device import Environment
-from ..errors import DuplicateTrial, UsageError
-from ..gemm import Gemm
+from ..facts.device import Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import Measurement
+from ..files.errors import DuplicateTrial, UsageError
 from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
 from ..kernel.where import ANY, Where
-from ..measurement import Measurement
 from ..search_policy import SearchPolicy
 from ..store import Claims, News, Store, StudyRef
 from ..target import Target, read_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
 from ..kernel import same_code
 from ..kernel.config import PARAMETER, Config
 from ..store import Store, StudyRef

@@ -13,11 +13,11 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ..errors import DeviceLost, EnvironmentProblem, UsageError
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
+from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
-from .compare.finals import Finals
+from .compare.final_results import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
 from .run.blas import one_thread

@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import bindparam, case, func, select
 from sqlalchemy.orm import Session
 
+from ..facts.measurement import Outcome, is_accurate
 from ..kernel import same_code
 from ..kernel.config import Value
-from ..measurement import Outcome, is_accurate
 from . import leases, queries, rows
 from .columns import Unreadable, is_time
 from .database import Closing, Database, outlasting

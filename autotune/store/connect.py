@@ -44,8 +44,8 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from ..errors import EnvironmentProblem, StoreError
-from ..requirements import POSTGRESQL, pip_install
+from ..files.errors import EnvironmentProblem, StoreError
+from ..files.requirements import POSTGRESQL, pip_install
 from .columns import read_text
 
 _IS_WRITER = "autotune_is_writer"

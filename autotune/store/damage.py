@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..errors import StoreError
-from ..words import counted
+from ..files.errors import StoreError
+from ..files.words import counted
 
 _LISTED = 5  # damaged rows that a message names
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
-from ..errors import ServerAway, StoreError
+from ..files.errors import ServerAway, StoreError
 from . import connect
 
 RECONNECT_S = 60.0  # how long a server may be away; one that recovers from a crash takes seconds

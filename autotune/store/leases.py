@@ -25,7 +25,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.functions import FunctionElement
 
-from ..errors import EnvironmentProblem, StoreError
+from ..files.errors import EnvironmentProblem, StoreError
 from .database import Closing, Database, outlasting
 from .models import LeaseRow, WorkerRow
 from .process_name import is_gone, my_name

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.orm import Session
 
-from ..device import Environment
+from ..facts.device import Environment
 from . import connect, queries, rows
 from .columns import Json, Unreadable, UtcDateTime
 from .damage import Damage, DamagedRow, Damages

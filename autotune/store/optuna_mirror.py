@@ -35,9 +35,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from ..errors import StoreError
+from ..files.errors import StoreError
+from ..files.words import option
 from ..kernel.config import PARAMETER, Value
-from ..words import option
 from . import connect
 from .records import StudyRef, TrialRecord
 from .repository import DEFAULT_TIMEOUT_S, Store

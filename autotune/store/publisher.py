@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from ..errors import EnvironmentProblem, StoreError
+from ..files.errors import EnvironmentProblem, StoreError
 from .optuna_mirror import Mirror
 from .records import StudyRef
 from .repository import Store

@@ -31,10 +31,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.types import NullType
 
-from ..errors import StoreError
+from ..facts.measurement import Outcome
+from ..files.errors import StoreError
 from ..kernel.config import Value
 from ..kernel.where import ANY, Where
-from ..measurement import Outcome
 from ..target import Baseline
 from . import rows
 from .columns import Unreadable

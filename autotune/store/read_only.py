@@ -13,8 +13,8 @@ from pathlib import Path
 from sqlalchemy import URL, Engine
 from sqlalchemy.exc import OperationalError
 
-from ..errors import StoreError
-from ..words import option
+from ..files.errors import StoreError
+from ..files.words import option
 from . import connect as _connect
 from . import schema
 

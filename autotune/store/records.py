@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..device import Environment
-from ..gemm import Gemm
+from ..facts.device import Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy, Discarded, Measurement, Outcome
 from ..kernel.config import Value
-from ..measurement import CachePolicy, Discarded, Measurement, Outcome
 from ..target import Baseline
 from .process_name import is_gone
 

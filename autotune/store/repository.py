@@ -10,17 +10,17 @@ from pathlib import Path
 from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
-from ..arguments import LARGEST
-from ..device import Environment
-from ..errors import DuplicateTrial, StoreError, UsageError
-from ..gemm import Gemm
+from ..facts.device import Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
+from ..facts.other_problem import is_elsewhere, problem_of
+from ..files.arguments import LARGEST
+from ..files.errors import DuplicateTrial, StoreError, UsageError
+from ..files.words import command, option
 from ..kernel import same_code
 from ..kernel.config import Value
 from ..kernel.where import ANY, Where
-from ..measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
-from ..other_problem import is_elsewhere, problem_of
 from ..target import Baseline
-from ..words import command, option
 from . import connect, leases, merging, queries, read_only, rows, run_facts, schema
 from .claims import Claims, scope_of
 from .damage import Damages

@@ -12,12 +12,12 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NoReturn
 
-from ..device import Environment
-from ..errors import UsageError
-from ..gemm import Gemm
+from ..facts.device import Environment
+from ..facts.gemm import Gemm
+from ..facts.measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
+from ..facts.other_problem import problem_of
+from ..files.errors import UsageError
 from ..kernel.config import PARAMETER, Value
-from ..measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
-from ..other_problem import problem_of
 from ..target import Baseline
 from .columns import Unreadable, is_time
 from .damage import DamagedRow

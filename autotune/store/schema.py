@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
-from ..errors import StoreError
+from ..files.errors import StoreError
 from .connect import shown
 from .models import Base
 

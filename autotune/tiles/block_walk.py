@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..device import DeviceLimits
+from ..facts.device import DeviceLimits
 from ..kernel import launch, resources
 from ..kernel.launch import Grid, LaunchSpec
 from .tile_shape import TileShape

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..gemm import FLOAT_BYTES, Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel import resources
 from ..kernel.config import WARP, Config
 from ..kernel.rungs import ReferenceKernel

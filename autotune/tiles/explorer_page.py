@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..device import DeviceLimits
+from ..facts.device import DeviceLimits
 from .kernel_picture import Subject, picture
 from .warp_access import SECTOR
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from ..device import DeviceLimits
-from ..errors import UsageError
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..files.errors import UsageError
 from ..kernel import resources
 from ..kernel.config import PARAMETERS, Config
 from ..kernel.rules import broken_rules

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
 from ..kernel.config import Config
 from . import shared_sums, tile_output
 from .block_walk import BlockWalk, KShare

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..gemm import Gemm
+from ..facts.gemm import Gemm
 from ..kernel import launch
 from ..kernel.config import WARP, Config
 from ..kernel.rungs import REFERENCE_TILE, ReferenceKernel

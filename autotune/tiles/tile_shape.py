@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..gemm import FLOAT_BYTES, Gemm
+from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel import resources
 from ..kernel.config import WARP, Config, lanes_k
 from .warp_access import Addresses, Flags

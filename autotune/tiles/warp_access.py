@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..gemm import FLOAT_BYTES
+from ..facts.gemm import FLOAT_BYTES
 from ..kernel.config import WARP
 
 Kind = Literal["load", "store", "copy"]

@@ -3,9 +3,9 @@ r"""The cost of products in a graph that keeps their memory, against one that ta
     python benchmarks/decisions/captured_cost.py FOLDER [--gpu 0] [--shapes 20] [--seed 5] \
         [--out captured.json]
 
-FOLDER is an exported table. Shapes are drawn (autotune/distribution.py); those count whose kernel needs a
-workspace that a graph would keep. Graphs of 40 products of each are replayed alternately. Prints microseconds
-of a product and their ratio. Needs a GPU, torch and the core in C.
+FOLDER is an exported table. Shapes are drawn (autotune/facts/distribution.py); those count whose kernel needs
+a workspace that a graph would keep. Graphs of 40 products of each are replayed alternately. Prints
+microseconds of a product and their ratio. Needs a GPU, torch and the core in C.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmark
 
 import reports
 
-from autotune import distribution
 from autotune.cli import console
-from autotune.gemm import Gemm
+from autotune.facts import distribution
+from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.launch import plan
 from autotune.runtime import workspace

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmark
 import reports
 
 from autotune.cli import console
-from autotune.defaults import MAX_ERROR
-from autotune.gemm import Gemm
-from autotune.measurement import CachePolicy
+from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
 from autotune.search.compare.ranking import Ranking
 from autotune.search_policy import SearchPolicy
 from autotune.store import DuelRecord, Store, StudyRef

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmark
 import reports
 
 from autotune.cli import console
-from autotune.defaults import MAX_ERROR
-from autotune.measurement import CachePolicy, Measurement
+from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.measurement import CachePolicy, Measurement
 from autotune.store import Store
 
 LAUNCHES_S = 0.0008

@@ -31,15 +31,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmark
 
 from replay_runs import command
 
-from autotune import targets
-from autotune.defaults import MAX_ERROR
-from autotune.gemm import Gemm
-from autotune.measurement import is_accurate
+from autotune import target_finder as targets
+from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import is_accurate
+from autotune.facts.stats import Patience, num_since_gain
 from autotune.recording.replay import ReplayTarget
 from autotune.search import Options, tune
 from autotune.search.propose.origins import POLISH
-from autotune.starting_points import StartingPoints
-from autotune.stats import Patience, num_since_gain
+from autotune.shipped.starting_points import StartingPoints
 from autotune.store import Store, TrialRecord
 
 

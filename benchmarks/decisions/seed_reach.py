@@ -4,10 +4,10 @@ r"""How good the first so many seeds of a search are, on shapes that were held a
         [--folds 5]
 
 The columns of matrices (all that ship, where none is named) are held apart in folds. What a search would
-begin with on each is told by the others (autotune/starting_points.py), one for each tile and way to split k.
-Told are, by layout, the mean and the tenth percentile over columns held apart: what the best kernel of the
-matrix costs over what the best of the first so many seeds does. A launch whose sums are too deep costs more
-than its time (autotune/runtime/summation.py).
+begin with on each is told by the others (autotune/shipped/starting_points.py), one for each tile and way to
+split k. Told are, by layout, the mean and the tenth percentile over columns held apart: what the best kernel
+of the matrix costs over what the best of the first so many seeds does. A launch whose sums are too deep costs
+more than its time (autotune/runtime/summation.py).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmark
 
 import reports
 
-from autotune import targets
+from autotune import target_finder as targets
 from autotune.cli import console
 from autotune.export.portfolio import Costs, candidates
-from autotune.gemm import LAYOUTS
+from autotune.facts.gemm import LAYOUTS
 from autotune.recording import matrix
 from autotune.recording.matrix import TimeMatrix
 from autotune.search.propose.seeds import one_per_tile

@@ -101,9 +101,7 @@ class Window:
         path = _axe()
         assert path is not None
         script = path.read_bytes()
-        assert hashlib.sha256(script).hexdigest() == AXE, (
-            f"{path} is another axe: pin it"
-        )
+        assert hashlib.sha256(script).hexdigest() == AXE, f"{path} is another axe: pin it"
         self.run(script.decode())
         ask = "axe.run({resultTypes: ['violations']}).then((found) => arguments[0](found.violations))"
         found = self.driver.execute_async_script(ask)

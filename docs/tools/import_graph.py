@@ -16,10 +16,6 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
-FACES = frozenset(  # no facts
-    {"__main__", "drawn_shapes", "shipped_figures", "starting_points", "targets", "tuning"}
-)
-FACTS = frozenset(module for module in MODULES if "/" not in module) - FACES
 
 
 def tree(module: str) -> ast.Module:
@@ -73,11 +69,11 @@ def own(module: str) -> set[str]:
 
 
 def room(path: str) -> str:
-    """The room of a module or folder: `search/run`, `store`, `facts`; or one of FACES."""
+    """The room of a module or folder: `search/run`, `store`; or a module at the top."""
     parts = path.split("/")
     if parts[0] == "search" and (PACKAGE.joinpath(*parts[:2])).is_dir():
         return "/".join(parts[:2])
-    return "facts" if path in FACTS else parts[0]
+    return parts[0]
 
 
 def rooms() -> dict[str, set[str]]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Discarded, GpuState, Measurement, Outcome
 from autotune.kernel.config import Config
-from autotune.measurement import CachePolicy, Discarded, GpuState, Measurement, Outcome
 from autotune.recording import reader
 from autotune.recording.recorded_space import Recording
 from autotune.store import FinalEntry, Store, StudyRef

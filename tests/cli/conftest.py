@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import KNOWN, Environment
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.kernel import template
 from autotune.kernel.config import Config
 from autotune.kernel.rules import broken_rules
-from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.recorded_space import Trials
 from autotune.recording.writer import write_recording
 from autotune.target import Baseline

@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import pytest
 from cli_here import run_here
 
-from autotune import targets, tuning
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
-from autotune.measurement import Measurement, Outcome
-from autotune.models.cublas_model import NUM_TIMED
+from autotune import target_finder as targets
+from autotune import tuning
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
+from autotune.files.errors import UsageError
+from autotune.perf_model.cublas_model import NUM_TIMED
 from autotune.recording.replay import ReplayTarget
 from autotune.search.progress import ShapeStarted
 from autotune.store import Store

@@ -16,13 +16,14 @@ from exports import EXPORTS
 from sandbox import ROOT, autotune, small_disk
 from typer.testing import CliRunner
 
-from autotune import gpu, targets
+from autotune import gpu
+from autotune import target_finder as targets
 from autotune.cli import console
 from autotune.cli.app import app
-from autotune.errors import EnvironmentProblem, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
+from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.gpu.driver import GpuInfo
-from autotune.measurement import CachePolicy
 
 from .runner import run
 

@@ -20,7 +20,7 @@ from exports import EXPORTS
 from kills import default_signals
 from sandbox import autotune, small_disk
 
-from autotune.errors import AutotuneError
+from autotune.files.errors import AutotuneError
 from autotune.store import Store
 
 from .runner import REPOSITORY, run
@@ -112,8 +112,8 @@ def test_a_name_of_no_database_is_5(name: str | bytes, command: tuple[str, ...],
 def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None:
     """A recording enumerates all of its spaces at once; on a GPU the result says which were not begun."""
     from autotune.cli.search import _need_winners
-    from autotune.errors import EnvironmentProblem, UsageError
-    from autotune.gemm import Gemm
+    from autotune.facts.gemm import Gemm
+    from autotune.files.errors import EnvironmentProblem, UsageError
     from autotune.search import SearchResult, ShapeResult, StopReason
     from autotune.search.progress import Ledger
 

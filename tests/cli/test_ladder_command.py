@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune import targets
+from autotune import target_finder as targets
 from autotune.cli import ladder
-from autotune.errors import TrialFailure, UsageError
+from autotune.files.errors import TrialFailure, UsageError
 from autotune.gpu.protocol import KernelCode, RaceResult
 from autotune.kernel.launch import LaunchSpec, Variant
 from autotune.kernel.rungs import STEPS

@@ -17,15 +17,15 @@ import pytest
 from exports import EXPORTS
 from typer.testing import CliRunner
 
-from autotune import targets
+from autotune import target_finder as targets
 from autotune.cli import record, verify
 from autotune.cli.app import app
-from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
 from autotune.export.check import KernelCheck
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
+from autotune.files.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
 from autotune.gpu.protocol import Problem
 from autotune.kernel import template
-from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget, read_recording
 from autotune.runtime.cuda_driver import CudaFault
 from autotune.runtime.table import Kernel, load

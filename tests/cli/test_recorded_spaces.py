@@ -14,14 +14,14 @@ import pytest
 from same_code_record import know_as_same
 from typer.testing import CliRunner
 
-from autotune import targets
+from autotune import target_finder as targets
 from autotune.cli import record, recorder
 from autotune.cli.app import app
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
+from autotune.files.errors import UsageError
 from autotune.kernel import template
 from autotune.kernel.config import Config
-from autotune.measurement import Measurement, Outcome
 from autotune.recording.replay import ReplayTarget, read_recording
 from autotune.store import Store
 

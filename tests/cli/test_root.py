@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune import __version__, errors
+from autotune import __version__
+from autotune.files import errors
 
 from .runner import REPOSITORY, run
 

@@ -18,9 +18,9 @@ import pytest
 
 from autotune.cli.report import numbers_of
 from autotune.cli.search import _WHY
-from autotune.device import known_limits
 from autotune.export.exporter import cut_to_chosen
 from autotune.export.from_store import read_results
+from autotune.facts.device import known_limits
 from autotune.kernel.config import Config
 from autotune.search import DEFAULT_SAMPLER, SAMPLERS, StopReason
 from autotune.store import Store

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from kills import Search, kill
 
-from autotune.device import KNOWN
-from autotune.errors import StoreError
+from autotune.facts.device import KNOWN
+from autotune.files.errors import StoreError
 from autotune.kernel.config import Config
 from autotune.kernel.rules import broken_rules
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import PARAMETER, Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import RULES, broken_rules

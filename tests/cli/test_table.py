@@ -14,7 +14,7 @@ from exports import EXPORTS
 
 from autotune.cli import export_table
 from autotune.export.package import write_folder
-from autotune.gemm import LAYOUTS
+from autotune.facts.gemm import LAYOUTS
 from autotune.kernel import template
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.dispatcher import Dispatcher

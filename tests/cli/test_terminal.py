@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from autotune.cli.app import app
-from autotune.device import KNOWN
+from autotune.facts.device import KNOWN
 from autotune.search import SAMPLERS
 
 from .runner import REPOSITORY, run

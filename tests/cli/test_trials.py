@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import KNOWN, Environment
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
 from autotune.kernel.config import Config
-from autotune.measurement import Measurement, Outcome
 from autotune.store import DuelRecord, FinalEntry, Store
 from autotune.target import Baseline
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from autotune import tuning
-from autotune.device import KNOWN
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.where import Where

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import KNOWN
+from autotune.facts.device import KNOWN
+from autotune.facts.measurement import CachePolicy
 from autotune.gpu import client, driver, gpu_worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.gpu_target import GpuTarget
-from autotune.measurement import CachePolicy
 
 FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
 LIMITS = KNOWN["h200"]

@@ -10,8 +10,8 @@ import pytest
 from compiled_once import of_entries
 from cuda.bindings import nvrtc
 
-from autotune.device import KNOWN
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import PARAMETER, Config, Value

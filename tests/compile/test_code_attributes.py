@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.device import known_limits
+from autotune.facts.device import known_limits
 from autotune.kernel import resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import UsageError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import template
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config
 from autotune.kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant

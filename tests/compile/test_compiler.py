@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cache_folder import default_cache_dir
-from autotune.errors import EnvironmentProblem, TrialFailure
+from autotune.facts.measurement import Outcome
+from autotune.files.cache_folder import default_cache_dir
+from autotune.files.errors import EnvironmentProblem, TrialFailure
 from autotune.kernel import compiler as module
 from autotune.kernel import nvrtc, template
 from autotune.kernel.compiler import Compiler, parse_report
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
-from autotune.measurement import Outcome
 
 NN = Variant()
 SMALL = Config(bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, bursts=1, unroll_k=4, min_blocks=1)

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from sandbox import small_disk
 
-from autotune.errors import EnvironmentProblem, TrialFailure
+from autotune.facts.measurement import Outcome
+from autotune.files.errors import EnvironmentProblem, TrialFailure
 from autotune.kernel import compiler as compiler_module
 from autotune.kernel import nvrtc, nvrtc_worker
 from autotune.kernel.compiler import Compiler
-from autotune.measurement import Outcome
 
 TOY = 'extern "C" __global__ void sgemm(float* c) { c[threadIdx.x] = X; }'
 # Deep enough that NVRTC is busy with it for minutes, in a place where it asks nobody whether to go on.

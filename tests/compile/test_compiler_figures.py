@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.device import KNOWN, DeviceLimits
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, DeviceLimits
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.config import Config

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from exports import EXPORTS
 
-from autotune import targets
-from autotune.device import Environment, known_limits
+from autotune import target_finder as targets
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import Environment, known_limits
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.export.from_store import read_results
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
 from autotune.kernel.config import Config
 from autotune.kernel.where import Where
-from autotune.measurement import Measurement, Outcome
 from autotune.recording import matrix
 from autotune.search import study_of
 from autotune.search.cublas_times import time_cublas

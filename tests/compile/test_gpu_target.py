@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.device import KNOWN
-from autotune.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
+from autotune.files.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
 from autotune.gpu import driver, instance
 from autotune.gpu.gpu_target import GpuTarget
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
 from autotune.kernel.resources import launch_spec
-from autotune.measurement import Outcome
 from autotune.target import Cell
 
 LIMITS = KNOWN["h200"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import TrialFailure, UsageError
+from autotune.files.errors import TrialFailure, UsageError
 from autotune.kernel import compiler as module
 from autotune.kernel import identity, same_code, template
 from autotune.kernel.compiler import Compiler

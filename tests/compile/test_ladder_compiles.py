@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.gpu.instance import misfit
 from autotune.kernel import resources, rules, rungs, template
 from autotune.kernel.compiler import Compiler, Cubin

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.device import KNOWN, Environment
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
+from autotune.files.errors import UsageError
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
-from autotune.measurement import Measurement, Outcome
 from autotune.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

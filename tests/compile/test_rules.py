@@ -14,15 +14,15 @@ from dataclasses import replace
 import pytest
 from space_cases import find_config
 
-from autotune.device import KNOWN, DeviceLimits
-from autotune.errors import TrialFailure
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN, DeviceLimits
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.measurement import Outcome
+from autotune.files.errors import TrialFailure
 from autotune.kernel import resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import PARAMETER, Config
 from autotune.kernel.launch import Variant
 from autotune.kernel.rules import RULE, RULES, broken_rules
-from autotune.measurement import Outcome
 
 TEMPLATE = [rule.id for rule in RULES if rule.kind == "template"]
 MAX_FMAS = 768  # in the unrolled loop: larger kernels take seconds to compile

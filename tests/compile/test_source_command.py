@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.cli.one_config import source_of
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.gpu.instance import variant
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config

@@ -14,8 +14,8 @@ from dataclasses import replace
 import pytest
 from cuda.bindings import nvrtc
 
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config

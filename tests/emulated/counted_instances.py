@@ -7,8 +7,8 @@ import functools
 import numpy as np
 from covering_instances import Instance, all_instances
 
-from autotune.device import KNOWN, DeviceLimits
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, DeviceLimits
+from autotune.facts.gemm import Gemm
 from autotune.kernel import resources
 from autotune.kernel.config import lanes_k
 from autotune.kernel.launch import PLAIN

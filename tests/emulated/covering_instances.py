@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from kept import kept
 
-from autotune.device import KNOWN
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import resources
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config
 from autotune.kernel.launch import ACTIVATIONS, BIASES, LONG_ACTIVATIONS, PLAIN, Epilogue, Variant

@@ -9,8 +9,8 @@ import numpy as np
 from covering_instances import Instance
 from emulator import NOTHING, LaunchProblem, Stored
 
-from autotune.device import known_limits
-from autotune.gemm import Batch, Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import Batch, Gemm
 from autotune.kernel import launch, resources
 from autotune.kernel.config import PARAMETER, Config, lanes_k
 from autotune.kernel.launch import Variant

@@ -29,10 +29,10 @@ import table_arena
 from any_shape import JudgedCall
 from table_cases import FIGURES, FakeDriver, code_of, make_kernel, make_spec, make_table, write_table
 
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
+from autotune.files.errors import UsageError
 from autotune.kernel.compiler import Cubin
-from autotune.measurement import Measurement, Outcome
 from autotune.runtime.engine import Engine
 from autotune.runtime.pick import Call
 from autotune.store import FinalEntry, Store

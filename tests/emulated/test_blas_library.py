@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.column_major import WORKSPACE_BYTES, ColumnMajorCall
-from autotune.gemm import Batch, Gemm
+from autotune.facts.column_major import WORKSPACE_BYTES, ColumnMajorCall
+from autotune.facts.gemm import Batch, Gemm
 from autotune.runtime import blas_library
 from autotune.runtime.blas_library import BlasHandle, BlasLibrary
 from autotune.runtime.blas_provider import BlasProvider

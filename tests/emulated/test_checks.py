@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune import error_bound
-from autotune.gemm import Gemm
+from autotune.facts import error_bound
+from autotune.facts.gemm import Gemm
 from autotune.gpu import memory, verification
 from autotune.gpu.verification import RawFindings
 from autotune.kernel import template

@@ -24,7 +24,7 @@ from emulator import Builder, LaunchProblem, run
 from problems import LIMITS, Case, problem
 from product_check import check
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.kernel import template
 from autotune.kernel.config import lanes_k
 from autotune.tiles import drawn_accesses

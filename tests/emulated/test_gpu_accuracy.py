@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import spells
 from accuracy import accuracy
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
 from autotune.gpu import verification
 from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.protocol import Problem
-from autotune.measurement import CachePolicy
 
 
 def _prepared(opened, gemm, policy=CachePolicy.WARM):

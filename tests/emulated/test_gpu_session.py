@@ -14,15 +14,15 @@ import pytest
 from host_driver import HostDriver, play_pack, view
 from test_checks import checks  # noqa: F401  # the fixture
 
-from autotune.device import KNOWN
-from autotune.errors import EnvironmentProblem
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Discarded, GpuState, Outcome
+from autotune.files.errors import EnvironmentProblem
 from autotune.gpu import candidate, cublas, driver, protocol, session, stopwatch, verification, worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.memory import num_sets
 from autotune.gpu.protocol import KernelCode, Problem
 from autotune.kernel.launch import LaunchSpec, Variant, plan, schedule
-from autotune.measurement import CachePolicy, Discarded, GpuState, Outcome
 
 GEMM = Gemm(70, 60, 33)
 SPEC = LaunchSpec(32, 32, 8, 128, 0, 1, 1, 1, False, "none", 1, Variant())

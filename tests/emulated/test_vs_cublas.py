@@ -23,15 +23,15 @@ import contest
 import vs_cublas
 from spells import Spell
 
-from autotune.device import Environment
-from autotune.errors import DispatchError, EnvironmentProblem, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, GpuState, Measurement, Outcome
+from autotune.files.errors import DispatchError, EnvironmentProblem, UsageError
 from autotune.gpu import driver, session
 from autotune.gpu.cublas import CublasError
 from autotune.kernel import resources, template
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
-from autotune.measurement import CachePolicy, GpuState, Measurement, Outcome
 from autotune.store import FinalEntry, Store
 
 SMALL = {"bm": 32, "bn": 32, "bk": 8, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "unroll_k": 8, "bursts": 1}

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import contest
 import vs_itself
 
-from autotune.errors import UsageError
+from autotune.files.errors import UsageError
 from autotune.kernel import resources
 
 PLAIN = replace(CONFIG, reduction="none", split_k=1)

@@ -18,7 +18,7 @@ from covering_instances import Instance, instance
 from emulator import LaunchProblem
 from problems import LIMITS, Case, problem
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.tiles.launch_counts import AccessKey, count
 from autotune.tiles.ncu_metrics import wide_operands
 from autotune.tiles.warp_access import AccessCounts

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.device import DeviceLimits, Environment
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits, Environment
+from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler

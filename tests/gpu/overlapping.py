@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import check, open_driver
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.dispatcher import Dispatcher

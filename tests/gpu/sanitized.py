@@ -34,8 +34,8 @@ from mutate import mutants_of
 from problems import Case, problem, problems
 from product_check import WrongProduct, check
 
-from autotune.device import DeviceLimits
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack

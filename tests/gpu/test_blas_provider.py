@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from made_table import export_winners, plain_config, stored
 
-from autotune.errors import DispatchError
 from autotune.export.check import error_ratio
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError
 from autotune.gpu.driver import device_limits
 from autotune.runtime import blas_library
 from autotune.runtime.blas_library import BlasLibrary

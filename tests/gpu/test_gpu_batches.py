@@ -11,7 +11,7 @@ import pytest
 from made_table import each_kind_of_launch, export_winners, plain_config
 
 from autotune.export.check import verify_table
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
 from autotune.runtime.dispatcher import Dispatcher
 

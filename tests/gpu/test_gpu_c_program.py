@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from made_table import each_kind_of_launch, export_winners, plain_config
 
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
 
 PROGRAM = Path(__file__).parents[1] / "c_program"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made_table import export_winners, plain_config
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
 from autotune.runtime import workspace
 from autotune.runtime.dispatcher import Dispatcher

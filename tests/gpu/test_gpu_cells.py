@@ -7,10 +7,10 @@ from statistics import median
 
 import pytest
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
 from autotune.gpu import GpuTarget
 from autotune.kernel.config import Config
-from autotune.measurement import Outcome
 from autotune.target import Cell
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import EnvironmentProblem
+from autotune.files.errors import EnvironmentProblem
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))

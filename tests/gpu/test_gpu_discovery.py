@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from autotune.device import KNOWN
+from autotune.facts.device import KNOWN
 from autotune.gpu import driver
 from autotune.gpu.nvml import Monitor
 

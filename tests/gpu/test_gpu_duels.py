@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from kills import Search
 
-from autotune import stats
-from autotune.gemm import Gemm
+from autotune.facts import stats
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
 from autotune.gpu import GpuTarget
-from autotune.measurement import CachePolicy
 from autotune.search.compare.final import NUM_LOOKS
 from autotune.search.compare.ranking import Ranking
 from autotune.search_policy import SearchPolicy

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
 from autotune.gpu import GpuTarget
 from autotune.kernel.config import Config
-from autotune.measurement import Outcome
 
 pytestmark = pytest.mark.gpu
 

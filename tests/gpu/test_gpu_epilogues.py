@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from made_table import each_kind_of_launch, export_winners, plain_config
 
-from autotune.errors import DispatchError
 from autotune.export.check import verify_table
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError
 from autotune.gpu.driver import device_limits
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES
 from autotune.runtime.dispatcher import Dispatcher

@@ -10,10 +10,10 @@ from math import isqrt
 import pytest
 from planted import SPEC, source
 
-from autotune.errors import EnvironmentProblem
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Outcome
+from autotune.files.errors import EnvironmentProblem
 from autotune.gpu.protocol import KernelCode, Problem
-from autotune.measurement import CachePolicy, Outcome
 
 pytestmark = pytest.mark.gpu
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from kills import Search, kill, workers_of
 
+from autotune.facts.measurement import Outcome
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.nvml import Monitor
-from autotune.measurement import Outcome
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(200)]
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from made_table import export_winners, plain_config
 
-from autotune.errors import DispatchError, DispatchWarning
 from autotune.export.check import error_ratio, verify_table
 from autotune.export.package import write_folder
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.gpu.driver import device_limits
 from autotune.runtime import blas_library
 from autotune.runtime.cubin_files import load_cubins

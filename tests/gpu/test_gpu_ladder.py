@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.gpu import GpuTarget, instance
 from autotune.gpu.protocol import Problem
 from autotune.kernel import rungs, template
 from autotune.kernel.rungs import ReferenceKernel
-from autotune.measurement import CachePolicy, Outcome
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REFERENCES = [step.kernel for step in rungs.STEPS if isinstance(step.kernel, ReferenceKernel)]

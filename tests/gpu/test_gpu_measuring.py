@@ -7,9 +7,9 @@ from statistics import median
 import pytest
 from planted import BATCHED_SOURCE, BATCHED_SPEC, SPEC, source
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.gpu.protocol import KernelCode, Problem, RunRace
-from autotune.measurement import CachePolicy, Outcome
 
 pytestmark = pytest.mark.gpu
 

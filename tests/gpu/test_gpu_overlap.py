@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from overlapping import WRITER, captured, lanes, script
 
-from autotune.device import DeviceLimits, Environment
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.gemm import Gemm
+from autotune.facts.device import DeviceLimits, Environment
+from autotune.facts.gemm import Gemm
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import EnvironmentProblem
+from autotune.files.errors import EnvironmentProblem
 from autotune.gpu import driver
 from autotune.kernel.compiler import Compiler
 

@@ -8,14 +8,14 @@ from statistics import median
 import pytest
 from planted import SPEC, source
 
-from autotune import disturbance
-from autotune.gemm import Gemm
+from autotune.facts import disturbance
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
 from autotune.gpu.nvml import Monitor
 from autotune.gpu.protocol import KernelCode, Problem, RunRace
 from autotune.kernel import template
-from autotune.measurement import CachePolicy, Outcome
 
 pytestmark = pytest.mark.gpu
 

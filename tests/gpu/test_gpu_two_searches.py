@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kills import Search, kill
 
-from autotune.disturbance import NEIGHBOUR, NEIGHBOUR_UNFELT
+from autotune.facts.disturbance import NEIGHBOUR, NEIGHBOUR_UNFELT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(200)]
 

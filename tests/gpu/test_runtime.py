@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 from made_table import export_winners
 
-from autotune.errors import DispatchError, DispatchWarning
 from autotune.export.check import error_ratio, verify_table
 from autotune.export.package import write_folder
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.gpu.driver import device_limits
 from autotune.kernel.config import Config
 from autotune.runtime import cubin_files, workspace

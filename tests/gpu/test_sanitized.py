@@ -19,7 +19,7 @@ from host_driver import HostDriver, play_pack, view
 from problems import problems
 from product_check import WrongProduct, activated, check, reference
 
-from autotune.device import KNOWN
+from autotune.facts.device import KNOWN
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 
@@ -44,7 +44,7 @@ def test_what_tools_start_finds_what_it_imports(script, arguments, tmp_path):
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
     )  # fmt: skip
     *_, end = done.stderr.splitlines()
-    assert end.startswith(("autotune.errors.EnvironmentProblem", "KeyError", "IndexError")), done.stderr
+    assert end.startswith(("autotune.files.errors.EnvironmentProblem", "KeyError", "IndexError")), done.stderr
 
 
 @pytest.mark.parametrize("name", sanitized.PLANTS)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from made_table import export_winners, plain_config, stored
 
-from autotune.defaults import MAX_ERROR
 from autotune.export.check import error_ratio
-from autotune.gemm import Gemm
+from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
 from autotune.runtime import workspace
 from autotune.runtime.choices import FOLDER

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from made_table import export_winners, plain_config
 
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher

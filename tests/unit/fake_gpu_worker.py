@@ -14,8 +14,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from autotune.facts.measurement import Failure, Outcome
 from autotune.gpu import protocol, worker
-from autotune.measurement import Failure, Outcome
 from autotune.target import CellTime
 
 mode, log, descriptor, parent = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

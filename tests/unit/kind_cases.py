@@ -8,7 +8,7 @@ from pathlib import Path
 from table_cases import ENVIRONMENT, FakeDriver, code_of, make_kernel, make_spec, make_table, rank
 
 from autotune.export.package import write_folder
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.runtime.table import Table
 
 TUNED = Gemm(128, 128, 64)

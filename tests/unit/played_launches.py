@@ -7,7 +7,7 @@ import struct
 import threading
 from typing import Any, NamedTuple
 
-from autotune.gemm import FLOAT_BYTES, SINGLE, Batch, Triple
+from autotune.facts.gemm import FLOAT_BYTES, SINGLE, Batch, Triple
 from autotune.kernel.launch import (
     EPILOGUE_WORDS,
     PACK_SMEM_BYTES,

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fake_target import FakeTarget, product_space
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.search import Options, tune
 from autotune.search.progress import Stopping, TrialDone
 from autotune.store import Store

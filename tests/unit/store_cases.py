@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from autotune.device import Environment
-from autotune.errors import DuplicateTrial
-from autotune.gemm import Gemm
+from autotune.facts.device import Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import GpuState, Measurement, Outcome
+from autotune.files.errors import DuplicateTrial
 from autotune.kernel.config import Config
-from autotune.measurement import GpuState, Measurement, Outcome
 from autotune.store import Store, StudyRef, merging, optuna_mirror
 
 H200 = Environment("NVIDIA H200", "GPU-1", (9, 0), "580.1", "13.0", "13.4", "13.1")

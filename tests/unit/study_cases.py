@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from autotune.device import KNOWN, DeviceLimits, Environment
-from autotune.gemm import Gemm
-from autotune.measurement import CachePolicy, Measurement, Outcome
+from autotune.facts.device import KNOWN, DeviceLimits, Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.report.numbers import StudyNumbers, StudyRecords
 from autotune.store import Final, StudyRef, TrialRecord
 

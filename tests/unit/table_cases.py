@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.device import DeviceLimits, Environment, known_limits
 from autotune.export import manifest
 from autotune.export.package import write_folder
-from autotune.gemm import LAYOUTS, SINGLE, Batch, Gemm
+from autotune.facts.device import DeviceLimits, Environment, known_limits
+from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel import identity
 from autotune.kernel.config import Config
 from autotune.kernel.launch import (
@@ -45,9 +45,9 @@ from autotune.kernel.launch import (
     schedule,
 )
 from autotune.kernel.resources import launch_spec
-from autotune.models.launches import Launches, Shapes, grids
-from autotune.models.model_figures import ModelFigures
-from autotune.models.time_model import Speeds, TimeModel, modelled_us
+from autotune.perf_model.launches import Launches, Shapes, grids
+from autotune.perf_model.model_figures import ModelFigures
+from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime import choices
 from autotune.runtime.conditions import Conditions
 from autotune.runtime.core_structs import DriverCalls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measurement import Measurement, Outcome
+from autotune.facts.measurement import Measurement, Outcome
 from autotune.search.accounts import Accounts
 from autotune.search.propose.origins import FILL, RANDOM, REUSE
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import any_search
 
 from autotune.kernel.relatives import relatives
-from autotune.targets import matrices
+from autotune.target_finder import matrices
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import make_spec
 
-from autotune.device import KNOWN
-from autotune.errors import UsageError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel.launch import refusal
 from autotune.runtime.pick import Call
 from autotune.store import Store

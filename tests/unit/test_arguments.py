@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 import autotune
-from autotune import tuning, words
-from autotune.arguments import flag, number, whole
-from autotune.errors import DispatchError, UsageError
-from autotune.gemm import Gemm
+from autotune import tuning
+from autotune.facts.gemm import Gemm
+from autotune.files import words
+from autotune.files.arguments import flag, number, whole
+from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.where import MIB, Where
 from autotune.runtime.arrays import stream_handle
 from autotune.search import Options
 from autotune.search_policy import SearchPolicy
-from autotune.targets import default_recording
+from autotune.target_finder import default_recording
 
 WIDE = Gemm(100_000, 40_000, 70_000)  # whose bytes no int32 counts
 

@@ -11,10 +11,10 @@ from fake_target import product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.facts.stats import Patience
 from autotune.search.propose.attempt import Attempt, best_us
 from autotune.search.propose.bayesian import Model
 from autotune.search.propose.proposer import Proposer
-from autotune.stats import Patience
 
 SPACE = product_space(12, 12, 8, words=3)
 STUCK = next(n for n in range(10_000) if Patience().chance(n) < Patience.risk)  # trials without a gain

@@ -18,9 +18,9 @@ from played_blas import PlayedBlas
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank, write_table
 
 from autotune.cli.verify import _cases
-from autotune.errors import DispatchError
 from autotune.export.check import verify_table
-from autotune.gemm import LAYOUTS, Batch, Gemm
+from autotune.facts.gemm import LAYOUTS, Batch, Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.launch import Variant
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher

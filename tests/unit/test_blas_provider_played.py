@@ -28,9 +28,9 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError, DispatchWarning
-from autotune.gemm import MAX_EXTENT, Gemm
-from autotune.models import cublas_model
+from autotune.facts.gemm import MAX_EXTENT, Gemm
+from autotune.files.errors import DispatchError, DispatchWarning
+from autotune.perf_model import cublas_model
 from autotune.runtime import blas_library, engine, workspace
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.blas_provider import BlasProvider

@@ -20,7 +20,7 @@ from table_cases import make_kernel, make_spec, make_table, rank, with_epilogues
 from test_core import STRICT, drawn_table
 
 from autotune.export.c_source import c_files
-from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.kernel.epilogue_names import named
 from autotune.kernel.launch import Variant
 from autotune.runtime import core

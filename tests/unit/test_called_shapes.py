@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from autotune import tuning
 from autotune.cli import coverage
 from autotune.cli.app import app
-from autotune.errors import DispatchError, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import BIAS
 from autotune.kernel.launch import Variant
 from autotune.runtime import selector

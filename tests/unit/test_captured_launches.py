@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank, write_table
 
-from autotune.errors import DispatchError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError
 from autotune.runtime import workspace
 from autotune.runtime.dispatcher import Dispatcher
 

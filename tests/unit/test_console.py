@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import words
 from autotune.cli import console, runs
 from autotune.cli.search import Painter
-from autotune.gemm import Gemm
-from autotune.measurement import Measurement, Outcome
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
+from autotune.files import words
 from autotune.search.progress import Best, TrialDone
 
 LARGE = Gemm(65536, 65536, 65536, trans_b=True)

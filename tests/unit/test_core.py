@@ -24,15 +24,15 @@ from hypothesis import given
 from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, make_table, rank
 from test_selector import cases
 
-from autotune.errors import DispatchError
-from autotune.gemm import LAYOUTS, SINGLE, Batch, Gemm
+from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config
 from autotune.kernel.launch import WORKSPACE_LIMIT, Variant, refusal, schedule
 from autotune.kernel.launch import plan as plan_grid
-from autotune.models.cublas_model import CublasModel
-from autotune.models.launches import Launches
-from autotune.models.model_figures import ModelFigures
-from autotune.models.residual import Residuals
+from autotune.perf_model.cublas_model import CublasModel
+from autotune.perf_model.launches import Launches
+from autotune.perf_model.model_figures import ModelFigures
+from autotune.perf_model.residual import Residuals
 from autotune.runtime import core, core_table
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.core import Core, core_of
@@ -51,7 +51,7 @@ from autotune.runtime.table import (
     launchable,
     weights_text,
 )
-from autotune.targets import matrices
+from autotune.target_finder import matrices
 
 NUM_CALLS = 10_000
 NUM_KERNELS = 60  # of each layout

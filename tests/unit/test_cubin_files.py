@@ -27,11 +27,11 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
+from autotune.files.strict import Misfit
 from autotune.runtime.cubin_files import CubinFiles, load_cubins, packed, unpacked
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table import load, parse, render
-from autotune.strict import Misfit
 
 TABLE = make_table(make_kernel("fast", make_spec(vec_a=4, is_exact=True)))
 FAST, OTHER = TABLE.kernels[:2]
@@ -244,7 +244,7 @@ def test_threads_read_at_once(folder: Path) -> None:
 AS_A_DAEMON = """
 import os, sys
 from pathlib import Path
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 from autotune.runtime.cubin_files import CubinFiles
 from autotune.runtime.table import load
 folder, act = Path(sys.argv[1]), sys.argv[2]

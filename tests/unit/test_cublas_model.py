@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, make_table, rank, sign
 
-from autotune.distribution import drawn
-from autotune.errors import DispatchError
 from autotune.export import provider
 from autotune.export.provider import known_of_cublas, times_of_cublas
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.distribution import drawn
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config
-from autotune.models import cublas_model
+from autotune.perf_model import cublas_model
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime import table as tables
 from autotune.runtime.pick import Call, Pick

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import cublaslt
 from cublaslt import CublasLt, LtCandidate
 
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu.cublas import CublasError
 from autotune.gpu.memory import OperandSet
 

@@ -18,7 +18,7 @@ from table_cases import (
     write_table,
 )
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.runtime import cuda_driver as door
 from autotune.runtime.cuda_driver import CudaFault, Driver
 from autotune.runtime.dispatcher import Dispatcher

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.device import KNOWN, DeviceLimits, Environment, known_limits
-from autotune.errors import UsageError
+from autotune.facts.device import KNOWN, DeviceLimits, Environment, known_limits
+from autotune.files.errors import UsageError
 from autotune.kernel.resources import MAX_REGISTERS, MAX_THREADS
 
 DEVICES = pytest.mark.parametrize("short", KNOWN)

@@ -30,8 +30,8 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError, DispatchWarning
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.kernel.resources import workspace_bytes
 from autotune.runtime import dispatcher, one_kind, workspace
 from autotune.runtime.arrays import stream_handle

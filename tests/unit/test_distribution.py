@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import targets
-from autotune.device import KNOWN
-from autotune.distribution import (
+from autotune import target_finder as targets
+from autotune.facts.device import KNOWN
+from autotune.facts.distribution import (
     DEPTHS,
     KINDS,
     LIMITS_US,
@@ -21,7 +21,7 @@ from autotune.distribution import (
     drawn_suite,
     kind_of_shape,
 )
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
 
 H200 = KNOWN["h200"]
 CALLS = {Gemm(1, 1, 1): 60, Gemm(2, 2, 2): 30, Gemm(3, 3, 3): 10}

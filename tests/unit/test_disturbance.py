@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import disturbance
-from autotune.disturbance import PASSING, STANDING, Level, Repeats
+from autotune.facts import disturbance
+from autotune.facts.disturbance import PASSING, STANDING, Level, Repeats
 from autotune.gpu import nvml
 
 REASONS = st.sets(st.sampled_from(sorted(nvml.throttle_names(0xFFF))))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from autotune.cli import disturbed
-from autotune.measurement import Discarded, Measurement, Outcome
+from autotune.facts.measurement import Discarded, Measurement, Outcome
 from autotune.store import Final, FinalEntry, TrialRecord
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -125,7 +125,11 @@ def test_every_generator_of_points_is_told() -> None:
 
 def test_the_picture_of_the_rooms_is_the_code_s() -> None:
     told = {name: set(re.findall(r"`([a-z_/]+)`", others)) for name, _, others in _ROW.findall(ARCHITECTURE)}
-    measured = {name: others - {"facts"} for name, others in rooms().items() if name != "__main__"}
+    measured = {
+        name: others - {"facts", "files", "__init__"}
+        for name, others in rooms().items()
+        if name not in ("__init__", "__main__")
+    }
     assert told == measured, "docs/architecture.md; `python docs/tools/import_graph.py` prints what is"
 
 
@@ -137,13 +141,20 @@ def test_arrows_lead_down_the_picture() -> None:
         for name, others in rooms().items()
         if name in order
         for other in others
-        if order.index(other) < order.index(name)
+        if other in order and order.index(other) < order.index(name)
     }
-    assert up == {("search/run", "search"), ("search/compare", "search"), ("facts", "kernel")}
+    assert up == {("search/run", "search"), ("search/compare", "search")}
 
 
 def test_every_file_on_the_way_of_a_config_is_there() -> None:
-    folders = ("autotune", "autotune/search", "autotune/export", "autotune/gpu", "autotune/runtime")
+    folders = (
+        "autotune",
+        "autotune/facts",
+        "autotune/search",
+        "autotune/export",
+        "autotune/gpu",
+        "autotune/runtime",
+    )
     named = sorted(set(_FILE.findall(ARCHITECTURE)))
     assert not [name for name in named if _file(name, *folders, "autotune/search/propose", ".") is None]
 

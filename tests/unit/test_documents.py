@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from study_cases import BEGAN, GEMM, at_s, failed, ok_in, study_of
 
 from autotune.cli.report import numbers_of
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Discarded, GpuState, Measurement, Outcome
 from autotune.kernel.config import Config
-from autotune.measurement import Discarded, GpuState, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget
 from autotune.report import documents, page
 from autotune.report.activity import NUM_BINS, runs
@@ -34,7 +34,7 @@ from autotune.search import Options, tune
 from autotune.search_policy import SearchPolicy
 from autotune.store import Final, FinalEntry, Store
 from autotune.target import Baseline
-from autotune.targets import default_recording
+from autotune.target_finder import default_recording
 
 
 def describe(point) -> str:

@@ -30,9 +30,9 @@ from test_batches import normal
 from test_recorded_calls import until_recorded
 from test_tensor_calls import _Tensor, offered
 
-from autotune.errors import DispatchError, UsageError
 from autotune.export.check import verify_table
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
 from autotune.runtime import core

@@ -13,13 +13,13 @@ from store_cases import COMPILER, H200, SQUARE, add, config, ok
 from autotune.cli import bench
 from autotune.cli.report import numbers_of
 from autotune.cli.trials import _study_facts
-from autotune.defaults import MAX_ERROR
-from autotune.device import KNOWN
-from autotune.errors import DispatchError
 from autotune.export.from_store import read_results
-from autotune.gemm import Gemm
+from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement
+from autotune.files.errors import DispatchError
 from autotune.kernel import template
-from autotune.measurement import CachePolicy, Measurement
 from autotune.search import Options, tune
 from autotune.search_policy import SearchPolicy
 from autotune.store import FinalEntry, Store, StudyRef

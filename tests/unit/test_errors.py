@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune import errors
-from autotune.errors import AutotuneError, TrialFailure
-from autotune.measurement import Outcome
+from autotune.facts.measurement import Outcome
+from autotune.files import errors
+from autotune.files.errors import AutotuneError, TrialFailure
 
 
 def _subclasses(kind: type[AutotuneError]) -> Iterator[type[AutotuneError]]:

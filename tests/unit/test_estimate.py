@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 from autotune.cli import app as command_line
 from autotune.cli import estimate as command
-from autotune.errors import EnvironmentProblem, UsageError
 from autotune.estimate.counts import FP32, TF32, UNFIT, WorkCounts
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.kernel.epilogue_names import BIAS
-from autotune.shipped_figures import Predicted, ShippedFigures
+from autotune.shipped.expected_times import Predicted, ShippedFigures
 from autotune.suite import CallKind, read_calls
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from host_torch import HostTorch
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
 
 from autotune.estimate.counts import FP32, TF32, UNFIT
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import PLAIN
 from autotune.runtime.counting import Counted
 from autotune.runtime.dispatcher import Dispatcher

@@ -19,22 +19,22 @@ import pytest
 from exports import CARRIED
 from table_cases import ENVIRONMENT, FakeDriver, expected_us, marked
 
-from autotune import targets
-from autotune.device import KNOWN, DeviceLimits, known_limits
-from autotune.errors import DispatchError, TrialFailure, UsageError
+from autotune import target_finder as targets
 from autotune.export import exporter
 from autotune.export.check import verify_table
 from autotune.export.copied import runtime_files
 from autotune.export.exporter import cut_to_chosen, export_table
 from autotune.export.from_store import read_results
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN, DeviceLimits, known_limits
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.measurement import Measurement, Outcome
+from autotune.files.errors import DispatchError, TrialFailure, UsageError
 from autotune.kernel import identity, same_code, template
 from autotune.kernel.config import Config
 from autotune.kernel.epilogue_names import named
 from autotune.kernel.launch import PLAIN, Variant
 from autotune.kernel.rules import broken_rules
-from autotune.measurement import Measurement, Outcome
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.pick import Call

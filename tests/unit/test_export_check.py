@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, write_table
 
-from autotune.errors import DispatchError
 from autotune.export.check import KernelCheck, error_ratio, ragged_shape, verify_table
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.launch import refusal
 from autotune.runtime.table import Table
 

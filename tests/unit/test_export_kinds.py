@@ -17,10 +17,10 @@ from table_cases import code_of, write_older, write_table
 from test_export_replaced import snapshot
 from test_kinds import multiply
 
-from autotune.errors import DispatchError
 from autotune.export import exchange, package
 from autotune.export.check_files import check_files
 from autotune.export.package import prepare, write_folder
+from autotune.files.errors import DispatchError
 from autotune.runtime import core
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.files import KeptFile

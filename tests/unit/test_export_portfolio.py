@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, expected_us
 from test_export import SQUARE, FakeCompiler, matrices
 
-from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.export import portfolio
 from autotune.export.check_files import check_files
 from autotune.export.cubins import CubinLike, within
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.export.wishes import Wish
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN, DeviceLimits, known_limits
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import template
 from autotune.kernel.config import Config
 from autotune.kernel.launch import plan
 from autotune.kernel.relatives import fitted, relatives, stand_in
 from autotune.kernel.resources import blocks_per_sm, launch_spec
 from autotune.kernel.rules import broken_rules
-from autotune.models.fit import guess
-from autotune.models.launches import Shapes
+from autotune.perf_model.fit import guess
+from autotune.perf_model.launches import Shapes
 from autotune.runtime.cubin_files import load_cubins, packed
 from autotune.runtime.pick import Call, in_splits
 from autotune.runtime.selector import Selector

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from table_cases import make_kernel, make_spec, make_table, write_table
 
-from autotune.errors import DispatchError, UsageError
 from autotune.export import exchange, manifest, older_exports
 from autotune.export.package import prepare, write_folder
+from autotune.files.errors import DispatchError, UsageError
 from autotune.runtime.table import load, render
 
 TABLE = make_table(make_kernel("fast", make_spec()))

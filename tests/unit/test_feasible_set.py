@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
-from autotune.device import KNOWN
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import feasible_set as space
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.kernel.feasible_set import feasible_set

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from study_cases import GEMM, HERE, failed, ok_in
 
-from autotune.errors import StoreError
-from autotune.gemm import Gemm
-from autotune.measurement import Failure, Outcome
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Failure, Outcome
+from autotune.files.errors import StoreError
 from autotune.report.feed import MIN_PAUSE_S, MOST_SHARE, Feed, Spared
 from autotune.store import FinalEntry, Follower, Store, StudyRef
 from autotune.target import Baseline

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from known_tiles import DEEP_K, FEW_COLUMNS, LARGE, MEDIUM
 
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import PARAMETER
 from autotune.kernel.relatives import relatives, stand_in
 from autotune.kernel.rules import broken_rules
 from autotune.kernel.small_problem import small_problem
 from autotune.search.fill import in_order
-from autotune.targets import matrices
+from autotune.target_finder import matrices
 
 LIMITS = KNOWN["h200"]
 

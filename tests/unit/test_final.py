@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from fake_target import FakeTarget, bowl_us, product_space
 
-from autotune.gemm import Gemm
-from autotune.measurement import ENERGY_S, Discarded
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import ENERGY_S, Discarded
 from autotune.search import Options, study_of, tune
 from autotune.search.compare import final
-from autotune.search.compare.finals import Finals
+from autotune.search.compare.final_results import Finals
 from autotune.search_policy import SearchPolicy
 from autotune.target import Baseline, Rounds, point_key
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from table_cases import LIMITS
 from test_launches import many
 
-from autotune.gemm import LAYOUTS, Gemm
-from autotune.models import fit as fitting
-from autotune.models.fit import Sample, fit, modelled
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.perf_model import fit as fitting
+from autotune.perf_model.fit import Sample, fit, modelled
 
 NEARLY = 1e-9  # relative
 

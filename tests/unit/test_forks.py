@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 from autotune.runtime import choices, cuda_driver, torch_op
 from autotune.runtime.dispatcher import Dispatcher
 

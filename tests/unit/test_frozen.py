@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, r
 
 import pytest
 
-from autotune.frozen import frozen
+from autotune.facts.frozen import frozen
 
 
 @frozen(order=True)

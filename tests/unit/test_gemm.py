@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import UsageError
-from autotune.gemm import LAYOUTS, MAX_BATCH, MAX_EXTENT, SINGLE, Gemm
+from autotune.facts.gemm import LAYOUTS, MAX_BATCH, MAX_EXTENT, SINGLE, Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel.config import PARAMETER
 
 EXTENTS = st.integers(0, MAX_EXTENT)

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import KNOWN
-from autotune.errors import DeviceLost, EnvironmentProblem
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Outcome
+from autotune.files.errors import DeviceLost, EnvironmentProblem
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
 from autotune.gpu.deadlines import Deadlines, trial_deadline_s
 from autotune.gpu.protocol import KernelCode, Problem
 from autotune.kernel.launch import LaunchSpec, Variant
-from autotune.measurement import CachePolicy, Outcome
 from autotune.target import Cell
 
 FAKE = Path(__file__).with_name("fake_gpu_worker.py")

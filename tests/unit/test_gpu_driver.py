@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.device import KNOWN
-from autotune.errors import EnvironmentProblem, UsageError
+from autotune.facts.device import KNOWN
+from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.gpu import driver, nvml
 from autotune.gpu.driver import CudaError, GpuInfo
 

@@ -9,10 +9,10 @@ from cuda.bindings import nvml as real
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import disturbance
+from autotune.facts import disturbance
+from autotune.facts.measurement import GpuState
 from autotune.gpu import nvml
 from autotune.gpu.guard import DriftReference, Guard, Guarded
-from autotune.measurement import GpuState
 
 QUIET, HOT, CAPPED = (GpuState(throttle_reasons=r) for r in ((), ("sw_thermal_slowdown",), ("sw_power_cap",)))
 

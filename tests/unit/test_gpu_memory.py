@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
 from autotune.gpu import memory
-from autotune.measurement import CachePolicy
 
 L2_BYTES = 60 * 2**20
 extents = st.integers(1, 3000)

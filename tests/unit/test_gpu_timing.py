@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import stats
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts import stats
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
 from autotune.gpu import timing
-from autotune.measurement import CachePolicy
 
 times = st.floats(0.5, 1e7)
 

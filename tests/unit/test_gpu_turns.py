@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from test_gpu_client import FAKE, START, trial
 
+from autotune.facts.measurement import Outcome
 from autotune.gpu.client import WorkerClient
 from autotune.gpu.turns import Turns
-from autotune.measurement import Outcome
 
 UUID = "GPU-0"
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune import error_bound
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts import error_bound
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.gpu import verification
 from autotune.gpu.verification import Verdict
 

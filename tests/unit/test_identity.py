@@ -31,11 +31,11 @@ from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, results
 from test_table_fuzzed import NUM_MUTATIONS, SEED
 from test_template import CONFIGS, VARIANTS
 
-from autotune.errors import DispatchError
 from autotune.export.check_files import check_files
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedShape
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel import identity
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant

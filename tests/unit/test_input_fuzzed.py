@@ -18,11 +18,11 @@ import mutations
 import numpy as np
 import pytest
 
-from autotune.device import KNOWN, Environment
-from autotune.errors import AutotuneError, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
+from autotune.files.errors import AutotuneError, UsageError
 from autotune.kernel.config import Config
-from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget
 from autotune.recording.writer import write_recording
 from autotune.search import Options, tune

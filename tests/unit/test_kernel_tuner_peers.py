@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from autotune.cli import trials_files
-from autotune.measurement import Outcome
-from autotune.other_problem import OtherProblem
+from autotune.facts.measurement import Outcome
+from autotune.facts.other_problem import OtherProblem
 from autotune.recording.recorded_space import Recording
 from autotune.recording.replay import read_recording
 

@@ -22,8 +22,8 @@ from test_dispatcher import aligned, close, normal
 from test_tensor_calls import _Tensor
 from test_torch_routing import PlayedTorch, Tensor
 
-from autotune.errors import DispatchError, DispatchWarning, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError, DispatchWarning, UsageError
 from autotune.runtime import choices
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.suite import read_suite

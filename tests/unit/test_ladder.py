@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.device import KNOWN, DeviceLimits
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, DeviceLimits
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import resources, rungs, template
 from autotune.kernel.config import Config
 from autotune.kernel.launch import plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.errors import UsageError
+from autotune.files.errors import UsageError
 from autotune.report.ladder_steps import read_ladder
 
 STEP = {

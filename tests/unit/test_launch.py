@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from space_cases import find_config
 
-from autotune.device import KNOWN, DeviceLimits, known_limits
-from autotune.gemm import LAYOUTS, MAX_EXTENT, SINGLE, Batch, Gemm
+from autotune.facts.device import KNOWN, DeviceLimits, known_limits
+from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, SINGLE, Batch, Gemm
 from autotune.kernel import resources, template
 from autotune.kernel.config import PARAMETER, Config, lanes_k
 from autotune.kernel.launch import (

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from table_cases import LIMITS, make_spec
 from test_selector import calls, specs
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import LaunchSpec, plan, refusal
-from autotune.models.launches import Launches, Shapes, grids, serves
-from autotune.models.splits import VALUES, Splits
+from autotune.perf_model.launches import Launches, Shapes, grids, serves
+from autotune.perf_model.splits import VALUES, Splits
 from autotune.runtime.pick import Call
 
 NUM_SMS = LIMITS.num_sms

@@ -16,7 +16,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 from store_cases import start, study_of
 
-from autotune.errors import EnvironmentProblem, StoreError
+from autotune.files.errors import EnvironmentProblem, StoreError
 from autotune.store import Store, leases, process_name
 from autotune.store.database import Database
 from autotune.store.leases import Worker

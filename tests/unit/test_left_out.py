@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, LIMITS
 
-from autotune.distribution import KINDS, drawn
 from autotune.export import left_out as module
 from autotune.export.left_out import Judged, figures_of, left_out, mean_ratio
 from autotune.export.portfolio import TimedKernel, candidates
 from autotune.export.tuned import TunedPoint, TunedShape
-from autotune.gemm import Gemm
+from autotune.facts.distribution import KINDS, drawn
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.resources import launch_spec
-from autotune.models.fit import Sample
+from autotune.perf_model.fit import Sample
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 
 COLUMNS = list(islice(drawn(3, LIMITS.fma_tflops, LIMITS.bandwidth_gbs, is_mixed=True), 24))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measurement import Discarded, GpuState, Measurement, Outcome
+from autotune.facts.measurement import Discarded, GpuState, Measurement, Outcome
 
 NUMBERS = st.floats(0, 1e9)
 COUNTS = st.none() | st.integers(0, 2**31)

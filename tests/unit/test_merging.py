@@ -29,10 +29,10 @@ from store_cases import (
 )
 
 from autotune.cli.trials_compare import _winners
-from autotune.errors import StoreError, UsageError
-from autotune.gemm import Gemm
-from autotune.measurement import CachePolicy
-from autotune.other_problem import OtherProblem
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
+from autotune.facts.other_problem import OtherProblem
+from autotune.files.errors import StoreError, UsageError
 from autotune.search.called import expected_us
 from autotune.search.stale import stale_shapes
 from autotune.store import DuelRecord, FinalEntry, Store, StudyRef, merging, run_facts

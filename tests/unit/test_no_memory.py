@@ -14,7 +14,7 @@ import pytest
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, with_epilogues, write_table
 from test_tensor_calls import CUDA, FLOAT, _DLTensor, _Tensor, offered  # noqa: F401  a fixture
 
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 from autotune.kernel.epilogue_names import named
 from autotune.runtime import arrays
 from autotune.runtime.core_structs import CBatch, Kind, Planned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -14,8 +14,8 @@ from host_torch import HostTorch
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, write_table
 from test_tensor_calls import normal
 
-from autotune.errors import DispatchError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.launch import Variant
 from autotune.runtime import torch_op
 from autotune.runtime.dispatcher import Dispatcher

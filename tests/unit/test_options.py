@@ -12,7 +12,7 @@ from cli_here import run_here
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.errors import UsageError
+from autotune.files.errors import UsageError
 from autotune.suite import read_suites
 
 ADDING = {"--shape", "--suite", "--where", "--epilogue", "--ladder", "--study"}

@@ -27,10 +27,10 @@ from store_cases import (
     study_of,
 )
 
-from autotune.errors import StoreError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
+from autotune.files.errors import StoreError
 from autotune.kernel.config import PARAMETER, Value
-from autotune.measurement import Outcome
 from autotune.store import Store, StudyRef, TrialRecord, optuna_mirror
 from autotune.store.optuna_mirror import TRIAL_ID, study_name
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.device import known_limits
-from autotune.gemm import Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import Gemm
 from autotune.kernel.feasible_set import feasible_set
 from autotune.search.propose import origins
 from autotune.search.propose.candidates import Candidates

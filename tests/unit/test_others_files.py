@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from autotune.device import KNOWN, Environment
-from autotune.errors import DispatchError, UsageError
-from autotune.gemm import Gemm
-from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.other_problem import OtherProblem, is_product, problem_of, read_problem
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
+from autotune.facts.other_problem import OtherProblem, is_product, problem_of, read_problem
+from autotune.files.errors import DispatchError, UsageError
 from autotune.recording.others_files import Made
 from autotune.recording.recorded_space import Recording
 from autotune.recording.replay import ReplayTarget, read_recording

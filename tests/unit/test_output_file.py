@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import EnvironmentProblem, UsageError
-from autotune.output_file import check_writable, write_file
+from autotune.files.errors import EnvironmentProblem, UsageError
+from autotune.files.output_file import check_writable, write_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,7 +93,7 @@ def test_devices_stay_devices() -> None:
 def test_standard_output_is_appended_to_and_not_replaced(tmp_path: Path, name: str) -> None:
     log = tmp_path / "log"
     log.write_text("what was there\n")
-    code = f"from autotune.output_file import *; write_file(Path({name!r}), 'new')"
+    code = f"from autotune.files.output_file import *; write_file(Path({name!r}), 'new')"
     with log.open("a") as out:
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=out, check=True, timeout=60)
     assert log.read_text() == "what was there\nnew"

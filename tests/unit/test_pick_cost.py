@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from table_cases import make_table, write_table
 
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import pick_cost

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from table_cases import make_spec
 
-from autotune.gemm import Gemm
-from autotune.models.fit import Sample
+from autotune.facts.gemm import Gemm
+from autotune.perf_model.fit import Sample
 from autotune.recording import matrix
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

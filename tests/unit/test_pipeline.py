@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from autotune.measurement import Measurement, Outcome
+from autotune.facts.measurement import Measurement, Outcome
 from autotune.search.progress import Ledger
 from autotune.search.propose.origins import RANDOM, REUSE
 from autotune.search.run.pipeline import Pipeline

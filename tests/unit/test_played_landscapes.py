@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.search_policy import SearchPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -7,8 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.device import KNOWN, Environment
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

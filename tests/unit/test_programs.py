@@ -22,7 +22,7 @@ from program_host import OURS, OURS_OUT, SERVED, TORCH
 from program_race import PLAIN, ROUTED, Side
 from program_steps import PROGRAMS
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.runtime.torch_routing import RoutedKind
 
 WAYS = TORCH, SERVED, OURS, OURS_OUT

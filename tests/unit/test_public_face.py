@@ -17,12 +17,12 @@ from table_cases import make_table
 
 import autotune
 from autotune import tuning
-from autotune.device import KNOWN
-from autotune.errors import EnvironmentProblem, StoreError, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import EnvironmentProblem, StoreError, UsageError
 from autotune.search import Interrupts, Options
 from autotune.search.progress import ShapeStarted, TrialDone
-from autotune.targets import default_recording
+from autotune.target_finder import default_recording
 
 NAMES = {
     "Config", "Dispatcher", "Gemm", "Result", "SearchPolicy", "__version__", "export_table", "space", "tune"
@@ -153,7 +153,7 @@ def test_a_missing_database_is_refused_and_none_is_made(tmp_path):
 
 
 def test_what_a_person_should_know_is_logged(caplog, monkeypatch):
-    monkeypatch.setattr("autotune.targets.why_no_gpu", lambda: "there is none")
+    monkeypatch.setattr("autotune.target_finder.why_no_gpu", lambda: "there is none")
     with caplog.at_level(logging.WARNING, logger="autotune"):
         assert len(autotune.space(64)) and KNOWN
     assert "No GPU can be used here" in caplog.text
@@ -163,7 +163,7 @@ def test_what_a_person_should_know_is_logged(caplog, monkeypatch):
 def test_the_examples_run(few_kernels, tmp_path, monkeypatch):
     """As written, but for the seconds, and for a recording where there is no GPU."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("autotune.targets.why_no_gpu", lambda: "there is none")
+    monkeypatch.setattr("autotune.target_finder.why_no_gpu", lambda: "there is none")
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for function in (tuning.tune, tuning.space):
         for test in doctest.DocTestFinder().find(function, globs={}):

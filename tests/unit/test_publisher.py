@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from store_cases import add, integrity, ok, start, study_of
 
-from autotune.errors import EnvironmentProblem, StoreError
-from autotune.measurement import Failure, Outcome
+from autotune.facts.measurement import Failure, Outcome
+from autotune.files.errors import EnvironmentProblem, StoreError
 from autotune.store import Store, optuna_mirror, publisher
 from autotune.store.publisher import Publisher
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from autotune import gpu
 from autotune.cli import verify_quick
 from autotune.cli.app import app
-from autotune.errors import DispatchError, EnvironmentProblem, SlowGpu
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError, EnvironmentProblem, SlowGpu
 from autotune.runtime import quick_check
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.quick_check import MOST_TRIES, NUM_GRAPHS, SLOWER

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from space_cases import find_config
 
-from autotune.device import KNOWN, DeviceLimits
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, DeviceLimits
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import PARAMETER, Config, Value
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import LEGAL, broken_rules

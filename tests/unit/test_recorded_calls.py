@@ -28,8 +28,8 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError, UsageError
-from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.facts.gemm import FLOAT_BYTES, Gemm
+from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import PLAIN
 from autotune.runtime import call_recorder, core_table, counting

@@ -12,10 +12,10 @@ from fake_target import FakeTarget, bowl_us, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune import stats
 from autotune.cli import spent
-from autotune.gemm import Gemm
-from autotune.measurement import Measurement, Outcome
+from autotune.facts import stats
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.compare import ranking
 from autotune.search.compare.ranking import Ranking

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from known_tiles import MEDIUM
 
-from autotune.device import known_limits
-from autotune.gemm import Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.search.propose.candidates import Candidates

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.device import KNOWN, Environment
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN, Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
+from autotune.files.errors import UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
-from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget, read_recording
 from autotune.recording.writer import SAMPLE_DIGITS, write_recording
 from autotune.search.propose.samplers import make_proposer

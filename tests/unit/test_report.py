@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from study_cases import BEGAN, GEMM, RECORDED, at_s, failed, ok_in, study_of
 
-from autotune.device import KNOWN
-from autotune.measurement import Measurement, Outcome
+from autotune.facts.device import KNOWN
+from autotune.facts.measurement import Measurement, Outcome
 from autotune.report import numbers
 from autotune.report.importance import MIN_TRIALS, explained_share, importance
 from autotune.report.labels import labels

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune import __version__, requirements
+from autotune import __version__
+from autotune.files import requirements
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.models import residual
+from autotune.perf_model import residual
 
 SIZES = np.array([(2**i, 2**j, 2**depth) for i in (4, 8, 12) for j in (4, 8, 12) for depth in (6, 12)])
 PLACES = residual.place(*SIZES.T)

@@ -12,10 +12,10 @@ import pytest
 from fake_target import FakeTarget
 from known_tiles import LARGE, MEDIUM
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
 from autotune.kernel.config import PARAMETERS, Config
 from autotune.kernel.feasible_set import Factor, FeasibleSet
-from autotune.measurement import Measurement, Outcome
 from autotune.recording.recorded_space import cubin_key
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.points import Points

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from table_cases import make_table, write_table
 
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 from autotune.runtime import files, table
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.table import load, parse
@@ -52,7 +52,7 @@ import sys
 from pathlib import Path
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.table import load
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 folder = Path(sys.argv[1])
 try:
     load_cubins(folder, load(folder))

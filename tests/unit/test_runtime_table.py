@@ -24,10 +24,10 @@ from table_cases import (
     write_table,
 )
 
-from autotune import strict
-from autotune.bounds import Within
-from autotune.errors import DispatchError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files import strict
+from autotune.files.bounds import Within
+from autotune.files.errors import DispatchError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import Variant
 from autotune.runtime.cubin_files import load_cubins

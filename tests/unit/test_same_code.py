@@ -15,12 +15,12 @@ from same_code_record import know_as_same
 from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
 from test_export import FakeCompiler, results
 
-from autotune.errors import DispatchError, EnvironmentProblem
 from autotune.export.exporter import export_table
 from autotune.export.from_store import read_results
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
+from autotune.files.errors import DispatchError, EnvironmentProblem
 from autotune.kernel import identity, same_code, template
-from autotune.measurement import Outcome
 from autotune.runtime.table import load
 from autotune.search import Options, study_of, tune
 from autotune.store import Known, Store, StudyRef

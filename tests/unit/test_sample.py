@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.cli.recorded_points import KIN_SHARE, TRIED_SHARE, Source, sample, whole
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import broken_rules

@@ -11,7 +11,7 @@ from fake_target import bowl_us, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import UsageError
+from autotune.files.errors import UsageError
 from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.search.propose.bayesian import Model
 from autotune.search.propose.candidates import Candidates, _distances

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import make_kernel, make_spec, make_table, rank, write_table
 
-from autotune.errors import EnvironmentProblem
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import EnvironmentProblem
 from autotune.runtime.table import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_target import FakeTarget
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.search import Options, tune
 from autotune.search.run import blas
 from autotune.store import Store

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fake_target import FakeTarget, product_space
 
-from autotune.errors import EnvironmentProblem, StoreError
-from autotune.gemm import Gemm
-from autotune.measurement import Failure, Outcome
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Failure, Outcome
+from autotune.files.errors import EnvironmentProblem, StoreError
 from autotune.report import numbers
 from autotune.search import Options, study_of, tune
 from autotune.search.progress import TrialDone

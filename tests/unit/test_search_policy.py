@@ -11,8 +11,8 @@ from fake_target import FakeTarget
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.search import Options, study_of, tune
 from autotune.search_policy import SearchPolicy
 

@@ -19,7 +19,7 @@ import search_replay
 from curves import Curve, Panel, draw
 from replay_runs import Job, Run, mean_interval, search, search_all
 
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.recording.replay import ReplayTarget
 
 CLBLAST = Path(__file__).parents[1] / "data" / "clblast_t1.json.gz"

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import FIGURES, LIMITS, depth, depths, expected_us, make_kernel, make_spec, make_table, rank
 
-from autotune.errors import DispatchError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
-from autotune.models.fit import Sample, fit, fma_step_us, guess, learn
-from autotune.models.model_figures import ModelFigures
+from autotune.perf_model.fit import Sample, fit, fma_step_us, guess, learn
+from autotune.perf_model.model_figures import ModelFigures
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import ALIKE, Selector
 from autotune.runtime.summation import allowed_depths, excess_depth

@@ -30,8 +30,8 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError, DispatchWarning
-from autotune.gemm import Gemm, Triple
+from autotune.facts.gemm import Gemm, Triple
+from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.runtime import checksum, error_sample
 from autotune.runtime.devices import OpenGpu
 from autotune.runtime.dispatcher import Dispatcher

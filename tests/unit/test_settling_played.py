@@ -29,8 +29,8 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError, DispatchWarning, EnvironmentProblem
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError, DispatchWarning, EnvironmentProblem
 from autotune.runtime import choices
 from autotune.runtime import cuda_driver as door
 from autotune.runtime.cuda_driver import CudaFault, Driver
@@ -216,7 +216,7 @@ def test_a_choice_is_kept_for_later_dispatchers(folder: Path, driver: FakeDriver
 ELSEWHERE = [{"driver_version": "590.2"}, {"num_sms": 66}, {"power_limit_w": 500.0}]
 
 
-@pytest.mark.filterwarnings("ignore::autotune.errors.DispatchWarning")
+@pytest.mark.filterwarnings("ignore::autotune.files.errors.DispatchWarning")
 @pytest.mark.parametrize("changes", ELSEWHERE, ids=str)
 def test_elsewhere_it_is_settled_anew(
     folder: Path, driver: FakeDriver, cache: Path, changes: dict[str, Any]

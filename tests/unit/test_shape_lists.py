@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from autotune.cli.common import read_calls as read_calls_of
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.suite import CallKind, read_calls, read_suite
 

@@ -12,8 +12,8 @@ from fake_target import ENVIRONMENT, FakeTarget, bowl_us, fails_by_turns, produc
 from sqlalchemy import update
 from store_cases import SQUARE, add, config, failed, ok, study_of
 
-from autotune.gemm import Gemm
-from autotune.measurement import Outcome
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
 from autotune.search import Options, sharing, tune
 from autotune.search import study_of as study_on
 from autotune.search.progress import TrialDone

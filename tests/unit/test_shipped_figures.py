@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune import targets
-from autotune.gemm import Gemm
-from autotune.shipped_figures import ShippedFigures
+from autotune import target_finder as targets
+from autotune.facts.gemm import Gemm
+from autotune.shipped.expected_times import ShippedFigures
 
 
 @pytest.fixture(scope="module")

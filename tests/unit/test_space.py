@@ -14,9 +14,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
-from autotune.device import KNOWN, DeviceLimits
-from autotune.errors import UsageError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN, DeviceLimits
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import launch, resources, template
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.kernel.excess import excess

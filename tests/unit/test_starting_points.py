@@ -9,14 +9,14 @@ import pytest
 from exports import CARRIED
 from space_cases import EVERY_KIND
 
-from autotune import targets
-from autotune.device import KNOWN
-from autotune.gemm import LAYOUTS, Gemm
+from autotune import target_finder as targets
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import broken_rules
 from autotune.search.propose.seeds import seeds
-from autotune.starting_points import StartingPoints
+from autotune.shipped.starting_points import StartingPoints
 
 pytestmark = CARRIED
 SHAPES = ("1000:TN", "1x4096x4096", "4096x64x256", "64x64x100000", "35x700x2048:TT", "512b16", "4096x1x4096")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import stats
-from autotune.stats import Patience
+from autotune.facts import stats
+from autotune.facts.stats import Patience
 
 times = st.floats(0.01, 1e6)
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import stats
+from autotune.facts import stats
+from autotune.facts.measurement import LATENT_US, GpuState
 from autotune.gpu import timing
 from autotune.gpu.stopwatch import Stopwatch
-from autotune.measurement import LATENT_US, GpuState
 
 NUM_SETS = 16
 LOADING_US = 60.0  # by which the first launch of a kernel takes longer

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_cases import COMPILER, H200, SOURCE, SQUARE, add, config, failed, ok, study_of
 
-from autotune.errors import DuplicateTrial, StoreError
-from autotune.gemm import MAX_EXTENT, Gemm
-from autotune.measurement import CachePolicy, Failure, GpuState, Measurement, Outcome
+from autotune.facts.gemm import MAX_EXTENT, Gemm
+from autotune.facts.measurement import CachePolicy, Failure, GpuState, Measurement, Outcome
+from autotune.files.errors import DuplicateTrial, StoreError
 from autotune.store import Final, FinalEntry, Store, StudyRef
 from autotune.target import Baseline
 

@@ -18,12 +18,12 @@ from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
 
 from autotune.cli import common, one_trial, trials
 from autotune.cli.report import contents, numbers_of
-from autotune.device import KNOWN
-from autotune.errors import AutotuneError, DispatchError, StoreError, UsageError
 from autotune.export.from_store import read_results
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Discarded, Outcome
+from autotune.files.errors import AutotuneError, DispatchError, StoreError, UsageError
 from autotune.kernel import template
-from autotune.measurement import Discarded, Outcome
 from autotune.report import page
 from autotune.search import Options, tune
 from autotune.search_policy import SearchPolicy

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import OperationalError
 from store_cases import add, integrity, ok, study_of
 
-from autotune.errors import EnvironmentProblem, StoreError
+from autotune.files.errors import EnvironmentProblem, StoreError
 from autotune.store import Store, connect, optuna_mirror
 from autotune.store.connect import log_of
 

@@ -18,8 +18,8 @@ from postgresql_server import Server
 from sqlalchemy.exc import OperationalError
 from store_cases import add, add_all, config, create, failed, ok, publish, start, study_of, write_until_killed
 
-from autotune.errors import StoreError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import StoreError
 from autotune.search import Options, tune
 from autotune.search.progress import TrialDone
 from autotune.store import Follower, Store, connect, database, exists, optuna_mirror, shown, typed

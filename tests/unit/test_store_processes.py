@@ -24,7 +24,7 @@ from store_cases import (
     write_until_killed,
 )
 
-from autotune.errors import StoreError
+from autotune.files.errors import StoreError
 from autotune.store import Store
 
 

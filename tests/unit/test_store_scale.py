@@ -13,8 +13,8 @@ import pytest
 from store_cases import config, failed, ok, study_of
 
 from autotune.cli import trials
-from autotune.gemm import Gemm
-from autotune.measurement import Outcome
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
 from autotune.store import Store, rows
 
 NUM = 300

@@ -17,9 +17,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, text
 from store_cases import H200, add, failed, ok, study_of
 
-from autotune.errors import StoreError
-from autotune.gemm import Gemm
-from autotune.measurement import Outcome
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Outcome
+from autotune.files.errors import StoreError
 from autotune.store import Store, connect, optuna_mirror, schema
 from autotune.store.models import Base
 from autotune.store.repository import DEFAULT_TIMEOUT_S

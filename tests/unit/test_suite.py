@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.suite import MOST_CALLS, epilogues_of, read_calls, read_suite
 
 SUITES = Path(__file__).resolve().parents[2] / "studies" / "suites"

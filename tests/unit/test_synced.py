@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from table_cases import make_kernel, make_spec, make_table, write_table
 
-from autotune import synced
-from autotune.errors import AutotuneError
 from autotune.export import exchange
-from autotune.output_file import write_file
+from autotune.files import synced
+from autotune.files.errors import AutotuneError
+from autotune.files.output_file import write_file
 from autotune.runtime import call_recorder
 from autotune.runtime.counting import OTHERS, CallCounts
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.device import Environment
-from autotune.gemm import Gemm
-from autotune.measurement import CachePolicy, Measurement, Outcome
+from autotune.facts.device import Environment
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.others_files import Made
 from autotune.recording.replay import read_recording
 from autotune.recording.t4 import INVALIDITY, T4Trial, to_t4

@@ -30,8 +30,8 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.config import PARAMETER
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.runtime.cubin_files import load_cubins, packed

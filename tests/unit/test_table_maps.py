@@ -13,8 +13,8 @@ from kind_cases import FIRST, SECOND, add
 from study_cases import BEGAN, at_s, ok_in, study_of
 from table_cases import ENVIRONMENT, FIGURES, make_kernel, make_spec, make_table, rank, write_table
 
-from autotune.errors import DispatchError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError
 from autotune.report.documents import Describe
 from autotune.report.table_maps import DEPTHS, SIDES, Maps, table_document
 from autotune.runtime.pick import Call

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import EnvironmentProblem
+from autotune.files.errors import EnvironmentProblem
 from autotune.kernel import template
 from autotune.kernel.config import PARAMETER, Config
 from autotune.kernel.launch import Variant

@@ -16,8 +16,8 @@ import pytest
 from played_blas import PlayedBlas
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
 
-from autotune.errors import DispatchError
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError
 from autotune.runtime import blas_library, tensor_calls
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.chooser import Chooser
@@ -529,7 +529,7 @@ sys.path[:0] = PATHS
 from pathlib import Path
 from test_tensor_calls import A, B, TORCH, _capsule, _Tensor, multiply
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 from autotune.runtime.dispatcher import Dispatcher
 
 sys.modules["torch"] = TORCH

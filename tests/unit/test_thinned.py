@@ -10,7 +10,7 @@ import pytest
 from study_cases import HERE, failed, ok_in
 
 from autotune.cli.report import numbers_of
-from autotune.gemm import Gemm
+from autotune.facts.gemm import Gemm
 from autotune.report import documents, feed, thinned
 from autotune.report.activity import runs
 from autotune.report.feed import Feed

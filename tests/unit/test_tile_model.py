@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from space_cases import find_config
 
-from autotune.device import known_limits
-from autotune.gemm import FLOAT_BYTES, LAYOUTS, Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import FLOAT_BYTES, LAYOUTS, Gemm
 from autotune.kernel import resources
 from autotune.kernel.config import Config, lanes_k
 from autotune.tiles import shared_sums

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from space_cases import find_config
 
 from autotune import tiles
-from autotune.device import KNOWN, known_limits
-from autotune.errors import UsageError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.device import KNOWN, known_limits
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import rungs
 from autotune.kernel.config import Config
 from autotune.kernel.rungs import ReferenceKernel

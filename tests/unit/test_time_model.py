@@ -13,15 +13,15 @@ from table_cases import LIMITS, make_spec
 from test_launches import many
 from test_selector import calls
 
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import LaunchSpec, plan, refusal
-from autotune.models import residual, time_model
-from autotune.models.forecast import Forecast
-from autotune.models.launches import Launches, Shapes, grids
-from autotune.models.model_figures import ModelFigures
-from autotune.models.residual import Residuals
-from autotune.models.splits import VALUES
-from autotune.models.time_model import Speeds, TimeModel, modelled_us
+from autotune.perf_model import residual, time_model
+from autotune.perf_model.forecast import Forecast
+from autotune.perf_model.launches import Launches, Shapes, grids
+from autotune.perf_model.model_figures import ModelFigures
+from autotune.perf_model.residual import Residuals
+from autotune.perf_model.splits import VALUES
+from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime.pick import Call
 
 FIGURES = ModelFigures(1.5, 0.11, 0.23, 0.8, 9, 0.1)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from autotune.errors import DispatchError
 from autotune.export.copied import runtime_files
+from autotune.files.errors import DispatchError
 from autotune.runtime.torch_program import main
 
 
@@ -217,7 +217,9 @@ def test_processes_without_cuda_are_as_ever(beside: Path) -> None:
 
 def test_a_process_that_cannot_be_routed_says_so_and_goes_on(beside: Path) -> None:
     fault = TABLE.replace("return Routing()", "raise DispatchError('no core')")
-    (beside / "tables" / "__init__.py").write_text(f"from ._autotune.errors import DispatchError{fault}")
+    (beside / "tables" / "__init__.py").write_text(
+        f"from ._autotune.files.errors import DispatchError{fault}"
+    )
     done = run_in(beside, "import subprocess, sys; subprocess.run([sys.executable, 'worker.py'], check=True)")
     (worker,) = done.stdout.split()
     assert done.stderr.splitlines() == [f"process {worker}: products are not routed: no core", NOTHING]

@@ -18,7 +18,7 @@ from table_cases import write_table
 from test_tensor_calls import normal
 from test_torch_routing import LOSES, UNKNOWN, WINS, Tensor, batch, check, operands
 
-from autotune.errors import DispatchError
+from autotune.files.errors import DispatchError
 from autotune.runtime import torch_gain, torch_router
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.torch_router import NoRouter, Router, Tables

@@ -18,8 +18,8 @@ from host_torch import HostTorch
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, with_epilogues, write_table
 from test_tensor_calls import TORCH, Array, _capsule, _Tensor, normal
 
-from autotune.errors import DispatchError
-from autotune.gemm import MAX_EXTENT, Gemm
+from autotune.facts.gemm import MAX_EXTENT, Gemm
+from autotune.files.errors import DispatchError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import Variant
 from autotune.runtime import core

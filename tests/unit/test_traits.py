@@ -10,8 +10,8 @@ from fake_target import product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.device import known_limits
-from autotune.gemm import Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.search.propose.candidates import Candidates

@@ -19,12 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kills import default_signals
 
-from autotune.device import known_limits
-from autotune.errors import DeviceLost, UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Measurement, Outcome
+from autotune.facts.stats import Patience
+from autotune.files.errors import DeviceLost, UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
-from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
 from autotune.search.propose.origins import FILL, LATER_SEED, MODELLED, SEED
@@ -32,7 +33,6 @@ from autotune.search.propose.samplers import SAMPLERS
 from autotune.search.propose.seeds import seeds
 from autotune.search.shape import ShapeSearch
 from autotune.search_policy import SearchPolicy
-from autotune.stats import Patience
 from autotune.store import Store
 from autotune.target import point_key
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import UsageError
-from autotune.user_file import read_file
+from autotune.files.errors import UsageError
+from autotune.files.user_file import read_file
 
 MOST = 1 << 20
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.device import KNOWN
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel import template
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.launch import Grid, Variant, plan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cuda import pathfinder
 
-from autotune import wheel_libraries
+from autotune.files import wheel_libraries
 
 
 @pytest.fixture

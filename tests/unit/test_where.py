@@ -13,9 +13,9 @@ from fake_target import ENVIRONMENT, FakeTarget, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.device import known_limits
-from autotune.errors import UsageError
-from autotune.gemm import Gemm
+from autotune.facts.device import known_limits
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import UsageError
 from autotune.kernel.config import PARAMETER, Config
 from autotune.kernel.feasible_set import FeasibleSet, feasible_set
 from autotune.kernel.launch import plan

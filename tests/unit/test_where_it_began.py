@@ -10,8 +10,8 @@ import pytest
 from table_cases import FIGURES, make_kernel, make_spec, make_table
 
 from autotune.cli import explain
-from autotune.device import KNOWN
-from autotune.gemm import Gemm
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
 from autotune.kernel import resources
 from autotune.kernel.config import Config
 from autotune.kernel.rules import broken_rules

@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ... import stats
-from ...gemm import Gemm
-from ...measurement import ENERGY_S, Discarded, Failure
+from ...facts import stats
+from ...facts.gemm import Gemm
+from ...facts.measurement import ENERGY_S, Discarded, Failure
 from ...search_policy import SearchPolicy
 from ...store import FinalEntry, TrialRecord
 from ...target import Baseline, Rounds, Target

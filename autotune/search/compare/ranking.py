@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ... import stats
+from ...facts import stats
 from ...kernel.config import Value
 from ...search_policy import SearchPolicy
 from ...store import DuelRecord

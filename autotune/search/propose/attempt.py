@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...stats import Patience
+from ...facts.stats import Patience
 from .bayesian import Model
 
 Results = Mapping[int, float | None]  # times in us by point; None: failed

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...errors import UsageError
+from ...files.errors import UsageError
+from ...files.words import option
 from ...kernel.feasible_set import FeasibleSet
 from ...search_policy import SearchPolicy
-from ...words import option
 from .proposer import Proposer
 from .traits import Traits
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...device import DeviceLimits
-from ...gemm import Gemm
+from ...facts.device import DeviceLimits
+from ...facts.gemm import Gemm
 from ...kernel import resources
 from ...kernel.config import lanes_k, threads_along_k
 from ...kernel.feasible_set import FeasibleSet

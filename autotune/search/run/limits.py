@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ...arguments import number, whole
-from ...gemm import Gemm
+from ...facts.gemm import Gemm
+from ...facts.stats import Patience
+from ...files.arguments import number, whole
+from ...files.words import option
 from ...kernel.config import Config
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
-from ...stats import Patience
-from ...words import option
 from ..progress import StopReason
 from ..propose.samplers import DEFAULT_SAMPLER, need_sampler
 from ..shape import ShapeSearch

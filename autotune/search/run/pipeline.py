@@ -20,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from ...measurement import Measurement
+from ...facts.measurement import Measurement
 from ...target import Reusing, Target
 from ..progress import Ledger
 from ..shape import ShapeSearch

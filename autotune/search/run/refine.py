@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
-from ... import stats
+from ...facts import stats
 from ...search_policy import SearchPolicy
 from ...target import Refining, Rounds
 from ..compare.ranking import Duel

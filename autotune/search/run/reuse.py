@@ -13,9 +13,9 @@ from itertools import chain
 
 import numpy as np
 
-from ...distribution import LEADING
+from ...facts.distribution import LEADING
+from ...facts.measurement import Outcome
 from ...kernel.config import PARAMETER, Config
-from ...measurement import Outcome
 from ...search_policy import SearchPolicy
 from ...target import Point, Reusing
 from ..propose.candidates import NUM_SPLITS

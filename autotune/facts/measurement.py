@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from ..files.errors import UsageError
+from ..files.words import option
 from .disturbance import is_passing
-from .errors import UsageError
-from .words import option
 
 LATENT_US = 200.0  # a launch that took less, its latency included, says too little about the kernel
 ENERGY_S = 0.4  # to measure the energy of a finalist: several readings of the energy counter

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..device import DeviceLimits
-from ..gemm import FLOAT_BYTES, Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import LaunchSpec
 from . import residual
 from .launches import Flags, Floats, Launches, Shapes, Whole, grids

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .device import DeviceLimits
-from .export.figures import error_of
-from .export.portfolio import Costs, candidates, learned
-from .gemm import LAYOUTS, Gemm
-from .models import cublas_model
-from .recording.matrix import TimeMatrix
+from ..export.figures import error_of
+from ..export.portfolio import Costs, candidates, learned
+from ..facts.device import DeviceLimits
+from ..facts.gemm import LAYOUTS, Gemm
+from ..perf_model import cublas_model
+from ..recording.matrix import TimeMatrix
 from .starting_points import as_single
 
 

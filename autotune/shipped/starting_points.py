@@ -6,11 +6,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .device import DeviceLimits
-from .export.portfolio import Costs, TimedKernel, candidates
-from .gemm import LAYOUTS, Gemm
-from .kernel.config import Config
-from .recording.matrix import TimeMatrix
+from ..export.portfolio import Costs, TimedKernel, candidates
+from ..facts.device import DeviceLimits
+from ..facts.gemm import LAYOUTS, Gemm
+from ..kernel.config import Config
+from ..recording.matrix import TimeMatrix
 
 
 class StartingPoints:

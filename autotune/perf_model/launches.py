@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..gemm import FLOAT_BYTES, Gemm
+from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel.config import PARAMETER
 from ..kernel.launch import (
     COUNTER_BYTES,

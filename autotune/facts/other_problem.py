@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .errors import UsageError
+from ..files.errors import UsageError
 from .frozen import frozen
 from .gemm import MAX_EXTENT, Gemm
 

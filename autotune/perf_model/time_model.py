@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..device import DeviceLimits
+from ..facts.device import DeviceLimits
 from .launches import Flags, Floats, Grids, Launches, Shapes, ceil_div
 from .model_figures import ModelFigures
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...measurement import Failure, Outcome
+from ...facts.measurement import Failure, Outcome
 from ...search_policy import SearchPolicy
 from ...store import Store, TrialRecord
 from ...target import Target

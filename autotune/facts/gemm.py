@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .arguments import flag, whole
-from .errors import UsageError
+from ..files.arguments import flag, whole
+from ..files.errors import UsageError
 from .frozen import frozen
 
 FLOAT_BYTES = 4

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import gpu
-from .arguments import whole
-from .device import KNOWN, DeviceLimits, limits_by_name
-from .entries import hint
-from .errors import EnvironmentProblem, UsageError
-from .gemm import Gemm
+from .facts.device import KNOWN, DeviceLimits, limits_by_name
+from .facts.gemm import Gemm
+from .facts.measurement import CachePolicy
+from .files.arguments import whole
+from .files.entries import hint
+from .files.errors import EnvironmentProblem, UsageError
+from .files.words import option
 from .gpu.driver import device_limits, is_selector
 from .gpu.gpu_target import GpuTarget
-from .measurement import CachePolicy
 from .recording import matrix
 from .recording.matrix import TimeMatrix
 from .recording.replay import ReplayTarget
 from .target import Target
-from .words import option
 
 Note = Callable[[str], None]  # notes for the user, a sentence or a few
 

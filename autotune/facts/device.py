@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from .bounds import Within
-from .entries import hint
-from .errors import UsageError
+from ..files.bounds import Within
+from ..files.entries import hint
+from ..files.errors import UsageError
 from .frozen import frozen
 
 Bytes = Annotated[int, Within(0, 1 << 40)]

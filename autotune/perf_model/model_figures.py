@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..bounds import Within
-from ..frozen import frozen
+from ..facts.frozen import frozen
+from ..files.bounds import Within
 
 FigureUs = Annotated[float, Within(0, 1e12)]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..device import DeviceLimits
+from ..facts.device import DeviceLimits
 from . import residual
 from .launches import Access, Flags, Floats, Launches, Shapes, Whole, accesses, fits, grids, reads
 from .residual import Residuals

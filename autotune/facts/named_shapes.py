@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .errors import UsageError
+from ..files.errors import UsageError
 from .gemm import Gemm
 
 Shape = Gemm | str | int | tuple[int, int, int]

@@ -1,0 +1,1 @@
+"""Pure facts: problems, devices, measurements and what is decided from them alone."""

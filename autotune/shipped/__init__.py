@@ -1,0 +1,1 @@
+"""What the shipped matrices give: starting points of searches, and figures."""
