@@ -1,7 +1,7 @@
 """Searches against each other: the kernels that each chose, timed side by side in one run.
 
     python benchmarks/vs_itself.py FIRST SECOND [...] --suite studies/suites/dev.toml [--gpu 0]
-        [--instead min_blocks=0] [--cache warm] [--rounds 45] [--loads 5] [--out studies/results/NAME.json]
+        [--instead stages=3] [--cache warm] [--rounds 45] [--loads 5] [--out studies/results/NAME.json]
 
 FIRST, SECOND, ... are databases of searches, or JSON files of `autotune search --json`, of this script or of
 vs_cublas.py. `--instead` races each one's kernels against the same with other values of parameters, where
@@ -111,7 +111,7 @@ def with_changed(choices: Mapping[str, Choices], text: str, limits: DeviceLimits
 
 
 def changed(choices: Choices, text: str, limits: DeviceLimits) -> Choices:
-    """The same with the values that are named, as in `min_blocks=0`, wherever that is legal. Raises
+    """The same with the values that are named, as in `stages=3`, wherever that is legal. Raises
     UsageError where the text is none of a config."""
     given = Config.parse(text).to_dict()
     values = {name: given[name] for name in (item.partition("=")[0].strip() for item in text.split(","))}
@@ -245,7 +245,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("sources", nargs="+", metavar="SEARCH", help="a database, or JSON of a search")
     parser.add_argument("--suite", type=Path, help="a TOML file of [[shape]] tables")
     parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
-    parser.add_argument("--instead", metavar="VALUES", help="race them with these values, too: min_blocks=0")
+    parser.add_argument("--instead", metavar="VALUES", help="race them with these values, too: stages=3")
     parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
     parser.add_argument("--cache", default="cold", choices=("cold", "warm"))
     parser.add_argument("--rounds", type=int, default=45, help="interleaved rounds: samples of each")

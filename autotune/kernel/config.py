@@ -188,12 +188,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "steps",
     ),
     Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a K-major operand", "elements"),
-    Parameter(  # what came last is last: draws are by place
-        "min_blocks",
-        (1, 2, 3, 4, 5, 6, 8, 0),
-        "blocks per SM that registers must allow, 0 where nothing is asked",
-        "blocks",
-    ),
+    Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
     Parameter(
         "order",
         ("row", "row_snake", "col_snake", "zigzag", "pair_snake"),

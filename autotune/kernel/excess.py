@@ -17,7 +17,6 @@ from .resources import (
     register_estimate,
     staged_bytes,
     sum_bytes,
-    sure_blocks,
     threads,
     threads_per_slice,
 )
@@ -59,15 +58,14 @@ def _resident_smem(c: Config, d: DeviceLimits, g: Gemm) -> str:
 
 
 def _of_sm(c: Config, each: int) -> str:
-    held = f"min_blocks {c.min_blocks}" if c.min_blocks else "1 block"
-    return f"{held} x {each:,} = {sure_blocks(c) * each:,}"
+    return f"min_blocks {c.min_blocks} x {each:,} = {c.min_blocks * each:,}"
 
 
 def _resident_threads(c: Config, d: DeviceLimits, g: Gemm) -> str:
     num = threads(c)
     return (
         f"{_of_sm(c, num)} threads, at most {d.threads_per_sm:,} per SM; "
-        f"{sure_blocks(c)} blocks, at most {d.blocks_per_sm}"
+        f"{c.min_blocks} blocks, at most {d.blocks_per_sm}"
     )
 
 
@@ -105,8 +103,6 @@ def _sums(c: Config, d: DeviceLimits, g: Gemm) -> str:
 
 
 def _worth_min_blocks(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    if c.min_blocks == 0:
-        return "min_blocks 0 has not been timed yet"
     return f"min_blocks {c.min_blocks} leaves {register_cap(c, d)} registers per thread for {_sums(c, d, g)}"
 
 

@@ -86,8 +86,7 @@ def _ever_smaller(config: Config, limits: DeviceLimits) -> Iterator[Config]:
         config = replace(config, reduction="two_pass")
     depths = [bk for bk in (config.bk, config.bk // 2) if bk in PARAMETER["bk"].values]
     buffers = dict.fromkeys((config.frag_buffers, 1))
-    fewer = [n for n in range(config.min_blocks, 0, -1) if n in PARAMETER["min_blocks"].values]
-    blocks = fewer or [config.min_blocks]  # 0: nothing was asked
+    blocks = [n for n in range(config.min_blocks, 0, -1) if n in PARAMETER["min_blocks"].values]
     stages = dict.fromkeys((config.stages, min(config.stages, 3), min(config.stages, 2)))
     for bk, frag_buffers, min_blocks, num_stages in product(depths, buffers, blocks, stages):
         unroll_k = min(config.unroll_k, bk // config.slice_k)

@@ -142,14 +142,9 @@ def smem_bytes(c: Any, g: Gemm, epilogue: Epilogue = PLAIN) -> Any:
     return np.maximum(main_smem_bytes(c, g), has_staged_rows(c, epilogue) * staged_bytes(c))
 
 
-def sure_blocks(c: Any) -> Any:
-    """Blocks that an SM holds for certain: those asked for, and one where nothing is asked."""
-    return c.min_blocks + (c.min_blocks == 0)
-
-
 def register_cap(c: Any, limits: DeviceLimits) -> Any:
     """Registers per thread that ptxas may use under the launch bounds: the fullest partition decides."""
-    warps = -(-threads(c) * sure_blocks(c) // (WARP * SM_PARTITIONS))
+    warps = -(-threads(c) * c.min_blocks // (WARP * SM_PARTITIONS))
     per_thread = limits.regs_per_sm // (SM_PARTITIONS * WARP * warps)
     return np.minimum(MAX_REGISTERS, per_thread // REGISTER_GRANULE * REGISTER_GRANULE)
 
@@ -229,7 +224,7 @@ def _split_tiles(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     """Tiles whose partial sums are in the workspace."""
     is_last_wave, num_tiles = c.reduction == "last_wave", tiles(c, g)
     is_whole = (c.reduction == "two_pass") | (c.reduction == "last_block")
-    return np.where(is_last_wave, num_tiles % (d.num_sms * sure_blocks(c)), num_tiles * is_whole)
+    return np.where(is_last_wave, num_tiles % (d.num_sms * c.min_blocks), num_tiles * is_whole)
 
 
 def sum_bytes(c: Any, g: Gemm, d: DeviceLimits) -> Any:
@@ -286,7 +281,7 @@ def _spec(
         packs_a=bool(config.pack_a),
         packs_b=bool(config.pack_b),
         overlaps=limits.has_dependent_launch,
-        wave=limits.num_sms * sure_blocks(config) if config.reduction == "last_wave" else 0,
+        wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
         variant=variant,
         group=config.group,
         is_along_m=config.raster == "m",

@@ -34,7 +34,6 @@ from .resources import (
     register_estimate,
     staged_bytes,
     sum_bytes,
-    sure_blocks,
     threads,
     threads_per_slice,
 )
@@ -210,14 +209,14 @@ RULES: tuple[Rule, ...] = (
     Rule("staged-rows", "device", ("bm", "bn", "tm", "wn", "tn", "min_blocks"),
          "a row of each thread's sums fits a block's shared memory, and those of min_blocks blocks an SM's",
          lambda c, d, g: (staged_bytes(c) <= d.smem_per_block)
-         & (sure_blocks(c) * (staged_bytes(c) + d.smem_reserved) <= d.smem_per_sm)),
+         & (c.min_blocks * (staged_bytes(c) + d.smem_reserved) <= d.smem_per_sm)),
     Rule("resident-smem", "device", (*_SMEM, "min_blocks"),
          "min_blocks blocks fit the shared memory of an SM",
-         lambda c, d, g: sure_blocks(c) * (main_smem_bytes(c, g) + d.smem_reserved) <= d.smem_per_sm),
+         lambda c, d, g: c.min_blocks * (main_smem_bytes(c, g) + d.smem_reserved) <= d.smem_per_sm),
     Rule("resident-threads", "device", (*_THREADS, "min_blocks"),
          "min_blocks blocks fit the threads and block slots of an SM",
-         lambda c, d, g: (sure_blocks(c) * threads(c) <= d.threads_per_sm)
-         & (sure_blocks(c) <= d.blocks_per_sm)),
+         lambda c, d, g: (c.min_blocks * threads(c) <= d.threads_per_sm)
+         & (c.min_blocks <= d.blocks_per_sm)),
     Rule("registers", "device", (*_THREADS, "tm", "tn", "bk", "frag_buffers", "min_blocks"),
          "sums and fragments fit the registers that the launch bounds leave",
          lambda c, d, g: register_estimate(c) <= register_cap(c, d)),
@@ -334,13 +333,12 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))
          & ((c.pack_b == 0) | (c.copy_b == "async") | (not d.has_async_copy))),
     Rule("worth-min-blocks", "worth", (*_THREADS, "tm", "tn", "min_blocks"),
-         "ask for residency only where it binds: one block may have all registers anyway; 0 is unmeasured",
+         "ask for residency only where it binds: one block may have all registers anyway",
          lambda c, d, g: (c.min_blocks == 1)
-         | ((c.min_blocks > 1) & (register_cap(c, d) <= 168)
-            & (register_cap(c, d) <= 2.5 * c.tm * c.tn + 72))),
+         | ((register_cap(c, d) <= 168) & (register_cap(c, d) <= 2.5 * c.tm * c.tn + 72))),
     Rule("worth-occupancy", "worth", (*_THREADS, "min_blocks"),
          "at least 128 threads per SM",
-         lambda c, d, g: threads(c) * sure_blocks(c) >= 128),
+         lambda c, d, g: threads(c) * c.min_blocks >= 128),
     Rule("worth-split", "worth", ("reduction", "split_k"),
          "shares of k at least 128 deep, of all tiles only where 64x64 tiles alone leave SMs idle",
          lambda c, d, g: (c.split_k == 1)

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from autotune.facts.device import known_limits
-from autotune.kernel import resources, template
+from autotune.kernel import resources
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
@@ -97,14 +96,3 @@ def test_a_cubin_of_another_config_is_told_by_what_it_holds(compiler: Compiler) 
         record = KernelRecord("k", mine, Variant(), "", 1, 1, cubin.registers, 1, None, "")
         kernel = launchable(record, H200, "")
         assert misfit(kernel, "sgemm", facts_of(cubin.code, "sgemm"), H200.smem_per_block)
-
-
-def test_where_no_blocks_are_asked_for_the_bounds_are_of_threads_alone(compiler: Compiler) -> None:
-    """The template always names both; 0 is as if the second were not there, and no longer as 1."""
-    text, both = template.source(), "__launch_bounds__(THREADS, MIN_BLOCKS)"
-    assert text.count(both) == 1
-    none = template.macros(replace(Config(), min_blocks=0), Variant())
-    asked = template.macros(replace(Config(), min_blocks=1), Variant())
-    code = compiler.compile_source(text, none).code
-    assert code == compiler.compile_source(text.replace(both, "__launch_bounds__(THREADS)"), none).code
-    assert code != compiler.compile_source(text, asked).code

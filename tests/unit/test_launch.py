@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from space_cases import find_config
 
-from autotune.facts.device import KNOWN, DeviceLimits, known_limits
+from autotune.facts.device import KNOWN, DeviceLimits
 from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, SINGLE, Batch, Gemm
 from autotune.kernel import resources, template
 from autotune.kernel.config import PARAMETER, Config, lanes_k
@@ -36,7 +36,6 @@ from autotune.kernel.launch import (
     schedule,
     too_large,
 )
-from autotune.kernel.relatives import relatives
 from autotune.kernel.resources import launch_spec
 from autotune.kernel.rules import broken_rules
 
@@ -232,20 +231,6 @@ def test_a_legal_config_is_launched_within_its_limits(
     assert grid.tiles == resources.tiles(config, gemm)
     assert grid.sum_bytes <= WORKSPACE_LIMIT * padding
     assert grid.pack_bytes == resources.packed_bytes(config, gemm) <= WORKSPACE_LIMIT
-
-
-@pytest.mark.parametrize("arch", ["h200", "rtx-4090"])
-def test_where_no_blocks_are_asked_for_one_is_sure(arch: str) -> None:
-    """Legal, planned as with one; and left out of searches until it has been timed."""
-    limits, gemm = known_limits(arch), Gemm(4096, 4096, 4096)
-    one = Config(min_blocks=1, edges="exact", reduction="last_wave", split_k=2)
-    none = replace(one, min_blocks=0)
-    assert not broken_rules(one, limits, gemm) and not broken_rules(none, limits, gemm)
-    assert launch_spec(none, gemm, limits) == launch_spec(one, gemm, limits)
-    assert resources.register_cap(none, limits) == resources.register_cap(one, limits)
-    assert resources.workspace_bytes(none, gemm, limits) == resources.workspace_bytes(one, gemm, limits)
-    assert "worth-min-blocks" in {rule.id for rule in broken_rules(none, limits, gemm, ("worth",))}
-    assert replace(none, edges="predicated") in relatives(none, "NN", limits)
 
 
 # --------------------------------------------------------------------------------- refusals

@@ -38,8 +38,7 @@ IN_BETWEEN: dict[str, set[Value]] = {
 }  # fmt: skip
 # Legal, but known not to pay anywhere (rules of kind `worth`): searched with --all only.
 NOT_WORTH: dict[str, set[Value]] = {
-    "bk": {4}, "stages": {5, 8}, "flush_k": {512, 2048}, "pad": {8}, "order": {"row"},
-    "min_blocks": {0},
+    "bk": {4}, "stages": {5, 8}, "flush_k": {512, 2048}, "pad": {8}, "order": {"row"}
 }  # fmt: skip
 
 

@@ -116,7 +116,6 @@ def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np
 
 def _longest_sums(c: Any, gemm: Gemm, limits: DeviceLimits) -> np.ndarray:
     """`last_wave` leaves the tiles of whole waves unsplit, if there are any; a flush begins a sum anew."""
-    wave = limits.num_sms * resources.sure_blocks(c)
-    has_whole_waves = (c.reduction == "last_wave") & (_tiles(c, gemm) >= wave)
+    has_whole_waves = (c.reduction == "last_wave") & (_tiles(c, gemm) >= limits.num_sms * c.min_blocks)
     steps = gemm.k / (threads_along_k(c) * np.where(has_whole_waves, 1, c.split_k))
     return np.asarray(np.where(c.flush_k > 0, np.minimum(steps, c.flush_k), steps))
