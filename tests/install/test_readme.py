@@ -67,6 +67,8 @@ def test_commands_exist(block: str, installed: Path) -> None:
             named = re.fullmatch(r"\.\[([\w,]+)\]", words[1])
             assert words[0] == "install" and named, line
             assert set(named[1].split(",")) <= set(extras["optional-dependencies"]), line
+        elif command == ".":
+            assert words == [".venv/bin/activate"], line
         else:
             assert command == "autotune", line
             named = words[:2] if words[0] == "trials" else words[:1]
