@@ -6,7 +6,7 @@ that a search has verified, so that ours, cuBLAS, cuBLASLt and torch can share a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -37,10 +37,11 @@ from autotune.gpu.session import Session
 from autotune.gpu.sgemm import EpilogueArgument, Sgemm
 from autotune.gpu.stopwatch import LaunchGraph
 from autotune.kernel import launch, resources, template
-from autotune.kernel.compiler import Compiler
+from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.config import Config
 from autotune.store import Store
 
+Build = Callable[[Config, launch.Variant], Cubin]
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
 WARM_UP_S = 5.0  # at most, before turns that last
 
@@ -90,7 +91,7 @@ class Arena:
         self.policy = policy
         self.max_error: float | None = MAX_ERROR  # of kernels that are taken from a database
         self.compiler = Compiler(self.limits.arch)
-        self._compiled = cache(lambda config, variant: self.compiler.compile(config, variant))
+        self.compiled: Build = cache(self.compiler.compile)  # what `ours` is built by
         checks = self.compiler.compile_source(template.source(CHECKS_FILE), entry=CHECKS_ENTRY)
         self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
         self.cublas()  # before anything is measured
@@ -147,7 +148,7 @@ class Arena:
             self.time(prepared, everyone, rounds)
             # Again, after many launches in a row: what goes wrong only then is wrong too.
             for contestant in everyone:
-                self._check(contestant, prepared, workspace, is_measured=True)
+                self.check(contestant, prepared, workspace, is_measured=True)
             return Contest(gemm, {c.name: c for c in everyone}, self.session.stopwatch.state, notes)
 
     @contextmanager
@@ -159,7 +160,7 @@ class Arena:
         with self.ours(gemm, config) as (ours, workspace):
             everyone = [ours, self._cublas(gemm)]
             for contestant in everyone:
-                self._check(contestant, prepared, workspace)
+                self.check(contestant, prepared, workspace)
             with self._best_of_lt(prepared, workspace, notes) as best:
                 others = (best, self._torch_mm(prepared, workspace, notes))
                 yield everyone + [contestant for contestant in others if contestant is not None], workspace
@@ -186,10 +187,10 @@ class Arena:
             pairs = [stack.enter_context(self.ours(gemm, c, name)) for c, name in names.items()]
             everyone = [*pairs, (self._cublas(gemm), pairs[0][1])]
             for contestant, workspace in everyone:
-                self._check(contestant, prepared, workspace)
+                self.check(contestant, prepared, workspace)
             self.time(prepared, [contestant for contestant, _ in everyone], rounds)
             for contestant, workspace in everyone:
-                self._check(contestant, prepared, workspace)
+                self.check(contestant, prepared, workspace)
             by_name = {contestant.name: contestant for contestant, _ in everyone}
             return Contest(gemm, by_name, self.session.stopwatch.state)
 
@@ -219,7 +220,7 @@ class Arena:
                 for contestant in everyone if turn % 2 == 0 else everyone[::-1]:
                     spells[contestant.name].append(run(contestant, seconds))
             for contestant in everyone:
-                self._check(contestant, prepared, workspace)
+                self.check(contestant, prepared, workspace)
             return Sustained(gemm, {c.name: c.detail for c in everyone}, spells, notes)
 
     def _run(self, prepared: PreparedProblem, contestant: Contestant, seconds: float) -> list[Spell]:
@@ -239,7 +240,7 @@ class Arena:
     ) -> Iterator[tuple[Contestant, Workspace]]:
         """The tuned kernel, loaded, with a workspace of its own; `argument` is what its epilogue reads."""
         session, wide = self.session, instance.is_wide(gemm)
-        cubin = self._compiled(config, replace(instance.variant(gemm), epilogue=epilogue))
+        cubin = self.compiled(config, replace(instance.variant(gemm), epilogue=epilogue))
         spec = resources.launch_spec(config, gemm, self.limits, is_wide=wide, epilogue=epilogue)
         grid = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
         module = Module(session.driver, session.device, cubin.code)
@@ -287,7 +288,7 @@ class Arena:
     ) -> float:
         """Median time in us; infinity for one that is refused, wrong or clearly slower than the best."""
         try:
-            self._check(contestant, prepared, workspace)
+            self.check(contestant, prepared, workspace)
         except (CublasError, WrongContestant):
             return float("inf")
         cutoff_us = best_us if best_us < float("inf") else None
@@ -305,14 +306,14 @@ class Arena:
         enqueue = self.torch(prepared.problem.gemm, sets)
         contestant = Contestant(TORCH, enqueue, f"torch.mm, {self.torch.version}")
         try:
-            self._check(contestant, prepared, workspace)
+            self.check(contestant, prepared, workspace)
             LaunchGraph(session.driver, session.stream, contestant.enqueue, sets, len(sets)).free()
         except Exception as error:  # whatever torch or its allocator raises: the others go on
             notes.append(f"torch.mm was left out: {error}")
             return None
         return contestant
 
-    def _check(
+    def check(
         self,
         contestant: Contestant,
         prepared: PreparedProblem,
