@@ -1,5 +1,5 @@
-/* The order of operations is that of the Python modules named here: both give the same numbers, except for the last
- * bits of sums and exponentials. */
+/* Times and depths of sums are those of the Python modules named here, in their order of operations: both give the same
+ * numbers, except for the last bits of sums and exponentials. */
 
 #include "choice.h"
 
@@ -9,7 +9,16 @@
 
 #define DIMENSIONS 3
 #define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: perf_model/splits.py */
+#define MOST_LAUNCHES (NUM_PER_SM + 1) /* of a kernel for one call */
 static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and the number that is resident */
+
+#define NUM_NEAREST 8 /* tuned shapes that are looked through for a legal kernel */
+#define CAUTION 0.5   /* deviations of a modelled time by which it is taken to be longer: what is surely good wins */
+#define NEAR 1.25     /* times as large or small in m, n and k: sums that were accurate enough there are here */
+#define ALIKE 1.4     /* times as many splits: one of two such launches of a kernel is ranked (decision 0057) */
+#define MOST_TIMES_APART 2.0 /* as many products in a batch as in the one that was tuned */
+/* Of cuBLAS's margin: by it the ratio of two kernels' times changes with the number of products (0056; unmeasured) */
+#define BATCH_SHARE 0.13
 
 /* The part of a modelled kernel, and of its time, that does not depend on the shape: perf_model/time_model.py. */
 typedef struct {
@@ -63,7 +72,7 @@ static modelled understood(const autotune_table *table, int32_t number) {
         .lost_m = lost_bytes(table, kernel->bm),
         .lost_n = lost_bytes(table, kernel->bn),
         .lost_k = lost_bytes(table, kernel->bk),
-        .caution = 1 + c->caution * kernel->relative_error,
+        .caution = 1 + CAUTION * kernel->relative_error,
         .chains = sums_in_splits && !kernel->flush_k ? (double)kernel->threads_along_k : INFINITY,
     };
     if (reduction == AUTOTUNE_REDUCE_CLUSTER) found.overhead_us += c->cluster_us;
@@ -204,16 +213,13 @@ static depths allowed_anywhere(const autotune_table *table, const at_call *call)
                     c->error_positive * c->error_positive * positive};
 }
 
-static bool are_near(const autotune_constants *c, double x, double y) {
-    return x <= c->near_ratio * y && y <= c->near_ratio * x;
-}
+static bool are_near(double x, double y) { return x <= NEAR * y && y <= NEAR * x; }
 
 /* How deep sums may be: as deep as those of kernels that were accurate enough when measured at a near shape. */
 static depths allowed_depths(const autotune_table *table, const at_call *call, const autotune_entry *near) {
     depths allowed = allowed_anywhere(table, call);
     const autotune_constants *c = &table->constants;
-    if (!near || !are_near(c, near->m, call->m) || !are_near(c, near->n, call->n) ||
-        !are_near(c, near->k, call->k)) {
+    if (!near || !are_near(near->m, call->m) || !are_near(near->n, call->n) || !are_near(near->k, call->k)) {
         return allowed;
     }
     for (int32_t i = 0; i < near->num_ranked; i++) {
@@ -343,7 +349,7 @@ static int32_t first_not_below(const double *values, int32_t num, double wish) {
 
 /* Numbers of splits worth considering for a kernel that takes any (perf_model/splits.py); equal ones occur. */
 static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
-                          double found[NUM_PER_SM + 1]) {
+                          double found[MOST_LAUNCHES]) {
     const autotune_constants *c = &of->table->constants;
     const autotune_kernel *kernel = row->kernel;
     const double k = of->call->k, deep = k > 1 ? k : 1;
@@ -367,52 +373,89 @@ static void split_choices(const at_chooser *chooser, const shape *of, const mode
 
 /* A launch that may serve a call. Of two that are otherwise equal, the one of the lower order serves. */
 typedef struct {
-    double handicapped_us, time_us;
+    double handicapped_us, careful_us, time_us, excess; /* careful: will hardly be exceeded */
     int32_t row, split_k, order;
 } candidate;
 
-static void consider(const shape *of, const modelled *row, double split_k, double missed, candidate *best,
-                     candidate mine) {
+/* What the model says of a call. */
+typedef struct {
+    shape of;
+    const autotune_entry *near; /* the nearest tuned shape; NULL: none */
+    double *covariance;         /* room for the places of the layout, and of its cuBLAS */
+    candidate *candidates;
+    int32_t num_candidates, num_kernels; /* that may serve */
+} forecast;
+
+/* Adds a launch, if it may serve. */
+static void consider(forecast *by, const modelled *row, double split_k, double missed, candidate mine) {
     const autotune_kernel *kernel = row->kernel;
+    const at_call *call = by->of.call;
     mine.split_k = (int32_t)split_k;
     const bool leaves_work = !(row->is_splitting || kernel->reduction == AUTOTUNE_REDUCE_CLUSTER) ||
-                             split_k * kernel->bk <= of->call->k;
-    if (!leaves_work || !at_may_serve(kernel, of->call, mine.split_k)) return;
-    mine.time_us = modelled_us(of, row, split_k) * missed;
-    const depths sums = depths_of(&of->table->constants, kernel, split_k, of->call);
-    const double deeper = fmax(sums.zero_mean / of->allowed.zero_mean, sums.positive / of->allowed.positive);
-    const double excess = fmax(1, deeper), squares = excess * excess;
-    mine.handicapped_us = mine.time_us * row->caution * (squares * squares);
-    const bool is_before = mine.handicapped_us == best->handicapped_us && mine.order < best->order;
-    if (mine.handicapped_us < best->handicapped_us || is_before) *best = mine;
+                             split_k * kernel->bk <= call->k;
+    if (!leaves_work || !at_may_serve(kernel, call, mine.split_k)) return;
+    mine.time_us = modelled_us(&by->of, row, split_k) * missed;
+    mine.careful_us = mine.time_us * row->caution;
+    const depths sums = depths_of(&by->of.table->constants, kernel, split_k, call);
+    const depths allowed = by->of.allowed;
+    mine.excess = fmax(1, fmax(sums.zero_mean / allowed.zero_mean, sums.positive / allowed.positive));
+    const double squares = mine.excess * mine.excess; /* the fourth power: steep (decision 0062) */
+    mine.handicapped_us = mine.careful_us * (squares * squares);
+    by->candidates[by->num_candidates++] = mine;
+}
+
+/* Adds the launches of all kernels of the layout that have a model. */
+static void consider_all(const at_chooser *chooser, forecast *by) {
+    const autotune_layout *known = &by->of.table->layouts[by->of.call->layout];
+    for (int32_t i = 0; i < known->num_modelled; i++) {
+        const modelled *row = &chooser->modelled[by->of.call->layout][i];
+        const double missed = factor(&known->missed, i, by->covariance);
+        const int32_t before = by->num_candidates;
+        if (!row->is_splitting) {
+            consider(by, row, row->kernel->split_k, missed, (candidate){.row = i, .order = i});
+        } else {
+            double choices[MOST_LAUNCHES];
+            split_choices(chooser, &by->of, row, choices);
+            for (int32_t at = 0; at < MOST_LAUNCHES; at++) { /* the order of perf_model/forecast.py */
+                const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
+                if (!at || choices[at] != choices[at - 1]) consider(by, row, choices[at], missed, mine);
+            }
+        }
+        by->num_kernels += by->num_candidates > before;
+    }
+}
+
+static int in_order(const void *one, const void *other) {
+    const candidate *a = one, *b = other;
+    if (a->handicapped_us != b->handicapped_us) return a->handicapped_us < b->handicapped_us ? -1 : 1;
+    return (a->order > b->order) - (a->order < b->order);
+}
+
+static autotune_choice choice_of(const at_chooser *chooser, const forecast *by, const candidate *one) {
+    return (autotune_choice){
+        .how = AUTOTUNE_MODELLED,
+        .kernel = chooser->modelled[by->of.call->layout][one->row].number,
+        .split_k = one->split_k,
+        .entry = by->near ? (int32_t)(by->near - by->of.table->entries) : -1,
+        .num_legal = by->num_kernels,
+        .expected_us = one->time_us,
+        .excess = one->excess,
+    };
 }
 
 /* The launch with the least modelled time that is accurate enough, if there is one. False if no kernel with a model may
  * serve. */
-static bool choose_modelled(const at_chooser *chooser, const shape *of, const double *covariance,
-                            autotune_choice *choice) {
-    const autotune_layout *known = &of->table->layouts[of->call->layout];
-    const modelled *rows = chooser->modelled[of->call->layout];
-    candidate best = {.handicapped_us = INFINITY};
-    for (int32_t i = 0; i < known->num_modelled; i++) {
-        const modelled *row = &rows[i];
-        const double missed = factor(&known->missed, i, covariance);
-        if (!row->is_splitting) {
-            consider(of, row, row->kernel->split_k, missed, &best, (candidate){.row = i, .order = i});
-            continue;
-        }
-        double choices[NUM_PER_SM + 1];
-        split_choices(chooser, of, row, choices);
-        for (int32_t at = 0; at <= NUM_PER_SM; at++) { /* Python's outer loop is over kernels */
-            const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
-            if (!at || choices[at] != choices[at - 1]) consider(of, row, choices[at], missed, &best, mine);
-        }
+static bool choose_modelled(const at_chooser *chooser, forecast *by, autotune_choice *choice) {
+    consider_all(chooser, by);
+    if (!by->num_candidates) return false;
+    const candidate *best = by->candidates, *surest = best;
+    for (int32_t i = 1; i < by->num_candidates; i++) {
+        const candidate *one = &by->candidates[i];
+        if (in_order(one, best) < 0) best = one;
+        if (one->careful_us < surest->careful_us) surest = one;
     }
-    if (best.handicapped_us == INFINITY) return false;
-    choice->how = AUTOTUNE_MODELLED;
-    choice->kernel = rows[best.row].number;
-    choice->split_k = best.split_k;
-    choice->expected_us = best.time_us;
+    *choice = choice_of(chooser, by, best);
+    choice->is_for_accuracy = best->careful_us > surest->careful_us;
     return true;
 }
 
@@ -476,7 +519,7 @@ static int32_t nearest(const at_chooser *chooser, const at_call *call, int32_t b
 static bool choose_nearest(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
     int32_t at = -1;
-    for (int32_t looked = 0; looked < table->constants.num_nearest; looked++) {
+    for (int32_t looked = 0; looked < NUM_NEAREST; looked++) {
         at = nearest(chooser, call, at);
         if (at < 0) return false;
         for (int32_t i = 0; i < table->entries[at].num_ranked; i++) {
@@ -495,7 +538,8 @@ static bool choose_nearest(const at_chooser *chooser, const at_call *call, autot
 }
 
 /* Whether cuBLAS is expected to be as fast as what the model chose, or nearly (perf_model/cublas_model.py). */
-static void look_at_cublas(const shape *of, const char *version, double *covariance, autotune_choice *choice) {
+static void look_at_cublas(const forecast *by, const char *version, autotune_choice *choice) {
+    const shape *of = &by->of;
     const autotune_table *table = of->table;
     const autotune_constants *c = &table->constants;
     const autotune_layout *known = &table->layouts[of->call->layout];
@@ -504,14 +548,14 @@ static void look_at_cublas(const shape *of, const char *version, double *covaria
     const double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
     double place[DIMENSIONS + 2];
     cublas_place_of(of->call, c, known->cublas_tile_apart, place);
-    covariances(&known->cublas, c->residual_length, place, covariance);
+    covariances(&known->cublas, c->residual_length, place, by->covariance);
     const double level = exp(known->cublas_level);
-    choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->cublas, 0, covariance);
+    choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->cublas, 0, by->covariance);
     const bool is_other = version && strcmp(version, known->cublas_version) != 0;
     const double deviation = known->cublas_deviation, error = table->kernels[choice->kernel].relative_error;
     const double doubt = is_other ? c->other_version : 0;
-    const double margin = c->margin * sqrt(deviation * deviation + error * error + doubt * doubt);
-    choice->is_cublas = choice->cublas_us < choice->expected_us * exp(margin);
+    choice->margin = c->margin * sqrt(deviation * deviation + error * error + doubt * doubt);
+    choice->is_cublas = choice->cublas_us < choice->expected_us * exp(choice->margin);
 }
 
 bool at_is_tuned(const at_chooser *chooser, const at_call *call) {
@@ -543,7 +587,6 @@ static const autotune_ranked *best_legal(const autotune_table *table, const auto
 /* The best legal kernel of the tuned batch with the nearest number of such products; the first of several. */
 static bool choose_near_batch(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
-    const autotune_constants *c = &table->constants;
     const autotune_ranked *best = NULL;
     const autotune_entry *near = NULL;
     double least = INFINITY;
@@ -561,8 +604,9 @@ static bool choose_near_batch(const at_chooser *chooser, const at_call *call, au
     choice->entry = (int32_t)(near - table->entries);
     choice->expected_us = by * best->time_us;
     choice->cublas_us = by * near->cublas_us;
-    const bool is_surely_faster = near->cublas_us > 0 && near->cublas_us >= best->time_us * exp(c->batch_margin);
-    choice->is_cublas = !is_surely_faster || least > c->most_times_apart;
+    choice->margin = BATCH_SHARE * table->constants.margin;
+    const bool is_surely_faster = near->cublas_us > 0 && near->cublas_us >= best->time_us * exp(choice->margin);
+    choice->is_cublas = !is_surely_faster || least > MOST_TIMES_APART;
     return true;
 }
 
@@ -579,53 +623,93 @@ static at_call one_of(const at_call *call) {
 
 /* ------------------------------------------------------------------------------------------ any call */
 
-static int choose_single(const at_chooser *chooser, const at_call *call, const char *cublas_version,
-                         bool with_cublas, autotune_choice *choice) {
+/* `allowed`: how deep sums may be, where that is known better than by the shape; else NULL. False if memory is short. */
+static bool begin_forecast(const at_chooser *chooser, const at_call *call, const depths *allowed, forecast *by) {
     const autotune_table *table = chooser->table;
     const autotune_layout *known = &table->layouts[call->layout];
-    *choice = (autotune_choice){.entry = -1};
-    if (choose_exact(chooser, call, choice)) return 0;
-
     const int32_t num_missed = known->missed.num_places, num_cublas = known->cublas.num_places;
     const size_t num_places = (size_t)(num_missed > num_cublas ? num_missed : num_cublas);
-    double *covariance = malloc((num_places + 1) * sizeof *covariance);
-    if (!covariance) return 2;
+    by->covariance = malloc((num_places + 1) * sizeof *by->covariance);
+    by->candidates = malloc((size_t)(known->num_modelled * MOST_LAUNCHES + 1) * sizeof *by->candidates);
+    if (!by->covariance || !by->candidates) return false;
     double place[DIMENSIONS];
     place_of(call, place);
-    covariances(&known->missed, table->constants.residual_length, place, covariance);
+    covariances(&known->missed, table->constants.residual_length, place, by->covariance);
     const int32_t at = nearest(chooser, call, -1);
+    by->near = at < 0 ? NULL : &table->entries[at];
     const double m = call->m, n = call->n, k = call->k;
-    const shape of = {
+    by->of = (shape){
         .table = table,
         .call = call,
         .least_bytes = AT_FLOAT_BYTES * (m * k + k * n + m * n),
-        .allowed = allowed_depths(table, call, at < 0 ? NULL : &table->entries[at]),
+        .allowed = allowed ? *allowed : allowed_depths(table, call, by->near),
     };
-    const bool is_modelled = choose_modelled(chooser, &of, covariance, choice);
-    if (is_modelled) {
-        choice->entry = at;
-        if (with_cublas) look_at_cublas(&of, cublas_version, covariance, choice);
-    }
-    free(covariance);
-    if (is_modelled || choose_nearest(chooser, call, choice)) return 0;
+    return true;
+}
 
-    const autotune_kernel *last = &table->kernels[known->default_kernel];
+static void end_forecast(forecast *by) {
+    free(by->covariance);
+    free(by->candidates);
+}
+
+/* The choice without cuBLAS, and what the model says if it chose. */
+static int by_kernels(const at_chooser *chooser, const at_call *call, const depths *allowed, forecast *by,
+                      autotune_choice *choice) {
+    const autotune_table *table = chooser->table;
+    *choice = (autotune_choice){.entry = -1};
+    if (choose_exact(chooser, call, choice)) return 0;
+    if (!begin_forecast(chooser, call, allowed, by)) return 2;
+    if (choose_modelled(chooser, by, choice) || choose_nearest(chooser, call, choice)) return 0;
+    const int32_t number = table->layouts[call->layout].default_kernel;
+    const autotune_kernel *last = &table->kernels[number];
     if (!at_may_serve(last, call, last->split_k)) return 1;
     choice->how = AUTOTUNE_DEFAULT;
-    choice->kernel = known->default_kernel;
+    choice->kernel = number;
     choice->split_k = last->split_k;
     return 0;
 }
 
 int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
               autotune_choice *choice) {
-    if (call->batch.products == 1) return choose_single(chooser, call, cublas_version, true, choice);
+    const bool is_single = call->batch.products == 1;
     *choice = (autotune_choice){.entry = -1};
-    if (choose_exact(chooser, call, choice) || choose_near_batch(chooser, call, choice)) return 0;
-    const at_call single = one_of(call);
-    const int status = choose_single(chooser, &single, NULL, false, choice);
-    choice->expected_us *= (double)call->batch.products;
-    choice->cublas_us = 0;
-    choice->is_cublas = choice->is_looped = true;
+    if (!is_single && (choose_exact(chooser, call, choice) || choose_near_batch(chooser, call, choice))) return 0;
+    const at_call single = is_single ? *call : one_of(call);
+    forecast by = {0};
+    const int status = by_kernels(chooser, &single, NULL, &by, choice);
+    if (is_single) {
+        if (!status && choice->how == AUTOTUNE_MODELLED) look_at_cublas(&by, cublas_version, choice);
+    } else {
+        choice->expected_us *= (double)call->batch.products;
+        choice->cublas_us = 0;
+        choice->is_cublas = choice->is_looped = true;
+    }
+    end_forecast(&by);
+    return status;
+}
+
+/* Whether a launch is nearly one of these: their times hardly differ. */
+static bool is_among(const autotune_choice *ranked, int32_t num, const autotune_choice *one) {
+    for (int32_t i = 0; i < num; i++) {
+        if (ranked[i].kernel == one->kernel && times_apart(ranked[i].split_k, one->split_k) < ALIKE) return true;
+    }
+    return false;
+}
+
+int at_rank(const at_chooser *chooser, const at_call *call, const double *allowed, int32_t room,
+            autotune_choice *ranked, int32_t *num) {
+    forecast by = {0};
+    const depths limit = allowed ? (depths){allowed[0], allowed[1]} : (depths){0};
+    const int status = by_kernels(chooser, call, allowed ? &limit : NULL, &by, ranked);
+    *num = !status;
+    ranked->cublas_us = ranked->is_cublas = 0;
+    if (!status && ranked->how == AUTOTUNE_MODELLED) {
+        qsort(by.candidates, (size_t)by.num_candidates, sizeof *by.candidates, in_order);
+        for (int32_t i = 0; i < by.num_candidates && *num < room; i++) {
+            const autotune_choice one = choice_of(chooser, &by, &by.candidates[i]);
+            if (one.excess <= ranked->excess && !is_among(ranked, *num, &one)) ranked[(*num)++] = one;
+        }
+    }
+    end_forecast(&by);
     return status;
 }

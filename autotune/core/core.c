@@ -80,22 +80,38 @@ void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas) {
     pthread_mutex_unlock(&runner->lock);
 }
 
+static autotune_status read_call(int32_t layout, int32_t m, int32_t n, int32_t k, const autotune_batch *batch,
+                                 const int64_t ld[3], const uint64_t addresses[3], at_call *call) {
+    if (layout < 0 || layout >= AUTOTUNE_LAYOUTS || m < 1 || n < 1 || k < 0) return AUTOTUNE_BAD_CALL;
+    if (batch && (batch->products < 1 || batch->products > INT32_MAX)) return AUTOTUNE_BAD_CALL;
+    *call = (at_call){.m = m, .n = n, .k = k, .layout = layout, .batch = batch ? *batch : AT_SINGLE};
+    for (int i = 0; i < 3; i++) {
+        if (ld[i] < 1) return AUTOTUNE_BAD_CALL;
+        call->ld[i] = ld[i];
+        call->low[i] = addresses ? (uint32_t)(addresses[i] % AT_ALIGNED) : 0;
+    }
+    return AUTOTUNE_OK;
+}
+
+static autotune_status of_choice(int status) {
+    return status == 1 ? AUTOTUNE_NO_KERNEL : status ? AUTOTUNE_NO_MEMORY : AUTOTUNE_OK;
+}
+
 autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
                                 const autotune_batch *batch, const int64_t ld[3], const uint64_t addresses[3],
                                 const char *cublas_version, autotune_choice *choice) {
-    if (layout < 0 || layout >= AUTOTUNE_LAYOUTS || m < 1 || n < 1 || k < 0) return AUTOTUNE_BAD_CALL;
-    if (batch && (batch->products < 1 || batch->products > INT32_MAX)) return AUTOTUNE_BAD_CALL;
-    at_call call = {.m = m, .n = n, .k = k, .layout = layout, .batch = batch ? *batch : AT_SINGLE};
-    for (int i = 0; i < 3; i++) {
-        if (ld[i] < 1) return AUTOTUNE_BAD_CALL;
-        call.ld[i] = ld[i];
-        call.low[i] = addresses ? (uint32_t)(addresses[i] % AT_ALIGNED) : 0;
-    }
-    switch (at_choose(handle->chooser, &call, cublas_version, choice)) {
-        case 0: return AUTOTUNE_OK;
-        case 1: return AUTOTUNE_NO_KERNEL;
-        default: return AUTOTUNE_NO_MEMORY;
-    }
+    at_call call;
+    const autotune_status status = read_call(layout, m, n, k, batch, ld, addresses, &call);
+    return status ? status : of_choice(at_choose(handle->chooser, &call, cublas_version, choice));
+}
+
+autotune_status autotune_rank(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
+                              const int64_t ld[3], const uint64_t addresses[3], const double *allowed, int32_t room,
+                              autotune_choice *ranked, int32_t *num) {
+    at_call call;
+    const autotune_status status = read_call(layout, m, n, k, NULL, ld, addresses, &call);
+    if (status || room < 1) return AUTOTUNE_BAD_CALL;
+    return of_choice(at_rank(handle->chooser, &call, allowed, room, ranked, num));
 }
 
 /* The first plan looks for the driver, here: no later call is made without one. */

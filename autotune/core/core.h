@@ -45,6 +45,12 @@ AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int3
                                              const uint64_t addresses[3], const char *cublas_version,
                                              autotune_choice *choice);
 
+/* Up to `room` launches that may serve one such product, the best first (choice.h); `num` says how many there are.
+ * `allowed`: two depths of sums; NULL: by the shape. */
+AUTOTUNE_API autotune_status autotune_rank(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n,
+                                           int32_t k, const int64_t ld[3], const uint64_t addresses[3],
+                                           const double *allowed, int32_t room, autotune_choice *ranked, int32_t *num);
+
 /* ---------------------------------------------------------------------------------------------- launching */
 
 /* Functions of CUDA to use instead of those of this process's driver, which the first plan locates. For

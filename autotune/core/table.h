@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 13 /* of these structs: a library refuses tables of other versions */
+#define AUTOTUNE_TABLE_VERSION 14 /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -77,8 +77,6 @@ typedef struct {
 
 /* Constants that Python's modules define and explain, under these names. */
 typedef struct {
-    double caution, near_ratio;                        /* runtime/selector.py */
-    int32_t num_nearest;                               /* runtime/selector.py */
     double error_zero_mean, error_positive;            /* runtime/summation.py */
     double level_zero_mean, level_positive, chain_share, splits; /* runtime/summation.py */
     double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/summation.py */
@@ -90,7 +88,6 @@ typedef struct {
     double residual_length;                            /* perf_model/residual.py */
     double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* perf_model/cublas_model.py */
     double parts_of_last;                              /* perf_model/splits.py */
-    double most_times_apart, batch_margin;             /* runtime/selector.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/workspace.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/workspace.py */
     int32_t max_plans, max_tallies;                    /* runtime/pick.py */

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..facts.gemm import LAYOUTS, Gemm
+from ..runtime.chooser import Chooser
 from ..runtime.kinds import load_kinds
 from ..runtime.pick import NUM_FIRST, Call, Pick
-from ..runtime.selector import Selector
 from ..runtime.table import Kernel, Table
 from .documents import Describe, Document
 from .numbers import StudyNumbers
@@ -63,15 +63,15 @@ class Maps:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._selector = Selector(table)
+        self._chooser = Chooser(table)
         self._kernels = {kernel.id: kernel for kernel in table.kernels}
         self._draws = np.random.default_rng(0).standard_normal((NUM_DRAWS, NUM_FIRST))
 
     def cell(self, gemm: Gemm) -> MapCell:
         """What a packed call of this shape gets."""
         call = Call.packed(gemm)
-        pick = self._selector.pick(call)
-        risk = self._risk(self._selector.ranked(call, NUM_FIRST)) if pick.how == "modelled" else None
+        pick = self._chooser.pick(call)
+        risk = self._risk(self._chooser.ranked(call, NUM_FIRST)) if pick.how == "modelled" else None
         return MapCell(
             pick.kernel_id,
             pick.split_k,
@@ -110,7 +110,7 @@ class Maps:
 
     def _served(self, study: StudyNumbers) -> ServedShape:
         cell, gemm = self.cell(study.study.gemm), study.study.gemm
-        if gemm.is_batched and cell.provider != "cublas" and self._selector.pick(Call.packed(gemm)).is_looped:
+        if gemm.is_batched and cell.provider != "cublas" and self._chooser.pick(Call.packed(gemm)).is_looped:
             picked_us = None  # nobody timed a launch for each product
         elif cell.provider == "cublas":
             picked_us = study.cublas_us

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError
@@ -27,12 +28,11 @@ from .core_structs import (
 )
 from .core_table import TABLE_VERSION, TableArrays, table_struct
 from .kept_modules import library_path
-from .pick import Call, How
+from .pick import Call
 from .table import Table
 
 FOLDER = Path(__file__).parents[1] / "core"  # links are left in it: kept_modules.py knows it by this name
 LIBRARY = "libautotune_core.so"
-HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 # autotune_status
 NO_KERNEL, BAD_SCALE, NO_DRIVER, CUDA, BLAS, INSTEAD = 1, 5, 6, 1 << 16, 1 << 17, 1 << 18
 FORKED, NO_RECORD, RECORDED = 12, 13, 14
@@ -41,6 +41,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [ADDRESS, ADDRESS],
     "autotune_close": [ADDRESS],
     "autotune_choose": [ADDRESS, *4 * [INT], ADDRESS, CTriple, CTriple, TEXT, ADDRESS],
+    "autotune_rank": [ADDRESS, *4 * [INT], CTriple, CTriple, ADDRESS, INT, ADDRESS, ADDRESS],
     "autotune_use_driver": [ADDRESS, ADDRESS],
     "autotune_use_blas": [ADDRESS, ADDRESS],
     "autotune_make_plan": [ADDRESS, ADDRESS, ADDRESS],
@@ -78,20 +79,6 @@ def library() -> Any:
     return found
 
 
-class CoreChoice(NamedTuple):
-    """What the core chose: numbers of a kernel and of an entry of the table, -1 for none; 0 for times that
-    are not known. `is_looped`: the kernel is launched for each product of a batch."""
-
-    how: How
-    kernel: int
-    split_k: int
-    entry: int
-    is_cublas: bool
-    expected_us: float
-    cublas_us: float
-    is_looped: bool
-
-
 def core_of(table: Table) -> Core:
     """The core for a table. Raises DispatchError where there is no library."""
     found = library()
@@ -121,19 +108,38 @@ class Core:
         if handle and not sys.is_finalizing():  # threads may be in the middle of a call
             self.library.autotune_close(handle)
 
-    def choose(self, call: Call, cublas_version: str | None) -> CoreChoice | None:
-        """For a product with m and n at least 1; None where even the default kernel is not legal."""
-        found, version, g = CChoice(), cublas_version and cublas_version.encode(), call.gemm
-        batch = ctypes.byref(CBatch.of(call.batch)) if g.is_batched else None
+    def choose(self, call: Call, cublas_version: str | None) -> Any | None:
+        """The autotune_choice (core/choice.h) for a product with m and n at least 1; None where even the
+        default kernel is not legal."""
+        found, version = CChoice(), cublas_version and cublas_version.encode()
+        batch = ctypes.byref(CBatch.of(call.batch)) if call.gemm.is_batched else None
         status = self.library.autotune_choose(
-            self.handle, LAYOUTS.index(g.layout), g.m, g.n, g.k, batch, CTriple(*call.lds),
-            CTriple(*call.addresses), version, ctypes.byref(found),
-        )  # fmt: skip
-        if status == NO_KERNEL:
-            return None
-        if status:
-            raise DispatchError(f"the core refuses {g} with leading dimensions {call.lds}: status {status}")
-        return CoreChoice(
-            HOWS[found.how], found.kernel, found.split_k, found.entry, bool(found.is_cublas),
-            found.expected_us, found.cublas_us, bool(found.is_looped),
-        )  # fmt: skip
+            self.handle, *_extents(call), batch, *_memory(call), version, ctypes.byref(found)
+        )
+        return found if _is_there(status, call) else None
+
+    def rank(self, call: Call, num: int, allowed: tuple[float, float] | None) -> Sequence[Any]:
+        """Up to `num` of these for a call that is no batch, the best first; none where `choose` returns None.
+        `allowed`: depths of sums, where they are known better than by the shape."""
+        found, many = (CChoice * num)(), ctypes.c_int32()
+        depths = allowed and (ctypes.c_double * 2)(*allowed)
+        status = self.library.autotune_rank(
+            self.handle, *_extents(call), *_memory(call), depths, num, found, ctypes.byref(many)
+        )
+        return found[: many.value] if _is_there(status, call) else ()
+
+
+def _extents(call: Call) -> tuple[int, int, int, int]:
+    g = call.gemm
+    return LAYOUTS.index(g.layout), g.m, g.n, g.k
+
+
+def _memory(call: Call) -> tuple[Any, Any]:
+    return CTriple(*call.lds), CTriple(*call.addresses)
+
+
+def _is_there(status: int, call: Call) -> bool:
+    if status not in (0, NO_KERNEL):
+        told = f"{call.gemm} with leading dimensions {call.lds}"
+        raise DispatchError(f"the core refuses {told}: status {status}")
+    return status == 0

@@ -80,7 +80,6 @@ class CEntry(Struct):
 
 class CConstants(Struct):
     _fields_ = (
-        ("caution", DOUBLE), ("near_ratio", DOUBLE), ("num_nearest", INT),
         *((name, DOUBLE) for name in (
             "error_zero_mean", "error_positive", "level_zero_mean", "level_positive", "chain_share", "splits",
             "shortest_chain", "least_k", "least_k_of_large", "large_elements", "narrow_side", "narrow_depth",
@@ -89,7 +88,6 @@ class CConstants(Struct):
             "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
             "last_block_float_us", "fmas_per_l2_float", "line_floats", "residual_length", "margin",
             "other_version", "cublas_fixed_us", "vector_apart", "cublas_tile", "parts_of_last",
-            "most_times_apart", "batch_margin",
         )),
         *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes", "captured_bytes")),
         *((name, INT) for name in (
@@ -112,8 +110,10 @@ class CTable(Struct):
 
 class CChoice(Struct):
     _fields_ = (
-        *((name, INT) for name in ("how", "kernel", "split_k", "entry", "is_cublas", "is_looped")),
-        ("expected_us", DOUBLE), ("cublas_us", DOUBLE),
+        *((name, INT) for name in (
+            "how", "kernel", "split_k", "entry", "is_cublas", "is_looped", "num_legal", "is_for_accuracy",
+        )),
+        *((name, DOUBLE) for name in ("expected_us", "cublas_us", "margin", "excess")),
     )  # fmt: skip
 
 

@@ -13,13 +13,13 @@ from ..facts import column_major
 from ..facts.gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..perf_model import cublas_model, residual, splits, time_model
-from . import selector, summation, workspace
+from . import summation, workspace
 from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable, shared_of
 from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 from .variants import numbers_of, plain_ids
 
-TABLE_VERSION = 13  # of the structs
+TABLE_VERSION = 14  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -130,7 +130,6 @@ def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: Tabl
 
 def _constants(kept: TableArrays) -> Any:
     return CConstants(
-        caution=selector.CAUTION, near_ratio=selector.NEAR, num_nearest=selector.NUM_NEAREST,
         error_zero_mean=summation.GUESSED_ERRORS[0], error_positive=summation.GUESSED_ERRORS[1],
         level_zero_mean=summation.LEVEL[0], level_positive=summation.LEVEL[1],
         chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
@@ -152,7 +151,6 @@ def _constants(kept: TableArrays) -> Any:
         cublas_fixed_us=cublas_model.FIXED_US, vector_apart=cublas_model.VECTOR_APART,
         cublas_tile=cublas_model.TILE,
         parts_of_last=splits.PARTS_OF_LAST,
-        most_times_apart=selector.MOST_TIMES_APART, batch_margin=selector.BATCH_MARGIN,
         kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
         captured_bytes=workspace.CAPTURED_BYTES,
         max_pieces=workspace.MAX_PIECES, launches_to_stay=workspace.LAUNCHES_TO_STAY,

@@ -24,7 +24,7 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import BIAS
 from autotune.kernel.launch import Variant
-from autotune.runtime import selector
+from autotune.runtime import chooser
 from autotune.runtime.call_recorder import rendered
 from autotune.runtime.counting import Counted
 from autotune.search import Options
@@ -215,9 +215,10 @@ def test_a_reason_beside_a_shape_does_not_repeat_it():
 
 
 def test_a_reason_names_times_without_an_exponent():
-    pick = SimpleNamespace(reason="why")
-    assert "cuBLAS is expected to take 53.03 ms, and" in selector._why_cublas(pick, 5.303e4, 0.3, "")
-    assert selector._why_cublas(pick, 5.303e4, 0.0, "") == "why; cuBLAS was faster, with 53.03 ms"
+    found = SimpleNamespace(is_cublas=True, cublas_us=5.303e4, margin=0.3)
+    assert "cuBLAS is expected to take 53.03 ms, and" in chooser._why_cublas(found)
+    found.margin = 0.0
+    assert chooser._why_cublas(found) == "; cuBLAS was faster, with 53.03 ms"
 
 
 def test_coverage_tells_what_cublas_alone_would_take(tmp_path):

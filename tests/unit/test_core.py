@@ -21,6 +21,7 @@ import numpy as np
 import played_launches
 import pytest
 from hypothesis import given
+from played_selector import Selector
 from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, make_table, rank
 from test_selector import cases
 
@@ -41,7 +42,7 @@ from autotune.runtime.devices import LoadedKernel
 from autotune.runtime.engine import CorePlan, Engine
 from autotune.runtime.pick import Call, Pick, in_splits
 from autotune.runtime.product import Product
-from autotune.runtime.selector import Selector
+from autotune.runtime.summation import Depths
 from autotune.runtime.table import (
     CublasFigures,
     Entry,
@@ -185,15 +186,35 @@ def assert_same(mine: Pick, other: Pick) -> None:
         assert us is None or math.isclose(us, other_us, rel_tol=1e-9)
 
 
+def assert_same_reasons(mine: Pick, other: Pick) -> None:
+    assert_same(mine, other)
+    assert mine.reason == other.reason
+
+
 @pytest.mark.parametrize(("seed", "version"), [(1, None), (2, "13.1.0"), (3, "12.8.4")])
 def test_the_core_chooses_as_python_does(seed, version):
     table = drawn_table(seed)
     python, native = Selector(table, lambda: version), Chooser(table, lambda: version)
     hows = set()
-    for call in drawn_calls(table, NUM_CALLS // 3, seed):
-        assert_same(native.pick(call), pick := python.pick(call))
+    for number, call in enumerate(drawn_calls(table, NUM_CALLS // 3, seed)):
+        check = assert_same_reasons if number % 4 == 0 else assert_same
+        check(native.pick(call), pick := python.pick(call))
         hows.add((pick.how, pick.provider))
     assert hows >= {("exact", "autotune"), ("modelled", "autotune"), ("modelled", "cublas")}
+
+
+def test_the_core_ranks_as_python_does():
+    """With depths of sums that are known, too."""
+    table, rng, nums = drawn_table(1), random.Random(1), set()
+    python, native = Selector(table), Chooser(table)
+    for call in drawn_calls(table, 500, 1):
+        depths = Depths(2 ** rng.uniform(0, 12), 2 ** rng.uniform(0, 12))
+        for num, allowed in ((4, None), (8, depths)):
+            expected = python.ranked(call, num, allowed)
+            for mine, other in zip(native.ranked(call, num, allowed), expected, strict=True):
+                assert_same_reasons(mine, other)
+            nums.add(len(expected))
+    assert nums >= {1, 4, 8}
 
 
 def test_the_core_chooses_for_batches_as_python_does():
@@ -202,7 +223,7 @@ def test_the_core_chooses_for_batches_as_python_does():
         table = drawn_table(seed)
         python, native = Selector(table), Chooser(table)
         for call in drawn_batches(table, 1000, seed):
-            assert_same(native.pick(call), pick := python.pick(call))
+            assert_same_reasons(native.pick(call), pick := python.pick(call))
             hows.add((pick.how, pick.provider, pick.is_looped))
     tuned = {(how, who, False) for how in ("exact", "nearest") for who in ("autotune", "cublas")}
     assert hows >= {*tuned, ("modelled", "cublas", True)}
@@ -231,7 +252,7 @@ def test_the_core_keeps_to_a_limit_on_the_workspace_as_python_does(most):
         pick = python.pick(call)
         assert_same(native.pick(call), pick)
         assert native.workspace_bytes(pick, call.single if pick.is_looped else call) <= most
-        ranked = python.ranked(call, 4) if not call.gemm.is_batched else ()
+        ranked = native.ranked(call, 4) if not call.gemm.is_batched else ()
         assert all(native.workspace_bytes(one, call) <= most for one in ranked)
         moved += unlimited.pick(call).kernel_id != pick.kernel_id
     assert moved > 20
@@ -248,8 +269,7 @@ def test_tables_without_models_and_calls_that_nothing_serves(case):
             native.pick(call)
         assert str(told.value) == str(refused)
     else:
-        assert_same(native.pick(call), pick)
-        assert native.pick(call).reason == pick.reason
+        assert_same_reasons(native.pick(call), pick)
 
 
 class RecordingDriver:

@@ -25,8 +25,8 @@ from autotune.kernel.config import Config
 from autotune.perf_model import cublas_model
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime import table as tables
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call, Pick
-from autotune.runtime.selector import Selector
 from autotune.runtime.table import CublasFigures
 
 SHAPE = Gemm(640, 384, 512)
@@ -143,7 +143,7 @@ def test_damaged_figures_are_refused(change: dict[str, object]) -> None:
 def picked(factor: float, loaded: Callable[[], str | None] | None = None, **changes: object) -> Pick:
     kernel = make_kernel("ours", make_spec(), replace(FIGURES, num_samples=9, relative_error=0.1))
     table = make_table(kernel, **{"cublas": {"NN": figures_of(factor)}} | changes)
-    return Selector(table, loaded).pick(Call.packed(SHAPE))
+    return Chooser(table, loaded).pick(Call.packed(SHAPE))
 
 
 def test_cublas_serves_unless_a_kernel_is_surely_faster() -> None:
@@ -187,7 +187,7 @@ def test_a_shape_that_was_tuned_does_not_ask_which_version_is_loaded() -> None:
 
 def test_other_layouts_know_nothing() -> None:
     table = make_table(cublas={"NN": figures_of(1e-3)})
-    pick = Selector(table).pick(Call.packed(replace(SHAPE, trans_b=True)))
+    pick = Chooser(table).pick(Call.packed(replace(SHAPE, trans_b=True)))
     assert (pick.provider, pick.cublas_us) == ("autotune", None)
 
 
@@ -200,7 +200,7 @@ def test_where_the_shape_was_tuned_the_same_rounds_decide() -> None:
 
 def test_a_call_that_is_laid_out_otherwise_is_modelled() -> None:
     kernel = make_kernel("ours", make_spec(vec_a=1, vec_b=1, vec_c=1))
-    selector = Selector(make_table(kernel, entries=(rank(SHAPE, "ours"),)))
+    selector = Chooser(make_table(kernel, entries=(rank(SHAPE, "ours"),)))
     packed = Call.packed(SHAPE)
     assert selector.pick(packed).how == "exact"
     assert selector.pick(packed._replace(addresses=(256, 32, 16))).how == "exact"
@@ -212,7 +212,7 @@ def test_a_call_that_is_laid_out_otherwise_is_modelled() -> None:
 
 def test_the_first_of_the_ranked_are_kernels() -> None:
     kernels = [make_kernel(f"k{bm}", make_spec(bm=bm), replace(FIGURES, num_samples=9)) for bm in (32, 64)]
-    selector = Selector(make_table(*kernels, cublas={"NN": figures_of(1e-3)}))
+    selector = Chooser(make_table(*kernels, cublas={"NN": figures_of(1e-3)}))
     assert selector.pick(Call.packed(SHAPE)).provider == "cublas"
     ranked = selector.ranked(Call.packed(SHAPE), 4)
     assert {pick.provider for pick in ranked} == {"autotune"}

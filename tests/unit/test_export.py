@@ -36,9 +36,9 @@ from autotune.kernel.epilogue_names import named
 from autotune.kernel.launch import PLAIN, Variant
 from autotune.kernel.rules import broken_rules
 from autotune.recording.matrix import TimeMatrix
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.pick import Call
-from autotune.runtime.selector import Selector
 from autotune.runtime.table import Table, load
 from autotune.runtime.variants import Variants
 from autotune.store import FinalEntry, Store
@@ -223,7 +223,7 @@ def test_every_kernel_is_legal_and_has_a_model(folder: Path) -> None:
 def test_shapes_that_were_not_tuned_are_served_by_the_portfolio(
     folder: Path, layout: str, m: int, n: int, k: int
 ) -> None:
-    selector = Selector(load(folder))
+    selector = Chooser(load(folder))
     call = Call.packed(Gemm(m, n, k, layout[0] == "T", layout[1] == "T"))
     pick = selector.pick(call)
     assert pick.how == "modelled"
@@ -314,7 +314,7 @@ def test_an_epilogue_that_fails_stops_the_export_and_one_that_spills_does_not(tm
 
 
 def test_a_kernel_that_splits_k_serves_other_shapes_in_other_splits(tmp_path: Path) -> None:
-    selector = Selector(load(export_table(results(), tmp_path / "t", FakeCompiler())))
+    selector = Chooser(load(export_table(results(), tmp_path / "t", FakeCompiler())))
     few, many = (selector.pick(Call.packed(Gemm(64, 64, k))) for k in (1000, 30000))
     assert few.split_k < many.split_k
 

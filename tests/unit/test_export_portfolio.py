@@ -34,9 +34,9 @@ from autotune.kernel.resources import blocks_per_sm, launch_spec
 from autotune.kernel.rules import broken_rules
 from autotune.perf_model.fit import guess
 from autotune.perf_model.launches import Shapes
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.cubin_files import load_cubins, packed
 from autotune.runtime.pick import Call, in_splits
-from autotune.runtime.selector import Selector
 from autotune.runtime.table import KernelRecord, Table, launchable, load
 from autotune.target import Point
 
@@ -89,7 +89,7 @@ def in_layout(text: str, layout: str) -> Gemm:
 @pytest.mark.parametrize("text", UNTUNED)
 def test_tiles_fit_the_shape_and_blocks_fill_the_gpu(gpu: str, layout: str, text: str) -> None:
     table, gemm = table_for(gpu), in_layout(text, layout)
-    selector, call = Selector(table), Call.packed(gemm)
+    selector, call = Chooser(table), Call.packed(gemm)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
     assert call.refusal(chosen, pick.split_k) is None
@@ -110,7 +110,7 @@ def test_every_pick_is_legal(
 ) -> None:
     gemm = Gemm(*extents, layout[0] == "T", layout[1] == "T")
     lds = (gemm.lda + more[0], gemm.ldb + more[1], gemm.ldc + more[2])
-    selector, call = Selector(table_for("h200")), Call(gemm, lds, addresses)
+    selector, call = Chooser(table_for("h200")), Call(gemm, lds, addresses)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
     assert call.refusal(chosen, pick.split_k) is None
@@ -119,12 +119,12 @@ def test_every_pick_is_legal(
 
 def test_the_answer_says_where_its_kernel_was_timed() -> None:
     gemm = Gemm(1, 4096, 4096)
-    here, elsewhere = (Selector(table_for(gpu)).pick(Call.packed(gemm)) for gpu in ("h200", "rtx-4090"))
+    here, elsewhere = (Chooser(table_for(gpu)).pick(Call.packed(gemm)) for gpu in ("h200", "rtx-4090"))
     assert here.how == elsewhere.how == "modelled"
     assert "timed" not in here.reason
     assert elsewhere.reason.endswith("; it was timed on other GPUs only")
     assert (elsewhere.provider, elsewhere.cublas_us) == ("autotune", None)  # nothing is known of cuBLAS there
-    bare = Selector(table_for("h200", is_bare=True)).pick(Call.packed(gemm))
+    bare = Chooser(table_for("h200", is_bare=True)).pick(Call.packed(gemm))
     assert "; it was never timed" in bare.reason
 
 
@@ -139,21 +139,21 @@ def test_relatives_of_a_packed_kernel_keep_the_vectors_of_its_copies(layout: str
 
 def test_a_tuned_kernel_that_is_better_than_all_others_serves_its_neighbours() -> None:
     table = table_for("h200")
-    selector, tuned = Selector(table), table.entries[0].ranked[0].kernel
+    selector, tuned = Chooser(table), table.entries[0].ranked[0].kernel
     assert selector.pick(Call.packed(SQUARE)).how == "exact"
     fast = replace(next(k for k in table.kernels if k.id == tuned), missed="")
     assert fast.model is not None
     fast = replace(fast, model=replace(fast.model, step_us=0.8 * fast.model.step_us))
     better = replace(table, kernels=tuple(fast if k.id == tuned else k for k in table.kernels))
     for text in ("4096x4096x4000", "5120x4096x4096", "3328x5120x4000"):
-        assert Selector(better).pick(Call.packed(Gemm.parse(text))).kernel_id == tuned
+        assert Chooser(better).pick(Call.packed(Gemm.parse(text))).kernel_id == tuned
 
 
 def test_defaults_remain_whatever_else_compiles() -> None:
     whole, bare = table_for("h200"), table_for("h200", is_bare=True)
     assert whole.defaults == bare.defaults and len(bare.kernels) < len(whole.kernels)
     for table in (whole, bare):
-        selector = Selector(table)
+        selector = Chooser(table)
         for layout, name in table.defaults.items():
             ld = 2**29  # only a kernel with wide leading dimensions takes this
             gemm = in_layout("35x700x2048", layout)
@@ -354,7 +354,7 @@ def test_guesses_order_shapes_as_measured() -> None:
 
 
 def test_no_tile_of_another_family_is_guessed_far_below_the_best_measured_one() -> None:
-    selector = Selector(table_for("h200"))
+    selector = Chooser(table_for("h200"))
     for text, time_us, _ in MEASURED[:-1]:
         expected = selector.pick(Call.packed(Gemm.parse(text))).expected_us
         assert expected is not None and expected > time_us / 1.4

@@ -10,6 +10,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from played_selector import ALIKE
 from table_cases import FIGURES, LIMITS, depth, depths, expected_us, make_kernel, make_spec, make_table, rank
 
 from autotune.facts.gemm import Gemm
@@ -17,8 +18,8 @@ from autotune.files.errors import DispatchError
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.perf_model.fit import Sample, fit, fma_step_us, guess, learn
 from autotune.perf_model.model_figures import ModelFigures
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call
-from autotune.runtime.selector import ALIKE, Selector
 from autotune.runtime.summation import allowed_depths, excess_depth
 from autotune.runtime.table import Table
 
@@ -70,7 +71,7 @@ def cases(draw: st.DrawFn) -> tuple[Table, Call]:
 @given(cases())
 def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -> None:
     table, call = case
-    selector = Selector(table)
+    selector = Chooser(table)
     if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
         m, n, k = call.gemm.m, call.gemm.n, call.gemm.k
         assert plan(make_spec(), m, n, k).tiles > MAX_GRID_X  # nothing else stops it
@@ -102,7 +103,7 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
     case: tuple[Table, Call], num: int
 ) -> None:
     table, call = case
-    selector = Selector(table)
+    selector = Chooser(table)
     if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
         return
     ranked, pick = selector.ranked(call, num), selector.pick(call)
@@ -125,7 +126,7 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
 
 def test_on_a_tuned_shape_its_kernel_alone_is_ranked_and_cublas_is_told_by_the_pick() -> None:
     gemm = Gemm(64, 64, 64)
-    selector = Selector(make_table(entries=(rank(gemm, "default-nn"),)))
+    selector = Chooser(make_table(entries=(rank(gemm, "default-nn"),)))
     (only,), pick = selector.ranked(Call.packed(gemm), 4), selector.pick(Call.packed(gemm))
     assert (only.kernel_id, only.how, only.cublas_us) == (pick.kernel_id, "exact", None)
     assert pick.cublas_us is not None
@@ -137,7 +138,7 @@ def test_nothing_less_accurate_is_ranked_behind_the_pick() -> None:
     deep = [
         make_kernel(f"deep{i}", make_spec(group=2 << i), replace(FIGURES, step_us=1e-3)) for i in range(3)
     ]
-    selector = Selector(make_table(shallow, *deep))
+    selector = Chooser(make_table(shallow, *deep))
     call = Call.packed(Gemm(64, 64, 1 << 20))
     assert selector.pick(call).kernel_id == "shallow"
     assert {pick.kernel_id for pick in selector.ranked(call, 8)} == {"shallow"}
@@ -147,7 +148,7 @@ def test_without_models_the_nearest_tuned_shape_serves() -> None:
     near, far = make_kernel("near", make_spec(), None), make_kernel("far", make_spec(), None)
     table = make_table(near, far, entries=(rank(Gemm(1000, 1000, 1000), "near"), rank(Gemm(8, 8, 8), "far")))
     table = replace(table, kernels=tuple(replace(k, model=None) for k in table.kernels))
-    pick = Selector(table).pick(Call.packed(Gemm(900, 900, 900)))
+    pick = Chooser(table).pick(Call.packed(Gemm(900, 900, 900)))
     assert (pick.kernel_id, pick.how, pick.entry) == ("near", "nearest", Gemm(1000, 1000, 1000))
 
 
@@ -156,14 +157,14 @@ def test_the_model_serves_what_is_laid_out_otherwise_than_was_tuned() -> None:
     any_ = make_kernel("any", make_spec())
     table = make_table(wide, any_, entries=(rank(Gemm(64, 64, 64), "wide", "any"),))
     call = Call(Gemm(64, 64, 64), (64, 64, 64), (4, 0, 0))
-    pick = Selector(table).pick(call)
+    pick = Chooser(table).pick(call)
     assert (pick.kernel_id, pick.how) == ("any", "modelled")
     assert "64x64x64:NN was tuned, but packed and aligned" in pick.reason
 
 
 def test_no_split_stays_without_work_and_no_workspace_is_boundless() -> None:
     split = make_kernel("split", make_spec(reduction="two_pass", split_k=8), replace(FIGURES, fixed_us=0.0))
-    selector = Selector(make_table(split))
+    selector = Chooser(make_table(split))
     assert selector.pick(Call.packed(Gemm(64, 64, 16))).kernel_id == "default-nn"
     assert selector.pick(Call.packed(Gemm(64, 64, 4096))).kernel_id == "split"
     assert selector.pick(Call.packed(Gemm(30000, 30000, 4096))).kernel_id == "default-nn"
@@ -174,7 +175,7 @@ def test_what_no_grid_holds_is_refused() -> None:
     table = make_table()
     small = [replace(k, spec=replace(tiny, variant=k.spec.variant)) for k in table.kernels]
     with pytest.raises(DispatchError, match="more tiles than a grid holds"):
-        Selector(replace(table, kernels=tuple(small))).pick(Call.packed(Gemm(2**30, 2**30, 1)))
+        Chooser(replace(table, kernels=tuple(small))).pick(Call.packed(Gemm(2**30, 2**30, 1)))
 
 
 def test_a_last_round_costs_less_than_a_full_one_but_not_nothing() -> None:

@@ -33,10 +33,10 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, DispatchWarning, EnvironmentProblem
 from autotune.runtime import choices
 from autotune.runtime import cuda_driver as door
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.cuda_driver import CudaFault, Driver
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import NUM_FIRST, Call
-from autotune.runtime.selector import Selector
 from autotune.runtime.table import Table
 
 TUNED, SHAPE, OTHER = Gemm(128, 128, 64), Gemm(72, 68, 36), Gemm(40, 68, 36)
@@ -107,7 +107,7 @@ def is_timed(driver: FakeDriver) -> bool:
 
 
 def candidates(gemm: Gemm = SHAPE) -> list[str]:
-    ranked = Selector(_table()).ranked(Call.packed(gemm), NUM_FIRST)
+    ranked = Chooser(_table()).ranked(Call.packed(gemm), NUM_FIRST)
     return [pick.kernel_id for pick in ranked]
 
 
@@ -505,7 +505,7 @@ def test_a_fault_of_the_driver_costs_the_choice_not_the_product(
 
     monkeypatch.setattr(driver, name, fail)
     runtime = first_use(folder, driver)
-    expected = Selector(_table()).pick(Call.packed(gemm)).kernel_id
+    expected = Chooser(_table()).pick(Call.packed(gemm)).kernel_id
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         served = multiply(runtime, driver, gemm, stream=STREAM)

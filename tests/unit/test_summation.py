@@ -23,8 +23,8 @@ from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import GROUP_SPLITS, MANY_THREADS, reduce_groups
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call
-from autotune.runtime.selector import Selector
 from autotune.runtime.summation import (
     DOT_POSITIVE,
     FEW_ROWS,
@@ -290,12 +290,12 @@ def test_an_excess_is_by_how_much_sums_are_too_deep() -> None:
 # ---- which kernel is picked
 
 
-def selector_of(slower: float, *entries: Any) -> Selector:
+def selector_of(slower: float, *entries: Any) -> Chooser:
     """Of a kernel that sums one chain, and one in blocks that is so much slower."""
     chain = replace(kernel_of(), id="chain", model=FIGURES)
     figures = replace(FIGURES, step_us=slower * FIGURES.step_us, round_us=slower * FIGURES.round_us)
     blocks = replace(kernel_of(flush_k=256), id="blocks", model=replace(figures, fixed_us=2.5 * slower))
-    return Selector(make_table(chain, blocks, entries=entries))
+    return Chooser(make_table(chain, blocks, entries=entries))
 
 
 def test_a_deep_k_is_served_by_sums_in_blocks_and_a_short_one_by_the_faster() -> None:
@@ -321,7 +321,7 @@ def test_what_was_accurate_enough_nearby_is_trusted_there_and_not_further() -> N
 
 
 def test_where_nothing_is_accurate_enough_there_is_a_kernel_all_the_same() -> None:
-    pick = Selector(make_table()).pick(Call.packed(DEEP))
+    pick = Chooser(make_table()).pick(Call.packed(DEEP))
     assert pick.kernel_id == "default-nn"
 
 
@@ -334,7 +334,7 @@ def test_a_table_of_one_shape_serves_others_accurately(gpu: str, layout: str, te
     """4096^3 alone was tuned, without blocks. 4097^3 is near it; on a GPU with little shared memory 8192^3
     has no room for blocks in a tile as large. The matrix of NT has no kernel for 16x11008x4096 that sums in
     short chains and is nearly as fast."""
-    selector, gemm = Selector(table_for(gpu)), in_layout(text, layout)
+    selector, gemm = Chooser(table_for(gpu)), in_layout(text, layout)
     pick = selector.pick(Call.packed(gemm))
     chosen = replace(selector.kernels[pick.kernel_id].config, split_k=pick.split_k)
     excess = excess_depth(depths(chosen, gemm), allowed_depths(gemm, known_limits(gpu).num_sms))

@@ -34,10 +34,10 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import PARAMETER
 from autotune.kernel.epilogue_names import EPILOGUES
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.cubin_files import load_cubins, packed
 from autotune.runtime.older_schemas import OLDEST
 from autotune.runtime.pick import Call
-from autotune.runtime.selector import Selector
 from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, load, parse, render
 from autotune.runtime.variants import Variants
 
@@ -206,7 +206,7 @@ def is_accepted(text: str) -> bool:
         expected = launchable(kernel, table.limits, "", table.max_workspace).spec
         assert kernel.spec == expected
         assert kernel.spec.threads <= 1024 and kernel.spec.smem_bytes <= table.limits.smem_per_block
-    selector, variants = Selector(table), Variants(table)
+    selector, variants = Chooser(table), Variants(table)
     for gemm in CALLS:
         if gemm.m and gemm.n:
             try:

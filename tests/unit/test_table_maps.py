@@ -1,4 +1,4 @@
-"""Maps of a table: every cell is what the table's own selector picks, and regrets are what was measured."""
+"""Maps of a table: every cell is what the table itself picks, and regrets are what was measured."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kind_cases import FIRST, SECOND, add
+from played_selector import Selector
 from study_cases import BEGAN, at_s, ok_in, study_of
 from table_cases import ENVIRONMENT, FIGURES, make_kernel, make_spec, make_table, rank, write_table
 
@@ -18,7 +19,6 @@ from autotune.files.errors import DispatchError
 from autotune.report.documents import Describe
 from autotune.report.table_maps import DEPTHS, SIDES, Maps, table_document
 from autotune.runtime.pick import Call
-from autotune.runtime.selector import Selector
 from autotune.runtime.table import Table
 from autotune.store import Final, FinalEntry
 from autotune.target import Baseline
@@ -38,7 +38,7 @@ def table_of(error: float = 0.02) -> Table:
     return make_table(*kernels, entries=(rank(TUNED, "nn-group1", "nn-group4"),))
 
 
-def test_a_cell_is_what_the_selector_picks() -> None:
+def test_a_cell_is_what_the_table_picks() -> None:
     table = table_of()
     maps, selector = Maps(table), Selector(table)
     for gemm in (TUNED, Gemm(1, 16384, 64), Gemm(512, 8, 4096, True, True)):
@@ -65,7 +65,7 @@ def test_the_risk_of_two_equal_launches_is_what_theory_says() -> None:
     s = 0.2
     d = s * math.sqrt(2) * np.random.default_rng(5).standard_normal(400_000)
     maps = Maps(table_of(s))
-    (first, *_) = maps._selector.ranked(Call.packed(Gemm(512, 512, 512)), 1)
+    (first, *_) = maps._chooser.ranked(Call.packed(Gemm(512, 512, 512)), 1)
     twin = replace(first, kernel_id=next(k.id for k in maps.table.kernels if k.id.startswith("tt")))
     assert maps._risk([first, twin]) == pytest.approx(float(np.exp(np.maximum(d, 0)).mean() - 1), rel=0.15)
     assert maps._risk([first]) == 0.0

@@ -1,25 +1,5 @@
-"""Which kernel of a table serves a call, and why: exact, modelled, nearest or default.
-
-A kernel is legal for a call if `launch.refusal` has nothing against it. In this order:
-    exact     the shape was tuned, packed and aligned as the call is, and a kernel ranked for it is legal
-    settled   never said here: of launches that `ranked` gives, the one that was the fastest (settling.py)
-    modelled  the legal kernel with the least modelled time (perf_model/forecast.py), in its best number of
-              splits, the default competing. The less is known of a kernel, the slower it is assumed to be
-              (CAUTION). A kernel whose sums are too deep (summation.py) counts as slower by the fourth power
-              of the excess: it wins only where all else is far slower
-    nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
-    default   nothing else is legal
-Where cuBLAS is expected to be as fast, or nearly (perf_model/cublas_model.py), the pick names it as the
-provider; on a tuned shape, if it was faster in the same rounds.
-
-A batch is served by kernels that were tuned for batches of the same product (docs/decisions/0056):
-    exact     this batch was tuned
-    nearest   the best legal kernel of the batch whose number of products is the nearest. It serves if the
-              numbers are no more than MOST_TIMES_APART apart and it was faster than cuBLAS by more than
-              BATCH_MARGIN, else cuBLAS
-    looped    there is none: cuBLAS, or if that cannot be called, a launch for each product
-Copied into exported tables.
-"""
+"""What the core chooses (core/choice.c) and Chooser says of it, said again in Python: the oracle of
+test_core.py."""
 
 from __future__ import annotations
 
@@ -31,19 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..facts.device import DeviceLimits
-from ..facts.gemm import LAYOUTS, Gemm, Triple
-from ..files.errors import DispatchError
-from ..files.words import counted, time_text
-from ..kernel.launch import has_work
-from ..perf_model import cublas_model, residual
-from ..perf_model.forecast import Forecast
-from ..perf_model.launches import Floats, Launches, Shapes, Whole
-from ..perf_model.residual import Residuals
-from ..perf_model.time_model import Speeds
-from .pick import Call, How, Pick
-from .summation import Depths, Sums, allowed_depths, excess_depth, slower_by
-from .table import Entry, Kernel, RankedKernel, Table, weights
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import LAYOUTS, Gemm, Triple
+from autotune.files.errors import DispatchError
+from autotune.files.words import counted, time_text
+from autotune.kernel.launch import has_work
+from autotune.perf_model import cublas_model, residual
+from autotune.perf_model.forecast import Forecast
+from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
+from autotune.perf_model.residual import Residuals
+from autotune.perf_model.time_model import Speeds
+from autotune.runtime.pick import Call, How, Pick
+from autotune.runtime.summation import Depths, Sums, allowed_depths, excess_depth, slower_by
+from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
