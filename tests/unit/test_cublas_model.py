@@ -176,15 +176,6 @@ def test_another_version_than_the_one_that_was_timed_is_less_sure(loaded: str | 
         )
 
 
-def test_a_shape_that_was_tuned_does_not_ask_which_version_is_loaded() -> None:
-    def fail() -> str:
-        raise AssertionError("asked for nothing")
-
-    entry = replace(rank(SHAPE, "ours"), cublas_us=10.1)
-    assert picked(1e-3, fail, entries=(entry,)).provider == "autotune"
-    assert picked(1.0, fail, cublas={}).provider == "autotune"
-
-
 def test_other_layouts_know_nothing() -> None:
     table = make_table(cublas={"NN": figures_of(1e-3)})
     pick = Chooser(table).pick(Call.packed(replace(SHAPE, trans_b=True)))
