@@ -160,6 +160,13 @@ def test_cublas_serves_unless_a_kernel_is_surely_faster() -> None:
         assert ("cuBLAS" in pick.reason) == (provider_name == "cublas")
 
 
+def test_a_table_that_knows_no_cublas_does_not_ask_which_is_loaded() -> None:
+    def fail() -> str:
+        raise AssertionError("asked for nothing")
+
+    assert picked(1.0, fail, cublas={}).provider == "autotune"
+
+
 @pytest.mark.parametrize("loaded", [None, "13.1.0", "12.9.1"])
 def test_another_version_than_the_one_that_was_timed_is_less_sure(loaded: str | None) -> None:
     """It takes more for a kernel to serve, and the reason says why."""

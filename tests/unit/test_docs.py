@@ -56,6 +56,9 @@ def _constants(path: Path) -> dict[str, float]:
     return found
 
 
+_DEFINED = re.compile(r"^#define (\w+) ([\d.]+)", re.MULTILINE)  # in C
+
+
 @cache
 def _all_constants() -> dict[str, set[float]]:
     """The values of each name, over all files of the package."""
@@ -63,6 +66,9 @@ def _all_constants() -> dict[str, set[float]]:
     for path in (ROOT / "autotune").rglob("*.py"):
         for name, value in _constants(path).items():
             found.setdefault(name, set()).add(value)
+    for path in (ROOT / "autotune/core").glob("*.[ch]"):
+        for name, number in _DEFINED.findall(path.read_text(encoding="utf-8")):
+            found.setdefault(name, set()).add(float(number))
     return found
 
 
