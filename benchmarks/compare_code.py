@@ -1,11 +1,13 @@
 """Checks whether two sources of the template give the same machine code, as after changes of names and
 comments.
 
-    python benchmarks/compare_code.py --against REVISION [--num 200] [--seed 1] [--jobs 2] [--write]
+    python benchmarks/compare_code.py --against REVISION [--num 200] [--seed 1] [--where order!=row]
+        [--jobs 2] [--write]
 
 REVISION is a git revision, or a folder that holds the other text. Needs no GPU. Kernels drawn by the seed
-(drawn.py) are compiled from both texts. For each pair it compares all sections of code and constants byte for
-byte, and ptxas's report: registers, spills, stack, shared memory. Exits 1 if any differs.
+(drawn.py) are compiled from both texts; `--where` leaves out what the other text cannot say. For each pair
+it compares all sections of code and constants byte for byte, and ptxas's report: registers, spills, stack,
+shared memory. Exits 1 if any differs.
 
 With `--write`, and if all are the same, it is recorded in kernels/same_code.json that results of the other
 text count for this one (autotune/kernel/same_code.py).
@@ -36,6 +38,7 @@ from autotune.cli import console
 from autotune.files.errors import TrialFailure, UsageError
 from autotune.kernel import identity, same_code, template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version
+from autotune.kernel.where import Where
 
 # Code, and constants that it reads. Others hold symbols, which a name more or less moves.
 _COMPARED = (".text.", ".nv.constant0.", ".nv.constant2.", ".nv.constant3")
@@ -64,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
         other = folder_of(args.against, Path(scratch))
         texts = template.source(folder=other), template.source()
         hashes = template.source_hash(folder=other), template.source_hash()
-    drawn = spread(args.num, args.seed)
+    drawn = spread(args.num, args.seed, Where.parse(args.where))
     found = compare(drawn, *texts, args.jobs)
     for one, what in found.items():
         console.show(f"{one}: {what}")
@@ -156,6 +159,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--against", required=True, metavar="REVISION", help="or a folder")
     parser.add_argument("--num", type=int, default=200, help="kernels to compile (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="decides which (default: 1)")
+    parser.add_argument("--where", default="", help="conditions, as of `search`: order!=row; default: none")
     parser.add_argument("--jobs", type=int, default=2, help="threads that compile (default: 2)")
     parser.add_argument("--write", action="store_true", help="record it in kernels/same_code.json")
     return parser.parse_args()

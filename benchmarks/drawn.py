@@ -19,9 +19,11 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import PARAMETERS, Config, Value
 from autotune.kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
 from autotune.kernel.rules import LEGAL, RULES
+from autotune.kernel.where import Where
 
 DEVICES: dict[str, DeviceLimits] = {limits.arch: limits for limits in KNOWN.values()}
 MAX_FMAS = 2048
+_ANY = Where()
 _SIDE = 4096  # of the problem: large, so that no rule of the kind `shape` leaves anything out
 _NUM_DRAWS = 3000  # per architecture and layout; about one in twenty ends as a legal config
 _PLAIN_SHARE = 0.5  # of the kernels have no epilogue: most that people run have none
@@ -55,10 +57,12 @@ class Drawn:
         return values | {("place", place), ("is_wide", v.is_wide), ("keeps", v.epilogue.keeps)}
 
 
-def spread(num: int, seed: int) -> list[Drawn]:
-    """`num` kernels: first those that show what no other has shown, then places take turns."""
+def spread(num: int, seed: int, where: Where = _ANY) -> list[Drawn]:
+    """`num` kernels, of those that `where` allows: first those that show what no other has shown, then places
+    take turns."""
     rng = np.random.default_rng(seed)
-    pools = [list(_legal(rng, limits, layout)) for limits in DEVICES.values() for layout in LAYOUTS]
+    places = [(limits, layout) for limits in DEVICES.values() for layout in LAYOUTS]
+    pools = [[one for one in _legal(rng, *at) if where.holds(one.config.to_dict())] for at in places]
     unseen = set().union(*(drawn.traits() for pool in pools for drawn in pool))
     chosen: list[Drawn] = []
     while unseen and len(chosen) < num:

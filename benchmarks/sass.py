@@ -31,6 +31,7 @@ _KEEP_SHIFT = 58  # of the high 8 bytes: a bit per operand, `.reuse` in nvdisasm
 # The kinds of instruction that are told apart, by operation; an instruction may be of several.
 KINDS: dict[str, tuple[int, ...]] = {
     "ffma": (0x23,),
+    "ffma2": (0x49,),  # two FMAs of neighbours in registers; sm_100 to sm_107
     "fma_pipe": (0x20, 0x21, 0x23, 0x24, 0x25, 0x27),  # FMUL, FADD, FFMA, IMAD, IMAD.WIDE, IMAD.HI
     "shared_loads": (0x184,),
     "shared_stores": (0x188,),
@@ -111,9 +112,14 @@ class Code:
         return [_sources(int(op), *map(int, pair)) if op in KINDS["fma_pipe"] else () for op, pair in pairs]
 
     def main_loop(self) -> Loop:
-        """The loop that holds the most FFMA: of such that hold each other, the innermost."""
-        most = max(self.loops, key=lambda loop: (self.count(loop).kinds["ffma"], -len(loop)), default=None)
-        if most is None or not self.count(most).kinds["ffma"]:
+        """The loop that holds the most FMAs: of such that hold each other, the innermost."""
+
+        def num_fmas(loop: Loop) -> int:
+            kinds = self.count(loop).kinds
+            return kinds["ffma"] + 2 * kinds["ffma2"]
+
+        most = max(self.loops, key=lambda loop: (num_fmas(loop), -len(loop)), default=None)
+        if most is None or not num_fmas(most):
             raise UsageError("no loop of this kernel holds an FFMA: nothing of it can be said")
         return most
 

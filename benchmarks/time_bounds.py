@@ -110,6 +110,8 @@ def figures(config: Config, gemm: Gemm, limits: DeviceLimits, cubin: Cubin) -> F
     inner = code.main_loop()
     loop = code.count(inner)
     fmas = config.tm * config.tn * config.bk // config.slice_k
+    if loop.kinds["ffma2"]:
+        raise UsageError(f"{config}: how long packed FMAs take is not known; name another order")
     runs, rest = divmod(fmas, loop.kinds["ffma"])
     if rest or not runs:
         raise UsageError(f"{config}: {loop.kinds['ffma']} FFMA in the main loop for {fmas} per tile")

@@ -17,7 +17,7 @@
 //   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-transpose-a/b)
 //   VEC_A VEC_B    floats per copy from global memory                  1 2 4 (vector-a, vector-b)
 //   VEC_C          floats per access to C                              1 2 4 (vector-c)
-//   ORDER          0 row 1 row_snake 2 col_snake 3 zigzag 4 pair_snake
+//   ORDER          0 row 1 row_snake 2 col_snake 3 zigzag 4 pair_snake, 5 packed_row_snake 6 packed_col_snake (packed-device)
 //   MIN_BLOCKS     blocks per SM that registers must allow
 //   EDGES          0 exact: tiles fit C;  1 predicated
 //   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block, 3 last_wave, 4 cluster
@@ -50,7 +50,10 @@ enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
 enum { EDGES_EXACT, EDGES_PREDICATED };
 enum { BIAS_NONE, BIAS_ROWS, BIAS_COLUMNS };
 enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH };
-enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE };
+enum {
+    ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE, ORDER_PACKED_ROW_SNAKE,
+    ORDER_PACKED_COL_SNAKE
+};
 #ifndef BATCHED
 #define BATCHED 0
 #endif
@@ -122,6 +125,7 @@ static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) ==
 constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
 #ifdef __CUDA_ARCH__
 static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
+static_assert(ORDER < ORDER_PACKED_ROW_SNAKE || __CUDA_ARCH__ / 100 == 10, "rule packed-device");
 #endif
 
 constexpr bool IS_PREDICATED = EDGES == EDGES_PREDICATED;

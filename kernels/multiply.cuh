@@ -11,6 +11,10 @@
 // It decides how ptxas places operands in register banks and which it can reuse: up to 15 % of the speed on
 // sm_90 (same config, order alone changed). A snake reverses at the end of a line, so that each FMA keeps one
 // operand of the FMA before.
+//
+// Compute capability 10.x reaches its rate only with two FMAs in an instruction, of which the compiler makes none by
+// itself (docs/decisions/0075). The packed orders walk over pairs of neighbours in a row, or in a column where the
+// thread tile's width is odd; one whose both sides are odd has none.
 #pragma once
 
 #include "config.cuh"
@@ -49,10 +53,32 @@ __device__ __forceinline__ constexpr Cell cell(int step) {
     return {step / TN, step % TN};
 }
 
+constexpr int PAIR_N = TN % 2 == 0 ? 2 : 1;  // extent of a pair
+constexpr int PAIR_M = PAIR_N == 1 && TM % 2 == 0 ? 2 : 1;
+constexpr bool IS_PACKED =
+    (ORDER == ORDER_PACKED_ROW_SNAKE || ORDER == ORDER_PACKED_COL_SNAKE) && PAIR_M * PAIR_N == 2;
+
+// The first element of packed FMA number `step`.
+__device__ __forceinline__ constexpr Cell packed_cell(int step) {
+    constexpr int HEIGHT = TM / PAIR_M, WIDTH = TN / PAIR_N;
+    if (ORDER == ORDER_PACKED_COL_SNAKE)
+        return {snake(step % HEIGHT, HEIGHT, step / HEIGHT) * PAIR_M, step / HEIGHT * PAIR_N};
+    return {step / WIDTH * PAIR_M, snake(step % WIDTH, WIDTH, step / WIDTH) * PAIR_N};
+}
+
 __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const Fragments& f) {
+    if constexpr (IS_PACKED) {
 #pragma unroll
-    for (int step = 0; step < TM * TN; ++step) {
-        const Cell c = cell(step);
-        sums[c.i][c.j] = multiply_add(f.a[c.i], f.b[c.j], sums[c.i][c.j]);
+        for (int step = 0; step < TM * TN / 2; ++step) {
+            const Cell c = packed_cell(step);
+            const int i = c.i + PAIR_M - 1, j = c.j + PAIR_N - 1;  // the second
+            multiply_add_packed(f.a[c.i], f.a[i], f.b[c.j], f.b[j], sums[c.i][c.j], sums[i][j]);
+        }
+    } else {
+#pragma unroll
+        for (int step = 0; step < TM * TN; ++step) {
+            const Cell c = cell(step);
+            sums[c.i][c.j] = multiply_add(f.a[c.i], f.b[c.j], sums[c.i][c.j]);
+        }
     }
 }

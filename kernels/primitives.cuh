@@ -79,6 +79,15 @@ template <int VEC> __device__ __forceinline__ Vec<VEC> load_cluster(const float*
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 
+// c += a * b for two of each, by one instruction: compute capability 10.x (rule packed-device). Each rounds as a single
+// one does. Where both floats of a pair are the same register, that is an operand of its own: nothing is moved.
+__device__ __forceinline__ void multiply_add_packed(float a0, float a1, float b0, float b1, float& c0, float& c1) {
+    asm("{\n\t.reg .b64 a, b, c;\n\tmov.b64 a, {%2, %3};\n\tmov.b64 b, {%4, %5};\n\tmov.b64 c, {%0, %1};\n\t"
+        "fma.rn.f32x2 c, a, b, c;\n\tmov.b64 {%0, %1}, c;\n\t}"
+        : "+f"(c0), "+f"(c1)
+        : "f"(a0), "f"(a1), "f"(b0), "f"(b1));
+}
+
 // The value that the lane `apart` lanes away has, in pairs of blocks of so many lanes; `apart` is a power of two. All
 // lanes of the warp ask together.
 __device__ __forceinline__ float of_lane_across(float value, int apart) {

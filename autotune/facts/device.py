@@ -51,6 +51,12 @@ class DeviceLimits:
         return self.compute_capability >= (9, 0)
 
     @property
+    def has_packed_fma(self) -> bool:
+        """An instruction does two FMAs in compute capability 10.x; later ones take it apart again (ptxas
+        13.5)."""
+        return self.compute_capability[0] == 10
+
+    @property
     def has_dependent_launch(self) -> bool:
         """Kernels can wait for the kernel before, and so begin before it has ended, from sm_90 on."""
         return self.compute_capability >= (9, 0)

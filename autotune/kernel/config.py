@@ -18,6 +18,7 @@ from ..files.errors import UsageError
 Value = int | float | str  # floats: of others' kernels alone
 _PLAIN = frozenset({int, str})
 WARP = 32  # threads
+PACKED_ORDERS = ("packed_row_snake", "packed_col_snake")
 
 
 @frozen()
@@ -191,8 +192,8 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
     Parameter(
         "order",
-        ("row", "row_snake", "col_snake", "zigzag", "pair_snake"),
-        "order of the unrolled FMAs over the thread tile",
+        (*("row", "row_snake", "col_snake", "zigzag", "pair_snake"), *PACKED_ORDERS),
+        "order of the unrolled FMAs over the thread tile; packed: two of them in an instruction",
     ),
     Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),

@@ -13,10 +13,12 @@ from itertools import product
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from .config import PARAMETER, Config
+from .config import PACKED_ORDERS, PARAMETER, Config
 from .rules import NARROW, NARROW_FLUSH, broken_rules
 
 _WIDE_FLUSH = 512  # where no side of a tile is narrow: it serves a C whose k cuBLAS splits in a few, too
+_PACKED = {"row_snake": "packed_row_snake", "col_snake": "packed_col_snake"}
+_COUNTERPART = _PACKED | {packed: order for order, packed in _PACKED.items()}  # of two FMAs at a time, of one
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 
@@ -56,6 +58,13 @@ def summed_in_blocks(config: Config) -> Config | None:
     return replace(config, flush_k=NARROW_FLUSH if side <= NARROW else _WIDE_FLUSH)
 
 
+def in_pairs(config: Config, *, are_packed: bool) -> Config:
+    """The same with FMAs two at a time, or one at a time, in the order that is closest."""
+    if (config.order in PACKED_ORDERS) == are_packed:
+        return config
+    return replace(config, order=_COUNTERPART.get(config.order, PACKED_ORDERS[0]))
+
+
 def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -> Config | None:
     """The config with the widest legal vectors (no wider than its own, nor than `widest`), the padding that
     the layout needs, and no more of the GPU's resources than there are. None if no such config is legal."""
@@ -79,11 +88,12 @@ def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -
 def _ever_smaller(config: Config, limits: DeviceLimits) -> Iterator[Config]:
     """The config, then with fewer stages, fewer resident blocks, one fragment buffer and less depth. Through
     registers, in two stages, if nothing can be copied asynchronously; its splits in a second pass, if there
-    are no clusters."""
+    are no clusters; its FMAs packed if they can be."""
     if not limits.has_async_copy:
         config = replace(config, copy_a="register", copy_b="register", stages=min(config.stages, 2))
     if config.reduction == "cluster" and not limits.has_clusters:
         config = replace(config, reduction="two_pass")
+    config = in_pairs(config, are_packed=limits.has_packed_fma)
     depths = [bk for bk in (config.bk, config.bk // 2) if bk in PARAMETER["bk"].values]
     buffers = dict.fromkeys((config.frag_buffers, 1))
     blocks = [n for n in range(config.min_blocks, 0, -1) if n in PARAMETER["min_blocks"].values]

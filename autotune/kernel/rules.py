@@ -19,7 +19,7 @@ import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from .config import WARP, Config, lanes_k
+from .config import PACKED_ORDERS, WARP, Config, lanes_k
 from .launch import WORKSPACE_LIMIT
 from .resources import (
     MAX_THREADS,
@@ -204,6 +204,8 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: ((c.copy_a != "async") & (c.copy_b != "async")) | d.has_async_copy),
     Rule("cluster-device", "device", ("reduction",), "thread-block clusters need sm_90 or later",
          lambda c, d, g: (c.reduction != "cluster") | d.has_clusters),
+    Rule("packed-device", "device", ("order",), "packed FMAs exist in compute capability 10.x alone",
+         lambda c, d, g: np.logical_not(np.isin(c.order, PACKED_ORDERS)) | d.has_packed_fma),
     Rule("shared-memory", "device", _SMEM, "a block's stages and kept sums fit its shared memory",
          lambda c, d, g: main_smem_bytes(c, g) <= d.smem_per_block),
     Rule("staged-rows", "device", ("bm", "bn", "tm", "wn", "tn", "min_blocks"),

@@ -15,7 +15,7 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin
-from autotune.kernel.config import Config
+from autotune.kernel.config import PACKED_ORDERS, Config
 from autotune.kernel.launch import Variant
 from autotune.kernel.resources import chunk_m, chunk_n, threads
 from autotune.kernel.rules import broken_rules
@@ -87,6 +87,7 @@ BUILDS = {
     "asynchronous": {"stages": 3, "bursts": 1},
     "bursts": {"stages": 4, "bursts": 4, "frag_buffers": 2},
 }
+SPARE = 8  # instructions by which the compiler's work on equal loops differs
 DUMMY_LOADS = 3  # that ptxas puts before a burst of cp.async (decision 0014)
 
 
@@ -121,6 +122,29 @@ def test_the_main_loop_is_what_the_template_writes(compiler, layout, name):
         assert (tile["async_copies"], tile["global_loads"]) == (copies, 0)
         assert loads <= tile["shared_loads"] <= loads + DUMMY_LOADS * c.bursts
         assert tile["shared_stores"] == 0
+
+
+@pytest.mark.parametrize(("tm", "tn"), [(8, 4), (4, 1)])
+@pytest.mark.parametrize("order", PACKED_ORDERS)
+def test_packed_fmas_are_two_in_an_instruction(compiler, order, tm, tn):
+    """Neither an FFMA nor a move for operands that both FMAs share is left in the main loop."""
+    limits, gemm = DEVICES[compiler.arch], Gemm.parse("1024:NN")
+    c = Config.from_dict({"bm": 64, "bn": 64, "wm": 8 * tm, "wn": 4 * tn, "tm": tm, "tn": tn, "min_blocks": 1,
+                          "order": order, "vec_c": 1, "stages": 3, "bursts": 1})  # fmt: skip
+    if not limits.has_packed_fma:
+        assert "packed-device" in [rule.id for rule in broken_rules(c, limits, gemm)]
+        return
+    cubin = compiler.compile(c, Variant())
+    code = sass.Code(cubin.code, template.ENTRY, compiler.arch)
+    counts = code.count(code.main_loop())
+    assert (counts.kinds["ffma2"], counts.kinds["ffma"]) == (tm * tn * c.bk // 2, 0)
+    one_by_one = compiler.compile(replace(c, order="row_snake"), Variant())
+    code = sass.Code(one_by_one.code, template.ENTRY, compiler.arch)
+    scalar = code.count(code.main_loop())
+    assert counts.instructions <= scalar.instructions - tm * tn * c.bk // 2 + SPARE
+    assert cubin.spill_bytes == 0
+    with pytest.raises(UsageError, match="packed FMAs"):
+        time_bounds.figures(c, gemm, limits, cubin)
 
 
 # word, architecture, bytes: as nvdisasm shows them

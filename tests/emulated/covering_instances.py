@@ -79,7 +79,7 @@ _DEEPEST = 128  # bk
 _MOST_DOTS = 128  # elements of C, times the depth of a lane's step: what is quickly emulated
 _ALL = VALUES | VARIED
 _ALL_NAMES = tuple(_ALL)
-_LIMITS = KNOWN["h200"]
+_LIMITS = KNOWN["b200"]  # it has all that others have
 _NUM_DRAWS = 800_000  # per layout; about one in a hundred is legal
 
 

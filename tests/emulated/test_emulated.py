@@ -27,6 +27,7 @@ from problems import Case, problem, problems
 from product_check import check
 
 from autotune.kernel import resources, template
+from autotune.kernel.config import PACKED_ORDERS
 from autotune.kernel.launch import NARROW_LD, Epilogue
 
 INSTANCES = all_instances()
@@ -64,6 +65,20 @@ def run_and_check(build: Build, instance: Instance, tasks: list) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_instance_is_right_on_every_case(build: Build, number: int) -> None:
     run_and_check(build, INSTANCES[number], problems(INSTANCES[number], number))
+
+
+@pytest.mark.parametrize("sides", [(4, 4), (4, 1), (1, 4), (1, 1)], ids=str)
+def test_packed_orders_give_the_bits_of_any_other(build: Build, sides: tuple[int, int]) -> None:
+    """Neighbours in a row, in a column where the width is odd, and none."""
+    tm, tn = sides
+    tile = {"tm": tm, "tn": tn, "wm": 8 * tm, "wn": 4 * tn, "bm": 16 * tm, "bn": 8 * tn, "vec_b": 1}
+    case = Case("odd", 37, 19, 21, 1.5, 0.5)
+    found = []
+    for order in ("row", *PACKED_ORDERS):
+        ordered = instance("NT", **tile, order=order, vec_c=1)
+        (result,) = run(build(ordered).result(), [problem(ordered, case, split_k=1, seed=5)])
+        found.append(result.c.tobytes())
+    assert len(set(found)) == 1
 
 
 def test_instances_cover_every_value() -> None:

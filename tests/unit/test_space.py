@@ -18,7 +18,7 @@ from autotune.facts.device import KNOWN, DeviceLimits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel import launch, resources, template
-from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
+from autotune.kernel.config import PACKED_ORDERS, PARAMETER, PARAMETERS, Config, Parameter
 from autotune.kernel.excess import excess
 from autotune.kernel.launch import Variant
 from autotune.kernel.rules import RULE, RULES, Rule, RuleKind, broken_rules
@@ -128,10 +128,10 @@ def test_rules_have_one_id_each_and_say_what_they_need() -> None:
 
 
 def test_template_rules_are_the_kernels_static_asserts() -> None:
-    """Two more stand there: the architecture that these ask for is known to the compiler too."""
+    """Three more stand there: the architecture that these ask for is known to the compiler too."""
     asserted = re.findall(r'"rule ([a-z-]+)"', template.source())
     expected = [r.id for r in RULES if r.kind == "template"]
-    assert sorted(asserted) == sorted([*expected, "async-device", "cluster-device"])
+    assert sorted(asserted) == sorted([*expected, "async-device", "cluster-device", "packed-device"])
 
 
 class _Watched:
@@ -243,6 +243,8 @@ def test_configs_of_a_space_break_nothing(seed: int, limits: DeviceLimits, gemm:
         assert config.copy_a == config.copy_b == "register"
     if not limits.has_clusters:
         assert config.reduction != "cluster"
+    if not limits.has_packed_fma:
+        assert config.order not in PACKED_ORDERS
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -12,7 +12,7 @@ from space_cases import EVERY_KIND
 from autotune import target_finder as targets
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel.config import Config
+from autotune.kernel.config import PACKED_ORDERS, Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import broken_rules
 from autotune.search.propose.seeds import seeds
@@ -45,6 +45,7 @@ def test_every_kind_of_shape_starts_from_legal_points_on_every_gpu(
         assert len(configs) >= 8, text
         assert len({(*_tile(config), config.reduction) for config in configs}) == len(configs)
         assert all(broken_rules(config, limits, gemm, EVERY_KIND) == () for config in configs)
+        assert {config.order in PACKED_ORDERS for config in configs} == {limits.has_packed_fma}
 
 
 def test_shapes_of_other_kinds_start_from_other_tiles() -> None:

@@ -40,8 +40,8 @@ def test_macros_are_the_values_and_the_ranks_of_words(config: Config, variant: V
 def test_words_have_the_rank_that_the_kernel_gives_them(name: str) -> None:
     parameter = PARAMETER.get(name) or PARAMETER[f"{name}_a"]
     expected = [f"{name}_{value}".upper() for value in parameter.values]
-    found = re.findall(r"enum \{ ([^}]*) \};", template.source())
-    listed = [re.sub(r" = \d+", "", names).split(", ") for names in found]
+    found = re.findall(r"enum \{\s+([^}]*?)\s+\};", template.source())
+    listed = [re.split(r",\s+", re.sub(r" = \d+", "", names)) for names in found]
     assert expected in listed
 
 

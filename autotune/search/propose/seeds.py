@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...kernel.config import Config, Value
+from ...kernel.config import PACKED_ORDERS, Config, Value
 from ...kernel.feasible_set import FeasibleSet
+from ...kernel.relatives import in_pairs
 from .candidates import Candidates
 
 _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
@@ -22,16 +23,22 @@ _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
 def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
     """Numbers of points to start with, in the order of these configs, one for each tile and way to split k.
 
-    Where the set has no config with its way to split k, a config stands for its tile without splits. It is
-    left out if its nearest point has another tile or another way to split k: a recorded sample may hold
-    nothing similar, and a distant relative is no better than a random point. None for a space that is not of
-    our kernel, as in recordings of other tools. Each is computed when it is requested.
+    Where the set has no config with its way to split k, a config stands for its tile without splits; where
+    the GPU does FMAs in pairs, for itself with pairs. It is left out if its nearest point has another tile or
+    another way to split k: a recorded sample may hold nothing similar, and a distant relative is no better
+    than a random point. None for a space that is not of our kernel, as in recordings of other tools. Each is
+    computed when it is requested.
     """
     if not space.is_ours or not len(space):
         return
     candidates = Candidates(space)
-    ways = next(factor for factor in space.factors if "reduction" in factor.names).reached("reduction")
+    ways, orders = (
+        next(factor for factor in space.factors if name in factor.names).reached(name)
+        for name in ("reduction", "order")
+    )
     here = (c if c.reduction in ways else replace(c, reduction="none", split_k=1) for c in configs)
+    if not set(PACKED_ORDERS).isdisjoint(orders):
+        here = (in_pairs(c, are_packed=True) for c in here)
     for config in one_per_tile(here):
         wanted = config.to_dict()
         number = candidates.nearest(wanted)
