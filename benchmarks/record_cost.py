@@ -5,8 +5,7 @@
 Builds the core twice, once with the counting taken out, and calls a plan of each on a driver that does
 nothing. Prints nanoseconds of a call: of one thread, and of as many as there are cores that call the same
 plan at once; medians of rounds, and the differences with those of the core that counts nothing. The third
-contestant records into a file meanwhile. Last comes what counting costs where Python launches. Needs gcc, and
-no GPU.
+contestant records into a file meanwhile. Needs gcc, and no GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-import timeit
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,15 +29,12 @@ from autotune.cli import console
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import Gemm
 from autotune.runtime import core
-from autotune.runtime.call_recorder import CallRecorder
 from autotune.runtime.core import Core
 from autotune.runtime.core_structs import CBatch, DriverCalls, Planned
-from autotune.runtime.counting import CallCounts
-from autotune.runtime.pick import Pick
 from autotune.runtime.product import packed
 from autotune.runtime.table import load
 
-NUM_ROUNDS, NUM_CALLS, NUM_ADDED = 41, 200_000, 1_000_000
+NUM_ROUNDS, NUM_CALLS = 41, 200_000
 COUNTING = "atomic_fetch_add_explicit(&tally->calls, 1, memory_order_relaxed);"
 WITHOUT, COUNTED, RECORDED = "not counted", "counted", "counted and recorded"
 BAR_NS = 300.0
@@ -107,18 +102,6 @@ def times_ns(found: Mapping[str, CostedPlan], loop: Any, num_threads: int) -> di
     return {name: times[1:] for name, times in told.items()}
 
 
-def python_ns(file: str) -> tuple[float, float]:
-    """What counting takes where Python launches, and what recording takes beside it."""
-    counts = CallCounts()
-    recorder = CallRecorder(file, counts)
-    tally = counts.of(packed(GEMM), (0, 0, 0), Pick("plain", "default", str, 1))
-    least, *own = (
-        min(timeit.repeat(step, number=NUM_ADDED)) for step in (lambda: None, tally.add, recorder.help)
-    )
-    added, helped = (1e9 * (seconds - least) / NUM_ADDED for seconds in own)
-    return added, helped
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as place, pick_cost.table_of(known_limits("h200")) as table:
         shared = Path(place) / "driver.so"
@@ -145,9 +128,6 @@ def main() -> None:
                 rows.append(
                     (f"{num_threads} threads: {name}", f"{statistics.median(own):.1f}", f"{more:+.1f}")
                 )
-        added, helped = python_ns(f"{place}/python.json")
-        rows.append((f"without the core: {COUNTED}", "", f"{added:+.1f}"))
-        rows.append((f"without the core: {RECORDED}", "", f"{added + helped:+.1f}"))
         console.show(console.table(("ns of a call", "median", "more"), rows, right=(1, 2)))
         console.show(f"The bar is {BAR_NS:.0f} ns more.")
 

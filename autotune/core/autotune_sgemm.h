@@ -47,6 +47,7 @@ typedef enum {
     AUTOTUNE_RECORDED,    /* calls are already recorded into another file */
     AUTOTUNE_NO_EPILOGUE, /* the table has no kernels with such an epilogue: export-table --epilogue */
     AUTOTUNE_MANY_LAUNCHES,    /* an untuned batch without cuBLAS would be more than 65536 launches: tune it, or split it */
+    AUTOTUNE_NO_BLAS, /* cuBLAS alone serves, and gives no handle: it failed before, or a graph is being captured */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "grid.h"
+
 #define POINTERS_TO_HOST 0 /* CUBLAS_POINTER_MODE_HOST */
 #define OF_CALL 256        /* statuses of cuBLAS are below */
 
@@ -79,4 +81,18 @@ int at_blas_sgemm(const autotune_blas *blas, const at_idle_handle *handle, const
     const int status = blas->sgemm(of, product->trans_b, product->trans_a, product->n, product->m, product->k,
                                    &alpha, b, ldb, a, lda, &beta, c, ldc);
     return failed(AT_BLAS_SGEMM, status);
+}
+
+/* cuBLAS states that it does not read an operand whose scale is 0: here the second, and A and B of the product. */
+int at_blas_scale(const autotune_blas *blas, const at_idle_handle *handle, const at_product *product, uint64_t stream,
+                  uint64_t c, float beta) {
+    const uint64_t of = handle->handle, apart = (uint64_t)AT_FLOAT_BYTES * (uint64_t)product->batch.stride[2];
+    const int ld = (int)product->ld[2];
+    const float none = 0;
+    int failure = failed(AT_BLAS_STREAM, blas->set_stream(of, stream));
+    for (int64_t i = 0; !failure && i < product->batch.products; i++, c += apart) {
+        failure = failed(AT_BLAS_GEAM,
+                         blas->geam(of, 0, 0, product->n, product->m, &beta, c, ld, &none, c, ld, c, ld));
+    }
+    return failure;
 }

@@ -1,5 +1,5 @@
 /* cuBLAS as a provider: cublasSgemm in pedantic FP32 where it is expected to be faster than every kernel, and
- * cublasSgemmStridedBatched. */
+ * cublasSgemmStridedBatched. Where there is no kernel beside it, cublasSgeam scales C if no product is computed. */
 
 #ifndef AUTOTUNE_BLAS_H
 #define AUTOTUNE_BLAS_H
@@ -24,11 +24,13 @@ typedef struct {
     int (*sgemm_batched)(uint64_t handle, int trans_a, int trans_b, int m, int n, int k, const float *alpha, uint64_t a,
                          int lda, int64_t stride_a, uint64_t b, int ldb, int64_t stride_b, const float *beta,
                          uint64_t c, int ldc, int64_t stride_c, int products);
+    int (*geam)(uint64_t handle, int trans_a, int trans_b, int m, int n, const float *alpha, uint64_t a, int lda,
+                const float *beta, uint64_t b, int ldb, uint64_t c, int ldc);
 } autotune_blas;
 
 /* The same, by their places: which call failed. */
 enum { AT_BLAS_CREATE, AT_BLAS_MATH_MODE, AT_BLAS_POINTER_MODE, AT_BLAS_STREAM, AT_BLAS_WORKSPACE, AT_BLAS_SGEMM,
-       AT_BLAS_BATCHED };
+       AT_BLAS_BATCHED, AT_BLAS_GEAM };
 
 /* A row-major product, or a batch: its transpose, by columns. */
 typedef struct {
@@ -63,5 +65,9 @@ void at_put_handle(at_handles *all, at_idle_handle *handle);
 int at_blas_sgemm(const autotune_blas *blas, const at_idle_handle *handle, const autotune_constants *bounds,
                   const at_product *product, uint64_t stream, uint64_t workspace, uint64_t a, uint64_t b,
                   uint64_t c, float alpha, float beta);
+
+/* Enqueue C = beta C, for each of a batch, in place; beta = 0 does not read C. Returns as at_blas_sgemm. */
+int at_blas_scale(const autotune_blas *blas, const at_idle_handle *handle, const at_product *product, uint64_t stream,
+                  uint64_t c, float beta);
 
 #endif

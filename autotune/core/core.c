@@ -120,7 +120,9 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     if (planned->device < 0 || planned->device >= AT_MAX_DEVICES) return AUTOTUNE_BAD_CALL;
     if (planned->m < 1 || planned->n < 1 || planned->k < 0) return AUTOTUNE_BAD_CALL;
     if (planned->batch.products < 1 || planned->batch.products > INT32_MAX) return AUTOTUNE_BAD_CALL;
-    if (planned->kernel < 0 || planned->kernel >= handle->table->num_kernels) return AUTOTUNE_BAD_CALL;
+    const bool is_blas_alone = planned->kernel == AT_NO_KERNEL && (planned->is_cublas || planned->is_left_alone);
+    const bool has_kernel = planned->kernel >= 0 && planned->kernel < handle->table->num_kernels;
+    if (!has_kernel && !is_blas_alone) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;
     if (!at_use_cuda()) return AUTOTUNE_FORKED;
     pthread_mutex_lock(&runner->lock);
@@ -174,8 +176,12 @@ static bool as_floats(double alpha, double beta, float scales[2]) {
     return !(isinf(scales[0]) && !isinf(alpha)) && !(isinf(scales[1]) && !isinf(beta));
 }
 
-static autotune_status told(int error) {
-    return error ? (autotune_status)(AUTOTUNE_CUDA + error) : AUTOTUNE_OK;
+static autotune_status told(at_outcome found) {
+    if (found.is_too_long && !found.blas) return AUTOTUNE_MANY_LAUNCHES;
+    if (found.is_left && !found.blas) return AUTOTUNE_NO_BLAS;
+    if (found.cuda) return (autotune_status)(AUTOTUNE_CUDA + found.cuda);
+    if (!found.blas) return AUTOTUNE_OK;
+    return (autotune_status)((found.is_served ? AUTOTUNE_INSTEAD : 0) + AUTOTUNE_BLAS + found.blas);
 }
 
 autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,
@@ -184,10 +190,7 @@ autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_
     if (at_is_forked()) return AUTOTUNE_FORKED;
     if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
     const at_operands at = {a, b, c, bias};
-    const at_outcome found = at_run(handle->runner, plan, stream, at, scales[0], scales[1]);
-    if (found.is_too_long && !found.blas) return AUTOTUNE_MANY_LAUNCHES;
-    if (found.cuda || !found.blas) return told(found.cuda);
-    return (autotune_status)((found.is_served ? AUTOTUNE_INSTEAD : 0) + AUTOTUNE_BLAS + found.blas);
+    return told(at_run(handle->runner, plan, stream, at, scales[0], scales[1]));
 }
 
 autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,
@@ -196,7 +199,7 @@ autotune_status autotune_launch_plan(const autotune_handle *handle, const autotu
     float scales[2];
     if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
     const at_operands at = {a, b, c, bias};
-    return told(at_launch(handle->runner->cuda, plan, stream, at, scales[0], scales[1], workspace));
+    return told(at_launch(handle->runner, plan, stream, at, scales[0], scales[1], workspace));
 }
 
 void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan) {

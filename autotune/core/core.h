@@ -25,7 +25,7 @@ AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
 
 /* ---------------------------------------------------------------------------------------------- choosing */
 
-/* Opens a table, which must exist as long as the handle. */
+/* Opens a table, which must exist as long as the handle. One without kernels is for plans of cuBLAS alone. */
 AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune_handle **handle);
 
 /* Opens tables for several kinds of GPU as one handle: a program in C is served by the one for its GPU. */
@@ -73,7 +73,7 @@ AUTOTUNE_API autotune_status autotune_run_plan(const autotune_handle *handle, co
                                                uint64_t stream, uint64_t a, uint64_t b, uint64_t c, uint64_t bias,
                                                double alpha, double beta);
 
-/* The same in a workspace of the caller's, with the GPU's context current. */
+/* The same in a workspace of the caller's, with the GPU's context current. Of cuBLAS only if it alone serves. */
 AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan,
                                                   uint64_t stream, uint64_t a, uint64_t b, uint64_t c,
                                                   uint64_t bias, double alpha, double beta, uint64_t workspace);

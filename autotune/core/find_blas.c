@@ -24,7 +24,7 @@ static const char *const LIBRARIES[] = {"libcublas.so.13", "libcublas.so.12", "l
 static const char *const NAMES[] = {
     "cublasCreate_v2",    "cublasSetMathMode",     "cublasSetPointerMode_v2",
     "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasSgemm_v2",
-    "cublasSgemmStridedBatched",
+    "cublasSgemmStridedBatched", "cublasSgeam",
 };
 #define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
 _Static_assert(sizeof(autotune_blas) == NUM_NAMES * sizeof(void *), "a name for each call");

@@ -91,11 +91,12 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
     atomic_init(&plan->references, 1);
     atomic_init(&plan->num_tensor_calls, 0);
     plan->planned = *planned;
-    plan->kernel = &table->kernels[planned->kernel];
     plan->workspaces = workspaces;
     plan->handles = &runner->handles[planned->device];
     plan->tally = tally_of(runner, planned);
     plan->loop = planned->is_looped ? planned->batch : AT_SINGLE;
+    if (planned->kernel == AT_NO_KERNEL) return plan;
+    plan->kernel = &table->kernels[planned->kernel];
     const at_call call = call_of(planned, planned->is_looped ? AT_SINGLE : planned->batch);
     plan->grid = at_plan(plan->kernel, &call, planned->split_k);
     at_schedule(plan->kernel, &plan->grid, plan->schedule);
@@ -279,8 +280,8 @@ static uint64_t bytes_behind(const autotune_batch *batch, int operand, int64_t p
     return (uint64_t)AT_FLOAT_BYTES * (uint64_t)product * (uint64_t)batch->stride[operand];
 }
 
-int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
-              float beta, uint64_t workspace) {
+static int launch_all(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at,
+                      float alpha, float beta, uint64_t workspace) {
     const autotune_batch *loop = &plan->loop;
     int error = 0;
     for (int64_t i = 0; !error && i < loop->products; i++) {
@@ -294,24 +295,22 @@ int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t s
 static int launch_in_workspace(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream,
                                at_operands at, float alpha, float beta) {
     const uint64_t scratch_bytes = (uint64_t)(plan->grid.pack_bytes + plan->grid.sum_bytes);
-    if (!scratch_bytes) return at_launch(cuda, plan, stream, at, alpha, beta, 0);
+    if (!scratch_bytes) return launch_all(cuda, plan, stream, at, alpha, beta, 0);
     at_loan loan;
     const uint64_t counter_bytes = (uint64_t)plan->grid.counter_bytes;
     int error = at_borrow(plan->workspaces, cuda, stream, scratch_bytes, counter_bytes, &loan);
     if (error) return error;
-    error = at_launch(cuda, plan, stream, at, alpha, beta, loan.address);
+    error = launch_all(cuda, plan, stream, at, alpha, beta, loan.address);
     const int given = at_give_back(cuda, stream, &loan);
     return error ? error : given;
 }
 
-/* Have cuBLAS serve, if it can; false if the kernel must. */
-static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
-                           float alpha, float beta, at_outcome *outcome) {
-    if (!plan->planned.is_cublas || !runner->blas || alpha == 0) return false; /* 0: A and B must not be read */
-    const autotune_constants *bounds = runner->bounds;
-    at_idle_handle *handle =
-        at_take_handle(plan->handles, runner->blas, runner->cuda, bounds, stream, &outcome->blas);
-    if (!handle) return false;
+/* Whether A and B are read. */
+static bool multiplies(const autotune_plan *plan, float alpha) { return alpha != 0 && plan->planned.k; }
+
+/* Enqueues what cuBLAS serves. Returns 0, or which call failed and how. */
+static int enqueue_blas(const at_runner *runner, const autotune_plan *plan, const at_idle_handle *handle,
+                        uint64_t stream, at_operands at, float alpha, float beta, uint64_t workspace) {
     const autotune_planned *planned = &plan->planned;
     const at_product product = {
         .trans_a = at_trans_a(planned->layout),
@@ -322,30 +321,57 @@ static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, u
         .ld = {planned->ld[0], planned->ld[1], planned->ld[2]},
         .batch = planned->batch,
     };
-    at_loan loan;
-    outcome->cuda = at_borrow(plan->workspaces, runner->cuda, stream, (uint64_t)bounds->blas_bytes, 0, &loan);
+    if (!multiplies(plan, alpha)) return at_blas_scale(runner->blas, handle, &product, stream, at.c, beta);
+    return at_blas_sgemm(runner->blas, handle, runner->bounds, &product, stream, workspace, at.a, at.b, at.c, alpha,
+                         beta);
+}
+
+/* Have cuBLAS serve, if it can; false if the kernel must. `workspace`: the caller's; 0: one that is borrowed. */
+static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
+                           float alpha, float beta, uint64_t workspace, at_outcome *outcome) {
+    if (!plan->planned.is_cublas || !runner->blas || (plan->kernel && !multiplies(plan, alpha))) return false;
+    const autotune_driver *cuda = runner->cuda;
+    at_idle_handle *handle =
+        at_take_handle(plan->handles, runner->blas, cuda, runner->bounds, stream, &outcome->blas);
+    if (!handle) return false;
+    at_loan loan = {.address = workspace};
+    const bool borrows = !workspace && multiplies(plan, alpha);
+    const uint64_t num_bytes = (uint64_t)runner->bounds->blas_bytes;
+    if (borrows) outcome->cuda = at_borrow(plan->workspaces, cuda, stream, num_bytes, 0, &loan);
     if (!outcome->cuda) {
-        outcome->blas = at_blas_sgemm(runner->blas, handle, bounds, &product, stream, loan.address, at.a, at.b,
-                                      at.c, alpha, beta);
-        outcome->cuda = at_give_back(runner->cuda, stream, &loan);
+        outcome->blas = enqueue_blas(runner, plan, handle, stream, at, alpha, beta, loan.address);
+        if (borrows) outcome->cuda = at_give_back(cuda, stream, &loan);
     }
     at_put_handle(plan->handles, handle);
     return true;
 }
 
+at_outcome at_launch(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
+                     float beta, uint64_t workspace) {
+    at_outcome outcome = {0};
+    if (plan->kernel) {
+        outcome.cuda = launch_all(runner->cuda, plan, stream, at, alpha, beta, workspace);
+    } else {
+        outcome.is_left = !served_by_blas(runner, plan, stream, at, alpha, beta, workspace, &outcome);
+    }
+    return outcome;
+}
+
 static at_outcome run_here(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
                            float alpha, float beta) {
     at_outcome outcome = {0};
-    if (served_by_blas(runner, plan, stream, at, alpha, beta, &outcome)) return outcome;
+    if (served_by_blas(runner, plan, stream, at, alpha, beta, 0, &outcome)) return outcome;
+    outcome.is_left = !plan->kernel;
     outcome.is_too_long = plan->loop.products > AT_MAX_LOOPED;
-    if (outcome.is_too_long) return outcome;
+    if (outcome.is_left || outcome.is_too_long) return outcome;
     outcome.cuda = launch_in_workspace(runner->cuda, plan, stream, at, alpha, beta);
     outcome.is_served = !outcome.cuda;
     return outcome;
 }
 
 static at_outcome counted(const autotune_plan *plan, at_outcome outcome) {
-    const bool is_done = !outcome.cuda && !outcome.is_too_long && (!outcome.blas || outcome.is_served);
+    const bool is_launched = !outcome.is_too_long && !outcome.is_left;
+    const bool is_done = is_launched && !outcome.cuda && (!outcome.blas || outcome.is_served);
     if (is_done) at_count(plan->tally);
     return outcome;
 }

@@ -17,6 +17,7 @@
 #include "workspace.h"
 
 #define AT_MAX_DEVICES 64
+#define AT_NO_KERNEL (-1)
 #define AT_MAX_LOOPED (1 << 16) /* products of a batch that are launched one by one: product.py */
 
 /* The layout in memory of two matrices and a result, and their GPU: all of a call except addresses and
@@ -33,7 +34,9 @@ typedef struct {
 
 /* The contents of a plan: the product or batch as its kernel gets it, and the kernel as loaded on a GPU. */
 typedef struct {
-    int32_t m, n, k, layout, kernel, split_k, device;
+    int32_t m, n, k, layout;
+    int32_t kernel; /* AT_NO_KERNEL: cuBLAS alone serves */
+    int32_t split_k, device;
     int32_t is_cublas; /* cuBLAS serves, or the kernel if it cannot */
     int32_t is_left_alone; /* nothing is launched: the caller does not want it */
     int32_t is_looped;     /* the kernel is launched for each product of the batch */
@@ -50,7 +53,7 @@ typedef struct autotune_plan {
     atomic_int references;
     atomic_ullong num_tensor_calls; /* of autotune_sgemm_of_tensors */
     autotune_planned planned;
-    const autotune_kernel *kernel;
+    const autotune_kernel *kernel; /* NULL: cuBLAS alone serves */
     at_workspaces *workspaces;
     at_handles *handles;
     at_tally *tally;
@@ -106,10 +109,11 @@ void at_count_call(autotune_plan *plan);
 bool at_overlap(const autotune_plan *plan, at_operands at);
 
 /* The result of a call: a CUresult, and for cuBLAS that of at_blas_sgemm. `is_served`: by the kernel,
- * although cuBLAS failed. `is_too_long`: nothing was launched, since it would be a launch for each of too many products. */
+ * although cuBLAS failed. `is_too_long`: nothing was launched, since it would be a launch for each of too many products;
+ * `is_left`: since cuBLAS alone serves, and gives no handle. */
 typedef struct {
     int cuda, blas;
-    bool is_served, is_too_long;
+    bool is_served, is_too_long, is_left;
 } at_outcome;
 
 /* Launch a plan on a stream with the GPU's context current, and restore the caller's. Does not wait. */
@@ -117,7 +121,7 @@ at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t s
                   float beta);
 
 /* Only the launches: in a workspace of the caller's, with the GPU's context current. */
-int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
-              float beta, uint64_t workspace);
+at_outcome at_launch(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
+                     float beta, uint64_t workspace);
 
 #endif

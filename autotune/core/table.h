@@ -88,9 +88,9 @@ typedef struct {
     double residual_length;                            /* perf_model/residual.py */
     double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* perf_model/cublas_model.py */
     double parts_of_last;                              /* perf_model/splits.py */
-    int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/workspace.py */
-    int32_t max_pieces, launches_to_stay, max_counted; /* runtime/workspace.py */
-    int32_t max_plans, max_tallies;                    /* runtime/pick.py */
+    int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/core_table.py */
+    int32_t max_pieces, launches_to_stay, max_counted; /* runtime/core_table.py */
+    int32_t max_plans, max_tallies;                    /* runtime/pick.py, runtime/core_table.py */
     int32_t blas_math_mode;                            /* column_major.py */
     int64_t blas_bytes;                                /* of a workspace of cuBLAS: column_major.py */
     const double *split_values;                        /* numbers of splits, ascending, from 2 on */

@@ -1,5 +1,15 @@
-/* Device memory for packed operands, partial sums and counters, by GPU and stream: runtime/workspace.py in C. And for
- * captured launches pieces that their graph keeps, so that it need not take and give back memory at each replay. */
+/* Device memory for packed operands, partial sums and counters, by GPU and stream.
+ *
+ * A stream that launches repeatedly gets its own piece. A piece has a border: scratch (packed operands, then sums) ends
+ * there, counters begin there. A launch gets the address that is the size of its scratch before the border, so counters
+ * are at the same address for every shape. They are zeroed once: every launch leaves them zero. All other launches take
+ * memory from a pool and give it back, both in the order of their stream.
+ *
+ * What a GPU keeps between calls is bounded. The driver does not tell when a stream ends, so a piece is never taken back;
+ * a stream that makes a few launches and ends never gets one.
+ *
+ * Captured launches get pieces that their graph keeps, so that it need not take and give back memory at each replay
+ * (decision 0055); larger ones take memory and give it back as nodes of their graph. */
 
 #ifndef AUTOTUNE_WORKSPACE_H
 #define AUTOTUNE_WORKSPACE_H

@@ -10,17 +10,18 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ..files.errors import DispatchError
+from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN, Epilogue
 from ..runtime.arrays import Leading
-from ..runtime.call_recorder import rendered
-from ..runtime.counting import CallCounts, Counted
-from ..runtime.pick import Pick
+from ..runtime.pick import OTHERS, TUNED_ALIGNMENT, Counted
 from ..runtime.product import Form, Product, folded, understand
 from ..runtime.stacks import stacked
 
@@ -32,7 +33,8 @@ ON_HOST = "products on the CPU"
 EVERY_S = 0.5  # between two writes
 _MOST_SHARE = 0.05  # of the time, for writing
 _MATRIX, _STACK = 2, 3  # dimensions
-_BY_CUBLAS = Pick("", "default", str, 1, provider="cublas")
+MAX_KINDS = 1 << 16  # of call that are counted separately
+_VERSION = 2  # of the format of core/recorder.c, which suite.py reads
 
 
 class WorkCounts:
@@ -41,7 +43,7 @@ class WorkCounts:
 
     def __init__(self, folder: Path, allows_tf32: Callable[[], bool]) -> None:
         self._folder, self._allows_tf32 = folder, allows_tf32
-        self._calls = CallCounts()
+        self._calls: Counter[Counted] = Counter()  # by kind
         self._work: dict[str, list[int]] = {FP32: [0, 0]}  # calls and FLOP
         self._within = threading.local()
         self._lock = threading.Lock()
@@ -75,8 +77,15 @@ class WorkCounts:
             what, problem = self._understood(a, b, out)
         if problem is not None:
             addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
-            self._calls.of(problem, addresses, _BY_CUBLAS, epilogue).add()
+            self._count(problem, addresses, epilogue)
         self.add(what, flops)
+
+    def _count(self, problem: Product, addresses: Triple, epilogue: Epilogue) -> None:
+        a, b, c = map(_alignment, addresses)
+        kind = Counted(problem.gemm, problem.lds, (a, b, c), epilogue, "", 1, "cublas", calls=0)
+        with self._lock:
+            is_known = kind in self._calls or len(self._calls) < MAX_KINDS
+            self._calls[kind if is_known else OTHERS] += 1
 
     def _understood(self, a: Any, b: Any, out: Any) -> tuple[str, Product | None]:
         """What a product counts as, and the product itself if a table may serve it."""
@@ -115,7 +124,8 @@ class WorkCounts:
 
     def calls(self) -> list[Counted]:
         """Of products that a table may serve."""
-        return self._calls.counts()
+        with self._lock:
+            return [kind._replace(calls=calls) for kind, calls in reversed(self._calls.items())]
 
     def write(self) -> None:
         """Write the counts. A forked child writes nothing: they are its parent's."""
@@ -131,6 +141,37 @@ class WorkCounts:
         _replace(self._folder / WORK, json.dumps({"work": work, **self.facts}))
         now_s = time.monotonic()
         self._due_s = now_s + max(EVERY_S, (now_s - began_s) / _MOST_SHARE)
+
+
+def rendered(counts: Iterable[Counted]) -> str:
+    """The text of a file of calls, as the core writes it."""
+    rows, others = [], 0
+    for counted in counts:
+        if counted.gemm is None:
+            others += counted.calls
+            continue
+        gemm, (lda, ldb, ldc), (a, b, c) = counted.gemm, counted.lds, counted.alignment
+        rows.append(
+            f'{{"m": {gemm.m}, "n": {gemm.n}, "k": {gemm.k}, "layout": "{gemm.layout}", {_batch(gemm)}'
+            f"{_epilogue(counted.epilogue)}"
+            f'"ld": [{lda}, {ldb}, {ldc}], "align": [{a}, {b}, {c}], "count": {counted.calls}}}'
+        )
+    lines = ",\n".join(rows)
+    return f'{{"version": {_VERSION}, "shape": [\n{lines}\n], "others": {others}}}\n'
+
+
+def _batch(gemm: Gemm) -> str:
+    shared = '"shared": "a", ' if gemm.shares_a else '"shared": "b", ' if gemm.shares_b else ""
+    return f'"batch": {gemm.batch}, {shared}' if gemm.is_batched else ""
+
+
+def _epilogue(epilogue: Epilogue) -> str:
+    return "" if epilogue == PLAIN else f'"epilogue": "{name_of(epilogue)}", '
+
+
+def _alignment(address: int) -> int:
+    """The largest power of two that divides an address, from a float's size up to a vector's."""
+    return max(FLOAT_BYTES, (address | TUNED_ALIGNMENT) & -(address | TUNED_ALIGNMENT))
 
 
 def _form(x: Any) -> tuple[Form, Leading]:

@@ -2,7 +2,7 @@
 batches that no kernel was tuned for.
 
 It is optional: where it is absent, broken or switched off, kernels of the table serve. blas_library.py finds
-and calls it, and is imported when it is first asked for. Copied into exported tables.
+it, and is imported when it is first asked for. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from ..facts.gemm import MAX_EXTENT
 from ..files.arguments import flag
 from ..files.errors import DispatchError
 from .pick import Call, Pick
-from .product import Product
 
 if TYPE_CHECKING:
-    from ..facts.column_major import ColumnMajorCall
     from .blas_library import BlasLibrary
 
 SWITCH = "AUTOTUNE_CUBLAS"
@@ -77,12 +75,6 @@ class BlasProvider:
         """As `served`, for a pick whose kernel has an epilogue: the kernel serves. cublasSgemm has none, and
         would need another pass over C."""
         return replace(pick, provider="autotune") if pick.provider == "cublas" else pick
-
-    def call(self, problem: Product) -> ColumnMajorCall:
-        """The arguments of cuBLAS for a product that it may serve."""
-        from ..facts.column_major import ColumnMajorCall
-
-        return ColumnMajorCall.of(problem.gemm, problem.lds, problem.batch)
 
 
 def _instead(pick: Pick, is_absent: bool) -> str:

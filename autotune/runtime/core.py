@@ -26,7 +26,7 @@ from .core_structs import (
     CChoice,
     CTriple,
 )
-from .core_table import TABLE_VERSION, TableArrays, table_struct
+from .core_table import TABLE_VERSION, TableArrays, bare_struct, table_struct
 from .kept_modules import library_path
 from .pick import Call
 from .table import Table
@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parents[1] / "core"  # links are left in it: kept_module
 LIBRARY = "libautotune_core.so"
 # autotune_status
 NO_KERNEL, BAD_SCALE, NO_DRIVER, CUDA, BLAS, INSTEAD = 1, 5, 6, 1 << 16, 1 << 17, 1 << 18
-FORKED, NO_RECORD, RECORDED = 12, 13, 14
+FORKED, NO_RECORD, RECORDED, NO_BLAS = 12, 13, 14, 17
 _RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
 _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [ADDRESS, ADDRESS],
@@ -79,8 +79,8 @@ def library() -> Any:
     return found
 
 
-def core_of(table: Table) -> Core:
-    """The core for a table. Raises DispatchError where there is no library."""
+def core_of(table: Table | None) -> Core:
+    """The core for a table, or for cuBLAS alone. Raises DispatchError where there is no library."""
     found = library()
     if found is None:
         raise DispatchError(
@@ -92,12 +92,13 @@ def core_of(table: Table) -> Core:
 
 
 class Core:
-    """A handle on the core for one table. Threads may share it. Raises DispatchError if the core refuses the
-    table."""
+    """A handle on the core for one table, or for cuBLAS alone. Threads may share it. Raises DispatchError if
+    the core refuses the table."""
 
-    def __init__(self, table: Table, library: Any) -> None:
+    def __init__(self, table: Table | None, library: Any) -> None:
         self.library, self._kept = library, TableArrays()
-        self._at_table = self._kept.of([table_struct(table, self._kept)])
+        made = bare_struct(self._kept) if table is None else table_struct(table, self._kept)
+        self._at_table = self._kept.of([made])
         handle = ctypes.c_void_p()
         if status := library.autotune_open(self._at_table, ctypes.byref(handle)):
             raise DispatchError(f"the core takes no table of version {TABLE_VERSION} (status {status})")

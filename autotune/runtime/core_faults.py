@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from ..facts.column_major import told_status
 from ..files.errors import DispatchError, DispatchWarning
-from .blas_library import blas_fault
-from .call_recorder import recorded_elsewhere
-from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER, NO_RECORD, RECORDED
+from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_BLAS, NO_DRIVER, NO_RECORD, RECORDED
 from .cuda_driver import CudaFault, error_name
 from .forks import forked
 from .product import many_launches, no_scale
@@ -17,9 +16,10 @@ _MANY_LAUNCHES = 16
 _OF_CALL = 256  # statuses of cuBLAS are below
 _BLAS_CALLS = (
     "cublasCreate", "cublasSetMathMode", "cublasSetPointerMode", "cublasSetStream", "cublasSetWorkspace",
-    "cublasSgemm", "cublasSgemmStridedBatched",
+    "cublasSgemm", "cublasSgemmStridedBatched", "cublasSgeam",
 )  # fmt: skip
 _LAUNCHING = "launching a kernel, or taking memory for it"
+_SWITCH_OFF = "pass cublas=False, or set AUTOTUNE_CUBLAS=0, to do without cuBLAS"
 
 
 def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "this GPU") -> None:
@@ -43,6 +43,10 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
         raise DispatchError("calls cannot be recorded there; name a file in a folder that can be written")
     if status == RECORDED:
         raise recorded_elsewhere()
+    if status == NO_BLAS:
+        raise DispatchError(
+            "cuBLAS gives no handle now; where a graph is captured, make a product on this GPU before that"
+        )
     if status == BAD_SCALE:
         raise no_scale(alpha, beta, "it is too large")
     raise DispatchError(f"the core refuses a plan or a launch (status {status})")
@@ -50,4 +54,10 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
 
 def _blas_fault(status: int) -> DispatchError:
     place, code = divmod(status - BLAS, _OF_CALL)
-    return blas_fault(_BLAS_CALLS[place], code)
+    return DispatchError(f"{_BLAS_CALLS[place]} failed with {told_status(code)}; {_SWITCH_OFF}")
+
+
+def recorded_elsewhere() -> DispatchError:
+    return DispatchError(
+        "calls are recorded into another file already (record_calls or AUTOTUNE_RECORD); record into one"
+    )

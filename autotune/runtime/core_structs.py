@@ -203,6 +203,10 @@ class BlasCalls(Struct):
             WORD, *5 * [ctypes.c_int], ADDRESS, WORD, ctypes.c_int, ctypes.c_int64, WORD, ctypes.c_int,
             ctypes.c_int64, ADDRESS, WORD, ctypes.c_int, ctypes.c_int64, ctypes.c_int,
         )),
+        ("geam", _call(
+            WORD, *4 * [ctypes.c_int], ADDRESS, WORD, ctypes.c_int, ADDRESS, WORD, ctypes.c_int, WORD,
+            ctypes.c_int,
+        )),
     )  # fmt: skip
 
 

@@ -13,13 +13,20 @@ from ..facts import column_major
 from ..facts.gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..perf_model import cublas_model, residual, splits, time_model
-from . import summation, workspace
+from . import summation
 from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable, shared_of
-from .pick import MAX_PLANS, MAX_TALLIES
+from .pick import MAX_PLANS
 from .table import CublasFigures, Kernel, Table
 from .variants import numbers_of, plain_ids
 
 TABLE_VERSION = 14  # of the structs
+KEPT_BYTES = 512 << 20  # of one GPU: memory for workspaces that is not given back to the driver
+PIECES_BYTES = KEPT_BYTES // 2  # of all streams' own: the rest serves the other launches
+CAPTURED_BYTES = 4 << 20  # of a captured launch: moving more takes longer than memory nodes (0055)
+MAX_PIECES = 32  # streams with a workspace of their own
+LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream gets one
+MAX_COUNTED = 4096  # streams whose launches are counted
+MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -43,6 +50,11 @@ class TableArrays:
     def _keep(self, array: Any, address: int) -> int:
         self.by_address[address] = array
         return address
+
+
+def bare_struct(kept: TableArrays) -> Any:
+    """Of no table: for products that cuBLAS alone serves."""
+    return CTable(version=TABLE_VERSION, constants=_constants(kept))
 
 
 def table_struct(table: Table, kept: TableArrays) -> Any:
@@ -151,10 +163,9 @@ def _constants(kept: TableArrays) -> Any:
         cublas_fixed_us=cublas_model.FIXED_US, vector_apart=cublas_model.VECTOR_APART,
         cublas_tile=cublas_model.TILE,
         parts_of_last=splits.PARTS_OF_LAST,
-        kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
-        captured_bytes=workspace.CAPTURED_BYTES,
-        max_pieces=workspace.MAX_PIECES, launches_to_stay=workspace.LAUNCHES_TO_STAY,
-        max_counted=workspace.MAX_COUNTED, max_plans=MAX_PLANS, max_tallies=MAX_TALLIES,
+        kept_bytes=KEPT_BYTES, pieces_bytes=PIECES_BYTES, captured_bytes=CAPTURED_BYTES,
+        max_pieces=MAX_PIECES, launches_to_stay=LAUNCHES_TO_STAY, max_counted=MAX_COUNTED,
+        max_plans=MAX_PLANS, max_tallies=MAX_TALLIES,
         blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,
         split_values=kept.numbers(splits.VALUES), num_split_values=len(splits.VALUES),
     )  # fmt: skip

@@ -20,7 +20,6 @@ from .conditions import Conditions
 from .cuda_driver import CudaFault, Driver, KernelFacts
 from .kinds import GpuKind, no_table
 from .table import Kernel, Table
-from .workspace import Workspaces
 
 DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may have
 
@@ -43,7 +42,6 @@ class OpenGpu:
 
     device: int
     context: int  # primary
-    workspaces: Workspaces
     conditions: Conditions | None  # None: the GPU does not tell
     kernels: dict[str, LoadedKernel] = field(default_factory=dict)
 
@@ -81,7 +79,7 @@ class Gpus:
         here = None
         with suppress(CudaFault):  # the later calls report what is wrong with the GPU
             here = self._driver.conditions(device)
-        self._gpus[device] = OpenGpu(device, context, Workspaces(self._driver, device), here)
+        self._gpus[device] = OpenGpu(device, context, here)
         return self._gpus[device]
 
 

@@ -32,13 +32,12 @@ from .blas_provider import BlasProvider, is_switched_on
 from .forks import UNFORKED, check_fork, use_cuda
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
-from .pick import MAX_PLANS, Pick
+from .pick import MAX_PLANS, Counted, Pick
 from .product import UnfitStrides, check_apart, check_launches, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
     from .added import Added
     from .arrays import Forms, Leading, Libraries, Library
-    from .counting import Counted
     from .cuda_driver import Driver
     from .engines import Engines, Fallback
     from .planner import Plan, Planner
@@ -304,11 +303,11 @@ class Dispatcher:
 
         Raises DispatchError where it cannot be written, or calls are recorded into another file.
         """
-        from .call_recorder import folder_of, recorded_elsewhere
+        from .core_faults import recorded_elsewhere
 
         check_fork()
         named = str(Path(file).absolute())
-        folder_of(named)
+        _make_folder(Path(f"{named}.d"))
         with UNFORKED, self._lock:  # its children may record, too
             if self._record_file not in (None, named):
                 raise recorded_elsewhere()
@@ -472,7 +471,7 @@ class Dispatcher:
             for owner, x in zip(owners, (a, b, out, bias), strict=True):
                 if x is not None:
                     owner.order(x, handle)
-        if stack is not None and plan.blas is None:
+        if stack is not None and not plan.is_cublas:
             check_launches(len(stack.offsets) * plan.loop.products)
         for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
             at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
@@ -688,6 +687,19 @@ def _mode(settle: Settle | None, deterministic: bool) -> str:
     if deterministic and settle == "first-use":
         raise DispatchError("a deterministic dispatcher settles nothing; leave out settle or deterministic")
     return "off" if deterministic else told
+
+
+def _make_folder(folder: Path) -> None:
+    """For records of calls. Raises DispatchError if it cannot be written."""
+    try:
+        folder.mkdir(exist_ok=True)
+        fault = None if os.access(folder, os.W_OK | os.X_OK) else "it may not be written"
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        fault = getattr(error, "strerror", None) or str(error)
+    if fault:
+        raise DispatchError(
+            f"calls cannot be recorded in {folder}: {fault}; name a file in a folder that can be written"
+        )
 
 
 def _number(device: Any) -> int:

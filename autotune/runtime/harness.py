@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..facts.column_major import WORKSPACE_BYTES
 from ..facts.gemm import FLOAT_BYTES, Triple
 from ..files.errors import DispatchError
 from .cuda_driver import Driver
@@ -19,7 +18,6 @@ from .pick import NUM_FIRST, Call
 from .planner import Plan
 from .product import Product
 from .table import Table
-from .workspace import aligned
 
 Numbers = Literal["normal", "uniform"]  # of mean 0; of 0 ... 1
 
@@ -28,6 +26,7 @@ L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
 # Numbers that are made, which operands repeat. A prime, so that rows do not: sums of equal terms err
 # otherwise.
 NUM_RANDOM = (1 << 18) - 5
+_ALIGNMENT = 256  # bytes: of operands, and of a workspace
 
 
 class Harness:
@@ -42,7 +41,7 @@ class Harness:
         self._driver, self._at_end, self._l2_bytes = driver, at_end, l2_bytes
         self._offsets = kind.addresses
         self._sizes = [
-            aligned(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
+            _aligned(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
         ]
         self._workspace = ExitStack()
         self._base = self._border = self._l2 = self._spare = 0
@@ -53,12 +52,11 @@ class Harness:
         """How much is overwritten to clear L2; 0 if the table's times are warm."""
         return 0 if table.policy == "warm" else L2_TIMES * table.limits.l2_bytes
 
-    def take(self, num_launches: int, plans: Sequence[Plan], has_rival: bool) -> None:
-        """Take memory for this many launches of each plan, and of cuBLAS if it is their rival, or for fewer
-        if these would take too much of the free memory. Raises DispatchError if there is not enough for
-        one."""
+    def take(self, num_launches: int, plans: Sequence[Plan]) -> None:
+        """Take memory for this many launches of each plan, or for fewer if these would take too much of the
+        free memory. Raises DispatchError if there is not enough for one."""
         driver, set_bytes = self._driver, sum(self._sizes)
-        others = sum(_workspace_bytes(plans, has_rival)) + self._l2_bytes
+        others = sum(_workspace_bytes(plans)) + self._l2_bytes
         most = int(MEMORY_SHARE * driver.free_bytes())
         num_sets = min(num_launches if self._l2_bytes else 1, (most - others) // set_bytes)
         if num_sets < 1:
@@ -72,20 +70,20 @@ class Harness:
         for start in range(self._base, self._base + num_sets * set_bytes, set_bytes):
             a, b, c = (start + sum(self._sizes[:i]) + self._offsets[i] for i in range(3))
             self.sets.append((a, b, c))
-        self.take_workspace(plans, has_rival)
+        self.take_workspace(plans)
         if self._l2_bytes:
             self._l2 = self._allocate(self._l2_bytes, self._at_end)
         self._events = [self._make_event() for _ in range(2 * (NUM_FIRST + 1))]
 
     def has_room_for(self, plan: Plan) -> bool:
         """Whether the partial sums of a plan take no more of the free memory than is left of the share."""
-        return sum(_workspace_bytes([plan], False)) <= self._spare
+        return sum(_workspace_bytes([plan])) <= self._spare
 
-    def take_workspace(self, plans: Sequence[Plan], has_rival: bool) -> None:
-        """Take memory for the partial sums of these plans, in place of what was taken before."""
+    def take_workspace(self, plans: Sequence[Plan]) -> None:
+        """Take memory for the workspaces of these plans, in place of what was taken before."""
         self._workspace.close()
         self._workspace = self._at_end.enter_context(ExitStack())
-        scratch_bytes, counter_bytes = _workspace_bytes(plans, has_rival)
+        scratch_bytes, counter_bytes = _workspace_bytes(plans)
         if scratch_bytes:
             self._border = self._allocate(scratch_bytes + counter_bytes, self._workspace) + scratch_bytes
             if counter_bytes:
@@ -155,11 +153,16 @@ class Harness:
             filled += more
 
 
-def _workspace_bytes(plans: Sequence[Plan], has_rival: bool) -> tuple[int, int]:
+def _aligned(num_bytes: int) -> int:
+    """This many bytes, rounded up to where what follows may begin."""
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _workspace_bytes(plans: Sequence[Plan]) -> tuple[int, int]:
     """Of scratch, and of the counters behind it, for one launch at a time."""
     scratch_bytes = max((plan.grid.scratch_bytes for plan in plans), default=0)
     counter_bytes = max((plan.grid.counter_bytes for plan in plans), default=0)
-    return aligned(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0)), aligned(counter_bytes)
+    return _aligned(scratch_bytes), _aligned(counter_bytes)
 
 
 @cache

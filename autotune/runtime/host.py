@@ -55,7 +55,7 @@ def sgemm_host(
     plan = engine.plan((device, device, device), forms, lowest, *transposed, stack.batch, epilogue)
     if added is not None:
         added.check(plan.problem.gemm.n, device)
-    if plan.blas is None:
+    if not plan.is_cublas:
         check_launches(len(stack.offsets) * plan.loop.products)
     result = np.empty(stack.shape, np.float32) if out is None else np.ascontiguousarray(out)
     driver = engine.driver

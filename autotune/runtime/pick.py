@@ -9,14 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, SINGLE, Batch, Gemm, Triple
-from ..kernel.launch import LaunchSpec, refusal
+from ..kernel.launch import PLAIN, Epilogue, LaunchSpec, refusal
 from .table import Kernel
 
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
 NUM_FIRST = 4  # launches, by rank: those that settling times (docs/decisions/0040)
 MAX_PLANS = 4096  # kinds of call that are remembered
-MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 
 
@@ -105,6 +104,25 @@ class Call(NamedTuple):
             at | FLOAT_BYTES * stride for at, stride in zip(self.addresses, self.batch[1:], strict=True)
         )
         return Call(gemm, self.lds, (a % TUNED_ALIGNMENT, b % TUNED_ALIGNMENT, c % TUNED_ALIGNMENT))
+
+
+class Counted(NamedTuple):
+    """A kind of call, what served it, and how often. `lds`: leading dimensions in elements;
+    `alignment`: of the addresses of A, B and C in bytes, 4, 8 or 16; `epilogue`: what the call adds to the
+    product or makes of it, which may need more than the kernel. `gemm` is None for the calls of all
+    kinds beyond those that are counted separately, of which nothing else is known."""
+
+    gemm: Gemm | None
+    lds: Triple
+    alignment: Triple
+    epilogue: Epilogue
+    kernel_id: str
+    split_k: int
+    provider: Provider
+    calls: int
+
+
+OTHERS = Counted(None, (0, 0, 0), (0, 0, 0), PLAIN, "", 0, "autotune", 0)
 
 
 def in_splits(kernel: Kernel, split_k: int | None) -> LaunchSpec:

@@ -105,7 +105,7 @@ def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
         l2_bytes = Harness.l2_bytes(table)
         harness = Harness(driver, problem, Call.packed(gemm), l2_bytes, own, at_end)
         wanted = BATCH_US / (recorded_us or AIM_US)
-        harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)), [plan], False)
+        harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)), [plan])
         workspace = harness.workspace(plan.grid.scratch_bytes)
 
         def launch_several() -> None:

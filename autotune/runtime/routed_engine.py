@@ -5,13 +5,12 @@ Copied into exported tables.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..facts.gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm, Triple
+from ..facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
 from ..files.errors import DispatchError
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import NO_LAUNCH, PLAIN, Epilogue
@@ -19,11 +18,10 @@ from ..perf_model.time_model import LAUNCH_APART_US
 from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core
-from .core_structs import CBatch, Planned
 from .devices import OpenGpu
-from .engine import CorePlan, Engine, core_kind
+from .engine import Engine
 from .pick import MAX_PLANS, Call, Pick
-from .planner import Key, Plan, key_of
+from .planner import CorePlan, Key, Plan, key_of
 from .product import Product, make_gemm, packed
 from .variants import numbered
 
@@ -132,9 +130,7 @@ class RoutedEngine(Engine):
                     alone = self._left_alone(packed(gemm), devices[0], key[2])
                     self._keep(key, Decided(gemm, None, why_not, alone))
             found = self._decided[key]
-            kind = core_kind(key)
-            # it may have been forgotten there
-            self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), found.plan.address)
+            self.remember_in_core(key, found.plan)  # it may have been forgotten there
             return found
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
@@ -170,12 +166,10 @@ class RoutedEngine(Engine):
         """It launches nothing; its calls count as those of the other program's cuBLAS."""
         gemm = problem.gemm
         depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
-        planned = Planned(
-            m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, ld=problem.lds, layout=LAYOUTS.index(gemm.layout),
-            low=addresses, device=device, is_cublas=True, is_left_alone=True, batch=CBatch.of(problem.batch),
-            **numbered(self._asked),
+        return self.core_plan(
+            problem, device, addresses, m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, is_cublas=True,
+            is_left_alone=True, **numbered(self._asked),
         )  # fmt: skip
-        return CorePlan(self.core, planned)
 
     def remember(self, key: Key, plan: Plan) -> None:
         if plan.core is not None:  # else there is nothing to launch

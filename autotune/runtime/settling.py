@@ -35,12 +35,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..facts.column_major import WORKSPACE_BYTES
 from ..facts.defaults import MAX_ERROR
 from ..facts.gemm import Triple
 from ..files.errors import DispatchError
 from ..perf_model.launches import Floats
-from .blas_library import BlasHandle
 from .choices import MOST_EXCESS, Choice, KnownChoices, kind_of_call
 from .chooser import Chooser
 from .cuda_driver import LEGACY_STREAMS, CudaFault
@@ -159,9 +157,7 @@ class _Race:
     def __init__(self, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, harness: Harness) -> None:
         self._engine, self._problem, self._kind, self._gpu = engine, problem, kind, gpu
         self._harness = harness
-        library = engine.blas.library if engine.blas.may_serve(kind) else None
-        handle = None if library is None else library.handle(gpu.device, harness.stream, engine.driver)
-        self._rivals = [] if handle is None else [self._by_cublas(handle)]
+        self._rivals = [engine.blas_plan(problem, gpu)] if engine.blas.may_serve(kind) else []
 
     @classmethod
     @contextmanager
@@ -185,12 +181,12 @@ class _Race:
         given, harness = self._planned(ranked), self._harness
         wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
         num_launches = round(min(max(wanted, 1), MAX_LAUNCHES))
-        harness.take(num_launches, [entrant.plan for entrant in given], bool(self._rivals))
+        harness.take(num_launches, [*(entrant.plan for entrant in given), *self._rivals])
         sample = ErrorSample(harness, self._problem)
         is_short = self._kind.gemm.k <= SHORTEST_CHAIN
         if not self._rivals or is_short or sample.num_elements < LEAST_ELEMENTS:
             return given
-        (of_cublas,) = sample.depths(self._rivals)
+        (of_cublas,) = sample.depths([self._launch_of(rival) for rival in self._rivals])
         most = MAX_ERROR / (1 + 2 / math.sqrt(sample.num_elements))
         allowed = of_cublas.within(most, most)
         found: list[_Entrant] = []
@@ -199,8 +195,8 @@ class _Race:
         while len(accurate) < NUM_FIRST and left:
             some, left = self._planned(left[:NUM_FIRST]), left[NUM_FIRST:]
             fitting = [entrant for entrant in some if harness.has_room_for(entrant.plan)]
-            harness.take_workspace([entrant.plan for entrant in fitting], has_rival=True)
-            depths = sample.depths([self._by_kernel(entrant.plan) for entrant in fitting])
+            harness.take_workspace([*(entrant.plan for entrant in fitting), *self._rivals])
+            depths = sample.depths([self._launch_of(entrant.plan) for entrant in fitting])
             for entrant, own in zip(fitting, depths, strict=True):
                 found.append(entrant._replace(excess=float(excess_depth(own, allowed))))
             accurate = [entrant for entrant in found if entrant.excess == 1]
@@ -208,34 +204,25 @@ class _Race:
         if not entrants:
             raise DispatchError("partial sums are too large for the memory that is free")
         harness.fill_first("normal")
-        harness.take_workspace([entrant.plan for entrant in entrants], has_rival=True)
+        harness.take_workspace([*(entrant.plan for entrant in entrants), *self._rivals])
         return entrants
 
     def times_us(self, entrants: Sequence[_Entrant], slower: Floats) -> Floats:
         """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve. `slower`: the
         factor by which each entrant counts as slower."""
-        launches = [self._by_kernel(entrant.plan) for entrant in entrants]
+        launches = [self._launch_of(plan) for plan in (*(one.plan for one in entrants), *self._rivals)]
         factors = np.concatenate([slower, np.ones(len(self._rivals))])
-        return _times_us([*launches, *self._rivals], factors, len(launches), self._harness)
+        return _times_us(launches, factors, len(entrants), self._harness)
 
     def _planned(self, picks: Sequence[Pick]) -> list[_Entrant]:
         return [_Entrant(pick, self._engine.plan_of(self._problem, self._gpu, pick)) for pick in picks]
 
-    def _by_kernel(self, plan: Plan) -> Launch:
+    def _launch_of(self, plan: Plan) -> Launch:
         engine, harness = self._engine, self._harness
 
         def launch(operands: Triple) -> None:
             workspace = harness.workspace(plan.grid.scratch_bytes)
             engine.launch_all(plan, harness.stream, operands, 1.0, 0.0, workspace)
-
-        return launch
-
-    def _by_cublas(self, handle: BlasHandle) -> Launch:
-        call, harness = self._engine.blas.call(self._problem), self._harness
-
-        def launch(operands: Triple) -> None:
-            handle.scale(1.0, 0.0)
-            handle.sgemm(call, harness.stream, operands, harness.workspace(WORKSPACE_BYTES))
 
         return launch
 

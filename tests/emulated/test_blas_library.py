@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from table_cases import FakeDriver, make_table
 
-from autotune.facts.column_major import WORKSPACE_BYTES, ColumnMajorCall
+from autotune.facts.column_major import WORKSPACE_BYTES
 from autotune.facts.gemm import Batch, Gemm
 from autotune.runtime import blas_library
-from autotune.runtime.blas_library import BlasHandle, BlasLibrary
+from autotune.runtime.blas_engine import BlasEngine
+from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.blas_provider import BlasProvider
+from autotune.runtime.product import Product
 
 SOURCE = r"""
 #include <cstddef>
@@ -157,29 +160,33 @@ def test_a_library_without_what_is_needed_is_passed_over(tmp_path: Path) -> None
 
 
 def test_arguments_have_the_types_of_the_header(tmp_path: Path) -> None:
-    library = blas_library._declared(ctypes.CDLL(str(build(tmp_path / "lib", 95))))
-    assert BlasLibrary(library).version == "95.1.2"
+    library = ctypes.CDLL(str(build(tmp_path / "lib", 95)))
     library.what_was_kept.restype = ctypes.POINTER(Kept)
-    handle = BlasHandle(library)
-    assert handle.scale(np.float32(0.25), -2)
-    call = ColumnMajorCall.of(Gemm(5, 7, 3, False, True), (11, 13, 2**31 - 1))
+    blas = BlasProvider(is_on=True)
+    blas.library = BlasLibrary(library)
+    assert blas.version == "95.1.2"
+    engine = BlasEngine(FakeDriver(make_table()), blas)  # type: ignore[arg-type]
     a, b, c, workspace, stream = (0x7F12_0000_0000 + 256 * i for i in range(5))
-    handle.sgemm(call, stream, (a, b, c), workspace)
-    kept = library.what_was_kept().contents
+
+    def kept_of(problem: Product, alpha: float, beta: float) -> Any:
+        plan = engine.blas_plan(problem, engine.devices.gpu(0))
+        engine.launch_all(plan, stream, (a, b, c), alpha, beta, workspace)
+        return library.what_was_kept().contents
+
+    one = Product(Gemm(5, 7, 3, False, True), (11, 13, 2**31 - 1), (8, 8, 8))
+    kept = kept_of(one, np.float32(0.25), -2)
     assert kept.handle == 0x7F0123456789 and list(kept.modes) == [2, 0]
     assert (kept.stream, kept.workspace, kept.size) == (stream, workspace, WORKSPACE_BYTES)
     assert list(kept.flags) == [1, 0, 7, 5, 3] and (kept.alpha, kept.beta) == (0.25, -2.0)
     assert (kept.first, kept.ld_first, kept.second, kept.ld_second) == (b, 13, a, 11)
     assert (kept.result, kept.ld_result) == (c, 2**31 - 1)
 
-    of_batch = ColumnMajorCall.of(Gemm(5, 7, 3, False, True, 9), (11, 13, 17), Batch(9, 0, 2**40, 2**33))
-    handle.sgemm(of_batch, stream, (a, b, c), workspace)
-    kept = library.what_was_kept().contents
+    batch = Batch(9, 0, 2**40, 2**33)
+    kept = kept_of(Product(Gemm(5, 7, 3, False, True, 9), (11, 13, 17), (8, 8, 8), batch), 1.0, 0.0)
     assert list(kept.flags) == [1, 0, 7, 5, 3] and (kept.first, kept.second, kept.result) == (b, a, c)
     assert list((ctypes.c_longlong * 4).in_dll(library, "batch")) == [2**40, 0, 2**33, 9]
 
-    handle.scale_result(call, 2 * stream, c, 3.5)
-    scaled = library.what_was_kept().contents
+    scaled = kept_of(one, 0.0, 3.5)
     assert list(scaled.flags) == [0, 0, 7, 5, 0] and (scaled.alpha, scaled.beta) == (3.5, 0)
-    assert (scaled.result, scaled.ld_result, scaled.stream) == (c, 2**31 - 1, 2 * stream)
+    assert (scaled.result, scaled.ld_result, scaled.stream) == (c, 2**31 - 1, stream)
     assert (scaled.first, scaled.ld_first, scaled.second, scaled.ld_second) == (c, 2**31 - 1) * 2

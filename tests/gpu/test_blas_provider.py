@@ -5,6 +5,7 @@ The selector is made to pick cuBLAS for every call; what it is faster for is not
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from autotune.runtime import blas_library
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.chooser import Chooser
+from autotune.runtime.core_structs import BlasCalls
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call, Pick
 
@@ -40,7 +42,6 @@ SHAPES = [
     Gemm(35, 700, 2048),
     Gemm(1, 1, 1),
 ]
-PROPERTY = "cublasGetProperty"
 Array = np.ndarray[Any, Any]
 
 
@@ -85,10 +86,19 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def cublas() -> dict[str, Any]:
-    """Its functions, by name."""
+    """Its functions, by name, with the types of their arguments."""
     library = blas_library.find_library()
     assert library is not None
-    return library.functions | {PROPERTY: getattr(library._library, PROPERTY)}
+    version = [int(part) for part in library.version.split(".")]
+
+    def get_property(part: int, value: Any) -> int:
+        value._obj.value = version[part]
+        return 0
+
+    kinds = (kind for _, kind in BlasCalls._fields_)
+    calls = zip(kinds, library.functions.items(), strict=True)
+    found = {name: kind(ctypes.cast(call, ctypes.c_void_p).value) for kind, (name, call) in calls}
+    return found | {"cublasGetProperty": get_property}
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:

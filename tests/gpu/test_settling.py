@@ -19,7 +19,7 @@ from autotune.export.check import error_ratio
 from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
-from autotune.runtime import workspace
+from autotune.runtime import core_table
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call
@@ -209,7 +209,7 @@ def test_settling_gives_its_memory_back(
         runtime.settle([shape_of(gemm) for gemm in SHAPES])
         torch.cuda.synchronize()
         missing.append(before - torch.cuda.mem_get_info()[0])
-    assert min(missing) <= workspace.KEPT_BYTES
+    assert min(missing) <= core_table.KEPT_BYTES
 
 
 def test_pinned_choices_serve_without_a_clock(folder: Path, torch: Any, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from autotune.kernel.launch import (
 )
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import LoadedKernel
-from autotune.runtime.engine import CorePlan
+from autotune.runtime.planner import CorePlan
 from autotune.runtime.product import Product
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.

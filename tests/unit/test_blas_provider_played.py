@@ -31,7 +31,7 @@ from table_cases import (
 from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.perf_model import cublas_model
-from autotune.runtime import blas_library, engine, workspace
+from autotune.runtime import blas_library, core_table, planner
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.blas_provider import BlasProvider
 from autotune.runtime.chooser import Chooser
@@ -215,7 +215,7 @@ def test_the_core_is_told_of_cublas_once(
     folder: Path, driver: FakeDriver, blas: PlayedBlas, picked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whichever of two threads is first: calls of which it was told before would be freed under it."""
-    own, told, met = engine._blas_calls, list[object](), threading.Barrier(2)
+    own, told, met = planner._blas_calls, list[object](), threading.Barrier(2)
 
     def slowly(functions: Any) -> Any:
         told.append(own(functions))
@@ -223,7 +223,7 @@ def test_the_core_is_told_of_cublas_once(
             met.wait(timeout=0.5)
         return told[-1]
 
-    monkeypatch.setattr(engine, "_blas_calls", slowly)
+    monkeypatch.setattr(planner, "_blas_calls", slowly)
     runtime = Dispatcher(folder, driver=driver)
     a, b, c = normal(40, 30), normal(30, 20), [np.zeros((40, 20), np.float32) for _ in "12"]
     works = [threading.Thread(target=runtime.sgemm, args=(OnGpu(a), OnGpu(b), OnGpu(one))) for one in c]
@@ -283,7 +283,7 @@ def in_thread(work: Any) -> None:
 def test_streams_share_no_workspace(
     runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace, "LAUNCHES_TO_STAY", 1)
+    monkeypatch.setattr(core_table, "LAUNCHES_TO_STAY", 1)
     for stream in (5, 6, 5, 6):
         multiply(runtime, stream=stream)
     found = {(one.stream, one.workspace) for one in blas.served}
@@ -302,7 +302,7 @@ def test_a_workspace_is_given_back_in_the_order_of_its_stream(
 
 
 def test_a_graph_owns_its_workspace(runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver) -> None:
-    for _ in range(2 * workspace.LAUNCHES_TO_STAY):
+    for _ in range(2 * core_table.LAUNCHES_TO_STAY):
         multiply(runtime, stream=STREAM)  # whose workspace stays
     kept = set(driver.memory)
     driver.log.clear()

@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 from autotune import tuning
 from autotune.cli import coverage
 from autotune.cli.app import app
+from autotune.estimate.counts import rendered
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import BIAS
 from autotune.kernel.launch import Variant
 from autotune.runtime import chooser
-from autotune.runtime.call_recorder import rendered
-from autotune.runtime.counting import Counted
+from autotune.runtime.pick import Counted
 from autotune.search import Options
 from autotune.search.called import SEARCHED_SHARE, gain_of, in_order, weights
 from autotune.search.progress import Best, Event, ShapeStarted

@@ -33,7 +33,7 @@ from table_cases import (
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.kernel.resources import workspace_bytes
-from autotune.runtime import dispatcher, one_kind, workspace
+from autotune.runtime import core_table, dispatcher, one_kind
 from autotune.runtime.arrays import stream_handle
 from autotune.runtime.conditions import ask_nvml
 from autotune.runtime.cuda_driver import CudaFault
@@ -654,7 +654,7 @@ def test_each_gpu_of_the_kind_has_its_own_kernels(runtime: Dispatcher, driver: F
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams have a piece from their first launch on."""
-    monkeypatch.setattr(workspace, "LAUNCHES_TO_STAY", 1)
+    monkeypatch.setattr(core_table, "LAUNCHES_TO_STAY", 1)
 
 
 def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver, at_once: None) -> None:
@@ -680,8 +680,8 @@ def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver, at
     names = [launch.name for launch in driver.launches]
     assert sorted(names) == ["sgemm"] * 80 + ["sgemm_reduce"] * 80
     # Both passes of a product stay together once its stream has a workspace for all of its launches.
-    own = 2 * 2 * workspace.LAUNCHES_TO_STAY
-    assert names[own:] == ["sgemm", "sgemm_reduce"] * (80 - 2 * workspace.LAUNCHES_TO_STAY)
+    own = 2 * 2 * core_table.LAUNCHES_TO_STAY
+    assert names[own:] == ["sgemm", "sgemm_reduce"] * (80 - 2 * core_table.LAUNCHES_TO_STAY)
 
 
 def test_kinds_of_call_are_remembered_within_bounds(
@@ -722,11 +722,11 @@ def test_a_workspace_grows_in_the_order_of_its_stream(
 
 def test_a_stream_that_goes_on_launching_gets_a_workspace(runtime: Dispatcher, driver: FakeDriver) -> None:
     a, b, c = operands(SPLIT_LAST)
-    for number in range(1, 3 * workspace.LAUNCHES_TO_STAY):
+    for number in range(1, 3 * core_table.LAUNCHES_TO_STAY):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
         close(c, a @ b)
-        assert len(driver.memory) == (number >= workspace.LAUNCHES_TO_STAY)
-    assert len(driver.of("allocate")) == workspace.LAUNCHES_TO_STAY
+        assert len(driver.memory) == (number >= core_table.LAUNCHES_TO_STAY)
+    assert len(driver.of("allocate")) == core_table.LAUNCHES_TO_STAY
 
 
 @pytest.mark.parametrize("gemm", [SPLIT_TWO, SPLIT_LAST], ids=str)
@@ -734,13 +734,13 @@ def test_a_graph_owns_its_workspace(
     runtime: Dispatcher, driver: FakeDriver, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By nodes that take it and give it back, of what a graph does not keep (test_captured_launches.py)."""
-    monkeypatch.setattr(workspace, "CAPTURED_BYTES", 0)
+    monkeypatch.setattr(core_table, "CAPTURED_BYTES", 0)
     driver.capturing = frozenset({STREAM})
     a, b, c = operands(gemm)
-    for _ in range(2 * workspace.LAUNCHES_TO_STAY):
+    for _ in range(2 * core_table.LAUNCHES_TO_STAY):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
         close(c, a @ b)
-    assert len(driver.of("allocate")) == len(driver.of("free")) == 2 * workspace.LAUNCHES_TO_STAY
+    assert len(driver.of("allocate")) == len(driver.of("free")) == 2 * core_table.LAUNCHES_TO_STAY
     assert not driver.memory
     assert not driver.of("synchronize")
 
@@ -755,9 +755,9 @@ def test_streams_that_come_and_go_leave_nothing(runtime: Dispatcher, driver: Fak
 
 def test_many_streams_do_not_hoard_memory(runtime: Dispatcher, driver: FakeDriver, at_once: None) -> None:
     a, b, c = operands(SPLIT_LAST)
-    for stream in range(100, 100 + workspace.MAX_PIECES + 5):
+    for stream in range(100, 100 + core_table.MAX_PIECES + 5):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
-    assert len(driver.memory) == workspace.MAX_PIECES
+    assert len(driver.memory) == core_table.MAX_PIECES
 
 
 def test_what_is_kept_in_all_is_bounded(
@@ -770,7 +770,7 @@ def test_what_is_kept_in_all_is_bounded(
     sizes = [entry[2] for entry in driver.of("allocate")]
     assert sizes[0] < sizes[1]
     kept_bytes = sum(sizes) + sizes[0]
-    monkeypatch.setattr(workspace, "PIECES_BYTES", kept_bytes)
+    monkeypatch.setattr(core_table, "PIECES_BYTES", kept_bytes)
     bounded, before = Dispatcher(folder, driver=driver), set(driver.memory)
     for stream in (60, 61, 60, 61):
         for a, b, c in (small, large):
@@ -795,7 +795,7 @@ def test_each_thread_has_its_own_default_stream(
 def test_a_failed_launch_gives_back_a_graphs_workspace(
     runtime: Dispatcher, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace, "CAPTURED_BYTES", 0)
+    monkeypatch.setattr(core_table, "CAPTURED_BYTES", 0)
     driver.capturing, driver.launch_error = frozenset({STREAM}), 1
     a, b, c = operands(SPLIT_LAST)
     with pytest.raises(DispatchError):

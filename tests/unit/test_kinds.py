@@ -276,7 +276,7 @@ def test_what_cublas_cannot_do_is_told(
                 runtime.sgemm(OnGpu(a), OnGpu(a), OnGpu(_on(driver, OTHER)), **wrong)  # type: ignore[arg-type]
         driver.capturing = frozenset([77])
         driver.streams[77] = OTHER
-        with pytest.raises(DispatchError, match="in the same thread before that"):
+        with pytest.raises(DispatchError, match="make a product on this GPU before that"):
             runtime.sgemm(*(OnGpu(_on(driver, OTHER)) for _ in range(3)), stream=77)
         install(monkeypatch, None)
         lonely = Dispatcher(folder, driver=driver, fallback="cublas")

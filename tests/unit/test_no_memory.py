@@ -20,7 +20,7 @@ from autotune.runtime import arrays
 from autotune.runtime.core_structs import CBatch, Kind, Planned
 from autotune.runtime.cuda_driver import CudaFault
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.engine import CorePlan
+from autotune.runtime.planner import CorePlan
 
 REFUSED = "has no memory of its own; pass an array"
 SHAPES = {"a": (8, 4), "b": (4, 6), "out": (8, 6), "bias": (6,)}

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,21 @@ from table_cases import (
     write_table,
 )
 
+from autotune.estimate.counts import rendered
 from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import PLAIN
-from autotune.runtime import call_recorder, core_table, counting
-from autotune.runtime.call_recorder import rendered
-from autotune.runtime.counting import Counted
+from autotune.runtime import core_table
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Pick
-from autotune.runtime.product import packed
+from autotune.runtime.pick import OTHERS, Counted
 from autotune.suite import CallKind, Suite, by_shape, merged, read_calls, read_suite
 
 PROCESS = Path(__file__).parents[1] / "recording_process.py"
 NUM_PROCESSES = 8
 NUM_KILLS = 6
 LOST_S = 1.0  # of calls, at most
+EVERY_S = 0.25  # between two writes
 
 
 def _table() -> Any:
@@ -148,7 +146,6 @@ def test_what_is_not_served_is_not_counted(runtime, driver):
 
 
 def test_kinds_that_are_too_many_are_counted_together(folder, driver, monkeypatch, tmp_path):
-    monkeypatch.setattr(counting, "MAX_TALLIES", 3)
     monkeypatch.setattr(core_table, "MAX_TALLIES", 3)
     runtime = Dispatcher(folder, driver=driver)
     runtime.record_calls(tmp_path / "calls.json")
@@ -212,63 +209,6 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(runtime, tmp_path):
     until_recorded(file, 2)
 
 
-def recording(
-    file: Path, tallies: counting.CallCounts
-) -> tuple[call_recorder.CallRecorder, Callable[[], None]]:
-    """As where cuBLAS alone serves; and what counts a call."""
-    recorder = call_recorder.CallRecorder(str(file), tallies)
-    recorder.begin()
-    kind = tallies.of(packed(Gemm(4, 4, 4)), (0, 0, 0), Pick("NN", "default", str, 1))
-
-    def call_one() -> None:
-        kind.add()
-        recorder.help()
-
-    return recorder, call_one
-
-
-def test_a_folder_that_is_removed_before_the_end_is_made_again(tmp_path, monkeypatch):
-    """What is left is written once, at the end: there is no other time."""
-    monkeypatch.setattr(call_recorder, "EVERY_S", 60.0)  # the thread writes nothing
-    file, tallies = tmp_path / "calls.json", counting.CallCounts()
-    recorder, call_one = recording(file, tallies)
-    call_one()
-    (tmp_path / "calls.json.d").rmdir()
-    recorder.end()
-    assert read_suite(file) == {Gemm(4, 4, 4): 1}
-
-
-def test_writes_go_by_the_clock_and_not_by_calls(monkeypatch, tmp_path):
-    written: list[int] = []
-
-    def render(counts: list[Counted]) -> str:
-        if threading.current_thread() not in others:  # of recorders that earlier tests left
-            written.append(sum(counted.calls for counted in counts))
-        return rendered(counts)
-
-    others = threading.enumerate()[1:]
-    monkeypatch.setattr(call_recorder, "rendered", render)
-    monkeypatch.setattr(call_recorder, "SYNC_S", 60.0)
-    _, call_one = recording(tmp_path / "calls.json", counting.CallCounts())
-    began_s = time.monotonic()
-    for _ in range(500):
-        call_one()
-    until_recorded(tmp_path / "calls.json", 500)
-    most = (time.monotonic() - began_s) / call_recorder.EVERY_S + 1
-    time.sleep(2 * call_recorder.EVERY_S)  # nothing is new
-    assert written == sorted(set(written)) and written[-1] == 500 and len(written) <= most
-
-
-def test_where_the_thread_is_late_a_call_writes(monkeypatch, tmp_path):
-    once = call_recorder.CallRecorder._write
-    monkeypatch.setattr(call_recorder.CallRecorder, "_keep_writing", lambda self: once(self, syncs=True))
-    _, call_one = recording(tmp_path / "calls.json", counting.CallCounts())
-    call_one()
-    time.sleep(3 * call_recorder.EVERY_S)
-    call_one()
-    assert calls_in(read_calls(tmp_path / "calls.json")) == 2
-
-
 def test_the_environment_says_it_too(folder, driver, monkeypatch, tmp_path):
     monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "calls.json"))
     runtime = Dispatcher(folder, driver=driver)
@@ -297,7 +237,7 @@ def test_what_cannot_be_written_now_is_told_once_and_written_later(folder, drive
     (tmp_path / "calls.json.d").rename(tmp_path / "elsewhere")
     (tmp_path / "calls.json.d").write_text("in the way")
     call(runtime, kind)
-    time.sleep(3 * call_recorder.EVERY_S)  # it fails more than once
+    time.sleep(3 * EVERY_S)  # it fails more than once
     told = capfd.readouterr().err
     assert told.count("\n") == 1 and f"cannot be recorded in {file}.d (Not a directory); make room" in told
     (tmp_path / "calls.json.d").unlink()
@@ -343,20 +283,6 @@ def test_the_parts_of_the_dead_are_removed_and_no_others(runtime, tmp_path):
     until_recorded(tmp_path / "calls.json", 1)
     names = {path.name for path in place.iterdir()}
     assert not names & set(left) and names >= set(kept)
-
-
-def test_a_living_process_whose_part_is_removed_writes_it_again(tmp_path, monkeypatch):
-    path, opened, closed = tmp_path / "host-1-2.json", [], os.close
-
-    def close(file: int) -> None:
-        closed(file)
-        opened.append(file)
-        if len(opened) == 1:
-            (tmp_path / ".host-1-2.json").unlink()
-
-    monkeypatch.setattr(os, "close", close)
-    call_recorder._replace(path, b"all", syncs=False)
-    assert path.read_bytes() == b"all" and len(opened) == 2
 
 
 def start(folder: Path, file: Path, num: int, seed: int, **changes: str) -> subprocess.Popen[bytes]:
@@ -432,7 +358,7 @@ def test_a_fork_writes_nothing_of_its_parent_s(folder, tmp_path, moment, times):
         env=os.environ | {"PYTHONPATH": paths},
     )  # fmt: skip
     until_recorded(file, 40 * times)
-    time.sleep(2 * call_recorder.EVERY_S)
+    time.sleep(2 * EVERY_S)
     assert calls_in(read_calls(file)) == len(done.stdout) == 40 * times
 
 
@@ -484,7 +410,7 @@ def test_merging_is_the_same_in_any_order_and_loses_nothing(suites, at, rng):
 @given(_SUITES)
 def test_what_is_written_is_read(tmp_path_factory, suite):
     counts = [Counted(*kind, "plain", 1, "autotune", count or 0) for kind, count in suite.calls.items()]
-    others = counting.OTHERS._replace(calls=suite.others)
+    others = OTHERS._replace(calls=suite.others)
     path = tmp_path_factory.mktemp("written") / "calls.json"
     path.write_text(rendered([*counts, others]))
     if suite.calls or suite.others:

@@ -90,7 +90,7 @@ def taken(driver: FakeDriver, problem: Product, offsets: Triple = (0, 0, 0)) -> 
         stream = driver.make_stream()
         at_end.callback(driver.free_stream, stream)
         harness = Harness(driver, problem, Call(problem.gemm, problem.lds, offsets), 0, stream, at_end)
-        harness.take(1, [], False)
+        harness.take(1, [])
         yield harness
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from autotune.export import exchange
 from autotune.files import synced
 from autotune.files.errors import AutotuneError
 from autotune.files.output_file import write_file
-from autotune.runtime import call_recorder
-from autotune.runtime.counting import OTHERS, CallCounts
 
 PROCESS = Path(__file__).parents[1] / "recording_process.py"
 TABLE = make_table(make_kernel("plain", make_spec()))
@@ -92,37 +89,6 @@ def test_an_export_is_synced_before_it_takes_its_place_and_removes_the_old_after
         assert any(
             step == "sync" and Path(path).parent == tmp_path for step, path in steps[taken : min(removed)]
         )
-
-
-def test_a_record_is_synced_before_it_takes_its_place(tmp_path: Path, steps: Any) -> None:
-    call_recorder._replace(tmp_path / "a.json", b"all", syncs=True)
-    assert steps == [("sync", str(tmp_path / ".a.json")), ("move", str(tmp_path / "a.json"))]
-
-
-def test_a_record_waits_for_the_disk_first_and_last_and_seldom_between(
-    tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And never in a call of the program, which writes where the thread is late."""
-    numbers, now, tallies = itertools.count(1), [100.0], CallCounts()
-    monkeypatch.setattr(tallies, "counts", lambda: [OTHERS._replace(calls=next(numbers))])
-    monkeypatch.setattr(call_recorder.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(call_recorder.threading.Thread, "start", lambda self: None)
-    recorder = call_recorder.CallRecorder(str(tmp_path / "calls.json"), tallies)
-    recorder.begin()
-    recorder.help()  # not late
-    for _ in range(40):
-        waits = iter((False, True))
-        monkeypatch.setattr(recorder._is_ending, "wait", lambda _, waits=waits: next(waits))
-        recorder._keep_writing()
-        now[0] += call_recorder.EVERY_S
-    made = [step for step, _ in steps]
-    assert made[:3] == ["sync", "move", "sync"] and made.count("move") == 40 and made.count("sync") == 3
-    now[0] += 1
-    recorder.help()
-    assert [step for step, _ in steps[len(made) :]] == ["move"]
-    monkeypatch.setattr(tallies, "counts", lambda: [OTHERS._replace(calls=41)])
-    recorder.end()
-    assert [step for step, _ in steps[len(made) + 1 :]] == ["sync", "move"]  # though nothing has changed
 
 
 def _recording(tmp_path: Path, num: int) -> subprocess.Popen[str]:
