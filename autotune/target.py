@@ -135,6 +135,15 @@ class Refining(Protocol):
 
 
 @runtime_checkable
+class Building(Target, Protocol):
+    """A target that compiles what it measures."""
+
+    def code_hash(self, gemm: Gemm, point: Point) -> Future[str | None]:
+        """Compile a point; equal for equal machine code. None where it is illegal or does not compile."""
+        ...
+
+
+@runtime_checkable
 class Filling(Target, Protocol):
     """A target that times many kernels in a row which were verified elsewhere."""
 

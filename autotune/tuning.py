@@ -27,7 +27,7 @@ from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
 from .files import arguments
 from .files.arguments import number, whole
 from .files.errors import DispatchError, EnvironmentProblem, UsageError
-from .files.words import command, counted, option
+from .files.words import command, option
 from .gpu.driver import device_limits
 from .kernel import epilogue_names, same_code, template
 from .kernel.compiler import Compiler
@@ -45,7 +45,7 @@ from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
-from .search.stale import Stale, stale_shapes
+from .search.stale import Stale, compared, stale_shapes
 from .search_policy import SearchPolicy
 from .shipped.starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
@@ -301,19 +301,17 @@ def _stale(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, St
     kept = {gemm: one for gemm, one in found.items() if not named or gemm in named}
     if not kept:
         raise UsageError("no shape with a final was measured under anything else than what is here")
-    return kept
+    return {gemm: compared(store, target, one) for gemm, one in kept.items()}
 
 
 def _of_stale(kept: Mapping[Gemm, Stale], options: Options, note: Note) -> Options:
     """The same for the finalists of these shapes alone."""
     for gemm, one in kept.items():
-        changes = ", ".join(
-            f"{what} {then or 'unknown'} is now {now or 'unknown'}" for what, then, now in one.changes
-        )
-        note(f"{gemm}: {changes}; {counted(len(one.finalists), 'finalist')}")
+        note(f"{gemm}: {one.told}")
     num = max(len(one.finalists) for one in kept.values())
     policy = replace(options.policy, num_lenders=0, num_seeds=num)
-    return replace(options, starts=lambda gemm: list(kept[gemm].finalists), policy=policy, trials=num)
+    of_stale = replace(options, policy=policy, trials=num, same_code_share=0.0)
+    return replace(of_stale, starts=lambda gemm: list(kept[gemm].finalists))
 
 
 def _optima(recorded: ReplayTarget, shapes: Iterable[ShapeResult], where: Where) -> dict[Gemm, float]:

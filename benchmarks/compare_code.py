@@ -32,16 +32,13 @@ from pathlib import Path
 
 import reports
 from drawn import DEVICES, Drawn, spread
-from sass import sections
 
 from autotune.cli import console
 from autotune.files.errors import TrialFailure, UsageError
-from autotune.kernel import identity, same_code, template
+from autotune.kernel import identity, machine_code, same_code, template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version
 from autotune.kernel.where import Where
 
-# Code, and constants that it reads. Others hold symbols, which a name more or less moves.
-_COMPARED = (".text.", ".nv.constant0.", ".nv.constant2.", ".nv.constant3")
 _REPORTED = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes")
 
 
@@ -131,7 +128,7 @@ def difference_of(one: Cubin, other: Cubin) -> str:
     if first.keys() != second.keys():
         return f"the sections are {', '.join(sorted(first))} and {', '.join(sorted(second))}"
     told = [
-        f"{name}, {len(first[name])} and {len(second[name])} bytes"
+        f"{name}, {first[name][0]} and {second[name][0]} bytes"
         for name in first
         if first[name] != second[name]
     ]
@@ -139,8 +136,10 @@ def difference_of(one: Cubin, other: Cubin) -> str:
     return "; ".join([*told, *(f"{name} {a} and {b}" for name, a, b in figures if a != b)])
 
 
-def _compared(cubin: Cubin) -> dict[str, bytes]:
-    return {name: data for name, data in sections(cubin.code).items() if name.startswith(_COMPARED)}
+def _compared(cubin: Cubin) -> dict[str, tuple[int, bytes]]:
+    """Length and content."""
+    found = machine_code.sections(cubin.code)
+    return {name: one[1:] for name, one in found.items() if name.startswith(machine_code.COMPARED)}
 
 
 def keep(record: Record, path: Path) -> str:

@@ -10,15 +10,14 @@ the template must compile to, test_ports.py registers against nvdisasm where tha
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import numpy as np
 
 from autotune.files.errors import UsageError
+from autotune.kernel.machine_code import sections
 
 INSTRUCTION_BYTES = 16
-_NOT_IN_FILE = 8  # SHT_NOBITS: a section that only has a length, as shared memory has
 _HOPPER = 90  # the first architecture whose branches keep the low bits of their distance apart
 _OPERATION_BITS = 9
 _BRANCH, _NOP = 0x147, 0x118
@@ -169,25 +168,6 @@ def _distance(word: int, arch: int) -> int:
 def _section(elf: bytes, name: str) -> bytes:
     """The content of a section of a cubin."""
     try:
-        return sections(elf)[name]
+        return sections(elf)[name].content
     except KeyError:
         raise UsageError(f"this cubin has no section {name}") from None
-
-
-def sections(elf: bytes) -> dict[str, bytes]:
-    """The content of each section by its name, of an ELF file of 64 bits. Raises UsageError for any other."""
-    found = {}
-    try:
-        if elf[:6] != b"\x7fELF\x02\x01":
-            raise UsageError("this is no cubin: an ELF file of 64 bits, little-endian, was expected")
-        (table,) = struct.unpack_from("<Q", elf, 0x28)
-        size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
-        headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
-        names = headers[names_at][4]
-        for label, kind, _, _, offset, length in headers:
-            end = elf.index(b"\0", names + label)
-            if kind != _NOT_IN_FILE and offset + length <= len(elf):
-                found[elf[names + label : end].decode()] = elf[offset : offset + length]
-    except (struct.error, IndexError, ValueError) as error:
-        raise UsageError(f"this cubin is damaged ({error}); compile it again") from error
-    return found

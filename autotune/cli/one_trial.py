@@ -15,7 +15,7 @@ from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
 from . import common, console
 
 _STATE = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons")
-_FIGURES = ("error_over_cublas", "error_ratio", "registers", "spill_bytes", "smem_bytes")
+_FIGURES = ("error_over_cublas", "error_ratio", "registers", "spill_bytes", "smem_bytes", "code_hash")
 _SECONDS = ("compile_s", "verify_s", "measure_s")
 Facts = dict[str, Any]
 

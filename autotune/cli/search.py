@@ -238,7 +238,8 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
             known = f", {event.num_known:,} of them tried earlier" if event.num_known else ""
             cublas = f", cuBLAS {console.time_text(event.cublas_us)}" if event.cublas_us else ""
             limit = f", limit {console.time_text(event.limit_us)}" if event.limit_us else ""
-            return f"{event.gemm}: {counted(event.num_points, 'config')}{known}{cublas}{limit}"
+            taken = f"; {event.taken_over.told}" if event.taken_over else ""
+            return f"{event.gemm}: {counted(event.num_points, 'config')}{known}{cublas}{limit}{taken}"
         case Stopping():
             waiting = counted(event.num_waiting, "candidate is", "candidates are")
             return f"stopping ({_WHY[event.reason]}): {waiting} under way"
@@ -330,6 +331,7 @@ def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str,
         "num_tied": len(shape.final.tied) if shape.final else None,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
         "faster_trial": shape.excluded.id if shape.excluded else None,
+        "taken_over": asdict(shape.taken_over) if shape.taken_over else None,
         **disturbed.facts(trials, shape.final),
     }
 

@@ -101,6 +101,7 @@ class Measurement:
     registers: int | None = None
     spill_bytes: int | None = None
     smem_bytes: int | None = None
+    code_hash: str | None = None  # equal where the machine code is (kernel/machine_code.py)
     compile_s: float = 0.0  # 0 when it came from the cache
     verify_s: float = 0.0
     measure_s: float = 0.0

@@ -86,6 +86,7 @@ class KernelBuilder:
             registers=compiled.registers,
             spill_bytes=compiled.spill_bytes,
             smem_bytes=code.spec.smem_bytes + compiled.static_smem_bytes,
+            code_hash=compiled.code_hash,
             compile_s=compiled.compile_s,
         )
         if reason := instance.spills(compiled):

@@ -14,6 +14,7 @@ from typing import Self
 from ..facts.device import DeviceLimits, Environment
 from ..facts.gemm import Gemm
 from ..facts.measurement import ENERGY_S, CachePolicy, Measurement, Outcome
+from ..files.errors import TrialFailure
 from ..kernel import feasible_set, template
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
@@ -109,6 +110,25 @@ class GpuTarget:
             return _refused(refusal)
         making = partial(self.builder.built, gemm, config, partial(self.builder.load, gemm, config))
         return self.worker.measure_idle(self.problem(gemm), making, cutoff_us)
+
+    def code_hash(self, gemm: Gemm, point: Point) -> Future[str | None]:
+        """Of the machine code of a point, compiled on a thread. See `target.Building`. Raises UsageError for
+        a point that is no config."""
+        config, found = Config.from_dict(point), Future[str | None]()
+        if self.builder.refusal(gemm, config):
+            found.set_result(None)
+            return found
+
+        def settle(compiled: Future[Cubin]) -> None:
+            try:
+                found.set_result(compiled.result().code_hash)
+            except TrialFailure:
+                found.set_result(None)
+            except BaseException as error:
+                found.set_exception(error)
+
+        self.builder.begin(gemm, config).add_done_callback(settle)
+        return found
 
     def fill(self, cells: Sequence[Cell]) -> Future[tuple[CellTime, ...]]:
         """Compile what the cells need, then time them one after another; nothing is verified. One whose point

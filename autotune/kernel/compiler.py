@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from typing import Any
 from ..facts.measurement import Outcome
 from ..files import wheel_libraries
 from ..files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
-from ..files.errors import EnvironmentProblem, TrialFailure
+from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
 from ..files.requirements import NVRTC, pip_install
-from . import identity, nvrtc, same_code, template
+from . import identity, machine_code, nvrtc, same_code, template
 from .config import Config
 from .launch import Variant
 
@@ -54,6 +55,13 @@ class Cubin:
     stack_bytes: int
     static_smem_bytes: int
     compile_s: float  # 0 when it came from the cache
+
+    @property
+    def code_hash(self) -> str | None:
+        """Equal for kernels of the same machine code (machine_code.py); None for what is no cubin."""
+        with suppress(UsageError):
+            return machine_code.code_hash(self.code)
+        return None
 
     def report(self) -> dict[str, Any]:
         """All but the code, as kept beside it in the cache."""

@@ -249,6 +249,7 @@ class Filler:
             registers=verified.registers,
             spill_bytes=verified.spill_bytes,
             smem_bytes=verified.smem_bytes,
+            code_hash=verified.code_hash,
         )
 
     def _splits(self, config: Config, gemm: Gemm, registers: int | None) -> list[int]:

@@ -12,6 +12,7 @@ from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement
 from ..store import StudyRef
 from ..target import Point
+from .same_code_trials import TakenOver
 
 
 @dataclass
@@ -94,7 +95,8 @@ class Best:
 
 @dataclass(frozen=True)
 class ShapeStarted:
-    """A shape is ready to be searched: `num_points` may be proposed, `num_known` were tried earlier."""
+    """A shape is ready to be searched: `num_points` may be proposed, `num_known` were tried earlier, among
+    them those that were `taken_over` from another compiler or kernel."""
 
     gemm: Gemm
     study: StudyRef
@@ -102,6 +104,7 @@ class ShapeStarted:
     num_known: int
     cublas_us: float | None
     limit_us: float | None
+    taken_over: TakenOver | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..facts.gemm import Gemm
 from ..store import Final, StudyRef, TrialRecord
 from .progress import Best, Ledger, StopReason
+from .same_code_trials import TakenOver
 from .shape import ShapeSearch
 
 
@@ -25,6 +26,7 @@ class ShapeResult:
     num_trials: int
     num_new: int
     num_failed: int
+    taken_over: TakenOver | None = None  # at the beginning, from another compiler or kernel
 
     @classmethod
     def of(cls, shape: ShapeSearch) -> ShapeResult:
@@ -41,6 +43,7 @@ class ShapeResult:
             num_trials=found.num_total,
             num_new=shape.accounts.num_new,
             num_failed=found.num_failed,
+            taken_over=shape.taken_over,
         )
 
 

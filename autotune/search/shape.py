@@ -23,6 +23,7 @@ from .offers import Offers
 from .points import Points
 from .propose.samplers import DEFAULT_SAMPLER, make_proposer
 from .propose.traits import traits_of
+from .same_code_trials import TakenOver
 from .shared_study import Ask, SharedStudy
 
 
@@ -59,11 +60,12 @@ class ShapeSearch:
         policy: SearchPolicy | None = None,
         starts: Iterable[Config] = (),
         where: Where = ANY,
+        taken_over: TakenOver | None = None,
     ) -> None:
         if not len(space):
             raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
         policy, max_error = policy or SearchPolicy(), target.max_error
-        self.gemm, self.space, self._store = gemm, space, store
+        self.gemm, self.space, self._store, self.taken_over = gemm, space, store, taken_over
         self.study = study = study_of(store, target, gemm)
         baseline = target.baseline(gemm)
         limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs) or None

@@ -7,6 +7,7 @@ The same call on the same store goes on where the last one ended.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from typing import Any
 
 from ..facts.gemm import Gemm
 from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
+from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.final_results import Finals
@@ -27,7 +29,8 @@ from .run.pipeline import Kept, Pipeline
 from .run.refine import Refiner
 from .run.reuse import Reuser
 from .run.switching import prompt_switching
-from .shape import ShapeSearch
+from .same_code_trials import TakenOver, take_over
+from .shape import ShapeSearch, study_of
 from .sharing import Sharing
 
 
@@ -78,13 +81,15 @@ class Tuner:
         self._claims, self._sharing = claims, Sharing(claims)
         self._on_event, self._interrupts = on_event, interrupts
         self._shapes: list[ShapeSearch] = []
+        gemms = tuple(dict.fromkeys(gemms))
+        self._num_shapes = len(gemms)
         # Preparing a shape takes a while: threads do it ahead, while the first shapes are searched. One
         # thread would be late, four slow the search down (decision 0015). On a recording one thread does it,
         # in the order of the shapes, so that the search is reproducible.
         num_threads = 1 if target.environment.is_recorded else 2
         self._preparing = ThreadPoolExecutor(num_threads, thread_name_prefix="shapes")
         self._prepared = {
-            gemm: self._preparing.submit(self._prepare, gemm) for gemm in dict.fromkeys(gemms)
+            gemm: self._preparing.submit(self._prepare, gemm) for gemm in gemms
         }  # of shapes not begun
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
@@ -158,18 +163,34 @@ class Tuner:
         must finish its current work; on its own thread, so that the search need not wait."""
         where = self._options.where.on(gemm, self._target.limits)
         space = self._target.space(gemm).where(where, gemm)
+        taken_over = self._take_over(gemm, space)
         return ShapeSearch(
             self._target, self._store, self._claims, gemm, space,
             starts=self._options.starts(gemm) if space.is_ours and self._options.policy.num_seeds else (),
             sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy, where=where,
+            taken_over=taken_over,
         )  # fmt: skip
+
+    def _take_over(self, gemm: Gemm, space: FeasibleSet) -> TakenOver | None:
+        """What an earlier compiler or kernel measured on machine code that is the same here."""
+        share, seconds = self._options.same_code_share, self._options.seconds
+        if not share:
+            return None
+        most_s = math.inf if seconds is None else share * seconds / self._num_shapes
+        until_s = self._target.now() + most_s
+
+        def is_over() -> bool:
+            return self._interrupts.is_requested or self._target.now() >= until_s
+
+        study = study_of(self._store, self._target, gemm)
+        return take_over(self._target, self._store, study, space, is_over=is_over)
 
     def _start(self, gemm: Gemm, prepared: Future[ShapeSearch]) -> None:
         with self._ledger.timing("prepare_s"):
             shape = prepared.result()
         self._shapes.append(shape)
         cublas_us, limit_us = shape.findings.baseline.time_us, shape.findings.limit_us
-        known = (shape.space.num_points, shape.num_known, cublas_us, limit_us)
+        known = (shape.space.num_points, shape.num_known, cublas_us, limit_us, shape.taken_over)
         self._on_event(ShapeStarted(gemm, shape.study, *known))
 
     # ---- asking and learning

@@ -211,6 +211,7 @@ class TrialRow(Base):
     registers: Mapped[int | None]
     spill_bytes: Mapped[int | None]
     smem_bytes: Mapped[int | None]
+    code_hash: Mapped[str | None]
     compile_s: Mapped[float]
     verify_s: Mapped[float]
     measure_s: Mapped[float]

@@ -91,11 +91,11 @@ def portions(values: Iterable[V]) -> Iterator[list[V]]:
     return (ordered[begin : begin + MOST_NAMED] for begin in range(0, len(ordered), MOST_NAMED))
 
 
-def copy_trials(session: Session, studies: Select[int], to: int) -> None:
-    """Copy the trials of these studies into another, except for configs that it has."""
+def copy_trials(session: Session, which: ColumnElement[bool], to: int) -> None:
+    """Copy these trials into a study, except for configs that it has."""
     names = [column.name for column in TrialRow.__table__.columns if column.name != "id"]
     values = [literal(to) if name == "study_id" else getattr(TrialRow, name) for name in names]
-    theirs = select(*values).where(TrialRow.study_id.in_(studies)).order_by(TrialRow.id)
+    theirs = select(*values).where(which).order_by(TrialRow.id)
     insert = _INSERTS[session.get_bind().dialect.name](TrialRow)
     session.execute(insert.from_select(names, theirs).on_conflict_do_nothing())
 

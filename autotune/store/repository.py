@@ -173,7 +173,8 @@ class Store(Closing):
             if len(sources) > 1:
                 others = select(StudyRow.id).filter_by(**conditions).join(KernelRow)
                 is_equivalent = KernelRow.source_hash.in_(sources[1:]) & (KernelRow.compiler == compiler)
-                queries.copy_trials(session, others.where(is_equivalent), study_id)
+                theirs = TrialRow.study_id.in_(others.where(is_equivalent))
+                queries.copy_trials(session, theirs, study_id)
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
     @outlasting
@@ -226,6 +227,25 @@ class Store(Closing):
                 if ref.environment.compute_capability == mine.compute_capability
                 and ref.environment.recorded_on == mine.recorded_on
             ]
+
+    @outlasting
+    def compiled_otherwise(self, study: StudyRef) -> list[StudyRef]:
+        """Studies of the same problem and policy on the same GPU under the same driver, for which another
+        compiler, or this one from another source, made the kernels, newest first. cuBLAS may be another."""
+        alike = rows.environment_columns(study.environment)
+        del alike["nvrtc_version"], alike["cublas_version"]
+        conditions = {"policy": study.policy.value, "policy_version": study.policy_version}
+        query = queries.STUDIES.where(
+            StudyRow.id != study.id,
+            *(getattr(EnvironmentRow, name) == value for name, value in alike.items()),
+            *(
+                getattr(StudyRow, name) == value
+                for name, value in {**conditions, **rows.gemm_columns(study.gemm)}.items()
+            ),
+        )
+        with self._reading() as session:
+            found = session.execute(query.order_by(StudyRow.id.desc()))
+            return list(self.damages.readable(found, rows.study_ref))
 
     def with_twins(self, study: StudyRef) -> list[StudyRef]:
         """Its twins and, last, the study itself: all that is known of its problem on such GPUs."""
@@ -301,6 +321,33 @@ class Store(Closing):
         with self._writing() as session:
             for key, (point, measurement) in trials.items():
                 _find_or_add(session, study, key, point, measurement, origin)
+
+    @outlasting
+    def codes(self, study: StudyRef) -> dict[str, tuple[dict[str, Value], str | None]]:
+        """By key the point and the `code_hash` of each trial that had a kernel, the fastest first, failures
+        last. What a GPU had no memory for says nothing of the kernel."""
+        query = (
+            select(ConfigRow.key, ConfigRow.point, TrialRow.code_hash)
+            .join(TrialRow)
+            .where(TrialRow.study_id == study.id, queries.IS_OK | TrialRow.code_hash.is_not(None))
+            .where(TrialRow.outcome != Outcome.OUT_OF_MEMORY.value)
+            .order_by(~queries.IS_OK, TrialRow.time_us, TrialRow.id)
+        )
+        with self._reading() as session:
+            return {
+                key: (point, code_hash)
+                for key, point, code_hash in session.execute(query)
+                if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
+            }
+
+    @outlasting
+    def copy_trials(self, study: StudyRef, keys: Collection[str], to: StudyRef) -> None:
+        """Copy these trials of a study into another, as they are, except for configs that it has."""
+        with self._writing() as session:
+            for some in queries.portions(keys):
+                configs = select(ConfigRow.id).where(ConfigRow.key.in_(some))
+                which = (TrialRow.study_id == study.id) & TrialRow.config_id.in_(configs)
+                queries.copy_trials(session, which, to.id)
 
     @outlasting
     def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:

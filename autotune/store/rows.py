@@ -231,6 +231,7 @@ def measurement(row: TrialRow) -> Measurement:
         registers=row.registers,
         spill_bytes=row.spill_bytes,
         smem_bytes=row.smem_bytes,
+        code_hash=row.code_hash,
         compile_s=row.compile_s,
         verify_s=row.verify_s,
         measure_s=row.measure_s,

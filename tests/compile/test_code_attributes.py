@@ -3,13 +3,12 @@ registers and the size of a cluster, read here from the ELF file itself."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 import pytest
 
 from autotune.facts.device import known_limits
-from autotune.kernel import resources
+from autotune.kernel import machine_code, resources
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
@@ -27,45 +26,16 @@ CONFIGS = {
     "two_pass": Config(reduction="two_pass", split_k=4),
     "packed": Config(pack_a=1, vec_a=4),
 }
-# Attributes of .nv.info sections (as nvdisasm names them) and how an entry is stored: a format, an attribute,
-# then 16 bits that are the value or, for _SIZED, the size of what follows.
-_SIZED = 0x04
-_MAX_THREADS, _REGISTERS, _CLUSTER = 0x05, 0x2F, 0x3D
-
-
-def _sections(code: bytes) -> Iterator[tuple[str, int, bytes]]:
-    """Name, `sh_info` and content of every section of a 64-bit ELF file."""
-    (table,) = struct.unpack_from("<Q", code, 0x28)
-    size, count, names = struct.unpack_from("<HHH", code, 0x3A)
-    heads = [struct.unpack_from("<IIQQQQII", code, table + i * size) for i in range(count)]
-    strings = code[heads[names][4] :]
-    for name, kind, _, _, offset, length, _, info in heads:
-        text = strings[name : strings.index(b"\0", name)].decode()
-        yield text, info, b"" if kind == 8 else code[offset : offset + length]  # 8: takes no room
-
-
-def _attributes(section: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    at = 0
-    while at < len(section):
-        form, attribute, value = struct.unpack_from("<BBH", section, at)
-        at += 4
-        if form == _SIZED:
-            yield attribute, struct.unpack_from(f"<{value // 4}I", section, at)
-            at += value
-        else:
-            yield attribute, (value,)
+_MAX_THREADS, _CLUSTER = 0x05, 0x3D  # attributes of .nv.info sections, as nvdisasm names them
 
 
 def facts_of(code: bytes, entry: str) -> KernelFacts:
     """What a driver will say of a kernel, as far as the file tells: static shared memory has no attribute."""
-    sections = list(_sections(code))
-    own = dict(_attributes(next(s for name, _, s in sections if name == f".nv.info.{entry}")))
-    # registers are told in one section for all functions, each by the number of its symbol
-    symbol = {name: info & 0xFFFFFF for name, info, _ in sections}[f".text.{entry}"]
-    everyone = next(s for name, _, s in sections if name == ".nv.info")
-    registers = dict(v for a, v in _attributes(everyone) if a == _REGISTERS)
+    sections = machine_code.sections(code)
+    own = dict(machine_code.attributes(sections[f".nv.info.{entry}"].content))
+    registers = machine_code.registers(sections)[entry]
     x, y, z = own.get(_CLUSTER, (0, 0, 0))
-    return KernelFacts(own[_MAX_THREADS][0], registers[symbol], 0, (x, y, z))
+    return KernelFacts(own[_MAX_THREADS][0], registers, 0, (x, y, z))
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,13 @@ from autotune.facts.measurement import Outcome
 from autotune.files.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
 from autotune.gpu import driver, instance
 from autotune.gpu.gpu_target import GpuTarget
+from autotune.kernel import compiler
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
 from autotune.kernel.resources import launch_spec
+from autotune.search import Options, tune
+from autotune.search.same_code_trials import TakenOver
+from autotune.store import Store
 from autotune.target import Cell
 
 LIMITS = KNOWN["h200"]
@@ -84,6 +88,31 @@ def test_the_compilers_figures_decide_before_any_launch(open_target, monkeypatch
     assert result.outcome is outcome
     assert result.registers == 100
     assert result.compile_s == 0.5
+
+
+def test_after_an_upgrade_of_the_compiler_equal_code_keeps_its_results(open_target, monkeypatch, tmp_path):
+    """What NVRTC makes of a few configs under the name of an older one, and once more under its own."""
+    options = Options(trials=3, starts=lambda gemm: [Config.from_dict(POINT)], without_final={GEMM})
+    with Store.open(tmp_path / "trials.db") as store:
+        with monkeypatch.context() as older:
+            older.setattr(compiler, "compiler_version", lambda: "nvrtc 12.9")
+            then = tune(open_target("fine"), store, [GEMM], options).shapes[0]
+        trials = store.trials(then.study)
+        hashes = {trial.key: trial.measurement.code_hash for trial in trials}
+        assert then.study.compiler == "nvrtc 12.9" and all(hashes.values())
+        opened = open_target("fine")
+        now = tune(opened, store, [GEMM], options).shapes[0]
+        assert now.study.compiler == opened.builder.compiler.version != "nvrtc 12.9"
+        assert now.taken_over == TakenOver("nvrtc 12.9", 3) and now.num_new == 0
+        assert {t.key: t.measurement.code_hash for t in store.trials(now.study)} == hashes
+    illegal = opened.code_hash(GEMM, {**POINT, "wm": 32})
+    assert illegal.result(0) is None
+
+    def fail(config, variant):
+        raise TrialFailure(Outcome.COMPILE_FAILED, "ptxas says no")
+
+    monkeypatch.setattr(opened.builder.compiler, "compile", fail)
+    assert opened.code_hash(GEMM, POINT).result(60) is None
 
 
 def test_registers_that_fit_no_sm_are_seen():

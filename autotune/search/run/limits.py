@@ -46,6 +46,7 @@ class Options:
     without_final: frozenset[Gemm] = frozenset()
     insists: bool = True
     weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 by default
+    same_code_share: float = 0.2  # of the seconds, at most, to compile an earlier compiler's trials; 0: none
     where: Where = ANY  # what is proposed, reported and chosen by finals obeys it
 
     def __post_init__(self) -> None:
