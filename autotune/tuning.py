@@ -18,6 +18,8 @@ from . import target_finder as targets
 from .drawn_shapes import DrawnSearch, drawn_for
 from .export import exporter
 from .export.from_store import read_results
+from .facts import alike
+from .facts.alike import names_for
 from .facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .facts.device import DeviceLimits, Environment, limits_by_name
 from .facts.distribution import drawn_calls
@@ -252,6 +254,7 @@ def tune(
         Interrupts() as interrupts,
     ):
         store.tell_when_away(note)
+        _tell_alike(target.limits, note)
         recorded = target if isinstance(target, ReplayTarget) else None
         if recorded is None:  # other kernels may be recorded: their spaces check
             conditions.check(VALUES)
@@ -259,7 +262,8 @@ def tune(
         kept = _stale(store, target, named) if stale else {}
         listed = tuple(kept) or listed
         name = store.begin_run(target.environment, list(map(str, listed)))
-        starts = StartingPoints(targets.matrices(), target.limits)
+        as_named = replace(target.limits, name=names_for(target.limits.name)[-1])
+        starts = StartingPoints(targets.matrices(), as_named)
         options = replace(options, starts=starts, insists=insists or recorded is None)
         if stale:
             options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
@@ -293,6 +297,16 @@ def tune(
             source_hash=target.source_hash,
             optimum_us=_optima(recorded, found.shapes, conditions) if recorded else {},
         )
+
+
+def _tell_alike(limits: DeviceLimits, note: Note) -> None:
+    """Raises UsageError if a GPU is accepted as one that runs other code."""
+    own, other = limits.name, limits_by_name(names_for(limits.name)[-1])
+    if other is not None and other.compute_capability != limits.compute_capability:
+        kinds = f"{own} is {limits.arch} and {other.name} {other.arch}"
+        raise UsageError(f"{kinds}: it cannot be accepted as that")
+    if text := alike.told(own):
+        note(text)
 
 
 def _stale(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Stale]:

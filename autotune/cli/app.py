@@ -73,6 +73,15 @@ Gpu = Annotated[
 RealGpu = Annotated[
     str, typer.Option(help="A GPU: its index, UUID or `auto`.", autocompletion=_completing("auto"))
 ]
+Like = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GPU",
+        help="Accept this GPU as another of the same compute capability, an H200 NVL as h200: trials and "
+        "times of that are lent to it. AUTOTUNE_LIKE does so for all commands, and for tables.",
+        autocompletion=_kinds,
+    ),
+]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
@@ -218,6 +227,7 @@ def _root(
 )
 def search(
     gpu: Gpu = "auto",
+    like: Like = None,
     shape: Shapes = None,
     suite: Suites = None,
     trials: Annotated[
@@ -302,6 +312,7 @@ def search(
     from . import search as command
 
     interrupt_in_order()
+    command.common.accept(like)
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit, has_dashboard,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..facts.device import Environment
+from ..facts.alike import LIKE
+from ..facts.device import Environment, limits_by_name
 from ..facts.gemm import Gemm
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
@@ -94,6 +96,13 @@ def studies_of(
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""
         raise UsageError(f"the database holds no trials {what}yet; run `autotune search` first")
     return found
+
+
+def accept(name: str | None) -> None:
+    """From now on GPUs of this process are accepted as another, named in full or in short."""
+    if name is not None:
+        known = limits_by_name(name)
+        os.environ[LIKE] = known.name if known else name
 
 
 def source_text(environment: Environment) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import __version__, gpu
 from .. import target_finder as targets
+from ..facts import alike
 from ..facts.column_major import TF32_OVERRIDE, forced_tf32
 from ..files.cache_folder import NotOwn, check_own, default_cache_dir
 from ..files.errors import AutotuneError, EnvironmentProblem
@@ -99,7 +100,8 @@ def _gpus() -> Finding:
     gpus = gpu.list_gpus()
     driver = Monitor(gpus[0].uuid).driver_version() or "unknown"
     names = "; ".join(f"{g.index}: {g.name} {g.uuid}, {g.total_bytes / 2**30:.0f} GiB" for g in gpus)
-    return Finding("gpu", OK, f"{names}; driver {driver}")
+    accepted = "".join(f"; {text}" for g in gpus if (text := alike.told(g.name)))
+    return Finding("gpu", OK, f"{names}; driver {driver}{accepted}")
 
 
 def _compiler() -> Finding:

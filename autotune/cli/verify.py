@@ -119,7 +119,7 @@ def _check(target: GpuTarget, kind: KindFiles, *, is_quiet: bool) -> list[tuple[
 def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
     """The table for a GPU. Raises DispatchError where none is."""
     own = GpuKind.of(here.name, here.compute_capability)
-    found = [kind for kind in files.kinds if GpuKind.of_table(kind.table) == own]
+    found = [kind for one in own.accepted for kind in files.kinds if GpuKind.of_table(kind.table) == one]
     if not found:
         raise DispatchError(no_table([kind.table for kind in files.kinds], here.index, own))
     return found[0]

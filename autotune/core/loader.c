@@ -10,6 +10,7 @@ enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
 enum { MAX_THREADS = 0, STATIC_SMEM = 1, NUM_REGISTERS = 4, MAX_DYNAMIC_SMEM = 8, CLUSTER_WIDTH = 11, NUM_SIDES = 3 };
 #define DEFAULT_SMEM (48 * 1024) /* bytes of dynamic shared memory that any kernel may have */
 #define NAME_BYTES 256
+#define LIKE "AUTOTUNE_LIKE" /* of the environment: the GPU that those here are accepted as */
 
 static at_loading found;
 static bool is_there;
@@ -70,7 +71,9 @@ static autotune_status adopt(at_loader *loader, int32_t device) {
     if (error) return told(error);
     const bool is_capable = major == table->capability_major && minor == table->capability_minor;
     at_open_gpu *gpu = &loader->gpus[device];
-    gpu->is_other = !is_capable || !is_same_kind(name, table->gpu_name);
+    const char *like = getenv(LIKE);
+    const bool is_accepted = like && is_same_kind(like, table->gpu_name);
+    gpu->is_other = !is_capable || !(is_accepted || is_same_kind(name, table->gpu_name));
     if (gpu->is_other) return AUTOTUNE_OTHER_GPU;
     if (!gpu->kernels) gpu->kernels = calloc((size_t)table->num_kernels, sizeof *gpu->kernels);
     if (!gpu->kernels) return AUTOTUNE_NO_MEMORY;

@@ -114,13 +114,14 @@ def _kind_here(kinds: Sequence[KindFiles], driver: Driver, device: int | None) -
 
     def fault(number: int) -> str | None:
         here = kind_here(driver, number)
-        return None if here in by_kind else no_table([kind.table for kind in kinds], number, here)
+        is_known = any(kind in by_kind for kind in here.accepted)
+        return None if is_known else no_table([kind.table for kind in kinds], number, here)
 
     if device is None:
         device = first_served(driver, fault)
     elif told := fault(device):
         raise DispatchError(told)
-    return device, by_kind[kind_here(driver, device)]
+    return device, next(by_kind[kind] for kind in kind_here(driver, device).accepted if kind in by_kind)
 
 
 class _Only(Chooser):

@@ -105,7 +105,8 @@ class Devices(Gpus):
     def _mismatch(self, device: int) -> str | None:
         """Why the table is not for this GPU, or None if it is."""
         here = kind_here(self._driver, device)
-        return None if here == GpuKind.of_table(self._table) else no_table([self._table], device, here)
+        is_known = GpuKind.of_table(self._table) in here.accepted
+        return None if is_known else no_table([self._table], device, here)
 
     def _adopt(self, device: int) -> OpenGpu:
         fault = self._mismatch(device)

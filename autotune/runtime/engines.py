@@ -73,7 +73,8 @@ class Engines:
         served."""
         if device not in self._kind_of:
             here = kind_here(self.driver, device)
-            found = next((kind for kind in self._kinds if kind.gpu_kind == here), None)
+            of = {kind.gpu_kind: kind for kind in self._kinds}
+            found = next((of[kind] for kind in here.accepted if kind in of), None)
             if found is None and self._fallback == "refuse":
                 raise DispatchError(self._no_table(device, here))
             self._kind_of[device] = found
@@ -95,7 +96,7 @@ class Engines:
 
     def _fault(self, device: int) -> str | None:
         here = kind_here(self.driver, device)
-        is_known = any(kind.gpu_kind == here for kind in self._kinds)
+        is_known = any(kind.gpu_kind in here.accepted for kind in self._kinds)
         return None if is_known else self._no_table(device, here)
 
     def _no_table(self, device: int, here: GpuKind) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from ..facts.alike import LIKE, names_for
 from ..files.errors import DispatchError
 from .conditions import without_slice
 from .table import Table, load
@@ -37,6 +38,11 @@ class GpuKind(NamedTuple):
     @classmethod
     def of_table(cls, table: Table) -> GpuKind:
         return cls.of(table.environment.gpu_name, table.environment.compute_capability)
+
+    @property
+    def accepted(self) -> tuple[GpuKind, ...]:
+        """The kinds whose tables serve such a GPU, its own first (facts/alike.py)."""
+        return tuple(self._replace(name=name) for name in names_for(self.name))
 
     def __str__(self) -> str:
         return f"{self.name} (sm_{''.join(map(str, self.compute_capability))})"
@@ -74,7 +80,8 @@ def no_table(tables: Sequence[Table], device: int, here: GpuKind) -> str:
     return (
         f"{what} for {kinds}, but GPU {device} is {here}: tune on it with `autotune search --gpu {device}` "
         "and add its table with `autotune export-table --add`, or have cuBLAS serve it: fallback='cublas' or "
-        f"{FALLBACK}=cublas"
+        f"{FALLBACK}=cublas. If it is nearly one of those, accept it as such: {LIKE}="
+        f"'{tables[0].environment.gpu_name}'"
     )
 
 

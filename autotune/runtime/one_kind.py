@@ -6,13 +6,15 @@ Copied into exported tables.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..facts.alike import LIKE
 from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
 from .blas_provider import BlasProvider
@@ -81,6 +83,8 @@ class OneKind:
             call = Call(problem.gemm, problem.lds, batch=problem.batch)
             known = self._known and self._known.pick(call, device)
             found = self._blas.served(known or self.chooser.pick(call), call)
+            if os.environ.get(LIKE) == self.gpu_kind.name:
+                found = replace(found, tell=partial(_told_for_others, found.tell))
             return replace(found, tell_workspace=partial(self.chooser.workspace_bytes, found, call))
         told = partial(str, "the result has no elements: nothing is launched")
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
@@ -150,6 +154,10 @@ class OneKind:
         made = RoutedEngine(has_bias, core_of(self.table), *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
         return made
+
+
+def _told_for_others(tell: Callable[[], str]) -> str:
+    return f"{tell()}; {LIKE} accepts other GPUs as {os.environ.get(LIKE)}"
 
 
 def open_kinds(

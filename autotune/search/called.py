@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ..facts.alike import names_for
 from ..facts.gemm import Gemm
 from ..perf_model.cublas_model import least_us
 from ..store import Store
@@ -20,9 +21,10 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
     """The time of one call of each shape: the best of earlier searches on such a GPU, else cuBLAS's time
     then, else the hardware's limit and a launch."""
     known: dict[Gemm, float] = {}
+    names = names_for(target.environment.gpu_name)
     for found in sorted(store.studies(target.max_error), key=lambda found: found.updated_at):
         of = found.study
-        if of.environment.gpu_name == target.environment.gpu_name and of.policy == target.policy:
+        if of.environment.gpu_name in names and of.policy == target.policy:
             best = None if found.best is None else found.best.measurement.time_us
             if time_us := best or found.cublas_us:
                 known[of.gemm] = time_us

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
+from ..facts.alike import names_for
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
 from ..facts.measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
@@ -545,8 +546,8 @@ class Store(Closing):
             )
             session.add(
                 RunRow(
-                    environment_id=environment_id, name=name, versions=run_facts.versions(),
-                    shapes=list(shapes), began_at=utc_now(), **told,
+                    environment_id=environment_id, name=name, shapes=list(shapes), began_at=utc_now(),
+                    versions=run_facts.versions(environment.gpu_name), **told,
                 )
             )  # fmt: skip
         return name
@@ -720,10 +721,11 @@ def _check_times(key: str, measurement: Measurement) -> None:
 
 
 def _kindred(study: StudyRef) -> Select[StudyRow, EnvironmentRow, KernelRow]:
-    """All other studies with the same kernel code and policy on GPUs of the same name."""
+    """All other studies with the same kernel code and policy on GPUs of the same name, or of one that it is
+    accepted as."""
     return queries.STUDIES.where(
         StudyRow.id != study.id,
-        EnvironmentRow.gpu_name == study.environment.gpu_name,
+        EnvironmentRow.gpu_name.in_(names_for(study.environment.gpu_name)),
         KernelRow.source_hash.in_(same_code.equivalents(study.source_hash)),
         StudyRow.policy == study.policy.value,
         StudyRow.policy_version == study.policy_version,

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
+from ..facts.alike import names_for
 from .connect import shown
 
 _PACKAGES = ("optuna", "numpy", "sqlalchemy", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cublas")
@@ -40,9 +41,11 @@ def login() -> str:
         return ""
 
 
-def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
-    """Of autotune, of Python, and of the packages that are here."""
+def versions(gpu_name: str = "", packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
+    """Of autotune, of Python, and of the packages that are here; and what a GPU is accepted as, if it is."""
     found = {"autotune": __version__, "python": sys.version.split()[0]}
+    if (other := names_for(gpu_name)[-1]) != gpu_name:
+        found[f"{gpu_name} accepted as"] = other
     for package in packages:
         try:
             found[package] = metadata.version(package)

@@ -1,14 +1,18 @@
-"""After an upgrade: which times no longer hold, and only their finalists are timed again."""
+"""After an upgrade: which times no longer hold, and only their finalists are timed again. What is lent to
+another GPU that is accepted as the first."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from autotune.store import Store
 
 from .runner import run
 
@@ -57,3 +61,35 @@ def test_only_finalists_of_stale_shapes_are_timed_again(
     assert [shape["shape"] for shape in again["shapes"]] == ["16x512x4096:NN"]
     assert set(again["shapes"][0]["tied"]) <= {*tied["16x512x4096:NN"], *again["shapes"][0]["tied"]}
     assert "no shape with a final" in run(*now, code=2).stderr
+
+
+def test_a_gpu_accepted_as_another_borrows_its_best(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_LIKE", "")
+    db = tmp_path / "a.db"
+    run("search", "--gpu", f"replay:{recording}", "--db", db, "--trials", "40", "--quiet")
+    nvl = upgraded(recording, tmp_path, gpu_name="NVIDIA H200 NVL")
+    data = json.loads(gzip.decompress(nvl.read_bytes()))
+    data["limits"]["name"] = "NVIDIA H200 NVL"
+    nvl.write_bytes(gzip.compress(json.dumps(data).encode()))
+    few = ("--shape", "512", "--trials", "8", "--seeds", "none", "--quiet")
+    search = ("search", "--gpu", f"replay:{nvl}", "--db", db, *few)
+
+    def origins(db: Path) -> set[str]:
+        with Store.open(db) as store:
+            trials = [t for one in store.studies() if "NVL" in one.study.environment.gpu_name
+                      for t in store.trials(one.study)]  # fmt: skip
+        return {trial.origin for trial in trials}
+
+    alone = tmp_path / "alone.db"
+    shutil.copy(db, alone)
+    run(*(alone if one == db else one for one in search))
+    assert "transfer" not in origins(alone)
+    done = run(*search, "--like", "h200")
+    assert "NVIDIA H200 NVL is accepted as NVIDIA H200 (AUTOTUNE_LIKE)" in done.stderr
+    assert "transfer" in origins(db)
+    (last,) = json.loads(run("runs", "--db", db, "--limit", "1", "--json").stdout)["runs"]
+    assert last["versions"]["NVIDIA H200 NVL accepted as"] == "NVIDIA H200"
+    wrong = run(*search, "--like", "rtx-4090", code=2)
+    assert "sm_90 and NVIDIA GeForce RTX 4090 sm_89: it cannot be accepted as that" in wrong.stderr

@@ -140,6 +140,26 @@ def test_other_gpus_are_refused_with_the_kinds_that_are_there(
     multiply(runtime, driver, H100)  # no other GPU pays for it
 
 
+def test_a_gpu_is_accepted_as_another_where_the_user_says_so(
+    folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a warning, as under other conditions; its own table comes before, and other code never serves."""
+    driver.names = ("NVIDIA H200 NVL", "NVIDIA H100", "NVIDIA T4")
+    with pytest.raises(DispatchError, match="accept it as such: AUTOTUNE_LIKE='NVIDIA H200'"):
+        multiply(Dispatcher(folder, driver=driver, cublas=False), driver, H200)
+    monkeypatch.setenv("AUTOTUNE_LIKE", "NVIDIA H200")
+    runtime = Dispatcher(folder, driver=driver, cublas=False)
+    with pytest.warns(DispatchWarning, match="its name is NVIDIA H200 NVL, not NVIDIA H200"):
+        multiply(runtime, driver, H200)
+    assert driver.launches[-1].kernel_id == "of-h200"
+    assert "AUTOTUNE_LIKE accepts other GPUs as NVIDIA H200" in runtime.pick(*SHAPE, device=H200).reason
+    multiply(runtime, driver, H100)
+    assert driver.launches[-1].kernel_id == "of-h100"
+    assert "AUTOTUNE_LIKE" not in runtime.pick(*SHAPE, device=H100).reason
+    with pytest.raises(DispatchError, match="GPU 2 is NVIDIA T4"):
+        multiply(runtime, driver, OTHER)
+
+
 def test_calls_of_all_kinds_are_recorded(runtime: Dispatcher, driver: FakeDriver, tmp_path: Path) -> None:
     file = tmp_path / "calls.json"
     multiply(runtime, driver, H200)
