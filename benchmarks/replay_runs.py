@@ -35,7 +35,7 @@ from autotune.search.run.pipeline import num_to_submit
 from autotune.search_policy import SearchPolicy
 from autotune.shipped.starting_points import StartingPoints
 
-YARDSTICKS = ("tpe", "tpe-snapped")  # beside samplers of ours
+YARDSTICKS = ("tpe-bare",)  # beside what a search may be told to use
 RESAMPLES = 2000  # of the bootstrap
 
 
@@ -81,10 +81,10 @@ class Run:
 
 
 def _proposer(space: FeasibleSet, job: Job, limits: DeviceLimits) -> Proposer:
-    """One of ours, or Optuna's TPE as a yardstick."""
+    """As a search makes it; or Optuna's TPE alone, as a yardstick."""
     if job.sampler in SAMPLERS:
         return make_proposer(space, job.sampler, job.seed, traits_of(space, job.gemm, limits))
-    return TpeProposer(space, seed=job.seed, snaps=job.sampler == "tpe-snapped")
+    return TpeProposer(space, seed=job.seed)
 
 
 @lru_cache(maxsize=2)

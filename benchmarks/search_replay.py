@@ -1,6 +1,6 @@
 """How close samplers come to the optimum of recorded spaces: after how many trials, and after how long.
 
-    python benchmarks/search_replay.py FILE [FILE ...] [--shape MxNxK] [--samplers autotune,tpe-snapped,...]
+    python benchmarks/search_replay.py FILE [FILE ...] [--shape MxNxK] [--samplers autotune,tpe,...]
         [--seeds 20] [--trials 25,50,100,200] [--seconds 10,30,60] [--bare] [--jobs 2]
         [--out FILE.json.xz] [--svg FILE.svg]
 

@@ -32,6 +32,7 @@ class Outcome(StrEnum):
     FAULTED = "faulted"
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"  # as somebody told who measured it
 
 
 class CachePolicy(StrEnum):

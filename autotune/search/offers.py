@@ -43,6 +43,12 @@ class Offers:
         similar = self._store.similar_studies(self._study, num_lenders)
         self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))
 
+    def line_up(self, points: Iterable[Point]) -> None:
+        """Try what somebody lined up, as far as it is feasible here."""
+        for point in points:
+            if (number := self._space.find(point)) is not None:
+                self._proposer.offer(number, origins.ENQUEUED)
+
     def borrow_from_twins(self) -> None:
         """Try the best of other GPUs of the kind, or under another driver, here: each only once."""
         twins = self._store.twin_studies(self._study)[::-1][: self._policy.num_lenders]

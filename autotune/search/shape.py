@@ -15,7 +15,7 @@ from ..kernel.feasible_set import FeasibleSet
 from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
 from ..store import Claims, News, Store, StudyRef
-from ..target import Target, read_key
+from ..target import Point, Target, read_key
 from .accounts import Accounts
 from .compare.ranking import Duel, Ranked
 from .findings import Findings
@@ -75,13 +75,13 @@ class ShapeSearch:
         self.shared = SharedStudy(claims, study, space, self._proposer, self.findings, policy)
         self.points = Points(space, self._proposer, self.shared, self.findings, policy)
         self.offers = Offers(store, study, space, self._proposer, policy, starts, max_error)
-        self._resume()
+        self._resume(point for _, point in claims.waiting([study]))
         self.num_known = self.findings.num_known  # before this run
         store.add_baseline(study, baseline)
         store.add_search(study, sampler, seed, policy.to_dict())
 
-    def _resume(self) -> None:
-        """Take in the trials of earlier runs, then line up the first points to try."""
+    def _resume(self, waiting: Iterable[Point]) -> None:
+        """Take in the trials of earlier runs, then line up the first points to try: first what waits."""
         tried: list[tuple[int, float | None]] = []
         trials = self._store.trials(self.study)
         places = self.space.find_all([trial.point for trial in trials])
@@ -98,6 +98,7 @@ class ShapeSearch:
         never_again = (*killers, *(damaged - numbers - killers))
         self._proposer.load([*tried, *((number, None) for number in never_again if number is not None)])
         self._correct(self.findings.restore_duels())
+        self.offers.line_up(waiting)
         self.offers.begin()
 
     def keep(self, ask: Ask, measurement: Measurement) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..search_policy import SearchPolicy
-from ..store import Claims, Known, News, StudyRef
+from ..store import Asked, Claims, Known, News, StudyRef
 from .findings import Findings
 from .propose.origins import REUSE, TRANSFER
 from .propose.proposer import Proposer
@@ -66,7 +66,8 @@ class SharedStudy:
 
     def claim(self, asks: Sequence[Ask]) -> list[Ask]:
         """Those of these points that this search may try. The others are away, or known."""
-        claimed = self._claims.claim(self._study, [ask.key for ask in asks])
+        asked = {ask.key: Asked(ask.point, ask.origin) for ask in asks}
+        claimed = self._claims.claim(self._study, asked, asked)
         ours = []
         for ask in asks:
             found = claimed.known.get(ask.key)

@@ -28,6 +28,9 @@ class Sharing:
         self._num_polls += 1
         self._take_in_news(shapes)
         self._ask_for_what_is_away(shapes)
+        waiting = self._claims.waiting(shape.study for shape in shapes)
+        for shape in shapes:
+            shape.offers.line_up(point for study_id, point in waiting if study_id == shape.study.id)
         shapes[self._num_polls % len(shapes)].offers.borrow_from_twins()
         self._polled_s = self._clock()
 

@@ -3,6 +3,7 @@
 from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown, typed
 from .follower import Follower, Newest
+from .optuna_rows import Asked
 from .records import (
     DuelRecord,
     Final,
@@ -17,6 +18,7 @@ from .records import (
 from .repository import Store
 
 __all__ = [
+    "Asked",
     "Claimed",
     "Claims",
     "DuelRecord",

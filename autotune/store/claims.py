@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import bindparam, case, func, select
@@ -18,10 +19,11 @@ from sqlalchemy.orm import Session
 from ..facts.measurement import Outcome, is_accurate
 from ..kernel import same_code
 from ..kernel.config import Value
-from . import leases, queries, rows
+from . import leases, optuna_rows, queries, rows
 from .columns import Unreadable, is_time
 from .database import Closing, Database, outlasting
 from .models import ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
+from .optuna_rows import Asked
 from .records import StudyRef
 
 _OVERLAP = 200  # trial ids that are read again: on a server, a smaller one may be committed later
@@ -77,9 +79,11 @@ class Claims(Closing):
         self._worker = leases.Worker(database)
 
     @outlasting
-    def claim(self, study: StudyRef, keys: Collection[str]) -> Claimed:
+    def claim(
+        self, study: StudyRef, keys: Collection[str], asked: Mapping[str, Asked] = MappingProxyType({})
+    ) -> Claimed:
         """Lease the configs that no other search is trying or has tried in this study, all in one
-        transaction.
+        transaction. Those of `asked` are running trials from then on.
 
         One that was tried only on another GPU of the kind is leased, and known.
         """
@@ -92,6 +96,9 @@ class Claims(Closing):
             known = _known(session, study, ours, self._max_error)
             done = {key for key, found in known.items() if found.is_here}
             leases.release(session, scope_of(study), done)
+            if begun := {key: asked[key] for key in keys if key in asked and key in ours - done}:
+                its_id = optuna_rows.optuna_study_id(session, study)
+                optuna_rows.begin(session, its_id, self._worker.id, begun)
         return Claimed(frozenset(ours - done), known)
 
     @outlasting
@@ -100,6 +107,7 @@ class Claims(Closing):
         if keys:
             with self._database.writing() as session:
                 leases.release(session, scope_of(study), keys)
+                optuna_rows.drop(session, study, keys)
 
     @outlasting
     def release_all(self) -> None:
@@ -141,6 +149,13 @@ class Claims(Closing):
                 )
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             ]
+
+    @outlasting
+    def waiting(self, studies: Iterable[StudyRef]) -> list[tuple[int | None, dict[str, Value]]]:
+        """Points that somebody lined up in Optuna's way, each with the id of its study, in this order."""
+        with self._database.reading() as session:
+            found = session.execute(optuna_rows.WAITING_POINTS, {"studies": [study.id for study in studies]})
+            return [(study_id, point) for study_id, point in found if isinstance(point, dict)]
 
     @outlasting
     def newest(self) -> int:

@@ -201,6 +201,21 @@ class Texts(Json):
         return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
 
 
+class Document(_Lenient):
+    """A JSON object as text: JSON of PostgreSQL has neither NaN nor infinity, and Optuna has."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return json.dumps(value)
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+    def convert(self, value: Any) -> dict[str, Any]:
+        return dict(json.loads(value))
+
+
 class DiscardedColumn(Json):
     """A list of `measurement.Discarded`."""
 

@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from ..files.errors import EnvironmentProblem, StoreError
 from .database import Closing, Database, outlasting
-from .models import LeaseRow, WorkerRow
+from .models import LeaseRow, OptunaTrialRow, WorkerRow
 from .process_name import is_gone, my_name
 
 LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
@@ -56,17 +56,20 @@ def _postgresql_now(_element: now_s, _compiler: Any, **_: Any) -> str:
 
 
 def enrol(session: Session, name: str) -> int:
-    """A new worker; returns its id. Dead ones are deleted, with their leases."""
+    """A new worker; returns its id. Dead ones are deleted, with their leases and what they were at."""
     gone = [known for known in session.scalars(select(WorkerRow.name)) if is_gone(known)]
     session.execute(delete(WorkerRow).where((WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone)))
-    session.execute(delete(LeaseRow).where(LeaseRow.worker_id.not_in(_living())))
+    for held in (LeaseRow, OptunaTrialRow):
+        is_held = held.worker_id.is_not(None)  # without one, NOT IN of nobody is true
+        session.execute(delete(held).where(is_held, held.worker_id.not_in(living())))
     # Drawn: SQLite gives the largest id again once its row is gone, and whoever was taken for dead may not
     # know it yet. Those below are of older versions.
     values = {"id": secrets.randbelow(_IDS) + _IDS, "name": name, "expires_s": now_s() + LEASE_S}
     return session.execute(insert(WorkerRow).values(values).returning(WorkerRow.id)).scalar_one()
 
 
-def _living() -> Any:
+def living() -> Any:
+    """Ids of workers whose heartbeat is recent."""
     return select(WorkerRow.id).where(WorkerRow.expires_s > now_s())
 
 
@@ -85,7 +88,7 @@ def _upsert(make: Callable[..., Any]) -> Any:
     upsert = upsert.on_conflict_do_update(
         index_elements=["scope", "task"],
         set_={"worker_id": worker_id},
-        where=LeaseRow.worker_id.not_in(_living()) | (LeaseRow.worker_id == worker_id),
+        where=LeaseRow.worker_id.not_in(living()) | (LeaseRow.worker_id == worker_id),
     )
     return upsert.returning(LeaseRow.__table__.c.task)
 
@@ -116,14 +119,15 @@ _RELEASE = delete(LeaseRow).where(
 def held_by_others(session: Session, worker_id: int, scopes: Collection[str]) -> set[tuple[str, str]]:
     """(scope, task) of all that other living workers hold in these scopes."""
     query = select(LeaseRow.scope, LeaseRow.task).where(
-        LeaseRow.scope.in_(scopes), LeaseRow.worker_id != worker_id, LeaseRow.worker_id.in_(_living())
+        LeaseRow.scope.in_(scopes), LeaseRow.worker_id != worker_id, LeaseRow.worker_id.in_(living())
     )
     return {(row.scope, row.task) for row in session.execute(query)}
 
 
 def release_all(session: Session, worker_id: int) -> None:
-    """All leases of a worker end."""
-    session.execute(delete(LeaseRow).where(LeaseRow.worker_id == worker_id))
+    """All leases of a worker end; what it was at never was."""
+    for held in (LeaseRow, OptunaTrialRow):
+        session.execute(delete(held).where(held.worker_id == worker_id))
 
 
 def dismiss(session: Session, worker_id: int) -> None:

@@ -5,7 +5,8 @@
                  │         ├─ search        │
                  │         ├─ baseline      ├─ config
                  │         ├─ duel ─────────┤
-                 │         └─ final ─ final_entry ┘
+                 │         ├─ final ─ final_entry ┤
+                 │         └─ optuna_study ─ optuna_trial
 
 Raw samples are a JSON list beside the time computed from them, not rows of their own table: they are written
 once and read as a whole; so a trial is one row, stored or not. SQL can still read them one by one:
@@ -19,12 +20,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import CheckConstraint, ForeignKey, MetaData, String, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, MetaData, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from ..kernel.config import Value
 from .columns import (
     DiscardedColumn,
+    Document,
     Flag,
     Names,
     Number,
@@ -65,6 +67,7 @@ class Base(DeclarativeBase):
         dict[str, Value]: PointColumn,
         dict[str, float]: Numbers,
         dict[str, str]: Texts,
+        dict[str, Any]: Document,
         list[dict[str, Any]]: DiscardedColumn,
     }
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
@@ -276,6 +279,46 @@ class FinalEntryRow(Base):
     samples_us: Mapped[list[float]]
     discarded: Mapped[list[dict[str, Any]]]
     joules: Mapped[float | None]
+
+
+class OptunaStudyRow(Base):
+    """A study as Optuna has it: one of ours, or somebody's own of anything (`study_id` is NULL)."""
+
+    __tablename__ = "optuna_study"
+    __table_args__ = (
+        UniqueConstraint("name", name="uq_optuna_study_name"),
+        UniqueConstraint("study_id", name="uq_optuna_study_study_id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    study_id: Mapped[int | None] = mapped_column(ForeignKey("study.id"))
+    name: Mapped[str]
+    directions: Mapped[list[str]]
+    facts: Mapped[dict[str, Any]]  # user: and system: attributes, space: distributions by parameter
+    num_given: Mapped[int]  # numbers of trials, those of deleted ones too
+
+
+class OptunaTrialRow(Base):
+    """A trial as Optuna has it, from when it is asked for. What came of a config of a study of ours stands in
+    `trial`. `worker_id` is who is at it (no foreign key, as in `lease`): without a living one it never was.
+    """
+
+    __tablename__ = "optuna_trial"
+    __table_args__ = (
+        UniqueConstraint("optuna_study_id", "number", name="uq_optuna_trial_number"),
+        UniqueConstraint("optuna_study_id", "config_id", name="uq_optuna_trial_config_id"),
+        Index("ix_optuna_trial_optuna_study_id_state", "optuna_study_id", "state"),
+        {"sqlite_autoincrement": True},
+    )
+
+    optuna_study_id: Mapped[int] = mapped_column(ForeignKey("optuna_study.id"))
+    number: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))  # a TrialState
+    config_id: Mapped[int | None] = mapped_column(ForeignKey("config.id"))
+    worker_id: Mapped[int | None] = mapped_column(index=True)
+    facts: Mapped[dict[str, Any]]  # values, params, user, system, steps, as far as there are any
+    began_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
 
 
 class WorkerRow(Base):

@@ -205,6 +205,24 @@ def config_id(session: Session, key: str, point: Mapping[str, Value]) -> int:
     return find_or_add(session, ConfigRow, {"point": dict(point)}, key=key)[0]
 
 
+def config_ids(session: Session, points: Mapping[str, Mapping[str, Value]]) -> dict[str, int]:
+    """The ids of these configs by key, added where they are not known; in the order of keys, so that two
+    transactions never wait for each other."""
+    ids = dict(session.execute(_KNOWN_CONFIGS, {"keys": list(points)}).all())
+    missing = [{"key": key, "point": dict(points[key])} for key in sorted(points.keys() - ids.keys())]
+    if missing:
+        insert = _INSERTS[session.get_bind().dialect.name](ConfigRow.__table__)
+        session.execute(insert.on_conflict_do_nothing(), missing)
+        keys = [row["key"] for row in missing]
+        ids |= dict(session.execute(_KNOWN_CONFIGS, {"keys": keys}).all())
+    return ids
+
+
+_KNOWN_CONFIGS = select(ConfigRow.key, ConfigRow.id).where(
+    ConfigRow.key.in_(bindparam("keys", expanding=True))
+)
+
+
 class Glance(NamedTuple):
     """What is counted of a study's trials, and when the newest was stored (UTC)."""
 

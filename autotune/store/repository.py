@@ -22,7 +22,7 @@ from ..kernel import same_code
 from ..kernel.config import Value
 from ..kernel.where import ANY, Where
 from ..target import Baseline
-from . import connect, leases, merging, queries, read_only, rows, run_facts, schema
+from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema
 from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
@@ -303,7 +303,7 @@ class Store(Closing):
         """
         _check_times(key, measurement)
         with self._writing() as session:
-            trial_id, is_new = _find_or_add(session, study, key, point, measurement, origin)
+            trial_id, is_new = find_or_add_trial(session, study, key, point, measurement, origin)
             leases.release(session, scope_of(study), [key])
             if is_new:
                 return trial_id
@@ -321,7 +321,7 @@ class Store(Closing):
             _check_times(key, measurement)
         with self._writing() as session:
             for key, (point, measurement) in trials.items():
-                _find_or_add(session, study, key, point, measurement, origin)
+                find_or_add_trial(session, study, key, point, measurement, origin)
 
     @outlasting
     def codes(self, study: StudyRef) -> dict[str, tuple[dict[str, Value], str | None]]:
@@ -353,13 +353,14 @@ class Store(Closing):
     @outlasting
     def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
         """A trial that was ok is not after all: from now on it has this outcome and no time."""
-        config = select(ConfigRow.id).where(ConfigRow.key == key).scalar_subquery()
         with self._writing() as session:
-            session.execute(
-                update(TrialRow)
-                .where(TrialRow.study_id == study.id, TrialRow.config_id == config)
-                .values(outcome=failure.outcome.value, reason=failure.reason, time_us=None)
-            )
+            if (config_id := queries.find(session, ConfigRow, key=key)) is not None:
+                session.execute(
+                    update(TrialRow)
+                    .where(TrialRow.study_id == study.id, TrialRow.config_id == config_id)
+                    .values(outcome=failure.outcome.value, reason=failure.reason, time_us=None)
+                )
+                optuna_rows.end(session, study.id, config_id, is_ok=False)
 
     @outlasting
     def killers(self, study: StudyRef) -> list[dict[str, Value]]:
@@ -571,7 +572,7 @@ class Store(Closing):
     def forget(self, study: StudyRef) -> None:
         """Delete a study with its trials, finals, duels, searches and times of cuBLAS."""
         with self._writing() as session:
-            queries.delete_study(session, study.id)
+            optuna_rows.delete_study(session, optuna_rows.optuna_study_id(session, study))
 
     @outlasting
     def add_cublas_times(
@@ -694,7 +695,7 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
             schema.migrate(connection)
 
 
-def _find_or_add(
+def find_or_add_trial(
     session: Session,
     study: StudyRef,
     key: str,
@@ -705,7 +706,10 @@ def _find_or_add(
     """The id of the study's trial of a point, and whether it is this one."""
     rest = {"origin": origin, "created_at": utc_now(), **rows.measurement_columns(measurement)}
     config_id = queries.config_id(session, key, point)
-    return queries.find_or_add(session, TrialRow, rest, study_id=study.id, config_id=config_id)
+    trial_id, is_new = queries.find_or_add(session, TrialRow, rest, study_id=study.id, config_id=config_id)
+    if is_new:
+        optuna_rows.end(session, study.id, config_id, is_ok=measurement.is_ok)
+    return trial_id, is_new
 
 
 def _check_times(key: str, measurement: Measurement) -> None:

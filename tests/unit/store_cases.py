@@ -60,6 +60,9 @@ def add(store: Store, study: StudyRef, number: int, measurement: Measurement, or
     return store.add_trial(study, point.key, point.to_dict(), measurement, origin)
 
 
+MEASUREMENTS = [ok(5.0), failed(), ok(3.0), failed(Outcome.SPILLED, "8 bytes"), ok(4.0)]
+
+
 def integrity(path: Path) -> str:
     connection = sqlite3.connect(path)
     try:
@@ -76,7 +79,7 @@ def integrity(path: Path) -> str:
 def start(program: Callable[..., None], *arguments: Any) -> BaseProcess:
     """Run a program of this file in another process, forked from a clean one that has imported all."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["autotune.store.optuna_mirror", "optuna", "alembic.command"])
+    context.set_forkserver_preload(["autotune.store.optuna_storage", "optuna", "alembic.command"])
     process = context.Process(target=program, args=arguments, daemon=True)
     process.start()
     return process

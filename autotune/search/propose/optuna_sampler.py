@@ -1,19 +1,19 @@
-"""Our proposer as an Optuna sampler: for your own study over a feasible set.
+"""Our proposer as an Optuna sampler: for your own study over a feasible set, or for one of a database.
 
     study = optuna.create_study(sampler=FeasibleSampler(space))
     study.optimize(lambda trial: time_of(suggested(space, trial)), n_trials=100)
 
-A trial's parameters are the *codes* of a point's values (`distributions`); `suggested` is the point. A study
-with this sampler tries only feasible points, and none twice.
+A study with this sampler tries only feasible points, and none twice; with a storage that lets trials claim
+points (`autotune.OptunaStorage`), in however many processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import optuna
-from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from ...kernel.config import Value
@@ -22,42 +22,48 @@ from .proposer import Proposer
 from .traits import Traits
 
 
+@runtime_checkable
+class Claiming(Protocol):
+    """A storage whose trials claim points."""
+
+    def claim(
+        self,
+        trial_id: int,
+        point: Mapping[str, Value],
+        distributions: Mapping[str, BaseDistribution],
+        origin: str,
+    ) -> bool:
+        """Let a running trial be of this point. False if another one is or was."""
+        ...
+
+
 def distributions(space: FeasibleSet) -> dict[str, BaseDistribution]:
-    """Codes of each parameter as Optuna's distributions."""
+    """The values of each parameter as Optuna's distributions."""
     pairs = zip(space.names, space.values, strict=True)
-    return {name: IntDistribution(0, len(values) - 1) for name, values in pairs}
+    return {name: CategoricalDistribution(values) for name, values in pairs}
 
 
 def suggested(space: FeasibleSet, trial: optuna.Trial) -> dict[str, Value]:
     """The point of a trial in a study with a `FeasibleSampler`."""
+    if trial.params.keys() >= set(space.names):  # somebody lined it up
+        return {name: trial.params[name] for name in space.names}
     pairs = zip(space.names, space.values, strict=True)
-    return {name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in pairs}
-
-
-def params(space: FeasibleSet, number: int) -> dict[str, int]:
-    """The codes of a point by parameter."""
-    return dict(zip(space.names, map(int, space.codes(number)), strict=True))
-
-
-def number_of(space: FeasibleSet, codes: Mapping[str, Any]) -> int | None:
-    """The point with these codes; None if it is not (or no longer) in the set."""
-    found = [codes.get(name, -1) for name in space.names]
-    if not all(0 <= code < len(values) for code, values in zip(found, space.values, strict=True)):
-        return None
-    return space.find({n: v[c] for n, v, c in zip(space.names, space.values, found, strict=True)})
+    return {name: trial.suggest_categorical(name, values) for name, values in pairs}  # type: ignore[misc]
 
 
 class FeasibleSampler(optuna.samplers.BaseSampler):
-    """One sampler serves one study. It learns of trials from the study itself, so trials put there with
-    `add_trials` count as results. COMPLETE trials have a time; FAIL and PRUNED ones count as seen, and as
-    slow to the model. Raises SpaceExhausted when nothing is left.
+    """One sampler serves one study. It learns of trials from the study itself, whoever made them: trials put
+    there with `add_trials` count as results. COMPLETE trials have a time; FAIL and PRUNED ones count as seen,
+    and as slow to the model. Raises SpaceExhausted when nothing is left.
     """
 
     def __init__(self, space: FeasibleSet, *, seed: int = 0, traits: Traits | None = None) -> None:
         self._space = space
         self._proposer = Proposer(space, seed=seed, traits=traits)
-        self._open: dict[int, int] = {}  # trial number -> point
-        self._num_read = 0
+        self._open: dict[int, int] = {}  # trial number -> point under way
+        self._points: dict[int, Mapping[str, Value]] = {}  # by trial number: of trials proposed here
+        self._away: set[int] = set()  # points that another process claimed, of a trial not read yet
+        self._done: set[int] = set()  # numbers of trials whose results are known
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
@@ -67,12 +73,22 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         # Here, not in sample_relative: Optuna asks for no values of parameters that have only one.
         self._read(study, trial.number)
-        self._open[trial.number] = self._proposer.ask().number
+        if trial.params or "fixed_params" in trial.system_attrs:
+            return
+        storage = study._storage  # as Optuna's own samplers take it: it has no public name
+        while True:
+            proposal = self._proposer.ask()
+            point = self._space.point(proposal.number)
+            claims = (trial._trial_id, point, distributions(self._space), proposal.origin)
+            if not isinstance(storage, Claiming) or storage.claim(*claims):
+                break
+            self._away.add(proposal.number)
+        self._open[trial.number], self._points[trial.number] = proposal.number, point
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
     ) -> dict[str, Any]:
-        return params(self._space, self._open[trial.number])
+        return dict(self._points.get(trial.number, {}))
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -80,15 +96,27 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         raise ValueError(f"{param_name} is no parameter of this feasible set")
 
     def _read(self, study: optuna.Study, asking: int) -> None:
-        """Take in trials added or told since the last ask, except the asking trial."""
-        trials = study.get_trials(deepcopy=False)
-        for trial in trials[self._num_read :]:
-            if trial.number != asking and trial.number not in self._open:
-                number = number_of(self._space, trial.params)
-                if number is not None and self._proposer.take_up(number):
-                    self._open[trial.number] = number
-        self._num_read = len(trials)
-        for trial_number in [n for n in self._open if trials[n].state.is_finished()]:
-            trial = trials[trial_number]
-            is_timed = trial.state is TrialState.COMPLETE
-            self._proposer.tell(self._open.pop(trial_number), trial.value if is_timed else None)
+        """Take in what happened to trials since the last ask. The parameters of one that another process
+        asked for may not be there yet: it is looked at again."""
+        trials = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
+        for number, trial in trials.items():
+            if number not in self._done and number != asking:
+                self._follow(trial)
+        for number in self._open.keys() - trials.keys():  # its process died, or somebody deleted it
+            self._proposer.forget(self._open.pop(number))
+        for point in self._away:
+            self._proposer.forget(point)
+        self._away.clear()
+
+    def _follow(self, trial: FrozenTrial) -> None:
+        if trial.number not in self._open:
+            point = self._space.find(trial.params)
+            if point is not None and (point in self._away or self._proposer.take_up(point)):
+                self._away.discard(point)
+                self._open[trial.number] = point
+        if trial.state.is_finished():
+            self._done.add(trial.number)
+            self._points.pop(trial.number, None)
+            if trial.number in self._open:
+                time_us = trial.value if trial.state is TrialState.COMPLETE else None
+                self._proposer.tell(self._open.pop(trial.number), time_us)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+ENQUEUED = "enqueued"  # lined up by somebody, through Optuna
 SEED = "seed"  # a kernel that ships and is expected to do well on such a shape
 LATER_SEED = "later-seed"  # a less promising one, tried from time to time
 TRANSFER = "transfer"  # lent: did well on another shape, or on this one elsewhere

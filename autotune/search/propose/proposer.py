@@ -219,7 +219,11 @@ class Proposer:
                 given = {n: time for n, time in self._results.items() if n in self._named}
                 self._attempt = Attempt(self._new_model(), given)
             self._planned.extend(self._plan(self._attempt, wanted))
-        return self._planned.popleft() if self._planned else Proposal(self._random(), RANDOM)
+        return self._planned.popleft() if self._planned else self._drawn()
+
+    def _drawn(self) -> Proposal:
+        """What is proposed without a plan."""
+        return Proposal(self._random(), RANDOM)
 
     def _plan(self, attempt: Attempt, wanted: int) -> list[Proposal]:
         """What an attempt proposes; nothing as long as it knows too little. Of points that an earlier attempt

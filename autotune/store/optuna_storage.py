@@ -1,0 +1,645 @@
+"""Optuna's storage over the tables of this store.
+
+    study = optuna.load_study(study_name=None, storage=OptunaStorage("autotune.db"))
+
+Each study of a search is a study of Optuna, whatever process searches it: its trials are those that were
+stored and those under way, each with its number. What somebody asks for and tells is a trial of the search as
+well: none is tried twice. Studies of Optuna's own, of anything, may lie beside them.
+
+A process that dies leaves no trial: what it was at is free again (`leases.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import uuid
+import weakref
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    check_distribution_compatibility,
+    distribution_to_json,
+    json_to_distribution,
+)
+from optuna.exceptions import DuplicatedStudyError
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.study._frozen import FrozenStudy  # what `get_all_studies` is to return; it has no public name
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from ..facts.measurement import Measurement, Outcome
+from ..files.errors import UsageError
+from ..kernel.config import PARAMETER, Value
+from ..target import point_key
+from . import leases, optuna_rows, queries, rows
+from .claims import scope_of
+from .columns import is_time
+from .database import outlasting
+from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
+from .optuna_rows import FINISHED
+from .records import StudyRef, TrialRecord
+from .repository import Store, find_or_add_trial
+
+TRIAL_ID = "autotune_trial_id"  # user attribute: the trial's id in `autotune trials`
+ORIGIN = "asked"  # what proposed a point that somebody asked for, unless a sampler of ours says
+_UNNAMED = "no-name-"  # as Optuna names studies that nobody named
+_FACTS = ("outcome", "reason", "samples_us", "is_cut_short", "error_ratio", "error_over_cublas", "registers",
+          "spill_bytes", "smem_bytes")  # fmt: skip
+_ROWS = (
+    select(OptunaTrialRow, OptunaStudyRow.study_id, TrialRow, ConfigRow)
+    .join(OptunaStudyRow, OptunaStudyRow.id == OptunaTrialRow.optuna_study_id)
+    .join(ConfigRow, ConfigRow.id == OptunaTrialRow.config_id, isouter=True)
+    .join(
+        TrialRow,
+        (TrialRow.study_id == OptunaStudyRow.study_id) & (TrialRow.config_id == OptunaTrialRow.config_id),
+        isouter=True,
+    )
+    .where(optuna_rows.is_alive())
+    .order_by(OptunaTrialRow.id)
+)
+_distribution = functools.cache(json_to_distribution)
+
+
+_STORED = "stored"
+
+
+class _Taken(Exception):
+    """Another trial is of this config. Never leaves the storage."""
+
+
+@dataclass
+class _ReadTrials:
+    """Trials of a study that are finished and read, up to a row, and what tells that none has changed."""
+
+    trials: list[FrozenTrial] = field(default_factory=list)
+    last_id: int = 0  # of that row
+    counts: dict[str, int] = field(default_factory=dict)  # as `_counted`, of rows up to there
+
+    def keep(self, found: Iterable[Any], trials: Mapping[int, FrozenTrial]) -> None:
+        """Take in the first of the rows that follow, up to one that is not finished."""
+        first = list(takewhile(lambda one: one[0].state in FINISHED, found))
+        self.trials += [trials[row.id] for row, *_ in first if row.id in trials]
+        self.last_id = max((row.id for row, *_ in first), default=self.last_id)
+        counts = _counted(first)
+        self.counts = _less(counts, {name: -number for name, number in self.counts.items()})
+
+
+class OptunaStorage(BaseStorage):
+    """`db` is an open store, or the name of a database, which is made where there is none. Threads may share
+    it, and copies of it may go to other processes. Raises what `Store` does."""
+
+    def __init__(self, db: Store | str | Path) -> None:
+        store = db if isinstance(db, Store) else Store.open(db)
+        self._store, self._database = store, store._database
+        self._workers: list[leases.Worker] = []  # this process, once it claims something
+        self.close = weakref.finalize(self, _end, self._workers, None if store is db else store)
+        self._lock = threading.RLock()
+        self._known: dict[int, _ReadTrials] = {}
+        self._spaces: dict[int, dict[str, CategoricalDistribution]] = {}  # of studies of ours
+        self._claimed: dict[int, Mapping[str, Value]] = {}  # points of this process's running trials
+
+    def __getstate__(self) -> str:
+        return self._store.url
+
+    def __setstate__(self, url: str) -> None:
+        self.__init__(url)  # type: ignore[misc]
+
+    def remove_session(self) -> None:
+        """What this process is at, it will not tell. Optuna may call it, too, and go on."""
+        _end(self._workers, None)
+        self._claimed.clear()
+
+    def _worker(self) -> leases.Worker:
+        if not self._workers:
+            self._workers.append(leases.Worker(self._database))
+        return self._workers[0]
+
+    # ---- studies
+
+    @outlasting
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        name = f"{_UNNAMED}{uuid.uuid4()}" if study_name is None else study_name
+        rest = {"directions": [one.name for one in directions], "facts": {}, "num_given": 0}
+        with self._database.writing() as session:
+            self._adopt_studies(session)
+            its_id, is_new = queries.find_or_add(session, OptunaStudyRow, rest, name=name)
+        if not is_new:
+            raise DuplicatedStudyError(f"there is a study {name!r} already")
+        return its_id
+
+    @outlasting
+    def delete_study(self, study_id: int) -> None:
+        with self._database.writing() as session:
+            self._study(session, study_id)
+            optuna_rows.delete_study(session, study_id)
+        self._known.pop(study_id, None)
+
+    @outlasting
+    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+        with self._database.writing() as session:
+            self._add_to_study(session, study_id, "user", key, value)
+
+    @outlasting
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        with self._database.writing() as session:
+            self._add_to_study(session, study_id, "system", key, value)
+
+    @outlasting
+    def get_study_id_from_name(self, study_name: str) -> int:
+        with self._database.reading() as session:
+            found = queries.find(session, OptunaStudyRow, name=study_name)
+        if found is None:
+            with self._database.writing() as session:
+                self._adopt_studies(session)
+                found = queries.find(session, OptunaStudyRow, name=study_name)
+        if found is None:
+            raise KeyError(f"no study {study_name!r}")
+        return found
+
+    @outlasting
+    def get_study_name_from_id(self, study_id: int) -> str:
+        with self._database.reading() as session:
+            return self._study(session, study_id).name
+
+    @outlasting
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        with self._database.reading() as session:
+            return [StudyDirection[name] for name in self._study(session, study_id).directions]
+
+    @outlasting
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        with self._database.reading() as session:
+            row = self._study(session, study_id)
+            return {**self._described(session, row), **_part(row, "user")}
+
+    @outlasting
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        with self._database.reading() as session:
+            return _part(self._study(session, study_id), "system")
+
+    @outlasting
+    def get_all_studies(self) -> list[FrozenStudy]:
+        with self._database.writing() as session:
+            self._adopt_studies(session)
+            found = session.scalars(select(OptunaStudyRow).order_by(OptunaStudyRow.id)).all()
+            return [
+                FrozenStudy(
+                    row.name,
+                    None,
+                    {**self._described(session, row), **_part(row, "user")},
+                    _part(row, "system"),
+                    row.id,
+                    directions=[StudyDirection[name] for name in row.directions],
+                )
+                for row in found
+            ]
+
+    def _adopt_studies(self, session: Session) -> None:
+        """A row for each study of ours that has none."""
+        for ref in list(self._store.damages.readable(session.execute(optuna_rows.UNNAMED), rows.study_ref)):
+            optuna_rows.optuna_study_id(session, ref)
+
+    def _study(self, session: Session, study_id: int, *, is_locked: bool = False) -> OptunaStudyRow:
+        query = select(OptunaStudyRow).where(OptunaStudyRow.id == study_id)
+        row = session.scalar(query.with_for_update() if is_locked else query)
+        if row is None:
+            raise KeyError(f"no study of id {study_id}")
+        return row
+
+    def _add_to_study(self, session: Session, study_id: int, part: str, key: str, value: Any) -> None:
+        _add(self._study(session, study_id, is_locked=True), part, key, value)
+
+    def _ref(self, session: Session, row: OptunaStudyRow) -> StudyRef | None:
+        """The study of ours; None if it is somebody's own."""
+        if row.study_id is None:
+            return None
+        found = session.execute(queries.STUDIES.where(StudyRow.id == row.study_id)).one()
+        return rows.study_ref(*found)
+
+    def _described(self, session: Session, row: OptunaStudyRow) -> dict[str, Any]:
+        ref = self._ref(session, row)
+        if ref is None:
+            return {}
+        return {
+            "gemm": str(ref.gemm),
+            "environment": ref.environment.to_dict(),
+            "source_hash": ref.source_hash,
+            "compiler": ref.compiler,
+            "policy": f"{ref.policy.value} {ref.policy_version}",
+        }
+
+    # ---- trials: writing
+
+    @outlasting
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        template = template_trial or FrozenTrial(
+            -1, TrialState.RUNNING, None, utc_now(), None, {}, {}, {}, {}, {}, -1
+        )
+        facts = {
+            "values": template.values,
+            "params": _all_stored(template.distributions, template.params),
+            "user": template.user_attrs,
+            "system": template.system_attrs,
+            "steps": template.intermediate_values,
+        }
+        with self._database.writing() as session:
+            number = optuna_rows.give_numbers(session, study_id, 1)
+            if number is None:
+                raise KeyError(f"no study of id {study_id}")
+            row = OptunaTrialRow(
+                optuna_study_id=study_id, number=number, state=template.state.name,
+                facts={name: one for name, one in facts.items() if one},
+                began_at=template.datetime_start, ended_at=template.datetime_complete,
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            if template.state is TrialState.WAITING:
+                self._reserve(session, row)
+            elif template.state.is_finished():
+                self._settle(session, row)
+            return row.id
+
+    @outlasting
+    def set_trial_param(
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
+    ) -> None:
+        claimed = self._claimed.get(trial_id, {})
+        value = distribution.to_external_repr(param_value_internal)
+        if param_name in claimed and claimed[param_name] == value:
+            return
+        with self._changing(trial_id) as (session, row):
+            if row.config_id is not None:
+                raise ValueError(f"this trial is at {param_name}={claimed.get(param_name)!r}, not {value!r}")
+            space = self._study(session, row.optuna_study_id).facts.get("space", {})
+            if param_name in space:
+                check_distribution_compatibility(_distribution(space[param_name]), distribution)
+            else:
+                text = distribution_to_json(distribution)
+                self._add_to_study(session, row.optuna_study_id, "space", param_name, text)
+            _add(row, "params", param_name, [param_value_internal, distribution_to_json(distribution)])
+
+    @outlasting
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        with self._changing(trial_id) as (session, row):
+            if state is TrialState.RUNNING and row.state != optuna_rows.WAITING:
+                return False
+            if state is TrialState.RUNNING:
+                if row.config_id is not None and not self._begin(session, row):
+                    return False
+                row.began_at = utc_now()
+            row.state = state.name
+            if values is not None:
+                row.facts = {**row.facts, "values": [float(value) for value in values]}
+            if state.is_finished():
+                row.ended_at = utc_now()
+                self._settle(session, row)
+        return True
+
+    @outlasting
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        with self._changing(trial_id) as (_, row):
+            _add(row, "steps", str(step), intermediate_value)
+
+    @outlasting
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        with self._changing(trial_id) as (_, row):
+            _add(row, "user", key, value)
+
+    @outlasting
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        with self._changing(trial_id) as (_, row):
+            _add(row, "system", key, value)
+
+    @contextmanager
+    def _changing(self, trial_id: int) -> Iterator[tuple[Session, OptunaTrialRow]]:
+        """The row of a trial that is not finished, locked."""
+        with self._database.writing() as session:
+            query = select(OptunaTrialRow).where(OptunaTrialRow.id == trial_id).with_for_update()
+            row = session.scalar(query)
+            if row is None:
+                raise KeyError(f"no trial of id {trial_id}")
+            self.check_trial_is_updatable(trial_id, TrialState[row.state])
+            yield session, row
+
+    # ---- trials of a point
+
+    @outlasting
+    def claim(
+        self,
+        trial_id: int,
+        point: Mapping[str, Value],
+        distributions: Mapping[str, BaseDistribution],
+        origin: str = ORIGIN,
+    ) -> bool:
+        """Let a running trial be of this point. False, and the trial is as it was, if another trial of the
+        study is or was of it, in whatever process."""
+        key = point_key(point)
+        self._worker().show_life()
+        with suppress(_Taken), self._changing(trial_id) as (session, row):
+            config_id = queries.config_ids(session, {key: point})[key]
+            self._take(session, row, key)
+            self._need_free(session, row, config_id)
+            row.config_id = config_id
+            if self._study(session, row.optuna_study_id).study_id is None:
+                row.facts = {**row.facts, "params": _all_stored(distributions, point)}
+            _add(row, "user", "origin", origin)
+            self._claimed[trial_id] = dict(point)
+            return True
+        return False
+
+    def _begin(self, session: Session, row: OptunaTrialRow) -> bool:
+        """This process is at a trial that waited. False if a search is at its config."""
+        config = session.get_one(ConfigRow, row.config_id)
+        with suppress(_Taken):
+            self._take(session, row, config.key)
+            self._claimed[row.id] = dict(config.point)
+            return True
+        return False
+
+    def _take(self, session: Session, row: OptunaTrialRow, key: str) -> None:
+        """Lease a config for this process. Raises _Taken."""
+        if not leases.acquire(session, self._worker().id, self._scope(session, row), [key]):
+            raise _Taken
+        row.worker_id = self._worker().id
+
+    def _need_free(self, session: Session, row: OptunaTrialRow, config_id: int) -> None:
+        """Raises _Taken if another trial of the study is or was of this config. One goes whose process died,
+        or whose result somebody deleted."""
+        study = self._study(session, row.optuna_study_id, is_locked=True)
+        of_config = (OptunaTrialRow.optuna_study_id == study.id) & (OptunaTrialRow.config_id == config_id)
+        is_stored = study.study_id is not None and queries.find(
+            session, TrialRow, study_id=study.study_id, config_id=config_id
+        )
+        if is_stored or any(not _is_deleted(*one) for one in session.execute(_ROWS.where(of_config))):
+            raise _Taken
+        session.execute(delete(OptunaTrialRow).where(of_config))
+
+    def _reserve(self, session: Session, row: OptunaTrialRow) -> None:
+        """Somebody lines up a point of a study of ours: a search tries it, or whoever asks."""
+        ref = self._ref(session, self._study(session, row.optuna_study_id))
+        point = _part(row, "system").get("fixed_params", {})
+        if ref is not None and (key := self._key(session, row, point)):
+            config_id = queries.config_ids(session, {key: point})[key]
+            with suppress(_Taken):
+                self._need_free(session, row, config_id)
+                row.config_id = config_id
+
+    def _key(self, session: Session, row: OptunaTrialRow, point: Mapping[str, Value]) -> str:
+        """The key of a point; "" if it is none of the study's: some parameters are not there, or others."""
+        query = select(ConfigRow.point).join(OptunaTrialRow, OptunaTrialRow.config_id == ConfigRow.id)
+        tried = session.scalar(query.where(OptunaTrialRow.optuna_study_id == row.optuna_study_id).limit(1))
+        names = (
+            tried.keys() if isinstance(tried, dict) else PARAMETER.keys() & point.keys() and PARAMETER.keys()
+        )
+        with suppress(UsageError):
+            return point_key(point) if point and point.keys() == (names or point.keys()) else ""
+        return ""
+
+    def _scope(self, session: Session, row: OptunaTrialRow) -> str:
+        """Of the leases of a study."""
+        ref = self._ref(session, self._study(session, row.optuna_study_id))
+        return f"optuna|{row.optuna_study_id}" if ref is None else scope_of(ref)
+
+    def _settle(self, session: Session, row: OptunaTrialRow) -> None:
+        """A trial is finished. Of a point of a study of ours it is a trial of the search, too. Raises
+        ValueError for a value that is no time."""
+        self._claimed.pop(row.id, None)
+        row.worker_id = None
+        ref = self._ref(session, self._study(session, row.optuna_study_id))
+        config = None if row.config_id is None else session.get_one(ConfigRow, row.config_id)
+        if config is not None:
+            leases.release(session, self._scope(session, row), [config.key])
+        point = _params(row) if config is None else config.point
+        key = self._key(session, row, point)
+        if ref is None or not key:
+            return
+        values = row.facts.get("values")
+        if row.state == optuna_rows.COMPLETE and not (values and is_time(values[0])):
+            raise ValueError(f"{values} is no time: tell one in us, finite and above 0, or that it failed")
+        if config is None:
+            config_id = queries.config_ids(session, {key: point})[key]
+            with suppress(_Taken):
+                self._need_free(session, row, config_id)
+                row.config_id = config_id
+        if row.config_id is not None:
+            session.flush()
+            find_or_add_trial(
+                session, ref, key, point, _measured(row), _part(row, "user").get("origin", ORIGIN)
+            )
+
+    # ---- trials: reading
+
+    @outlasting
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        with self._lock, self._database.reading() as session:
+            found = self._frozen(session.execute(_ROWS.where(OptunaTrialRow.id == trial_id)).all())
+        if trial_id not in found:
+            raise KeyError(f"no trial of id {trial_id}")
+        return found[trial_id]
+
+    @outlasting
+    def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
+        with self._database.reading() as session:
+            found = queries.find(session, OptunaTrialRow, optuna_study_id=study_id, number=trial_number)
+        if found is None:
+            raise KeyError(f"no trial {trial_number} in a study of id {study_id}")
+        return found
+
+    @outlasting
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        wanted = [state for state in TrialState if states is None or state in states]
+        with self._lock:
+            if {TrialState.RUNNING, TrialState.WAITING}.issuperset(wanted):
+                trials = self._unfinished(study_id, wanted)
+            else:
+                trials = [trial for trial in self._all(study_id) if trial.state in wanted]
+        return copy.deepcopy(trials) if deepcopy else trials
+
+    def _unfinished(self, study_id: int, wanted: Sequence[TrialState]) -> list[FrozenTrial]:
+        """Those in these states, by an index: each `ask` looks for a trial that waits."""
+        are_wanted = OptunaTrialRow.state.in_([state.name for state in wanted])
+        with self._database.reading() as session:
+            self._study(session, study_id)
+            query = _ROWS.where(OptunaTrialRow.optuna_study_id == study_id, are_wanted)
+            return list(self._frozen(session.execute(query).all()).values())
+
+    def _all(self, study_id: int) -> list[FrozenTrial]:
+        """All trials of a study, by number. Finished ones are read once, unless there are others of them than
+        were read: a final condemned one, somebody deleted one, or stored one without asking."""
+        known = self._known.setdefault(study_id, _ReadTrials())
+        found, counts = self._read(study_id, known.last_id)
+        self._learn(found)
+        if _less(counts, _counted(found)) != known.counts or self._known.get(study_id) is not known:
+            with self._database.writing() as session:
+                if (ours := self._study(session, study_id).study_id) is not None:
+                    optuna_rows.adopt(session, study_id, ours)
+            found, counts = self._read(study_id, 0)
+            self._learn(found)
+            known = self._known[study_id] = _ReadTrials(counts=_less(counts, _counted(found)))
+        trials = self._frozen(found)
+        everything = [*known.trials, *trials.values()]
+        known.keep(found, trials)
+        return everything
+
+    def _read(self, study_id: int, last_id: int) -> tuple[Sequence[Any], Counter[str]]:
+        """The rows after this one; and how many finished ones the study has, by state, and in `trial`."""
+        its = OptunaTrialRow.optuna_study_id == study_id
+        states = select(OptunaTrialRow.state, func.count()).where(its, OptunaTrialRow.state.in_(FINISHED))
+        with self._database.reading() as session:
+            study = self._study(session, study_id)
+            found = session.execute(_ROWS.where(its, OptunaTrialRow.id > last_id)).all()
+            grouped = session.execute(states.group_by(OptunaTrialRow.state))
+            counts = Counter(dict(grouped.all()))
+            if study.study_id is not None:
+                stored = select(func.count()).where(TrialRow.study_id == study.study_id)
+                counts[_STORED] = session.scalar(stored) or 0
+        return found, counts
+
+    def _learn(self, found: Iterable[Any]) -> None:
+        """Take in the values that parameters have in studies of ours. Optuna wants the same choices in all
+        trials of a study: after new ones all are made anew."""
+        for row, study_id, _, config in found:
+            if study_id is None or config is None or not isinstance(config.point, dict):
+                continue
+            space = self._spaces.setdefault(row.optuna_study_id, {})
+            for name, value in config.point.items():
+                if name not in space:
+                    given = PARAMETER[name].values if name in PARAMETER else ()
+                    space[name] = CategoricalDistribution(tuple(dict.fromkeys((*given, value))))
+                elif value not in space[name].choices:
+                    space[name] = CategoricalDistribution(_sorted({*space[name].choices, value}))
+                else:
+                    continue
+                self._known.pop(row.optuna_study_id, None)
+
+    def _frozen(self, found: Iterable[Any]) -> dict[int, FrozenTrial]:
+        """The trials of rows, by id, without deleted and damaged ones."""
+        kept = [one for one in found if not _is_deleted(*one)]
+        self._learn(kept)
+        return dict(self._store.damages.readable(kept, self._one))
+
+    def _one(
+        self, row: OptunaTrialRow, study_id: int | None, stored: TrialRow | None, config: ConfigRow | None
+    ) -> tuple[int, FrozenTrial]:
+        rows.check(row)
+        state, values, user = TrialState[row.state], row.facts.get("values"), _part(row, "user")
+        params = _params(row)
+        distributions: dict[str, BaseDistribution] = {
+            name: _distribution(text) for name, (_, text) in _part(row, "params").items()
+        }
+        if study_id is not None and config is not None:
+            params = dict(rows.check_config(row, config).point)
+            space = self._spaces[row.optuna_study_id]
+            distributions = {name: space[name] for name in params}
+        if stored is not None:
+            record = rows.trial_record(stored, config)
+            values = [record.measurement.time_us] if record.measurement.is_ok else None
+            is_pruned = state is TrialState.PRUNED and values is None
+            state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE if values else TrialState.FAIL
+            user = {**_described(record), **user}
+        steps = {int(step): value for step, value in _part(row, "steps").items()}
+        return row.id, FrozenTrial(
+            row.number, state, None, _local(row.began_at), _local(row.ended_at), params, distributions,
+            user, _part(row, "system"), steps, row.id, values=values,
+        )  # fmt: skip
+
+
+def _end(workers: list[leases.Worker], store: Store | None) -> None:
+    while workers:
+        workers.pop().close()
+    if store is not None:
+        store.close()
+
+
+def _part(row: OptunaTrialRow | OptunaStudyRow, name: str) -> dict[str, Any]:
+    return dict(row.facts.get(name, {}))
+
+
+def _add(row: OptunaTrialRow | OptunaStudyRow, part: str, key: str, value: Any) -> None:
+    row.facts = {**row.facts, part: {**_part(row, part), key: value}}
+
+
+def _all_stored(distributions: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as a row has them: the value as Optuna counts, and how it is distributed."""
+    return {
+        name: [one.to_internal_repr(params[name]), distribution_to_json(one)]
+        for name, one in distributions.items()
+    }
+
+
+def _params(row: OptunaTrialRow) -> dict[str, Any]:
+    found = _part(row, "params").items()
+    return {name: _distribution(text).to_external_repr(value) for name, (value, text) in found}
+
+
+def _sorted(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Numbers, then words."""
+    return tuple(sorted(values, key=lambda value: (isinstance(value, str), value)))
+
+
+def _is_deleted(
+    row: OptunaTrialRow, study_id: int | None, stored: TrialRow | None, _config: ConfigRow | None
+) -> bool:
+    """Whether somebody deleted the result of a config."""
+    is_of_ours = study_id is not None and row.config_id is not None
+    return is_of_ours and row.state in FINISHED and stored is None
+
+
+def _counted(found: Iterable[Any]) -> Counter[str]:
+    """As `_read` counts."""
+    counts: Counter[str] = Counter()
+    for row, _, stored, _ in found:
+        if row.state in FINISHED:
+            counts[row.state] += 1
+        counts[_STORED] += stored is not None
+    return counts
+
+
+def _less(counts: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    """The differences that are not 0."""
+    differences = {name: counts.get(name, 0) - others.get(name, 0) for name in {*counts, *others}}
+    return {name: number for name, number in differences.items() if number}
+
+
+def _measured(row: OptunaTrialRow) -> Measurement:
+    """What somebody told of a point."""
+    user = _part(row, "user")
+    if row.state == optuna_rows.COMPLETE:
+        time_us = float(row.facts["values"][0])
+        return Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,))
+    named = str(user.get("outcome", Outcome.FAILED))
+    outcome = Outcome(named) if named in {*Outcome} - {Outcome.OK} else Outcome.FAILED
+    return Measurement(outcome, reason=str(user.get("reason", f"told as {row.state}")))
+
+
+def _described(record: TrialRecord) -> dict[str, Any]:
+    """The user attributes of a stored trial."""
+    facts = record.measurement.to_dict()
+    told = {name: facts[name] for name in _FACTS if facts[name] not in (None, "")}
+    return {TRIAL_ID: record.id, "origin": record.origin, **told}
+
+
+def _local(moment: datetime | None) -> datetime | None:
+    """As Optuna has moments: of this machine's clock, without saying so."""
+    return None if moment is None else moment.astimezone().replace(tzinfo=None)

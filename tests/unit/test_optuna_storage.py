@@ -1,0 +1,260 @@
+"""The store is Optuna's storage: as Optuna's own tests want it, and as processes and searches use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from fake_target import FakeTarget, bowl_us, product_space
+from optuna.testing.pytest_storages import StorageTestCase
+from optuna.trial import TrialState
+from store_cases import H200, MEASUREMENTS, SQUARE, add, config, ok, start, study_of
+
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import Failure, Outcome
+from autotune.kernel.config import PARAMETER
+from autotune.search import Options, tune
+from autotune.search.propose.optuna_sampler import FeasibleSampler, suggested
+from autotune.search.shape import study_of as study_of_target
+from autotune.store import Store, StudyRef
+from autotune.store.optuna_rows import study_name
+from autotune.store.optuna_storage import TRIAL_ID, OptunaStorage
+
+SPACE = product_space(6, 6, 4, words=3)
+
+
+@pytest.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.stress)))
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OptunaStorage]:
+    is_file = request.param == "sqlite"
+    opened = OptunaStorage(
+        tmp_path / "trials.db" if is_file else request.getfixturevalue("postgresql").new_database()
+    )
+    yield opened
+    opened.close()
+
+
+class TestAsOptunaTests(StorageTestCase):
+    """Optuna's own tests of a storage, all of them."""
+
+
+# ---- studies of searches
+
+
+@pytest.fixture
+def study(either_store: Store) -> StudyRef:
+    study = study_of(either_store)
+    for number, measurement in enumerate(MEASUREMENTS):
+        add(either_store, study, number, measurement)
+    return study
+
+
+@pytest.fixture
+def ours(either_store: Store) -> Iterator[OptunaStorage]:
+    opened = OptunaStorage(either_store)
+    yield opened
+    opened.close()
+
+
+def loaded(storage: OptunaStorage, study: StudyRef, **options: Any) -> optuna.Study:
+    return optuna.load_study(study_name=study_name(study), storage=storage, **options)
+
+
+def test_a_search_is_a_study_of_optuna(either_store: Store, study: StudyRef, ours: OptunaStorage) -> None:
+    read = loaded(ours, study)
+    assert read.direction == optuna.study.StudyDirection.MINIMIZE
+    assert read.user_attrs["gemm"] == str(SQUARE)
+    assert read.user_attrs["environment"]["gpu_name"] == H200.gpu_name
+    assert [trial.number for trial in read.trials] == list(range(5))
+    for stored, trial in zip(either_store.trials(study), read.trials, strict=True):
+        measured = stored.measurement
+        assert trial.params == stored.point
+        assert trial.state == (TrialState.COMPLETE if measured.is_ok else TrialState.FAIL)
+        assert trial.value == measured.time_us
+        assert trial.user_attrs[TRIAL_ID] == stored.id
+        assert trial.user_attrs["outcome"] == measured.outcome
+        assert trial.user_attrs.get("reason", "") == measured.reason
+        assert tuple(trial.user_attrs["samples_us"]) == measured.samples_us
+        assert trial.user_attrs.get("error_ratio") == measured.error_ratio
+        assert trial.user_attrs["origin"] == stored.origin
+        assert trial.datetime_complete is not None and trial.duration is not None
+        assert trial.datetime_complete.astimezone() == stored.created_at
+        spent = measured.compile_s + measured.verify_s + measured.measure_s
+        assert trial.duration.total_seconds() == spent
+    assert read.best_params == config(2).to_dict()
+    assert set(optuna.search_space.intersection_search_space(read.trials)) == set(PARAMETER)
+
+
+def test_values_met_later_keep_earlier_trials_comparable(either_store: Store, ours: OptunaStorage) -> None:
+    """Points of other tools: nobody names their values in advance."""
+    study = study_of(either_store)
+    points = [{"MWG": 64, "KIND": "b"}, {"MWG": 16, "KIND": "a"}, {"MWG": 64, "KIND": "c"}]
+    for number, point in enumerate(points):
+        either_store.add_trial(study, str(number), point, ok(1.0 + number), "replay")
+        trials = loaded(ours, study).trials
+        assert [trial.params for trial in trials] == points[: number + 1]
+        assert len({str(trial.distributions) for trial in trials}) == 1
+
+
+def test_a_deleted_trial_moves_no_number(either_store: Store, study: StudyRef, ours: OptunaStorage) -> None:
+    """The next number is one that no trial had, even after the last is deleted; and its config is free."""
+    read = loaded(ours, study)
+    before = {trial.number: trial.params for trial in read.trials}
+    ids = [trial.user_attrs[TRIAL_ID] for trial in read.trials]
+    with either_store._database.writing() as session:
+        session.connection().exec_driver_sql(f"DELETE FROM trial WHERE id IN ({ids[1]}, {ids[4]})")
+    kept = {number: params for number, params in before.items() if number not in (1, 4)}
+    for storage in (ours, OptunaStorage(either_store)):  # which has read them, and which has not
+        assert {t.number: t.params for t in loaded(storage, study).trials} == kept
+    add(either_store, study, 7, ok(1.0))
+    assert [trial.number for trial in read.trials] == [0, 2, 3, 5]
+    waiting = read.ask()
+    assert ours.claim(waiting._trial_id, before[4], {})
+    assert [trial.number for trial in read.trials] == [0, 2, 3, 5, 6]
+    read.tell(waiting, 3.5)
+    assert read.trials[-1].params == before[4] and read.trials[-1].value == 3.5
+
+
+def test_a_condemned_trial_fails(either_store: Store, study: StudyRef, ours: OptunaStorage) -> None:
+    read = loaded(ours, study)
+    assert read.best_value == 3.0
+    either_store.condemn(study, config(2).key, Failure(Outcome.WRONG_RESULT, "NaN"))
+    assert read.trials[2].state is TrialState.FAIL and read.trials[2].user_attrs["reason"] == "NaN"
+    assert read.best_value == 4.0
+
+
+def test_a_study_that_is_forgotten_is_gone(either_store: Store, study: StudyRef, ours: OptunaStorage) -> None:
+    other = study_of(either_store, Gemm(8, 8, 8))
+    assert sorted(optuna.get_all_study_names(ours)) == sorted(map(study_name, (study, other)))
+    either_store.forget(study)
+    assert optuna.get_all_study_names(ours) == [study_name(other)]
+    optuna.delete_study(study_name=study_name(other), storage=ours)
+    assert either_store.studies() == []
+
+
+def test_what_is_told_is_a_trial_of_the_search(
+    either_store: Store, study: StudyRef, ours: OptunaStorage
+) -> None:
+    read = loaded(ours, study)
+    told = [read.ask() for _ in range(3)]
+    for number, trial in zip((11, 13, 15), told, strict=True):
+        assert ours.claim(trial._trial_id, config(number).to_dict(), {})
+        assert not ours.claim(read.ask()._trial_id, config(number).to_dict(), {}), "another one is of it"
+    assert not ours.claim(told[0]._trial_id, config(0).to_dict(), {}), "it was tried"
+    read.tell(told[0], 2.5)
+    told[1].set_user_attr("outcome", "spilled")
+    read.tell(told[1], state=TrialState.FAIL)
+    read.tell(told[2], state=TrialState.PRUNED)
+    stored = either_store.trials(study)[-3:]
+    assert [trial.point for trial in stored] == [config(number).to_dict() for number in (11, 13, 15)]
+    assert [trial.measurement.time_us for trial in stored] == [2.5, None, None]
+    outcomes = [Outcome.OK, Outcome.SPILLED, Outcome.FAILED]
+    assert [trial.measurement.outcome for trial in stored] == outcomes
+    states = [TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED]
+    assert [read.trials[trial.number].state for trial in told] == states
+    with pytest.raises(ValueError, match="no time"):
+        extra = read.ask()
+        assert ours.claim(extra._trial_id, config(17).to_dict(), {})
+        read.tell(extra, -1.0)
+
+
+def test_a_search_tries_what_was_lined_up_first(either_store: Store, ours: OptunaStorage) -> None:
+    target = FakeTarget(SPACE)
+    study = study_of_target(either_store, target, SQUARE)
+    tune(target, either_store, [SQUARE], Options(trials=1, seed=3))
+    wanted = next(
+        SPACE.point(n) for n in range(len(SPACE)) if SPACE.point(n) != either_store.trials(study)[0].point
+    )
+    loaded(ours, study).enqueue_trial(wanted)
+    assert loaded(ours, study).trials[1].state is TrialState.WAITING
+    tune(target, either_store, [SQUARE], Options(trials=2))
+    assert either_store.trials(study)[1].point == wanted
+    trial = loaded(ours, study).trials[1]
+    assert (trial.number, trial.params, trial.state) == (1, wanted, TrialState.COMPLETE)
+
+
+def test_a_search_shows_what_is_under_way(url: str | Path) -> None:
+    """Points are trials from when they are claimed, all of a block at once, and are gone with the search."""
+    with Store.open(url) as store, Store.open(url) as beside:
+        seen: list[list[TrialState]] = []
+        storage = OptunaStorage(beside)
+        target = FakeTarget(SPACE, capacity=8, is_backwards=True)
+        study = study_of_target(store, target, SQUARE)
+
+        def look(_: Any) -> None:
+            seen.append([trial.state for trial in loaded(storage, study).trials])
+
+        tune(target, store, [SQUARE], Options(trials=24), look)
+        assert max(states.count(TrialState.RUNNING) for states in seen) >= 4
+        after = loaded(storage, study).trials
+        assert [trial.state for trial in after] == [TrialState.COMPLETE] * 24
+        assert sorted(trial.number for trial in after) == list(range(24))
+        assert {t.user_attrs["origin"] for t in after} == {t.origin for t in store.trials(study)}
+        storage.close()
+
+
+# ---- several processes
+
+
+def ask_and_tell(url: str | Path, num: int, name: str, seed: int, report: Path) -> None:
+    """Reports the numbers of the points that it tried, and what its proposer knows in the end."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with closing(OptunaStorage(url)) as storage:
+        sampler = FeasibleSampler(SPACE, seed=seed)
+        study = optuna.load_study(study_name=name, storage=storage, sampler=sampler)
+        tried = []
+        for _ in range(num):
+            trial = study.ask()
+            point = suggested(SPACE, trial)
+            tried.append(SPACE.find(point))
+            study.tell(trial, bowl_us(point))
+        report.write_text(" ".join(map(str, tried)), encoding="ascii")
+
+
+@pytest.mark.parametrize("is_of_search", [False, True])
+def test_two_processes_try_no_point_twice_and_learn_all(
+    url: str | Path, tmp_path: Path, is_of_search: bool, num: int = 25
+) -> None:
+    with Store.open(url) as store, closing(OptunaStorage(store)) as storage:
+        name = "mine"
+        if is_of_search:
+            name = study_name(study_of_target(store, FakeTarget(SPACE), SQUARE))
+            study = optuna.load_study(study_name=name, storage=storage)
+        else:
+            study = optuna.create_study(study_name=name, storage=storage)
+        reports = [tmp_path / str(number) for number in range(2)]
+        processes = [start(ask_and_tell, url, num, name, seed, report) for seed, report in enumerate(reports)]
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+        tried = [int(number) for report in reports for number in report.read_text(encoding="ascii").split()]
+        assert len(set(tried)) == len(tried) == 2 * num
+        assert sorted(trial.number for trial in study.trials) == list(range(2 * num))
+        assert {SPACE.find(trial.params) for trial in study.trials} == set(tried)
+        sampler = FeasibleSampler(SPACE)
+        optuna.load_study(study_name=name, storage=storage, sampler=sampler).ask()
+        assert sampler._proposer._results.keys() == set(tried)
+
+
+def take(url: str | Path, name: str, num: int, report: Path) -> None:
+    with closing(OptunaStorage(url)) as storage:
+        study = optuna.load_study(study_name=name, storage=storage)
+        numbers = [study.ask().number for _ in range(num)]
+    report.write_text(" ".join(map(str, numbers)), encoding="ascii")
+
+
+def test_what_is_lined_up_goes_to_one_process(url: str | Path, tmp_path: Path) -> None:
+    with closing(OptunaStorage(url)) as storage:
+        study = optuna.create_study(study_name="mine", storage=storage)
+        for number in range(30):
+            study.enqueue_trial({"x": number})
+        reports = [tmp_path / str(number) for number in range(2)]
+        processes = [start(take, url, "mine", 15, report) for report in reports]
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+    taken = [int(number) for report in reports for number in report.read_text(encoding="ascii").split()]
+    assert sorted(taken) == list(range(30))
