@@ -127,5 +127,5 @@ def _answer(waiting) -> None:
 def fails_by_turns(point) -> Outcome:
     """Every way to fail, each at some points; two thirds of the points are ok."""
     numbers = [value if isinstance(value, int) else int(value[1:]) for value in point.values()]
-    number = sum(weight * value for weight, value in zip((7, 13, 29, 3), numbers, strict=True))
+    number = sum(weight * value for weight, value in zip((7, 11, 29, 3), numbers, strict=True))
     return FAILURES[number // 3 % len(FAILURES)] if number % 3 == 0 else Outcome.OK

@@ -46,6 +46,7 @@ INVALIDITY: dict[str, str] = {
     "faulted": "runtime",
     "timed_out": "timeout",
     "out_of_memory": "runtime",
+    "failed": "runtime",
 }
 _OUTCOMES = {  # of a tool that says no more
     "constraints": Outcome.ILLEGAL,
