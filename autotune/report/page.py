@@ -13,7 +13,7 @@ from typing import Any
 
 from ..files.errors import EnvironmentProblem
 from ..files.requirements import JINJA, pip_install
-from .palette import DARK, LIGHT
+from .palette import ROOT
 
 ROOM = Path(__file__).parent
 LIBRARY = ROOM / "vendored/echarts.min.js"
@@ -22,9 +22,9 @@ STYLE = ROOM / "static/style.css"
 SCRIPTS = tuple(
     ROOM / "static" / name
     for name in (
-        "elements.js", "figures.js", "trials_of.js", "charts.js", "climbs.js", "timeline.js", "searches.js",
-        "history.js", "finals.js", "roofline.js", "parallel.js", "choices.js", "ladder.js", "shape.js",
-        "one_trial.js", "table.js", "router.js",
+        "theme.js", "elements.js", "figures.js", "trials_of.js", "charts.js", "climbs.js", "timeline.js",
+        "searches.js", "history.js", "finals.js", "roofline.js", "parallel.js", "choices.js", "ladder.js",
+        "shape.js", "one_trial.js", "table.js", "router.js",
     )
 )  # fmt: skip
 
@@ -58,11 +58,7 @@ def frame(sources: Sequence[str]) -> str:
 
 def _frame(**parts: Any) -> str:
     template = _templates().get_template("page.html.jinja")
-    return str(
-        template.render(
-            light=LIGHT, dark=DARK, style=STYLE.read_text(encoding="utf-8"), **parts
-        )
-    )  # fmt: skip
+    return str(template.render(colours=ROOT, style=STYLE.read_text(encoding="utf-8"), **parts))
 
 
 @cache

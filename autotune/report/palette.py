@@ -8,7 +8,7 @@ and every one against its background.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ class Palette:
     faint: str  # text that matters less
     link: str
     series: Mapping[str, str]
+
+    def css(self) -> str:
+        """Each colour as a CSS property of its name."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
+        return " ".join(f"--{name}: {colour};" for name, colour in {**own, **self.series}.items())
 
 
 # A colour means one thing on every page. `ours`, `cublas` and `limit` are what times are held against,
@@ -67,3 +72,7 @@ DARK = Palette(
         "random": "#b4bdc9",
     },
 )
+# The head of every page's style; `theme.js` sets the theme.
+ROOT = f"""\
+:root {{ color-scheme: light; {LIGHT.css()} }}
+@media screen {{ :root[data-theme="dark"] {{ color-scheme: dark; {DARK.css()} }} }}"""

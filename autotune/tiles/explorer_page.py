@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..facts.device import DeviceLimits
+from ..report.palette import ROOT
 from .kernel_picture import Subject, picture
 from .warp_access import SECTOR
 
 _FOLDER = Path(__file__).parent / "explorer"
-_SCRIPTS = ("elements", "blocks", "tile", "steps", "lanes", "tables", "page")  # one script, in this order
+_THEME = "../../report/static/theme"  # that of every page
+# One script, in this order.
+_SCRIPTS = (_THEME, "elements", "blocks", "tile", "steps", "lanes", "tables", "page")
 
 
 def page(subjects: Sequence[Subject], limits: DeviceLimits, gpu: str, foot: str) -> str:
@@ -28,7 +31,7 @@ def page(subjects: Sequence[Subject], limits: DeviceLimits, gpu: str, foot: str)
     }
     whole = _read("page.html")
     for place, content in (
-        ("/*STYLE*/", _read("page.css")),
+        ("/*STYLE*/", f"{ROOT}\n{_read('page.css')}"),
         ("/*SCRIPT*/", "\n".join(_read(f"{name}.js") for name in _SCRIPTS)),
         ("/*DATA*/", _as_json(data)),
     ):

@@ -172,6 +172,22 @@ def test_ncu_is_asked_for_what_is_counted(tab: Window, explorer: str) -> None:
     assert not tab.run("return document.querySelector('#counts .ncu').checkVisibility()"), "no config runs it"
 
 
+def test_drawings_are_saved_as_png_and_the_theme_changes(tab: Window, explorer: str) -> None:
+    tab.show(SCREENS[0])
+    tab.open(f"{explorer}#view=5")
+    tab.run("HTMLAnchorElement.prototype.click = function () { window.saved = [this.download, this.href]; }")
+    for section in ("grid", "tile", "accesses", "resources"):
+        tab.run(f"window.saved = null; document.querySelector('#{section} .png').click()")
+        name, url = tab.wait("return window.saved")
+        assert name == f"{section}.png"
+        assert base64.b64decode(url.partition("base64,")[2]).startswith(b"\x89PNG")
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    before = tab.run(paper)
+    press(tab, "#theme", " ")
+    assert tab.run(paper) != before and text(tab, "#theme") == "Light"
+    press(tab, "#theme", " ")  # it is remembered
+
+
 def test_it_prints(tab: Window, explorer: str) -> None:
     tab.open(f"{explorer}#view=5")
     assert base64.b64decode(tab.pdf()).startswith(b"%PDF")

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from autotune import tiles
 from autotune.report import page
-from autotune.report.palette import DARK, LIGHT, Palette
+from autotune.report.palette import DARK, LIGHT, ROOT, Palette
 
 # Of linear RGB.
 VIEWS = {
@@ -87,6 +89,23 @@ def test_a_colour_means_one_thing_on_every_page() -> None:
         text = path.read_text(encoding="utf-8")
         named = re.findall(rf"colour\(\"({'|'.join(DOTS)})\"\)|var\(--({'|'.join(DOTS)})\)", text)
         assert not named, path.name
+
+
+def test_the_tile_explorer_has_no_colours_of_its_own() -> None:
+    """But for an order in shades of ours, which rise in lightness (test_tile_pictures)."""
+    room = Path(tiles.__file__).parent / "explorer"
+    used = {
+        c for path in room.iterdir() for c in re.findall(r"#[0-9a-f]{6}\b", path.read_text(encoding="utf-8"))
+    }
+    order = re.search(
+        r"const RAMP = \[(.*?)\]", (room / "elements.js").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert order and used == set(re.findall(r"#[0-9a-f]{6}", order[1]))
+    assert not re.findall(
+        rf"var\(--({'|'.join([*DOTS, 'cublas'])})\)", (room / "page.css").read_text("utf-8")
+    )
+    for theme in (LIGHT, DARK):
+        assert theme.css() in ROOT
 
 
 def test_colours_that_look_alike_are_found() -> None:

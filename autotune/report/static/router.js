@@ -133,38 +133,14 @@
 
   // ---------------------------------------------------------------------------------------------- looks
 
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const remembered = () => {
-    try {
-      return localStorage.getItem("autotune-theme");
-    } catch {
-      return null; // a file that is opened without storage
-    }
-  };
-  const dress = (theme) => {
-    document.documentElement.dataset.theme = theme;
-    document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
-    autotune.redrawCharts();
-  };
-  const theme = () => remembered() || (dark.matches ? "dark" : "light");
-  document.getElementById("theme").addEventListener("click", () => {
-    const next = theme() === "dark" ? "light" : "dark";
-    try {
-      localStorage.setItem("autotune-theme", next);
-    } catch {
-      // it holds until the page is left
-    }
-    dress(next);
-  });
-  dark.addEventListener("change", () => dress(theme()));
+  const look = followTheme(() => autotune.redrawCharts());
   window.addEventListener("beforeprint", () => {
     main.querySelectorAll("details").forEach((details) => {
       details.open = true;
     });
-    dress("light");
+    look.dress("light");
     autotune.redrawCharts({ all: true });
   });
-  window.addEventListener("afterprint", () => dress(theme()));
 
   // ---------------------------------------------------------------------------------------------- begin
 
@@ -186,7 +162,7 @@
   };
 
   const begin = async () => {
-    dress(theme());
+    look.restore();
     autotune.overview = await autotune.document("overview");
     const hasTable = autotune.isLive ? autotune.overview.has_table : true;
     autotune.tableMaps = hasTable ? await autotune.document("table") : null;

@@ -157,8 +157,8 @@ function drawAccessKey(group) {
   if (group.space === "global") {
     key.replaceChildren(
       swatch(RAMP[ONLY], "asked for (number: the lane)"),
-      swatch("var(--fourth-soft)", "moved: a sector is 32 bytes"),
-      swatch("var(--faint)", "not touched"),
+      swatch("var(--soft)", "moved: a sector is 32 bytes"),
+      swatch("var(--ground)", "not touched"),
     );
     return;
   }

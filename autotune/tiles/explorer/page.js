@@ -123,6 +123,8 @@ function begin() {
   });
   player("grid", "wave", 700);
   player("timeline", "step", 900);
+  document.querySelectorAll("section:has(figure)").forEach(pngButton);
+  followTheme(() => {}).restore();
   drawTimelineKey();
   text("footer", data.foot);
   const asked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
