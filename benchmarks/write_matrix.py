@@ -48,6 +48,7 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
         "source_hash": studies[-1].source_hash,
         "policy": studies[-1].policy.value,
         "policy_version": studies[-1].policy_version,
+        "measured_on": max(store.studies(), key=lambda one: one.updated_at).updated_at.date().isoformat(),
     }
     found = TimeMatrix(limits, studies[-1].environment, identity)
     found.cublas_us.update(store.cublas_times(studies[-1].environment, policy))

@@ -309,10 +309,11 @@ def search(
     run the same command again to resume. Of a suite that counts calls, as programs record it,
     the shapes that take most time come first, and what the program gains is told.
     """
+    from . import common
     from . import search as command
 
     interrupt_in_order()
-    command.common.accept(like)
+    common.accept(like)
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit, has_dashboard,
@@ -536,12 +537,17 @@ def dashboard(db: Db = DEFAULT_DB, shape: Shapes = None, is_json: Json = False) 
     epilog=_examples("trials merge other.db", "trials merge other.db --db postgresql://me@host/autotune")
 )
 def merge(
-    other: Annotated[str, typer.Argument(help="The database to read: a SQLite file, or a URL.")],
+    other: Annotated[
+        str, typer.Argument(help="The database to read: a SQLite file, or a URL; or a recording.")
+    ],
     db: Db = DEFAULT_DB,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
-    """Copy all of another database into this one; nothing is doubled. Killed, or repeated, it goes on."""
+    """Copy all of another database, or of a recording, into this one.
+
+    Nothing is doubled. Killed, or repeated, it goes on.
+    """
     from . import trials_merge as command
 
     interrupt_in_order()
@@ -877,6 +883,32 @@ def record(
     request = command.RecordRequest(
         out, gpu, shape or (), suite or (), configs, seconds, seed, cache, db, max_error or None
     )
+    command.run(request, is_json=is_json, is_quiet=is_quiet)
+
+
+@_command(epilog=_examples("contribute", "contribute --gpu 1 --seconds 1200 --out rtx-3090.json.gz"))
+def contribute(
+    gpu: RealGpu = "auto",
+    shape: Shapes = None,
+    suite: Suites = None,
+    seconds: Annotated[
+        float, typer.Option(help="Of the whole run.", **parsing.number("--seconds", 0, 1e9, is_above=True))
+    ] = 600.0,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; without it, it is named as the GPU.")
+    ] = None,
+    is_json: Json = False,
+    is_quiet: Quiet = False,
+) -> None:
+    """Measure a card for those who have none: one run of ten minutes, one file to give away.
+
+    Cards wanted most: RTX 3090, RTX 4090 and Quadro RTX (4000 to 8000). It says what the file holds before it
+    writes: names of users and hosts, paths and UUIDs never. Ctrl-C keeps all; asked again, it goes on.
+    """
+    from . import contribute as command
+
+    interrupt_in_order()
+    request = command.ContributeRequest(gpu, shape or (), suite or (), seconds, out)
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 

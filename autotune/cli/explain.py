@@ -18,7 +18,7 @@ from ..recording.replay import ReplayTarget
 from ..report.numbers import StudyNumbers
 from ..tiles.explorer_page import page
 from ..tiles.kernel_picture import Subject
-from . import console
+from . import console, expected
 
 _MODELLED = "Counts are of a model that equals the kernel's executed text; no time in them was measured."
 ASKED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
@@ -36,13 +36,15 @@ def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: boo
     subjects = [*asked, *rungs, *_winners(gemm, limits, len(rungs))]
     if not subjects:
         raise UsageError(f"no kernel that ships is known for {gemm} on {limits.name}; name one with --config")
-    foot = f"Written by autotune explain for {gemm} on {limits.name}. {_MODELLED}"
+    known = expected.text(limits, gemm)
+    foot = f"Written by autotune explain for {gemm} on {limits.name}. {_MODELLED} {known}"
     content = page(subjects, limits, gpu, foot)
     write_file(out, content)
     broken = _broken(asked, limits)
     if is_json:
         kernels = [{"name": s.name, "family": s.family, "shape": str(s.gemm)} for s in subjects]
-        console.show_json({"out": str(out), "kernels": kernels, "broken_rules": broken})
+        drawn = {"out": str(out), "kernels": kernels, "broken_rules": broken}
+        console.show_json({**drawn, "expected": expected.facts(limits, gemm)})
         return
     for name, rules in broken.items():
         told = "; ".join(f"{rule['sentence']} ({rule['id']})" for rule in rules)
@@ -51,6 +53,7 @@ def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: boo
         )
     count = counted(len(subjects), "kernel")
     console.show(f"wrote {out}: {count}, {len(content.encode()) / 1e6:.1f} MB; open it in a browser")
+    console.show(console.paragraph(known))
 
 
 def trial_page(study: StudyNumbers, trial_id: int) -> str | None:

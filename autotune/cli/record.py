@@ -7,9 +7,9 @@ a recording that was interrupted goes on where it was, and what searches tried i
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class RecordRequest:
     cache: str
     db: str | None
     max_error: float | None = None  # times cuBLAS's
+    clean: Callable[[str], str] = str  # of what failed, the reason as the file is to tell it
 
 
 class Tally:
@@ -82,7 +83,10 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
         with console.Progress(is_quiet=is_quiet) as progress:
             recorder.measure(points, request.seconds, Tally(len(points), num_wanted, progress).add)
         complete = [point for point in points if not recorder.missing(point)]
-        problems = recorder.problems(complete)
+        problems = {
+            gemm: (baseline, [(point, replace(m, reason=request.clean(m.reason))) for point, m in trials])
+            for gemm, (baseline, trials) in recorder.problems(complete).items()
+        }
         recorded_on = datetime.now(UTC).date().isoformat()
         num_bytes = write_recording(
             request.out,

@@ -15,7 +15,7 @@ from ..kernel.resources import register_estimate, smem_bytes, threads, workspace
 from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.where import VALUES, Where
 from ..target_finder import limits_named
-from . import console
+from . import console, expected
 
 KINDS = {
     "template": "the kernel does not compile otherwise",
@@ -68,6 +68,7 @@ def _facts(
         "factors": factors,
         "values": reachable,
         "rules": rules,
+        "expected": expected.facts(limits, gemm),
     }
 
 
@@ -79,6 +80,7 @@ def _text(facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm)
     return "\n".join(
         [
             f"{counted(facts['num_configs'], 'config')} for {gemm} on {limits.name} ({limits.arch}){obeying}",
+            console.paragraph(expected.text(limits, gemm)),
             "",
             "They are all combinations of the rows of these factors"
             + (":" if where.max_workspace is None else ", less those with a larger workspace:"),

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from ..files.errors import UsageError
 from ..files.words import counted
+from ..recording.replay import ReplayTarget
+from ..search import study_of
 from ..store import Store, optuna_mirror, shown
+from ..store.merging import Merged, OnPage
 from . import common, console
+from .recorder import ORIGIN
 
 
 def merge(other: str, db: str, *, is_json: bool, is_quiet: bool) -> None:
-    """Copy all of `other` into `db`, which is made where there is none. Raises UsageError if both are one
-    database, StoreError."""
-    with common.open_existing(other) as source, Store.open(db) as target:
-        target.tell_when_away(console.note)
-        with console.Progress(is_quiet=is_quiet) as progress:
-            merged = target.merge(
-                source, lambda done, total: progress.update(f"{done:,} of {counted(total, 'trial')} read")
-            )
+    """Copy all of `other`, a database or a recording, into `db`, which is made where there is none. Raises
+    UsageError if both are one database, StoreError."""
+    with ExitStack() as opened, console.Progress(is_quiet=is_quiet) as progress:
+
+        def on_page(done: int, total: int) -> None:
+            progress.update(f"{done:,} of {counted(total, 'trial')} read")
+
+        if _is_recording(other):
+            recorded = ReplayTarget(other)
+            target = opened.enter_context(Store.open(db))
+            merged = _merge_recording(recorded, target, on_page)
+        else:
+            source = opened.enter_context(common.open_existing(other))
+            target = opened.enter_context(Store.open(db))
+            target.tell_when_away(console.note)
+            merged = target.merge(source, on_page)
     if is_json:
         facts = {"num_studies": merged.num_studies, "num_new": merged.num_new, "num_known": merged.num_known}
         console.show_json({"db": shown(db), "other": shown(other), **facts, "others": merged.others})
@@ -27,6 +41,32 @@ def merge(other: str, db: str, *, is_json: bool, is_quiet: bool) -> None:
     new = counted(merged.num_new, f"trial of {studies} is", f"trials of {studies} are")
     known = counted(merged.num_known, "was", "were")
     console.show(f"{shown(db)}: {new} new, {known} there already")
+
+
+def _is_recording(other: str) -> bool:
+    """Whether a file is no database of SQLite: compressed or JSON, as recordings are."""
+    path = Path(other)
+    if "://" in other or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(2)[:2] in (b"\x1f\x8b", b'{"', b"{\n")
+
+
+def _merge_recording(recorded: ReplayTarget, target: Store, on_page: OnPage) -> Merged:
+    """As trials of the GPU and the day that the recording names."""
+    merged = Merged()
+    for done, gemm in enumerate(recorded.gemms):
+        on_page(done, len(recorded.gemms))
+        study = study_of(target, recorded, gemm)
+        trials = recorded.trials(gemm)
+        known = target.keys(study, among=trials)
+        target.add_trials(study, trials, ORIGIN)
+        if target.baseline(study) is None:
+            target.add_baseline(study, recorded.baseline(gemm))
+        merged.num_studies += 1
+        merged.num_new += len(trials) - len(known)
+        merged.num_known += len(known)
+    return merged
 
 
 def forget(db: str, shapes: Sequence[str], study_ids: Sequence[int], *, is_sure: bool, is_json: bool) -> None:

@@ -19,7 +19,7 @@ from ..files.errors import UsageError
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..kernel.where import ANY, Where
-from ..target import Baseline, Point, Rounds
+from ..target import Baseline, Point, Rounds, point_key
 from .reader import from_json, load_json
 from .recorded_space import RecordedProblem, Recording, cubin_key
 from .simulation import SimulatedMachine
@@ -131,6 +131,12 @@ class ReplayTarget:
             return Measurement(Outcome.ILLEGAL, f"not among the configs recorded for {gemm}")
         found = self._found(gemm, number)
         return _cut(replace(found, compile_s=found.compile_s or self._usual_compile_s), cutoff_us)
+
+    def trials(self, gemm: Gemm) -> dict[str, tuple[dict[str, Value], Measurement]]:
+        """All that this problem allows, by key."""
+        space = self.space(gemm)
+        points = map(space.point, range(len(space)))
+        return {point_key(point): (point, self._found(gemm, n)) for n, point in enumerate(points)}
 
     def pipeline(self) -> SimulatedMachine:
         """A machine like the one that recorded, with its clock at 0 and nothing compiled."""

@@ -16,6 +16,7 @@ from ..export.figures import error_of
 from ..export.portfolio import Costs, candidates, learned
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
+from ..files.words import counted
 from ..perf_model import cublas_model
 from ..recording.matrix import TimeMatrix
 from .starting_points import as_single
@@ -33,6 +34,44 @@ class Predicted(NamedTuple):
     def tuned_us(self) -> float:
         """At least as fast as a search makes it: it begins with the best kernel that ships."""
         return min(self.cublas_us, self.kernel_us)
+
+
+class Expectation(NamedTuple):
+    """What a shape takes on a kind of GPU, in us: the best kernel that ships, and cuBLAS where it was timed.
+    Kernels of `matrices` tell: of this kind, or, where nothing was measured on it, of others, carried over by
+    a model."""
+
+    kernel_us: float
+    cublas_us: float | None
+    matrices: tuple[TimeMatrix, ...]
+
+    @property
+    def is_measured(self) -> bool:
+        return self.cublas_us is not None
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where that is known from: when and under what, by the name of the GPU."""
+        found = {}
+        for one in self.matrices:
+            here, day = one.environment, one.facts.get("measured_on", "an unknown day")
+            shapes = f"{counted(len(one.columns), 'shape')} of {next(iter(one.columns)).layout}"
+            versions = f"driver {here.driver_version}, cuBLAS {here.cublas_version or 'absent'}"
+            found[here.gpu_name] = f"{shapes}, {day}, {versions}"
+        return found
+
+
+def expected_on(matrices: Sequence[TimeMatrix], limits: DeviceLimits, gemm: Gemm) -> Expectation | None:
+    """Of a product, or a batch, with m, n and k of at least 1; None if no kernel that ships serves it here.
+    Takes some seconds."""
+    own = [one for one in matrices if one.limits.name == limits.name]
+    told = tuple(one for one in own or matrices if any(g.layout == gemm.layout for g in one.columns))
+    if own and told:
+        kernel_us, cublas_us = ShippedFigures(matrices, limits).predict(gemm)[1::-1]
+        return Expectation(kernel_us, cublas_us, told)
+    kernels = candidates(gemm.layout, (), matrices, limits)
+    costs_us = Costs(gemm.layout, kernels, limits).on(as_single(gemm)) if kernels else np.array([])
+    return Expectation(float(costs_us.min()), None, told) if costs_us.size else None
 
 
 class _OfLayout:

@@ -19,6 +19,8 @@ def views(out: Path) -> list[dict]:
 def test_the_ladder_ends_with_the_tuned_kernel(tmp_path: Path) -> None:
     done = run("explain", cwd=tmp_path)
     assert re.match(r"wrote tiles.html: \d+ kernels, [\d.]+ MB; open it in a browser\n", done.stdout)
+    assert "by cuBLAS, limit" in done.stdout and "times on NVIDIA H200 (" in done.stdout
+    assert "times on NVIDIA H200 (" in (tmp_path / "tiles.html").read_text(encoding="utf-8")
     drawn = views(tmp_path / "tiles.html")
     ladder = [view["name"] for view in drawn if view["family"] == "the ladder"]
     assert (ladder[0], ladder[-1], len(ladder)) == ("1. naive", "10. tuned", 10)

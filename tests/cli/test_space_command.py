@@ -77,3 +77,16 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], mes
     assert done.stdout == ""
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_it_says_what_is_expected_and_from_where_that_is_known() -> None:
+    """Where nothing was measured, kernels of other GPUs are carried over; cuBLAS is not."""
+    here = json.loads(run("space", "--gpu", "h200", "--shape", "4096x128x4096", "--json").stdout)["expected"]
+    assert here["is_measured"] and list(here["sources"]) == ["NVIDIA H200"]
+    assert here["limit_us"] < here["kernel_us"] and here["limit_us"] < here["cublas_us"]
+    assert "shapes of NN, 2026-11-23, driver 580.159.04, cuBLAS 13.1.0" in here["sources"]["NVIDIA H200"]
+    there = run("space", "--gpu", "quadro-rtx-5000", "--shape", "256x512x1024").stdout
+    assert "Nothing was measured on Quadro RTX 5000. Expected: " in there
+    assert "times on NVIDIA H100 80GB HBM3 (" in there and "cuBLAS, limit" not in there
+    nothing = json.loads(run("space", "--gpu", "h200", "--shape", "64x64x0", "--json").stdout)
+    assert nothing["expected"] is None

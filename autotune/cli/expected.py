@@ -1,0 +1,51 @@
+"""What `space` and `explain` say of times to expect on a card, and from where that is known."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from .. import target_finder as targets
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..shipped.expected_times import Expectation, expected_on
+from . import console
+
+_matrices = cache(targets.matrices)
+
+
+@cache
+def _expected(limits: DeviceLimits, gemm: Gemm) -> Expectation | None:
+    return expected_on(_matrices(), limits, gemm) if gemm.k else None
+
+
+def facts(limits: DeviceLimits, gemm: Gemm) -> dict[str, Any] | None:
+    """For machines; None if nothing is expected."""
+    found = _expected(limits, gemm)
+    if found is None:
+        return None
+    return {
+        "kernel_us": found.kernel_us,
+        "cublas_us": found.cublas_us,
+        "limit_us": gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None,
+        "is_measured": found.is_measured,
+        "sources": found.sources,
+    }
+
+
+def text(limits: DeviceLimits, gemm: Gemm) -> str:
+    """For people, in a sentence or two."""
+    found = _expected(limits, gemm)
+    if found is None:
+        return f"Nothing measured tells what {gemm} takes on {limits.name}."
+    limit_us = gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    times = [f"{console.time_text(found.kernel_us)} by the best kernel that ships"]
+    times += [f"{console.time_text(found.cublas_us)} by cuBLAS"] if found.cublas_us else []
+    times += [f"limit {console.time_text(limit_us)}"] if limit_us else []
+    sources = "; ".join(f"{name} ({told})" for name, told in found.sources.items())
+    if found.is_measured:
+        return f"Expected: {', '.join(times)}; modelled from times on {sources}."
+    return (
+        f"Nothing was measured on {limits.name}. Expected: {', '.join(times)}; carried over by a model from "
+        f"times on {sources}. `autotune contribute` on such a card would tell."
+    )
