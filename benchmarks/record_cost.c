@@ -16,14 +16,14 @@ void nothing(autotune_driver *driver) {
 }
 
 typedef autotune_status (*run_plan)(const autotune_handle *, const autotune_plan *, uint64_t, uint64_t, uint64_t,
-                                    uint64_t, double, double);
+                                    uint64_t, uint64_t, double, double);
 
 /* Nanoseconds of a call. */
 double loop(run_plan run, const autotune_handle *handle, const autotune_plan *plan, long num) {
     struct timespec began, ended;
     clock_gettime(CLOCK_MONOTONIC, &began);
     for (long i = 0; i < num; i++) {
-        if (run(handle, plan, 0, 1 << 20, 2 << 20, 3 << 20, 1, 0)) return -1;
+        if (run(handle, plan, 0, 1 << 20, 2 << 20, 3 << 20, 0, 1, 0)) return -1;
     }
     clock_gettime(CLOCK_MONOTONIC, &ended);
     return (1e9 * (double)(ended.tv_sec - began.tv_sec) + (double)(ended.tv_nsec - began.tv_nsec)) / (double)num;

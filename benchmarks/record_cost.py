@@ -28,9 +28,8 @@ import pick_cost
 from autotune.cli import console
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import Gemm
-from autotune.runtime import core
+from autotune.runtime import core_library
 from autotune.runtime.core import Core
-from autotune.runtime.core_structs import CBatch, DriverCalls, Planned
 from autotune.runtime.product import packed
 from autotune.runtime.table import load
 
@@ -53,24 +52,24 @@ class CostedPlan(NamedTuple):
 def built(folder: Path, *, is_counting: bool) -> Path:
     """A library of the core."""
     folder.mkdir()
-    for path in core.FOLDER.glob("*.[ch]"):
+    for path in core_library.FOLDER.glob("*.[ch]"):
         shutil.copy(path, folder)
     if not is_counting:
         header = folder / "tally.h"
         text = header.read_text()
         assert text.count(COUNTING) == 1
         header.write_text(text.replace(COUNTING, "(void)tally;"))
-    flags = runpy.run_path(str(core.FOLDER / "build.py"))["FLAGS"]
-    made = folder / core.LIBRARY
+    flags = runpy.run_path(str(core_library.FOLDER / "build.py"))["FLAGS"]
+    made = folder / core_library.LIBRARY
     subprocess.run(["gcc", *flags, *map(str, folder.glob("*.c")), "-o", made, "-lm", "-ldl"], check=True)
     return made
 
 
 def contestant(folder: Path, table: Path, driver: Any) -> CostedPlan:
-    with patch.object(core, "FOLDER", folder):
-        library = core.library.__wrapped__()
+    with patch.object(core_library, "FOLDER", folder):
+        library = core_library.library.__wrapped__()
     read = load(table)
-    own, calls, made = Core(read, library), DriverCalls(), ctypes.c_void_p()
+    own, calls, made = Core(read, library), library.structs.driver(), ctypes.c_void_p()
     driver.nothing(ctypes.byref(calls))
     library.autotune_use_driver(own.handle, ctypes.byref(calls))
     number = next(
@@ -79,9 +78,9 @@ def contestant(folder: Path, table: Path, driver: Any) -> CostedPlan:
         if k.layout == "NN" and k.spec.split_k == 1 and not k.spec.packs_a
     )
     _, lds, num_bytes, batch = packed(GEMM)
-    planned = Planned(
+    planned = library.structs.planned(
         m=64, n=64, k=64, kernel=number, split_k=1, ld=lds, num_bytes=num_bytes, context=1, sgemm=1,
-        batch=CBatch.of(batch),
+        batch=(batch.products, batch[1:]),
     )  # fmt: skip
     assert not library.autotune_make_plan(own.handle, ctypes.byref(planned), ctypes.byref(made))
     run = ctypes.cast(library.autotune_run_plan, ctypes.c_void_p)
@@ -106,7 +105,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, pick_cost.table_of(known_limits("h200")) as table:
         shared = Path(place) / "driver.so"
         source = str(Path(__file__).with_suffix(".c"))
-        command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{core.FOLDER}", source, "-o", str(shared)]
+        command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{core_library.FOLDER}", source, "-o", str(shared)]
         subprocess.run(command, check=True)
         driver = ctypes.CDLL(str(shared))
         driver.loop.restype = ctypes.c_double

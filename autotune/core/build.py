@@ -22,7 +22,24 @@ FOLDER = Path(__file__).resolve().parent
 LIBRARY = FOLDER / "libautotune_core.so"
 # No multiplication is fused with an addition: choices are those of Python on every processor.
 OLDEST_GLIBC = 17  # 2.17: what the oldest pip that knows such tags asks for
-FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_DECLARED = re.compile(
+    r"(?:typedef )?enum \{[^}]*\}[^;]*;|typedef struct \{[^}]*\} autotune_\w+;|AUTOTUNE_API [^;{]*\([^;]*\);"
+)
+
+
+def declared() -> list[str]:
+    """What the headers declare for callers in another language, each in a line."""
+    texts = [_COMMENT.sub(" ", path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.h"))]
+    return [" ".join(found.split()) for text in texts for found in _DECLARED.findall(text)]
+
+
+# The library tells its declarations (runtime/core_library.py)
+_TOLD = ",".join(f'"{line}"' for line in declared())
+FLAGS = (
+    "-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",
+    f"-DAUTOTUNE_DECLARED={_TOLD}",
+)  # fmt: skip
 
 
 class NotBuilt(Exception):
@@ -49,7 +66,7 @@ def build() -> Path:
         command = [*compiler, *FLAGS, *map(str, sources()), "-o", str(made), "-lm", "-ldl"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NotBuilt(f"{shlex.join(command)} failed:\n{done.stderr}")
+            raise NotBuilt(f"{shlex.join(compiler)} failed:\n{done.stderr}")
         with made.open("rb") as file:
             os.fsync(file)  # or a power cut may leave half a library
         made.replace(LIBRARY)

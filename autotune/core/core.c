@@ -10,17 +10,15 @@
 #include "plan.h"
 #include "stay.h"
 
-const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
-    sizeof(autotune_kernel), sizeof(autotune_residuals), sizeof(autotune_layout), sizeof(autotune_ranked),
-    sizeof(autotune_entry),  sizeof(autotune_table),     sizeof(autotune_choice), sizeof(autotune_planned),
-    sizeof(autotune_kind),   sizeof(autotune_driver),    sizeof(autotune_blas),   sizeof(autotune_count),
-    sizeof(autotune_batch),
-};
+#ifndef AUTOTUNE_DECLARED
+#define AUTOTUNE_DECLARED NULL /* built for programs in C */
+#endif
+const char *const autotune_declared[] = {AUTOTUNE_DECLARED, NULL};
 
 autotune_status autotune_open(const autotune_table *table, autotune_handle **handle) {
     *handle = NULL;
     at_watch_forks();
-    at_stay_loaded(autotune_struct_bytes);
+    at_stay_loaded(autotune_declared);
     at_stay_loaded(table);
     if (table->version != AUTOTUNE_TABLE_VERSION) return AUTOTUNE_OTHER_TABLE;
     autotune_handle *made = calloc(1, sizeof *made);
@@ -120,7 +118,7 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     if (planned->device < 0 || planned->device >= AT_MAX_DEVICES) return AUTOTUNE_BAD_CALL;
     if (planned->m < 1 || planned->n < 1 || planned->k < 0) return AUTOTUNE_BAD_CALL;
     if (planned->batch.products < 1 || planned->batch.products > INT32_MAX) return AUTOTUNE_BAD_CALL;
-    const bool is_blas_alone = planned->kernel == AT_NO_KERNEL && (planned->is_cublas || planned->is_left_alone);
+    const bool is_blas_alone = planned->kernel == AUTOTUNE_ONLY_BLAS && (planned->is_cublas || planned->is_left_alone);
     const bool has_kernel = planned->kernel >= 0 && planned->kernel < handle->table->num_kernels;
     if (!has_kernel && !is_blas_alone) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;

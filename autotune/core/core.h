@@ -19,9 +19,8 @@
 extern "C" {
 #endif
 
-/* Sizes in bytes of the structs that callers in another language fill in, for comparison with theirs. */
-#define AUTOTUNE_NUM_STRUCTS 13
-AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
+/* What these headers declare (build.py), for callers in another language; NULL ends it. */
+AUTOTUNE_API extern const char *const autotune_declared[];
 
 /* ---------------------------------------------------------------------------------------------- choosing */
 

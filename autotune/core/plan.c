@@ -95,7 +95,7 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
     plan->handles = &runner->handles[planned->device];
     plan->tally = tally_of(runner, planned);
     plan->loop = planned->is_looped ? planned->batch : AT_SINGLE;
-    if (planned->kernel == AT_NO_KERNEL) return plan;
+    if (planned->kernel == AUTOTUNE_ONLY_BLAS) return plan;
     plan->kernel = &table->kernels[planned->kernel];
     const at_call call = call_of(planned, planned->is_looped ? AT_SINGLE : planned->batch);
     plan->grid = at_plan(plan->kernel, &call, planned->split_k);

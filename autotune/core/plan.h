@@ -17,7 +17,7 @@
 #include "workspace.h"
 
 #define AT_MAX_DEVICES 64
-#define AT_NO_KERNEL (-1)
+enum { AUTOTUNE_ONLY_BLAS = -1 }; /* of a plan that cuBLAS alone serves */
 #define AT_MAX_LOOPED (1 << 16) /* products of a batch that are launched one by one: product.py */
 
 /* The layout in memory of two matrices and a result, and their GPU: all of a call except addresses and
@@ -35,7 +35,7 @@ typedef struct {
 /* The contents of a plan: the product or batch as its kernel gets it, and the kernel as loaded on a GPU. */
 typedef struct {
     int32_t m, n, k, layout;
-    int32_t kernel; /* AT_NO_KERNEL: cuBLAS alone serves */
+    int32_t kernel; /* AUTOTUNE_ONLY_BLAS: cuBLAS alone serves */
     int32_t split_k, device;
     int32_t is_cublas; /* cuBLAS serves, or the kernel if it cannot */
     int32_t is_left_alone; /* nothing is launched: the caller does not want it */

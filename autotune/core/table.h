@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 14 /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 14 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 

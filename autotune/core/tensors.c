@@ -5,7 +5,6 @@
 #include "forks.h"
 #include "handle.h"
 
-const uint32_t autotune_tensor_struct_bytes[2] = {sizeof(autotune_python), sizeof(autotune_tensors)};
 
 /* From dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
 enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };

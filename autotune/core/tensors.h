@@ -41,9 +41,6 @@ typedef struct {
     void *requires_grad, *new_empty, *storage_offset; /* names of what is asked of a tensor */
 } autotune_tensors;
 
-/* The sizes of these two structs, so that Python does not use a library of other sources. */
-AUTOTUNE_API extern const uint32_t autotune_tensor_struct_bytes[2];
-
 /* The Python of this process: set before the first product; it must stay valid. */
 AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
 

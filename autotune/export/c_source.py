@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..files.words import counted
-from ..runtime import core
+from ..runtime import core_library
 from ..runtime.core_table import TableArrays, table_struct
 from ..runtime.cubin_files import sums
 from ..runtime.table import Table
@@ -53,7 +53,7 @@ def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, by
     """Every file by its name relative to the exported folder, for the tables of several kinds of GPU with
     their cubins by SHA-256. A program uses the one for its GPU."""
     code = {name: code[name] for table, code in tables for name in sums(table)}
-    sources = [path for path in sorted(core.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]
+    sources = [path for path in sorted(core_library.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]
     files = {path.name: path.read_bytes() for path in (*sources, *sorted(_TEMPLATES.iterdir()))}
     sizes = {name: len(content) for name, content in code.items()}
     text = _tables_text([table for table, _ in tables], sizes)
@@ -81,8 +81,8 @@ def _label(number: int) -> str:
 
 def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
     """All but the heads. `sizes`: in bytes, of all cubins by SHA-256, in the order of their labels."""
-    arrays = TableArrays()
-    structs = [table_struct(table, arrays) for table in tables]
+    arrays, of = TableArrays(), core_library.loaded().structs
+    structs = [table_struct(of, table, arrays) for table in tables]
     names = {address: f"array_{number}" for number, address in enumerate(arrays.by_address)}
     labels = {name: _label(number) for number, name in enumerate(sizes)}
     parts = [
@@ -131,14 +131,10 @@ def _definition(name: str, array: Any, names: Mapping[int, str]) -> Iterator[str
         for start in range(0, len(values), _NUMBERS_PER_LINE):
             yield f"    {', '.join(values[start : start + _NUMBERS_PER_LINE])},"
     else:
-        yield f"static const {_c_name(array._type_)} {name}[] = {{"
+        yield f"static const {array._type_.__name__} {name}[] = {{"
         for one in array:
             yield f"    {_value(one, names)},"
     yield "};"
-
-
-def _c_name(struct: type) -> str:
-    return f"autotune_{struct.__name__.removeprefix('C').lower()}"
 
 
 def _value(value: Any, names: Mapping[int, str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ..runtime import core
+from ..runtime import core_library
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RUNTIME = "runtime"
@@ -28,8 +28,8 @@ def runtime_files() -> dict[str, bytes]:
         if name not in files:
             files[name] = path.read_bytes()
             waiting.extend(_imported(path, ast.parse(files[name])))
-    if core.library() is not None:
-        library = core.FOLDER / core.LIBRARY
+    if core_library.library() is not None:
+        library = core_library.FOLDER / core_library.LIBRARY
         files[library.relative_to(_ROOT).as_posix()] = library.read_bytes()
     return dict(sorted(files.items()))
 

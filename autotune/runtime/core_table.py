@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..facts import column_major
-from ..facts.gemm import LAYOUTS
+from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import threads_along_k
 from ..perf_model import cublas_model, residual, splits, time_model
 from . import summation
-from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable, shared_of
+from .core_library import VERSION
 from .pick import MAX_PLANS
 from .table import CublasFigures, Kernel, Table
 from .variants import numbers_of, plain_ids
 
-TABLE_VERSION = 14  # of the structs
 KEPT_BYTES = 512 << 20  # of one GPU: memory for workspaces that is not given back to the driver
 PIECES_BYTES = KEPT_BYTES // 2  # of all streams' own: the rest serves the other launches
 CAPTURED_BYTES = 4 << 20  # of a captured launch: moving more takes longer than memory nodes (0055)
@@ -28,6 +27,11 @@ LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream 
 MAX_COUNTED = 4096  # streams whose launches are counted
 MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
+
+
+def shared_of(gemm: Gemm) -> int:
+    """The number in core/table.h for the operands that the products of a batch share."""
+    return 1 if gemm.shares_a else 2 if gemm.shares_b else 0
 
 
 class TableArrays:
@@ -52,34 +56,35 @@ class TableArrays:
         return address
 
 
-def bare_struct(kept: TableArrays) -> Any:
+def bare_struct(of: Any, kept: TableArrays) -> Any:
     """Of no table: for products that cuBLAS alone serves."""
-    return CTable(version=TABLE_VERSION, constants=_constants(kept))
+    return of.table(version=VERSION, constants=_constants(of, kept))
 
 
-def table_struct(table: Table, kept: TableArrays) -> Any:
+def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
+    """autotune_table of a table. `of`: the structs of the core's library."""
     at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
     plain = plain_ids(table)
     codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
-    ranked = [CRanked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
+    ranked = [of.ranked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
     first, entries = 0, []
     for entry in table.entries:
         own = {"layout": LAYOUTS.index(entry.gemm.layout), "first": first, "num_ranked": len(entry.ranked)}
         own |= {"products": entry.gemm.batch, "shared": shared_of(entry.gemm)}
-        entries.append(CEntry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
+        entries.append(of.entry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
         first += len(entry.ranked)
-    return CTable(
-        version=TABLE_VERSION,
+    return of.table(
+        version=VERSION,
         num_sms=table.limits.num_sms,
         fma_tflops=table.limits.fma_tflops,
         bandwidth_gbs=table.limits.bandwidth_gbs,
-        constants=_constants(kept),
+        constants=_constants(of, kept),
         gpu_name=table.environment.gpu_name.encode(),
         capability_major=table.environment.compute_capability[0],
         capability_minor=table.environment.compute_capability[1],
         smem_per_block=table.limits.smem_per_block,
-        kernels=kept.of([_kernel(k, codes[k.sha256], at[plain[k.id]]) for k in table.kernels]),
-        layouts=(CLayout * len(LAYOUTS))(*(_layout(table, layout, at, kept) for layout in LAYOUTS)),
+        kernels=kept.of([_kernel(of, k, codes[k.sha256], at[plain[k.id]]) for k in table.kernels]),
+        layouts=tuple(_layout(of, table, layout, at, kept) for layout in LAYOUTS),
         entries=kept.of(entries),
         ranked=kept.of(ranked),
         num_kernels=len(table.kernels),
@@ -88,14 +93,14 @@ def table_struct(table: Table, kept: TableArrays) -> Any:
     )
 
 
-def _kernel(kernel: Kernel, code: int, plain: int) -> Any:
+def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
     spec, config, model = kernel.spec, kernel.config, kernel.model
     bias, activation = numbers_of(spec.variant.epilogue)
     figures = {
         name: getattr(model, name)
         for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
     } if model else {}  # fmt: skip
-    return CKernel.like(
+    return of.kernel.like(
         spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
         is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
@@ -106,42 +111,42 @@ def _kernel(kernel: Kernel, code: int, plain: int) -> Any:
     )  # fmt: skip
 
 
-def _layout(table: Table, layout: str, at: dict[str, int], kept: TableArrays) -> Any:
+def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableArrays) -> Any:
     rows = sorted((k for k in table.kernels if k.layout == layout and k.model), key=lambda k: k.id)
     places = table.places.get(layout, ())
     weights = np.zeros((len(rows), len(places)), np.float32)
     for row, kernel in zip(weights, rows, strict=True):
         if kernel.missed:
             row[:] = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
-    own = CLayout(
+    own = of.layout(
         modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
         num_modelled=len(rows),
         default_kernel=at[table.defaults[layout]],
-        missed=_residuals(residual.place, places, weights, kept),
+        missed=_residuals(of, residual.place, places, weights, kept),
     )
     if (known := table.cublas.get(layout)) is not None:
-        _add_cublas(own, known, kept)
+        _add_cublas(of, own, known, kept)
     return own
 
 
-def _add_cublas(layout: Any, known: CublasFigures, kept: TableArrays) -> None:
+def _add_cublas(of: Any, layout: Any, known: CublasFigures, kept: TableArrays) -> None:
     places = np.frombuffer(bytes.fromhex(known.places), "<u4").reshape(-1, 3)
     layout.cublas_version = known.version.encode()
     weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
     place = partial(cublas_model.place, tile_apart=known.tile_apart)
-    layout.cublas = _residuals(place, places, weights[None], kept)
+    layout.cublas = _residuals(of, place, places, weights[None], kept)
     layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
     layout.cublas_tile_apart = known.tile_apart
 
 
-def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: TableArrays) -> Any:
+def _residuals(of: Any, place: Callable[..., Any], extents: Any, weights: Any, kept: TableArrays) -> Any:
     """`place` says where shapes of such `extents` (shapes, 3) lie; `weights` (rows, shapes)."""
     places = np.ascontiguousarray(place(*np.array(extents).T)) if len(extents) else np.zeros((0, 3))
-    return CResiduals(kept.numbers(places), kept.numbers(weights), *places.shape)
+    return of.residuals(kept.numbers(places), kept.numbers(weights), *places.shape)
 
 
-def _constants(kept: TableArrays) -> Any:
-    return CConstants(
+def _constants(of: Any, kept: TableArrays) -> Any:
+    return of.constants(
         error_zero_mean=summation.GUESSED_ERRORS[0], error_positive=summation.GUESSED_ERRORS[1],
         level_zero_mean=summation.LEVEL[0], level_positive=summation.LEVEL[1],
         chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,

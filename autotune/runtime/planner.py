@@ -18,17 +18,15 @@ from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core
 from .core_faults import tell
-from .core_structs import BlasCalls, CBatch, CCount, Kind, Planned
 from .cuda_driver import Driver
 from .devices import Gpus, OpenGpu
 from .pick import MAX_PLANS, OTHERS, TUNED_ALIGNMENT, Call, Counted
 from .product import Product, check_aligned, common_device, no_scale, understand
 from .tensor_calls import TensorCalls, tensor_calls_of
-from .variants import numbered_as, numbers_of
+from .variants import numbered, numbered_as
 
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 _SPARE = 64  # counts
-_NO_KERNEL = -1  # AT_NO_KERNEL of core/plan.h
 
 # The key of a plan: GPUs, forms and alignment of A, B and C, their flags, the batch, the epilogue
 Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None, Epilogue | None]
@@ -142,17 +140,19 @@ class Planner:
         """Of a product, or a batch; `others`: what else autotune_planned (core/plan.h) holds."""
         gemm = problem.gemm
         extents = {"m": gemm.m, "n": gemm.n, "k": gemm.k} | others
-        planned = Planned(
+        planned = self.core.library.structs.planned(
             **extents, layout=LAYOUTS.index(gemm.layout), device=device, ld=problem.lds,
-            num_bytes=problem.num_bytes, batch=CBatch.of(problem.batch), low=addresses,
+            num_bytes=problem.num_bytes, batch=_batch(problem.batch), low=addresses,
         )  # fmt: skip
         return CorePlan(self.core, planned)
 
     def blas_plan(self, problem: Product, gpu: OpenGpu, addresses: Triple = (0, 0, 0)) -> Plan:
         """Of cuBLAS, which may serve it (BlasProvider), and no kernel beside it."""
         self._use_blas()
-        alone = {"kernel": _NO_KERNEL, "split_k": 1, "is_cublas": True, "context": gpu.context}
-        core = self.core_plan(problem, gpu.device, addresses, **alone)
+        core = self.core_plan(
+            problem, gpu.device, addresses, kernel=self.core.library.numbers.ONLY_BLAS, split_k=1,
+            is_cublas=True, context=gpu.context,
+        )  # fmt: skip
         grid = NO_LAUNCH._replace(sum_bytes=WORKSPACE_BYTES)
         return Plan(problem, gpu, grid, is_cublas=True, core=core)
 
@@ -165,7 +165,7 @@ class Planner:
             self.remember_in_core(key, plan.core)
 
     def remember_in_core(self, key: Key, plan: CorePlan) -> None:
-        kind = core_kind(key)
+        kind = self.core.library.structs.kind(**_kind(key))
         self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.address)
 
     def forget_plans(self) -> None:
@@ -175,11 +175,11 @@ class Planner:
 
     def counts(self) -> list[Counted]:
         """How often each kind of call was served so far, even if its plan was dropped."""
-        room, num, rows = 0, 1, (CCount * 0)()
+        library, room, num, rows = self.core.library, 0, 1, ()
         while num > room:  # more may have come since
             room = num + _SPARE
-            rows = (CCount * room)()
-            num = self.core.library.autotune_counts(self.core.handle, rows, room)
+            rows = (library.structs.count * room)()
+            num = library.autotune_counts(self.core.handle, rows, room)
         return [self._counted(row) for row in rows[:num]]
 
     def _counted(self, row: Any) -> Counted:
@@ -192,7 +192,7 @@ class Planner:
         )
         return Counted(
             gemm, tuple(row.ld), tuple(row.alignment), numbered_as(row.bias, row.activation),
-            "" if row.kernel == _NO_KERNEL else self._kernel_ids[row.kernel],
+            "" if row.kernel == self.core.library.numbers.ONLY_BLAS else self._kernel_ids[row.kernel],
             row.split_k, "cublas" if row.is_cublas else "autotune", row.calls,
         )  # fmt: skip
 
@@ -260,15 +260,15 @@ class Planner:
         library = self.blas.library
         with self._blas_lock:  # what the core was told of must not be freed by another that tells it
             if library is not None and self._blas_calls is None:
-                self._blas_calls = _blas_calls(library.functions)
+                self._blas_calls = _blas_calls(self.core.library.structs.blas, library.functions)
                 self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
 
 
-def _blas_calls(functions: Mapping[str, Any]) -> Any:
-    """For the core: other callables than C functions are wrapped."""
-    kinds = (kind for _, kind in BlasCalls._fields_)
+def _blas_calls(struct: Any, functions: Mapping[str, Any]) -> Any:
+    """autotune_blas (core/blas.h): other callables than C functions are wrapped."""
+    kinds = (kind for _, kind in struct._fields_)
     calls = zip(kinds, functions.values(), strict=True)
-    return BlasCalls(*(kind(_address(function) or function) for kind, function in calls))
+    return struct(*(kind(_address(function) or function) for kind, function in calls))
 
 
 def _address(function: Any) -> int | None:
@@ -276,10 +276,16 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
 
 
-def core_kind(key: Key) -> Any:
-    """autotune_kind of calls that are planned so."""
+def _batch(batch: Batch) -> tuple[int, Triple]:
+    """autotune_batch."""
+    return batch.products, batch[1:]
+
+
+def _kind(key: Key) -> dict[str, Any]:
+    """autotune_kind (core/plan.h) of calls that are planned so."""
     devices, (a, b, c), low, trans_a, trans_b, batch, epilogue = key
     m, n = a[1 if trans_a else 0], b[0 if trans_b else 1]
     forms = zip(a, b, c or (m, n, max(n, 1), 1), strict=True)
-    of_batch, flags = CBatch.of(batch or SINGLE), (int(trans_a), int(trans_b))
-    return Kind(*forms, of_batch, devices, low, *flags, *numbers_of(epilogue or PLAIN))
+    sides = dict(zip(("rows", "columns", "by_row", "by_column"), forms, strict=True))
+    flags = {"trans_a": int(trans_a), "trans_b": int(trans_b)} | numbered(epilogue or PLAIN)
+    return sides | flags | {"batch": _batch(batch or SINGLE), "devices": devices, "low": low}

@@ -17,7 +17,7 @@ from typing import Any
 from .arrays import count_of_writes
 from .core import Core
 from .core_faults import tell
-from .core_structs import Method, PythonCalls, Tensors
+from .core_library import loaded
 
 _CAPSULE = b"dlpack_exchange_api"
 _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
@@ -26,6 +26,23 @@ _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
 _VIEW, _CURRENT_STREAM = 5, 6
 _FASTCALL = 0x80  # METH_FASTCALL: arguments come as an array
 _TELLING = threading.Lock()
+# The functions of Python that the core calls, by their names in autotune_python (core/tensors.h)
+_OF_PYTHON = {
+    "save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread",
+    "clear_error": "PyErr_Clear", "error": "PyErr_Occurred", "hold": "Py_IncRef", "release": "Py_DecRef",
+    "type_of": "PyObject_Type", "attribute": "PyObject_GetAttr", "call": "PyObject_CallFunctionObjArgs",
+    "call_method": "PyObject_CallMethodObjArgs", "build": "Py_BuildValue", "as_double": "PyFloat_AsDouble",
+    "as_address": "PyLong_AsVoidPtr",
+}  # fmt: skip
+
+
+class _Method(ctypes.Structure):
+    """PyMethodDef of Python's stable ABI: how a function in C is called."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )  # fmt: skip
 
 
 def tensor_calls_of(core: Core, is_below_autograd: bool = False) -> TensorCalls | None:
@@ -85,11 +102,11 @@ class TensorCalls:
                 asked["wrote"] = count_write
         self._kept = core, asked
         held = {name: id(one) for name, one in asked.items()}
-        self._tensors = Tensors(handle=core.handle, exchange=exchange, **held)
+        self._tensors = core.library.structs.tensors(handle=core.handle, exchange=exchange, **held)
         with _TELLING:
             core.library.autotune_use_python(ctypes.addressof(_python()))
-        function = ctypes.cast(core.library.autotune_sgemm_of_tensors, ctypes.c_void_p).value
-        self._method = Method(b"sgemm", function, _FASTCALL, None)
+        function = _address(core.library.autotune_sgemm_of_tensors)
+        self._method = _Method(b"sgemm", function, _FASTCALL, None)
         self.sgemm: Callable[..., Any] = _new_function()(
             ctypes.addressof(self._method), ctypes.addressof(self._tensors), None
         )
@@ -105,4 +122,15 @@ def _new_function() -> Any:
 def _python() -> Any:
     """What the core calls of Python, one for all. Made under a lock: else a cache makes one for each of two
     threads, and keeps the second."""
-    return PythonCalls.of_this_process()
+    return _python_here()
+
+
+def _python_here() -> Any:
+    struct = loaded().structs.python
+    kinds, python = dict(struct._fields_), ctypes.pythonapi
+    calls = {name: kinds[name](_address(getattr(python, call))) for name, call in _OF_PYTHON.items()}
+    return struct(**calls, none=id(None), yes=id(True), no=id(False))
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -28,7 +28,8 @@ from typing import Any
 from ..files.cache_folder import NotOwn, default_cache_dir, own_folder
 from ..files.errors import DispatchError
 from ..files.synced import sync_path
-from .core import Core, library
+from .core import Core
+from .core_library import loaded
 from .tensor_calls import current_stream_of
 
 SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone
@@ -116,7 +117,7 @@ class Router:
         self._library = _library(torch, key.lower())
         self._kept = plain, biased
         self._reasons, self._counts = reasons, (ctypes.c_uint64 * len(reasons))()
-        core = library()
+        core = loaded()
         calls = core.autotune_meet, core.autotune_serve, core.autotune_release_plan
         self.watch = Watch()
         self._router = _Router(

@@ -22,11 +22,10 @@ from autotune.export.check import error_ratio
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.gpu.driver import device_limits
-from autotune.runtime import blas_library
+from autotune.runtime import blas_library, core_library
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.chooser import Chooser
-from autotune.runtime.core_structs import BlasCalls
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call, Pick
 
@@ -95,7 +94,7 @@ def cublas() -> dict[str, Any]:
         value._obj.value = version[part]
         return 0
 
-    kinds = (kind for _, kind in BlasCalls._fields_)
+    kinds = (kind for _, kind in core_library.loaded().structs.blas._fields_)
     calls = zip(kinds, library.functions.items(), strict=True)
     found = {name: kind(ctypes.cast(call, ctypes.c_void_p).value) for kind, (name, call) in calls}
     return found | {"cublasGetProperty": get_property}

@@ -48,9 +48,8 @@ from autotune.kernel.resources import launch_spec
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import ModelFigures
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
-from autotune.runtime import choices
+from autotune.runtime import choices, core_library
 from autotune.runtime.conditions import Conditions
-from autotune.runtime.core_structs import DriverCalls
 from autotune.runtime.cubin_files import packed
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.devices import DEFAULT_SMEM
@@ -296,7 +295,7 @@ class _LaunchConfig(ctypes.Structure):
     )  # fmt: skip
 
 
-def calls_of(driver: FakeDriver) -> DriverCalls:
+def calls_of(driver: FakeDriver) -> Any:
     """What the core calls instead of the driver of CUDA. What fails there fails with a CUresult here."""
 
     def put(address: int, value: int) -> None:
@@ -360,8 +359,9 @@ def calls_of(driver: FakeDriver) -> DriverCalls:
         "retain_user_object": retain,
         "release_user_object": lambda made, _: driver.end(made),
     }
-    kinds = dict(DriverCalls._fields_)
-    return DriverCalls(**{name: kinds[name](_guarded(action)) for name, action in actions.items()})
+    struct = core_library.loaded().structs.driver
+    kinds = dict(struct._fields_)
+    return struct(**{name: kinds[name](_guarded(action)) for name, action in actions.items()})
 
 
 def _guarded(action: Callable[..., None]) -> Callable[..., int]:
@@ -442,7 +442,7 @@ class FakeDriver:
         self._contexts.loading_depth = depth
 
     @property
-    def core_calls(self) -> DriverCalls:
+    def core_calls(self) -> Any:
         """The same for the core."""
         if not hasattr(self, "_core_calls"):
             self._core_calls = calls_of(self)

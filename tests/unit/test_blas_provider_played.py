@@ -217,8 +217,8 @@ def test_the_core_is_told_of_cublas_once(
     """By whichever of two threads is first: calls of which it was told before would be freed under it."""
     own, told, met = planner._blas_calls, list[object](), threading.Barrier(2)
 
-    def slowly(functions: Any) -> Any:
-        told.append(own(functions))
+    def slowly(*arguments: Any) -> Any:
+        told.append(own(*arguments))
         with suppress(threading.BrokenBarrierError):
             met.wait(timeout=0.5)
         return told[-1]

@@ -23,7 +23,7 @@ from autotune.export.c_source import c_files
 from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.kernel.epilogue_names import named
 from autotune.kernel.launch import Variant
-from autotune.runtime import core
+from autotune.runtime import core_library
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call
 from autotune.runtime.product import packed
@@ -163,7 +163,10 @@ def build(
     out.mkdir(exist_ok=True)
     driver = out / "libcuda.so.1"
     standin = _object(
-        PROGRAM / "standin_driver.c", core.FOLDER, objects, [compiler, "-std=gnu11", "-O1", *flags, "-fPIC"]
+        PROGRAM / "standin_driver.c",
+        core_library.FOLDER,
+        objects,
+        [compiler, "-std=gnu11", "-O1", *flags, "-fPIC"],
     )
     _quietly([compiler, *flags, "-shared", standin, "-o", str(driver), "-lm"])
     made = [*programs, driver]
@@ -532,4 +535,6 @@ def test_names_are_text_whatever_they_hold(table, tmp_path):
     text = c_files([(replace(table, environment=environment), {k.sha256: b"x" for k in table.kernels})])
     path = tmp_path / "t.c"
     path.write_bytes(text["c/exported_table.c"])
-    subprocess.run(["gcc", "-std=c11", *STRICT, "-fsyntax-only", f"-I{core.FOLDER}", str(path)], check=True)
+    subprocess.run(
+        ["gcc", "-std=c11", *STRICT, "-fsyntax-only", f"-I{core_library.FOLDER}", str(path)], check=True
+    )

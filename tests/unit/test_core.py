@@ -34,10 +34,9 @@ from autotune.perf_model.cublas_model import CublasModel
 from autotune.perf_model.launches import Launches
 from autotune.perf_model.model_figures import ModelFigures
 from autotune.perf_model.residual import Residuals
-from autotune.runtime import core, core_table
+from autotune.runtime import core_library, core_table
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.core import Core, core_of
-from autotune.runtime.core_structs import CBatch, Planned
 from autotune.runtime.devices import LoadedKernel
 from autotune.runtime.engine import Engine
 from autotune.runtime.pick import Call, Pick, in_splits
@@ -60,7 +59,7 @@ NUM_KERNELS = 60  # of each layout
 NUM_PLACES = 30
 NUM_BATCHED = 12  # kernels for batches, of each layout
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
-BUILD = runpy.run_path(str(core.FOLDER / "build.py"))
+BUILD = runpy.run_path(str(core_library.FOLDER / "build.py"))
 
 
 @cache
@@ -300,7 +299,7 @@ class RecordingDriver:
 def test_the_core_launches_what_python_does():
     """All launches of kernels of every kind, in any number of splits, byte for byte."""
     table, rng = drawn_table(5), random.Random(5)
-    driver, found = RecordingDriver(), Core(table, core.library())
+    driver, found = RecordingDriver(), Core(table, core_library.library())
     calls = calls_of(driver)
     found.library.autotune_use_driver(found.handle, ctypes.byref(calls))
     oracle = played_launches.PlayedLaunches(driver)
@@ -323,9 +322,10 @@ def test_the_core_launches_what_python_does():
         grid, problem = plan_grid(spec, m, n, k, batch), Product(gemm, lds, (8, 8, 8), batch)
         loaded = LoadedKernel(*RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps)
         sgemm, reduce, pack = RecordingDriver.LOADED
-        planned = Planned(
+        planned = found.library.structs.planned(
             m=m, n=n, k=k, layout=LAYOUTS.index(gemm.layout), kernel=number, split_k=spec.split_k, ld=lds,
-            num_bytes=(8, 8, 8), context=7, sgemm=sgemm, reduce=reduce, pack=pack, batch=CBatch.of(batch),
+            num_bytes=(8, 8, 8), context=7, sgemm=sgemm, reduce=reduce, pack=pack,
+            batch=(batch.products, batch[1:]),
         )  # fmt: skip
         plan = played_launches.Launched(problem, loaded, grid, schedule(spec, grid), CorePlan(found, planned))
         for alpha in (0.5, 0.0):
@@ -344,7 +344,7 @@ def test_the_core_launches_what_python_does():
 
 
 def test_what_is_out_of_range_is_refused():
-    found = Core(drawn_table(1), core.library())
+    found = Core(drawn_table(1), core_library.library())
     one = Call(Gemm(1, 1, 1), (1, 1, 1))
     for call in (
         one._replace(gemm=Gemm(0, 1, 1)),
@@ -356,67 +356,66 @@ def test_what_is_out_of_range_is_refused():
 
 
 def test_without_the_library_it_is_said_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(core, "FOLDER", tmp_path)
-    core.library.cache_clear()
+    monkeypatch.setattr(core_library, "FOLDER", tmp_path)
+    core_library.library.cache_clear()
     try:
         with pytest.raises(DispatchError, match=r"need the core in C, and .*libautotune_core.so is missing"):
             core_of(drawn_table(1))
-        (tmp_path / core.LIBRARY).write_bytes(b"no library")
-        core.library.cache_clear()
-        assert core.library() is None
+        (tmp_path / core_library.LIBRARY).write_bytes(b"no library")
+        core_library.library.cache_clear()
+        assert core_library.library() is None
     finally:
         monkeypatch.undo()
-        core.library.cache_clear()
-    assert core.library() is not None
-
-
-def _stand_in(**changed: str) -> str:
-    """The source of a library that has all that is looked for; `changed`: definitions of some of it."""
-    made = {name: f"void {name}(void) {{}}" for name in core._SIGNATURES}
-    for name, structs in core._SIZES.items():
-        made[name] = f"unsigned {name}[] = {{{', '.join(str(ctypes.sizeof(one)) for one in structs)}}};"
-    return "\n".join((made | changed).values())
+        core_library.library.cache_clear()
+    assert core_library.library() is not None
 
 
 @pytest.mark.parametrize(
-    ("changed", "is_taken"),
+    ("declared", "is_taken"),
     [
-        ({}, True),
-        ({"autotune_struct_bytes": "unsigned autotune_struct_bytes[99] = {8};"}, False),
-        ({"autotune_struct_bytes": ""}, False),
-        ({"autotune_tensor_struct_bytes": "unsigned autotune_tensor_struct_bytes[99] = {128, 64};"}, False),
-        ({"autotune_tensor_struct_bytes": ""}, False),
-        ({"autotune_count_call": ""}, False),
+        (f'"enum {{ AUTOTUNE_TABLE_VERSION = {core_library.VERSION} }};"', True),
+        ('"enum { AUTOTUNE_TABLE_VERSION = 1 };"', False),
+        (None, False),
     ],
-    ids=["the same", "other structs", "no sizes", "other tensors", "no sizes of tensors", "a function less"],
+    ids=["the same", "another version", "not told"],
 )
-def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, changed, is_taken):
-    made = tmp_path / core.LIBRARY
+def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, declared, is_taken):
+    made = tmp_path / core_library.LIBRARY
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
-    subprocess.run(command, input=_stand_in(**changed), text=True, check=True)
-    monkeypatch.setattr(core, "FOLDER", tmp_path)
-    core.library.cache_clear()
+    source = declared and f"const char *const autotune_declared[] = {{{declared}, 0}};"
+    subprocess.run(command, input=source or "int nothing;", text=True, check=True)
+    monkeypatch.setattr(core_library, "FOLDER", tmp_path)
+    core_library.library.cache_clear()
     try:
-        assert (core.library() is not None) == is_taken
+        assert (core_library.library() is not None) == is_taken
     finally:
         monkeypatch.undo()
-        core.library.cache_clear()
+        core_library.library.cache_clear()
+
+
+def test_layouts_are_those_of_the_compiler(tmp_path):
+    """Every field of every struct, and the size of each."""
+    structs = vars(core_library.loaded().structs)
+    told = {f"{name}.{field}": getattr(one, field).offset
+            for name, one in structs.items() for field, _ in one._fields_}  # fmt: skip
+    told |= {name: ctypes.sizeof(one) for name, one in structs.items()}
+    lines = [
+        f'printf("{name} %zu\\n", '
+        + (f"offsetof(autotune_{name.replace('.', ', ')})" if "." in name else f"sizeof(autotune_{name})")
+        + ");"
+        for name in told
+    ]
+    source = '#include "tensors.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(lines) + "return 0; }"
+    made, folder = str(tmp_path / "sizes"), f"-I{core_library.FOLDER}"
+    subprocess.run(["cc", "-x", "c", "-", folder, "-o", made], input=source, text=True, check=True)
+    found = subprocess.run([made], capture_output=True, text=True, check=True).stdout.split()
+    assert dict(zip(found[::2], map(int, found[1::2]), strict=True)) == told and len(told) > 200
 
 
 def test_a_table_of_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(core_table, "TABLE_VERSION", core_table.TABLE_VERSION + 1)
+    monkeypatch.setattr(core_table, "VERSION", core_library.VERSION + 1)
     with pytest.raises(DispatchError, match="version"):
-        Core(drawn_table(1), core.library())
-
-
-def test_statuses_are_the_header_s():
-    text = (core.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
-    listed = re.search(r"typedef enum \{(.*?)\} autotune_status", text, re.DOTALL)
-    assert listed is not None
-    names = re.findall(r"^    AUTOTUNE_(\w+)(?: = 1 << (\d+))?,?(?: |$)", listed[1], re.MULTILINE)
-    told = {name: 1 << int(shift) if shift else number for number, (name, shift) in enumerate(names)}
-    known = {name: getattr(core, name) for name in told if hasattr(core, name)}
-    assert known == {name: told[name] for name in known} and len(known) == 10
+        Core(drawn_table(1), core_library.library())
 
 
 _SAME_STRUCTS = """
@@ -446,7 +445,7 @@ def test_structs_are_those_of_cuda():
     found = next((folder for folder in headers if (folder / "cuda.h").exists()), None)
     if found is None:
         pytest.skip("no headers of CUDA are installed")
-    command = ["gcc", "-fsyntax-only", "-x", "c", "-", f"-I{found}", f"-I{core.FOLDER}", "-w"]
+    command = ["gcc", "-fsyntax-only", "-x", "c", "-", f"-I{found}", f"-I{core_library.FOLDER}", "-w"]
     subprocess.run(command, input=_SAME_STRUCTS, text=True, check=True)
 
 
@@ -466,10 +465,10 @@ _SANITIZED = """
 import sys
 from pathlib import Path
 import pytest
-from autotune.runtime import core, core_table
-own, core.FOLDER = core.FOLDER, Path(sys.argv[1])
-assert core.library() is not None  # and is remembered
-core.FOLDER = own
+from autotune.runtime import core_library, core_table
+own, core_library.FOLDER = core_library.FOLDER, Path(sys.argv[1])
+assert core_library.library() is not None  # and is remembered
+core_library.FOLDER = own
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 LAUNCHING = (
@@ -490,7 +489,7 @@ def test_sanitizers_find_nothing(tmp_path):
     ).stdout.strip()
     flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     sources = map(str, BUILD["sources"]())
-    made = str(tmp_path / core.LIBRARY)
+    made = str(tmp_path / core_library.LIBRARY)
     subprocess.run(["gcc", *BUILD["FLAGS"], *flags, *sources, "-o", made, "-lm", "-ldl"], check=True)
     here = Path(__file__).parent
     chosen = [
@@ -509,8 +508,8 @@ def test_sanitizers_find_nothing(tmp_path):
 def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path):
     built = BUILD["build"].__globals__
     monkeypatch.setitem(built, "FOLDER", tmp_path)
-    monkeypatch.setitem(built, "LIBRARY", tmp_path / core.LIBRARY)
-    for path in core.FOLDER.glob("*.[ch]"):
+    monkeypatch.setitem(built, "LIBRARY", tmp_path / core_library.LIBRARY)
+    for path in core_library.FOLDER.glob("*.[ch]"):
         shutil.copy(path, tmp_path)
     monkeypatch.setenv("CC", "gcc -g0")
     assert not BUILD["is_current"]()
@@ -530,7 +529,7 @@ def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path
 
 def test_a_wheel_is_for_every_c_library_that_has_the_symbols(tmp_path: Path) -> None:
     """What the linker wrote, as another reader of it says; 2.17 at least, and no tag of glibc without it."""
-    listed = subprocess.run(["readelf", "--version-info", core.FOLDER / "libautotune_core.so"],
+    listed = subprocess.run(["readelf", "--version-info", core_library.FOLDER / "libautotune_core.so"],
                             capture_output=True, text=True, check=True).stdout  # fmt: skip
     newest = max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed))
     assert BUILD["wheel_tag"]().startswith(f"py3-none-manylinux_2_{max(newest, 17)}_")

@@ -35,7 +35,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
-from autotune.runtime import core
+from autotune.runtime import core_library
 from autotune.runtime.dispatcher import Activation, Dispatcher, _told
 from autotune.runtime.variants import plain_ids
 from autotune.suite import CallKind, epilogues_of, read_calls
@@ -417,7 +417,7 @@ def test_an_activation_is_typed_by_what_a_call_may_ask_for() -> None:
 def test_the_core_numbers_activations_as_python_does() -> None:
     asked: list[Any] = [None, *ACTIVATED, "none", "swish", 1, ["relu"]]
     assert [_told(activation) for activation in asked] == [0, 1, 2, 3, *4 * [-1]]
-    header = (core.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
+    header = (core_library.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
     listed = header[header.index("AUTOTUNE_ACTIVATION_NONE") : header.index("} autotune_activation")]
     places = [listed.index(f"AUTOTUNE_ACTIVATION_{name.upper()}") for name in ACTIVATIONS]
     assert places == sorted(places)

@@ -17,7 +17,6 @@ from test_tensor_calls import CUDA, FLOAT, _DLTensor, _Tensor, offered  # noqa: 
 from autotune.files.errors import DispatchError
 from autotune.kernel.epilogue_names import named
 from autotune.runtime import arrays
-from autotune.runtime.core_structs import CBatch, Kind, Planned
 from autotune.runtime.cuda_driver import CudaFault
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.planner import CorePlan
@@ -175,11 +174,11 @@ def test_the_router_is_not_told_of_a_plan_for_them(runtime, offered):  # noqa: F
     offered()
     runtime.sgemm(_Tensor(matrices()["a"]), _Tensor(matrices()["b"]))
     core = runtime._engines[0].core
-    batch = CBatch(1)
-    planned = Planned(m=8, n=6, k=4, ld=(4, 6, 6), is_left_alone=1, batch=batch)
+    structs, batch = core.library.structs, (1, (0, 0, 0))
+    planned = structs.planned(m=8, n=6, k=4, ld=(4, 6, 6), is_left_alone=1, batch=batch)
     plan = CorePlan(core, planned)
     rows, columns = (8, 4, 8), (4, 6, 6)
-    kind = Kind(rows, columns, columns, (1, 1, 1), batch)
+    kind = structs.kind(rows, columns, columns, (1, 1, 1), batch)
     core.library.autotune_remember(core.handle, ctypes.byref(kind), plan.address)
 
     def is_left_alone(address: int) -> bool:

@@ -573,16 +573,18 @@ _AT_ONCE = """
 import sys, threading
 from contextlib import suppress
 from types import SimpleNamespace
-from autotune.runtime import core, core_structs, tensor_calls
-own, met, told = core_structs.PythonCalls.of_this_process, threading.Barrier(2), []
+from autotune.runtime import core_library, tensor_calls
+own, met, told = tensor_calls._python_here, threading.Barrier(2), []
 def slowly():
     made = own()
     with suppress(threading.BrokenBarrierError):
         met.wait(timeout=0.5)
     return made
-core_structs.PythonCalls.of_this_process = slowly
-function = core.library().autotune_sgemm_of_tensors
-library = SimpleNamespace(autotune_use_python=told.append, autotune_sgemm_of_tensors=function)
+tensor_calls._python_here = slowly
+function = core_library.library().autotune_sgemm_of_tensors
+structs = core_library.library().structs
+library = SimpleNamespace(structs=structs, autotune_sgemm_of_tensors=function)
+library.autotune_use_python = told.append
 sys.modules["torch"] = SimpleNamespace(is_grad_enabled=lambda: True)
 arguments = SimpleNamespace(library=library, handle=0), SimpleNamespace(is_neg=None), 0, False
 threads = [threading.Thread(target=tensor_calls.TensorCalls, args=arguments) for _ in "12"]
