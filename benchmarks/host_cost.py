@@ -71,7 +71,7 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
     a, b, out = (torch.randn(size, size, device="cuda") for _ in range(3))
     half, vector = a.bfloat16(), torch.randn(size, device="cuda")
     runtime.sgemm(a, b, out)
-    if runtime._tensor_calls is None:
+    if runtime._tensors is None:
         console.note("The core reads no tensors of this torch: Python does")
     op = runtime.torch_op()
     own = {

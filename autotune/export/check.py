@@ -20,14 +20,13 @@ from ..facts.error_bound import worst_ratio
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue
-from ..runtime.added import Added
 from ..runtime.arrays import Libraries
 from ..runtime.chooser import Chooser
 from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.devices import first_served, kind_here
 from ..runtime.engine import Engine
-from ..runtime.host import sgemm_host
 from ..runtime.kinds import GpuKind, no_table
+from ..runtime.multiply import Added, sgemm_host
 from ..runtime.pick import Call, Pick
 from ..runtime.table import Kernel, Table
 from .check_files import KindFiles, check_files

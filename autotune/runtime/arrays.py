@@ -8,7 +8,7 @@ passes an array has imported its library. Copied into exported tables.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from ..facts.gemm import FLOAT_BYTES
 from ..files.errors import DispatchError
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, CudaFault, Driver
 from .product import NO_DEVICE, Form
-from .torch_modes import check_untraced, forward_mode_of
+from .tensor_calls import check_untraced, count_of_writes, forward_mode_of
 
 Forms = tuple[Form, Form, Form | None]  # of A, B and C; without an out, none of C
 Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermost first, and their strides
@@ -134,13 +134,6 @@ def packed_form(extents: Sequence[int]) -> tuple[Form, Leading]:
         leading.append((extent, stride))
         stride *= extent
     return (rows, cols, max(cols, 1), 1), tuple(reversed(leading))
-
-
-def count_of_writes(torch: Any) -> Callable[[Any], object] | None:
-    """The function that tells torch that a tensor was written: then a backward pass that needs the old values
-    refuses; None if this torch has none."""
-    autograd = getattr(torch, "autograd", None)
-    return getattr(getattr(autograd, "graph", None), "increment_version", None)
 
 
 class Torch(Library):

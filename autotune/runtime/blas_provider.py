@@ -7,20 +7,15 @@ it, and is imported when it is first asked for. Copied into exported tables.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from ..facts.gemm import MAX_EXTENT
-from ..files.arguments import flag
-from ..files.errors import DispatchError
 from .pick import Call, Pick
 
 if TYPE_CHECKING:
     from .blas_library import BlasLibrary
-
-SWITCH = "AUTOTUNE_CUBLAS"
 
 
 class BlasProvider:
@@ -80,17 +75,3 @@ class BlasProvider:
 def _instead(pick: Pick, is_absent: bool) -> str:
     why = "is off or not there" if is_absent else "cannot be called for this"
     return f"{pick.reason}; cuBLAS {why}, and this kernel serves"
-
-
-def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:
-    """Whether a dispatcher may call cuBLAS: by its argument, else by the environment, else yes. A
-    deterministic dispatcher must not depend on a machine's cuBLAS, unless its caller says so.
-
-    Raises DispatchError for an invalid switch.
-    """
-    if cublas is not None:
-        return flag("cublas", cublas, error=DispatchError)
-    told = os.environ.get(SWITCH) or "1"
-    if told not in ("0", "1"):
-        raise DispatchError(f"{SWITCH} is {told!r}; say '0' or '1'")
-    return told == "1" and not deterministic

@@ -67,7 +67,7 @@ class Core:
         if status not in (self.library.numbers.OK, self.library.numbers.NO_KERNEL):
             told = f"{call.gemm} with leading dimensions {call.lds}"
             raise DispatchError(f"the core refuses {told}: status {status}")
-        return status == self.library.numbers.OK
+        return bool(status == self.library.numbers.OK)
 
 
 def _extents(call: Call) -> tuple[int, int, int, int]:

@@ -17,42 +17,32 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from ..facts.gemm import Triple
-from ..files.arguments import flag, whole
+from ..files.arguments import whole
 from ..files.errors import DispatchError
 from ..kernel.launch import ACTIVATIONS
-from .blas_provider import BlasProvider, is_switched_on
+from .blas_provider import BlasProvider
 from .forks import UNFORKED, check_fork, use_cuda
-from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
-from .pick import MAX_PLANS, Counted, Pick
-from .product import UnfitStrides, check_apart, check_launches, check_overlap, make_gemm, packed_forms
+from .options import Activation, Fallback, Settle, fallback_of, is_first_use, is_switched_on
+from .pick import Counted, Pick
+from .product import make_gemm, packed_forms
 
 if TYPE_CHECKING:
-    from .added import Added
-    from .arrays import Forms, Leading, Libraries, Library
     from .cuda_driver import Driver
-    from .engines import Engines, Fallback
-    from .planner import Plan, Planner
+    from .engines import Engines
+    from .multiply import Products
+    from .planner import Planner
     from .quick_check import QuickCheck
-    from .routed_engine import RoutedEngine
-    from .routed_kinds import RoutedKinds
-    from .several_calls import SeveralCalls
-    from .stacks import Stack
+    from .tensor_calls import TorchCalls
     from .torch_routing import TorchRouting
 
-    _Leadings = tuple[Leading, Leading, Leading | None]
-
-Settle = Literal["off", "first-use"]
-Activation = Literal["relu", "gelu", "gelu_tanh"]
-_SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
+_CHOICES, _RECORD = "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 _OWN_FOLDER = Path(__file__).resolve().parents[2]  # of an exported table
 _OPTIONS = "settle", "deterministic", "choices", "cublas", "fallback"
 _made: WeakValueDictionary[tuple[str, tuple[Any, ...], int], Dispatcher] = WeakValueDictionary()
@@ -100,13 +90,11 @@ class Dispatcher:
         fallback: Fallback | None = None,
         driver: Driver | None = None,
     ) -> None:
-        mode = _mode(settle, deterministic)
+        settles = is_first_use(settle, deterministic)
         self._is_deterministic = deterministic
-        self._fallback = _fallback_mode(fallback, deterministic)
+        self._fallback = fallback_of(fallback, deterministic)
         blas = BlasProvider(is_switched_on(cublas, deterministic))
-        self._kinds = open_kinds(
-            Path(folder), blas, is_first_use=mode == "first-use", is_deterministic=deterministic
-        )
+        self._kinds = open_kinds(Path(folder), blas, is_first_use=settles, is_deterministic=deterministic)
         self.tables = tuple(kind.table for kind in self._kinds)
         self.table = self.tables[0]
         self._lock = threading.RLock()
@@ -115,20 +103,14 @@ class Dispatcher:
             self._pin(Path(pinned))
         self.num_copied = Counter[str]()
         self._driver = driver
-        self._opened: tuple[Engines, Libraries] | None = None
+        self._opened: tuple[Engines, Products] | None = None
         self._is_without_cuda = False  # as a pick found out
         self._routing: TorchRouting | None = None
-        self._routed: list[RoutedEngine] = []
         self._record_file: str | None = None
         if os.environ.get(_RECORD):
             self.record_calls(os.environ[_RECORD])
-        self._tensor_calls: SeveralCalls | None = None
-        self._below_autograd: SeveralCalls | None = None
+        self._tensors: TorchCalls | None = None
         self._met_torch: set[Planner] = set()
-        self._forward_mode: Any = None  # these, as long as there are no calls of torch's tensors
-        self._dispatch_mode: Any = None
-        self._is_traced: Callable[[], bool] = bool
-        self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
         options = settle, deterministic, choices and str(Path(choices).absolute()), cublas, fallback
         made_by = _told_folder(Path(folder)), options
         # The same number in each process that makes as many alike
@@ -322,7 +304,7 @@ class Dispatcher:
 
     @property
     def _engines(self) -> list[Planner]:
-        return ([] if self._opened is None else self._opened[0].all) + list(self._routed)
+        return [] if self._opened is None else self._opened[0].all
 
     def sgemm(
         self,
@@ -368,163 +350,23 @@ class Dispatcher:
 
         Raises DispatchError before any launch if anything about the call or the table is wrong.
         """
-        calls = self._tensor_calls
+        tensors = self._tensors
         if (
-            calls is not None
+            tensors is not None
             and stream is None
-            and self._forward_mode._current_level < 0
-            and not self._dispatch_mode._is_in_torch_dispatch_mode
-            and not self._is_traced()
+            and tensors.forward_mode._current_level < 0
+            and not tensors.dispatch_mode._is_in_torch_dispatch_mode
+            and not tensors.is_traced()
         ):
+            calls = tensors.calls
             if bias is None and activation is None:
                 served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
             else:
                 served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b, bias, _told(activation))
             if served is not None:
                 return served
-        return self._multiply((a, b, out), (alpha, beta), (trans_a, trans_b), stream, (bias, activation))
-
-    def _multiply(
-        self,
-        arrays: tuple[Any, Any, Any],
-        scales: tuple[Any, Any],
-        transposed: tuple[bool, bool],
-        stream: Any,
-        adds: tuple[Any, Any],
-    ) -> Any:
-        """`sgemm` of what the core does not know, or does not serve. `adds`: bias and activation."""
-        (a, b, out), (alpha, beta), (trans_a, trans_b) = arrays, scales, transposed
-        engines, libraries = self._on_gpus()
-        library = libraries.of(a, "a")
-        library_b = libraries.of(b, "b")
-        library_c = library if out is None else libraries.of(out, "out")
-        added = _added(libraries, adds)
-        library_v = library if added is None or added.library is None else added.library
-        if not (library is library_b is library_c is library_v):
-            _check_mixed((library, library_b, library_c, library_v), stream)
-        if beta != 0 and out is None:
-            raise DispatchError("beta is not 0, but there is no out to scale; pass out=")
-        at_a, device_a, form_a, leading_a = library.describe(a, "a")
-        at_b, device_b, form_b, leading_b = library_b.describe(b, "b")
-        at_c, device_c, form_c, leading_c = (
-            (0, device_a, None, None) if out is None else library_c.describe(out, "out")
-        )
-        library.check_call()
-        if form_c is not None:
-            check_apart(form_c, (leading_c or ()) if library.is_host else ())
-        if library.is_host:
-            from .cuda_driver import PER_THREAD_STREAM
-            from .host import sgemm_host
-
-            device = engines.for_host()
-            handle = PER_THREAD_STREAM if stream is None else libraries.stream(stream, device)
-            return sgemm_host(engines.of(device), device, handle, arrays, scales, transposed, added)
-        devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
-        engine, stack = engines.serving(devices), None
-        epilogue = None if added is None else added.epilogue
-        try:
-            if leading_a or leading_b or leading_c:
-                stack = self._stack(forms, (leading_a, leading_b, leading_c), trans_a, trans_b)
-                lowest = stack.lowest((at_a, at_b, at_c))
-                plan = engine.plan(devices, forms, lowest, trans_a, trans_b, stack.batch, epilogue)
-            else:
-                plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b, None, epilogue)
-        except UnfitStrides as fault:
-            added_too = {"bias": adds[0], "activation": adds[1]}
-            call = partial(self.sgemm, alpha=alpha, beta=beta, stream=stream, **added_too)
-            owners = {"a": library, "b": library_b, "out": library_c}
-            return self._serve_otherwise(fault, call, owners, arrays, transposed)
-        at, all_owners = (at_a, at_b, at_c), (library, library_b, library_c, library_v)
-        explicit = None if stream is None else libraries.stream(stream, plan.gpu.device)
-        return self._enqueue(engine, plan, stack, arrays, at, scales, all_owners, explicit, added)
-
-    def _enqueue(
-        self,
-        engine: Planner,
-        plan: Plan,
-        stack: Stack | None,
-        arrays: tuple[Any, Any, Any],
-        addresses: Triple,
-        scales: tuple[Any, Any],
-        owners: tuple[Library, Library, Library, Library],
-        stream: int | None,
-        added: Added | None,
-    ) -> Any:
-        """Run a plan on arrays of these owners, the last of them the owner of what is added, on a stream or
-        the current one. Returns the result."""
-        (a, b, out), (at_a, at_b, at_c) = arrays, addresses
-        library, library_b, library_c, library_v = owners
-        device = plan.gpu.device
-        if added is not None:
-            added.check(plan.problem.gemm.n, device)
-        handle = library.current_stream(a, device) if stream is None else stream
-        if out is None:
-            out = library.empty(_shape(plan, stack), device, stream)
-            at_c = library.describe(out, "out")[0]
-        else:
-            num_bytes = _num_bytes(plan, stack)
-            check_overlap((at_a, at_b, at_c), num_bytes)
-            if added is not None:
-                added.check_apart(at_c, num_bytes[2])
-        at_bias, bias = (0, None) if added is None else (added.address, added.bias)
-        if library.is_foreign or library_b.is_foreign or library_c.is_foreign or library_v.is_foreign:
-            for owner, x in zip(owners, (a, b, out, bias), strict=True):
-                if x is not None:
-                    owner.order(x, handle)
-        if stack is not None and not plan.is_cublas:
-            check_launches(len(stack.offsets) * plan.loop.products)
-        for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
-            at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
-            engine.run(plan, handle, at, *scales, at_bias)
-        if arrays[2] is not None:
-            library_c.wrote(out)
-        if library.name == "torch" and engine not in self._met_torch:
-            self._meet_torch(engine)
-        return out
-
-    def _stack(self, forms: Forms, leading: _Leadings, trans_a: bool, trans_b: bool) -> Stack:
-        """Which calls serve arrays of more than two dimensions."""
-        from .stacks import stacked
-
-        key = forms, leading, trans_a, trans_b
-        stacks = self._stacks  # others may replace it
-        try:
-            found = stacks.get(key)
-        except TypeError:  # a flag without a hash: it is refused like other invalid flags
-            found = None
-        if found is None:
-            found = stacked(forms, leading, trans_a, trans_b)
-            if len(stacks) >= MAX_PLANS:
-                self._stacks = stacks = {}
-            stacks[key] = found
-        return found
-
-    def _serve_otherwise(
-        self,
-        fault: UnfitStrides,
-        call: partial[Any],
-        owners: Mapping[str, Library],
-        operands: tuple[Any, Any, Any],
-        transposed: tuple[bool, bool],
-    ) -> Any:
-        """A product with strides that no kernel supports: computed by transposes if `out` is stored by
-        columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault if neither is possible."""
-        (a, b, out), (trans_a, trans_b) = operands, transposed
-        owner, out_transposed = owners[fault.role], _transposed(out)
-        is_along_columns = call.keywords["bias"] is not None  # which would be along rows of the transpose
-        if fault.is_by_columns and out_transposed is not None and not is_along_columns:
-            call(b, a, out_transposed, trans_a=not trans_b, trans_b=not trans_a)
-            return out
-        named = {"a": a, "b": b, "out": out}
-        copy = None if call.keywords["stream"] is not None else owner.packed_copy(named[fault.role])
-        if copy is None:
-            raise fault
-        self.num_copied[fault.role] += 1
-        found = call(**named | {fault.role: copy}, trans_a=trans_a, trans_b=trans_b)
-        if fault.role != "out":
-            return found
-        owner.assign(out, copy)
-        return out
+        _, products = self._on_gpus()
+        return products.multiply((a, b, out), (alpha, beta), (trans_a, trans_b), stream, (bias, activation))
 
     def torch(self) -> TorchRouting:
         """A context in which products of an unmodified PyTorch program are routed to this table, where it is
@@ -536,36 +378,8 @@ class Dispatcher:
         from .torch_routing import TorchRouting
 
         if self._routing is None:
-            self._routing = TorchRouting(self._routed_kinds)
+            self._routing = TorchRouting(lambda has_bias: self._on_gpus()[0].routed_kinds(has_bias))
         return self._routing
-
-    def _routed_kinds(self, has_bias: bool) -> RoutedKinds:
-        from .routed_kinds import RoutedKinds
-
-        engines, _ = self._on_gpus()
-        made: dict[OneKind, RoutedEngine] = {}
-
-        def make(device: int) -> RoutedEngine:
-            kind = self._kind_or_first(engines, device)
-            if kind not in made:
-                engine = made[kind] = kind.routed_engine(engines.driver, has_bias=has_bias)
-                with self._lock:
-                    self._routed.append(engine)
-                    self._record_too(engine)
-            return made[kind]
-
-        try:
-            first = engines.for_host()
-        except DispatchError:  # there is no table for any: all calls are left alone
-            first = 0
-        return RoutedKinds(make, first)
-
-    def _kind_or_first(self, engines: Engines, device: int) -> OneKind:
-        """The first kind's engine leaves alone calls on a GPU without a table."""
-        try:
-            return engines.kind(device) or self._kinds[0]
-        except DispatchError:
-            return self._kinds[0]
 
     def torch_op(self) -> Any:
         """An operator of torch that this dispatcher serves: (a, b, alpha=, trans_a=, trans_b=) -> C, with
@@ -584,29 +398,28 @@ class Dispatcher:
     ) -> Any | None:
         """A product of torch's tensors; None for a kind of call that is new, not served by the core, or,
         except below autograd, of a tensor that needs a gradient, or while torch does more than compute."""
-        calls = self._below_autograd if is_below_autograd else self._tensor_calls
-        if calls is None:
+        tensors = self._tensors
+        if tensors is None:
             return None
-        forward_level, modes = self._forward_mode._current_level, self._dispatch_mode
-        if not is_below_autograd and (forward_level >= 0 or modes._is_in_torch_dispatch_mode):
+        if is_below_autograd:
+            return tensors.below.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
+        modes = tensors.dispatch_mode
+        if tensors.forward_mode._current_level >= 0 or modes._is_in_torch_dispatch_mode:
             return None
-        return calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
+        return tensors.calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
 
     def _meet_torch(self, engine: Planner) -> None:
         """From the first product of torch's tensors on, an engine's core reads these, if it can."""
-        from .several_calls import SeveralCalls
-        from .torch_modes import dispatch_mode_of, forward_mode_of, tracing_asked_of
+        if engine in self._met_torch:
+            return
+        from .tensor_calls import TorchCalls
 
-        torch = sys.modules["torch"]
         with self._lock:
-            self._forward_mode, self._dispatch_mode = forward_mode_of(torch), dispatch_mode_of(torch)
-            self._is_traced = tracing_asked_of(torch)
             calls, below = engine.tensor_calls(), engine.tensor_calls(is_below_autograd=True)
             if calls is not None and below is not None and engine not in self._met_torch:
-                self._tensor_calls = self._tensor_calls or SeveralCalls()
-                self._below_autograd = self._below_autograd or SeveralCalls()
-                self._tensor_calls.add(calls)
-                self._below_autograd.add(below)
+                tensors = self._tensors or TorchCalls(sys.modules["torch"])
+                tensors.add(calls, below)
+                self._tensors = tensors
             self._met_torch.add(engine)
 
     def _pin(self, path: Path) -> None:
@@ -620,22 +433,26 @@ class Dispatcher:
                 faults.append(fault)
         raise faults[0]
 
-    def _on_gpus(self) -> tuple[Engines, Libraries]:
+    def _on_gpus(self) -> tuple[Engines, Products]:
         """What serves this process's GPUs. Raises DispatchError if this is the fork of a process that used
         CUDA."""
         use_cuda()
         return self._opened or self._open()
 
-    def _open(self) -> tuple[Engines, Libraries]:
+    def _open(self) -> tuple[Engines, Products]:
         from .arrays import Libraries
         from .cuda_driver import Driver
         from .engines import Engines
+        from .multiply import Products
 
         with self._lock:
             if self._opened is None:
                 driver = self._driver or Driver()
                 engines = Engines(self._kinds, driver, self._fallback, self._record_too)
-                self._opened = engines, Libraries(driver)
+                self._opened = (
+                    engines,
+                    Products(engines, Libraries(driver), self.num_copied, self._meet_torch),
+                )
             return self._opened
 
     def _open_for(self, device: int | None) -> tuple[Engines, int]:
@@ -664,29 +481,6 @@ def _made_so(folder: str, options: tuple[Any, ...], number: int = 0) -> Dispatch
         del _made[found._made_by]
         found._made_by, _made[made_by] = made_by, found
     return found
-
-
-def _fallback_mode(fallback: Fallback | None, deterministic: bool) -> Fallback:
-    """What happens on GPUs without a table. Raises DispatchError for an invalid choice."""
-    told: str = fallback or (not deterministic and os.environ.get(FALLBACK)) or "refuse"
-    if told == "refuse":
-        return "refuse"
-    if told == "cublas":
-        return "cublas"
-    name = FALLBACK if fallback is None else "fallback"
-    raise DispatchError(f"{name} is {told!r}; say 'refuse' or 'cublas'")
-
-
-def _mode(settle: Settle | None, deterministic: bool) -> str:
-    """What to settle. Raises DispatchError for options that are invalid, or contradict each other."""
-    deterministic = flag("deterministic", deterministic, error=DispatchError)
-    told = os.environ.get(_SETTLE) or "off" if settle is None else settle
-    if told not in ("off", "first-use"):
-        name = _SETTLE if settle is None else "settle"
-        raise DispatchError(f"{name} is {told!r}; say 'off' or 'first-use'")
-    if deterministic and settle == "first-use":
-        raise DispatchError("a deterministic dispatcher settles nothing; leave out settle or deterministic")
-    return "off" if deterministic else told
 
 
 def _make_folder(folder: Path) -> None:
@@ -719,49 +513,8 @@ def _extents_and_flags(shape: Any) -> tuple[Any, ...]:
     )
 
 
-def _shape(plan: Plan, stack: Stack | None) -> tuple[int, ...]:
-    """Of a new result."""
-    gemm = plan.problem.gemm
-    return (gemm.m, gemm.n) if stack is None else stack.shape
-
-
-def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:
-    """The bytes that A, B and C span."""
-    a, b, c = plan.problem.num_bytes
-    if stack is None:
-        return a, b, c
-    if not stack.offsets:
-        return 0, 0, 0
-    return a + stack.reach[0], b + stack.reach[1], c + stack.reach[2]
-
-
-def _transposed(x: Any) -> Any | None:
-    """The transposes of all matrices of an array, as a view; None if that is impossible."""
-    if getattr(x, "ndim", 2) == 2:
-        return getattr(x, "T", None)
-    swapped = getattr(x, "swapaxes", None)
-    return None if swapped is None else swapped(-1, -2)
-
-
 def _told(activation: Any) -> int:
     """As the core is told of it; -1 for what is none, which has no plan there."""
     name = "none" if activation is None else activation
     is_one = type(name) is str and activation != "none" and name in ACTIVATIONS
     return ACTIVATIONS.index(name) if is_one else -1
-
-
-def _added(libraries: Libraries, adds: tuple[Any, Any]) -> Added | None:
-    """What a call adds, by its bias and activation; None for a plain product."""
-    if adds[0] is None and adds[1] is None:
-        return None
-    from .added import Added
-
-    return Added.of(libraries, *adds)
-
-
-def _check_mixed(libraries: tuple[Library, ...], stream: Any) -> None:
-    names = ", ".join(sorted({library.name for library in libraries}))
-    if any(library.is_host for library in libraries):
-        raise DispatchError(f"arrays of the host and of a GPU are mixed ({names}); move all to one place")
-    if stream is None:
-        raise DispatchError(f"arrays of {names} each have a current stream of their own; pass stream=")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from ..facts.gemm import Triple
 from ..files.errors import DispatchError, DispatchWarning
@@ -18,10 +17,11 @@ from .cuda_driver import Driver
 from .devices import first_served, kind_here
 from .kinds import GpuKind, no_table
 from .one_kind import OneKind
+from .options import Fallback
 from .planner import Planner
 from .product import common_device
-
-Fallback = Literal["refuse", "cublas"]
+from .routed_engine import RoutedEngine
+from .routed_kinds import RoutedKinds
 
 
 class Engines:
@@ -42,12 +42,13 @@ class Engines:
         self._kind_of: dict[int, OneKind | None] = {}
         self._for_host: dict[int | None, int] = {}  # by the current GPU
         self._cublas: BlasEngine | None = None
+        self._routed: list[RoutedEngine] = []
         self._warned: set[GpuKind] = set()
 
     @property
     def all(self) -> list[Planner]:
         """Those that were needed so far."""
-        return list(dict.fromkeys(self._by_devices.values()))
+        return [*dict.fromkeys(self._by_devices.values()), *self._routed]
 
     def serving(self, devices: Triple) -> Planner:
         """The engine for arrays on these GPUs. Raises DispatchError if they are on several, or if there is
@@ -93,6 +94,29 @@ class Engines:
                 found = current or 0
             self._for_host[current] = found
         return self._for_host[current]
+
+    def routed_kinds(self, has_bias: bool) -> RoutedKinds:
+        """What serves torch's own products, with or without a bias. The first kind's engine leaves alone
+        calls on GPUs without a table."""
+        made: dict[OneKind, RoutedEngine] = {}
+
+        def make(device: int) -> RoutedEngine:
+            try:
+                kind = self.kind(device) or self._kinds[0]
+            except DispatchError:
+                kind = self._kinds[0]
+            if kind not in made:
+                engine = made[kind] = kind.routed_engine(self.driver, has_bias=has_bias)
+                with self._lock:
+                    self._routed.append(engine)
+                    self._on_new(engine)
+            return made[kind]
+
+        try:
+            first = self.for_host()
+        except DispatchError:  # there is no table for any: all calls are left alone
+            first = 0
+        return RoutedKinds(make, first)
 
     def _fault(self, device: int) -> str | None:
         here = kind_here(self.driver, device)

@@ -175,7 +175,8 @@ class Planner:
 
     def counts(self) -> list[Counted]:
         """How often each kind of call was served so far, even if its plan was dropped."""
-        library, room, num, rows = self.core.library, 0, 1, ()
+        library, room, num = self.core.library, 0, 1
+        rows: Sequence[Any] = ()
         while num > room:  # more may have come since
             room = num + _SPARE
             rows = (library.structs.count * room)()

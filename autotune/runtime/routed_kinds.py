@@ -11,7 +11,7 @@ from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Forms
 from .routed_engine import AllKinds, Decided, RoutedEngine
-from .several_calls import SeveralCalls
+from .tensor_calls import SeveralCalls
 from .torch_router import Tables
 
 

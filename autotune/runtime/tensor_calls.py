@@ -1,4 +1,5 @@
-"""Products of torch's tensors of known kinds, by a function in C that reads the tensors.
+"""Products of torch's tensors of known kinds, by a function in C that reads the tensors; and what torch may
+do besides computing: follow derivatives in forward mode, show calls to a mode, or trace.
 
 A tensor's type offers DLPack's exchange in C (DLPack 1.3; torch from 2.10 on): addresses, extents and the
 current stream, without Python objects. All other cases are left to the dispatcher. Copied into exported
@@ -12,9 +13,10 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
-from .arrays import count_of_writes
+from ..files.errors import DispatchError
 from .core import Core
 from .core_faults import tell
 from .core_library import loaded
@@ -26,6 +28,8 @@ _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
 _VIEW, _CURRENT_STREAM = 5, 6
 _FASTCALL = 0x80  # METH_FASTCALL: arguments come as an array
 _TELLING = threading.Lock()
+_NO_FORWARD_MODE = SimpleNamespace(_current_level=-1)
+_NO_DISPATCH_MODE = SimpleNamespace(_is_in_torch_dispatch_mode=False)
 # The functions of Python that the core calls, by their names in autotune_python (core/tensors.h)
 _OF_PYTHON = {
     "save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread",
@@ -112,6 +116,41 @@ class TensorCalls:
         )
 
 
+class SeveralCalls:
+    """Answers calls as `TensorCalls` does. Each table knows only the calls on its own GPUs, so they are asked
+    one after another; with one table, `sgemm` is its function itself."""
+
+    def __init__(self) -> None:
+        self._all: list[TensorCalls] = []
+        self.sgemm: Callable[..., Any] = self._by_any
+
+    def add(self, calls: TensorCalls) -> None:
+        self._all = [*self._all, calls]
+        self.sgemm = calls.sgemm if len(self._all) == 1 else self._by_any
+
+    def _by_any(self, *arguments: Any) -> Any:
+        for calls in self._all:
+            found = calls.sgemm(*arguments)
+            if found is not None:
+                return found
+        return None
+
+
+class TorchCalls:
+    """Products of torch's tensors by a dispatcher's engines, once each has served one: `calls` where torch
+    follows derivatives itself, `below` where it is below autograd. What torch does besides are variables of
+    its modules: to call a function would take longer."""
+
+    def __init__(self, torch: Any) -> None:
+        self.forward_mode, self.dispatch_mode = forward_mode_of(torch), dispatch_mode_of(torch)
+        self.is_traced = tracing_asked_of(torch)
+        self.calls, self.below = SeveralCalls(), SeveralCalls()
+
+    def add(self, calls: TensorCalls, below: TensorCalls) -> None:
+        self.calls.add(calls)
+        self.below.add(below)
+
+
 @cache
 def _new_function() -> Any:
     made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
@@ -134,3 +173,36 @@ def _python_here() -> Any:
 
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def forward_mode_of(torch: Any) -> Any:
+    """torch's module whose `_current_level` is not negative while tensors may have tangents."""
+    found = getattr(getattr(torch, "autograd", None), "forward_ad", None)
+    return found if hasattr(found, "_current_level") else _NO_FORWARD_MODE
+
+
+def dispatch_mode_of(torch: Any) -> Any:
+    """torch's module whose `_is_in_torch_dispatch_mode` is set while a mode sees what is called."""
+    found = getattr(getattr(torch, "utils", None), "_python_dispatch", None)
+    return found if hasattr(found, "_is_in_torch_dispatch_mode") else _NO_DISPATCH_MODE
+
+
+def tracing_asked_of(torch: Any) -> Callable[[], bool]:
+    """torch's function, in C, that says whether torch.jit.trace records what is called."""
+    return getattr(torch._C, "_is_tracing", lambda: False)
+
+
+def check_untraced(torch: Any) -> None:
+    """Raises DispatchError while torch records a trace, of which a call of `sgemm` would be no part."""
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")  # else nothing is recorded by them
+    if tracing_asked_of(torch)() or (proxies is not None and proxies.get_proxy_mode() is not None):
+        raise DispatchError(
+            "torch records a trace, of which this product would be no part; call the operator of torch_op()"
+        )
+
+
+def count_of_writes(torch: Any) -> Callable[[Any], object] | None:
+    """The function that tells torch that a tensor was written: then a backward pass that needs the old values
+    refuses; None if this torch has none."""
+    autograd = getattr(torch, "autograd", None)
+    return getattr(getattr(autograd, "graph", None), "increment_version", None)

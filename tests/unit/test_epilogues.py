@@ -347,7 +347,7 @@ def refuse_python(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError("Python was asked")
 
-    monkeypatch.setattr(runtime, "_multiply", refuse)
+    monkeypatch.setattr(runtime._on_gpus()[1], "multiply", refuse)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_of_torch_by_the_core_too(runtime, driver, offered, role, behind):  # no
     for _ in range(2):
         _refused(runtime, driver, role, operands | {role: _nowhere(matrices()[role], behind)})
         runtime.sgemm(**operands)
-    assert runtime._tensor_calls is not None
+    assert runtime._tensors is not None
 
 
 def test_a_new_result_without_memory_is_no_result(runtime, driver, offered, monkeypatch):  # noqa: F811

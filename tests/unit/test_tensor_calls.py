@@ -166,7 +166,7 @@ def alone(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError("Python was asked")
 
-    assert runtime._opened is not None and runtime._tensor_calls is not None
+    assert runtime._opened is not None and runtime._tensors is not None
     monkeypatch.setattr(runtime._opened[0], "serving", refuse)
 
 
@@ -513,7 +513,7 @@ def test_an_exchange_that_is_not_known_is_left_alone(runtime, offered, changes):
     offered(**changes)
     multiply(runtime, A, B)
     multiply(runtime, A, B)
-    assert runtime._tensor_calls is None
+    assert runtime._tensors is None
 
 
 def test_without_torch_there_are_none(monkeypatch):
@@ -539,7 +539,7 @@ runtime = Dispatcher(write_table(table, Path(sys.argv[1]) / "t"), driver=FakeDri
 """
 _FORKED = """
 multiply(runtime, A, B)
-assert runtime._tensor_calls is not None
+assert runtime._tensors is not None
 child = os.fork()
 if not child:
     for a, b in ((A, B), (A, B[:, :5].copy())):  # what came before, and what is new
