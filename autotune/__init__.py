@@ -5,6 +5,7 @@
     export_table  writes the winners of a database as a folder to import
     Dispatcher    runs products with the kernels of such a folder (runtime/dispatcher.py)
     space         the configs that are worth a trial
+    OptunaStorage a database as Optuna's storage: its studies and trials (store/optuna_storage.py)
     Gemm, Config  a problem, and one instance of the kernel
     SearchPolicy  what decides how a search proceeds
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .kernel.config import Config as Config
     from .runtime.dispatcher import Dispatcher as Dispatcher
     from .search_policy import SearchPolicy as SearchPolicy
+    from .store.optuna_storage import OptunaStorage as OptunaStorage
     from .tuning import Result as Result
     from .tuning import export_table as export_table
     from .tuning import space as space
@@ -30,6 +32,7 @@ _HOMES = {
     "Config": "kernel.config",
     "Dispatcher": "runtime.dispatcher",
     "Gemm": "facts.gemm",
+    "OptunaStorage": "store.optuna_storage",
     "Result": "tuning",
     "SearchPolicy": "search_policy",
     "export_table": "tuning",
@@ -40,6 +43,7 @@ __all__ = [
     "Config",
     "Dispatcher",
     "Gemm",
+    "OptunaStorage",
     "Result",
     "SearchPolicy",
     "__version__",

@@ -45,18 +45,19 @@ from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
-from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
+from .search.progress import Best, Event, OnEvent, ShapeStarted, TrialDone, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
+from .search.propose.samplers import Sampler
 from .search.stale import Stale, compared, stale_shapes
 from .search_policy import SearchPolicy
 from .shipped.starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
-from .store.publisher import Publisher
 from .suite import MOST_CALLS
 from .target import Filling, Target, point_key
 from .target_finder import Note
 
 T = TypeVar("T")
+Callback = Callable[[Any, Any], None]  # with an optuna.Study and a FrozenTrial of it
 _note = logging.getLogger("autotune").warning
 _MOST_TOLD = 3  # shapes of a result, where it is shown
 _LEAST_S = 1e-3  # of a search whose seconds cuBLAS took: it begins, and tells that the time is over
@@ -168,7 +169,7 @@ def tune(
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
-    sampler: str = DEFAULT_SAMPLER,
+    sampler: Sampler = DEFAULT_SAMPLER,
     policy: SearchPolicy | None = None,
     seed: int = 0,
     num_drawn: int = 0,
@@ -176,7 +177,7 @@ def tune(
     on_event: OnEvent = ignore,
     on_fill: OnFill = ignore_fill,
     note: Note = _note,
-    has_dashboard: bool = False,
+    callbacks: Sequence[Callback] = (),
     insists: bool = False,
 ) -> Result:
     """Search the best kernels for these shapes on a GPU, and keep every trial in a database.
@@ -213,7 +214,8 @@ def tune(
         where       conditions on parameters, such as "pack_a=0,reduction!=two_pass" (=, !=, <, <=, >, >=):
                     all that this run tries and chooses obeys them
         max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
-        sampler     `autotune`: a model proposes what to try, or `random`: any points of the feasible set
+        sampler     `autotune`: a model proposes what to try; `random`: any points of the feasible set;
+                    `tpe`, `gp`, `cmaes` or any sampler of Optuna: the nearest point to what it asks for
         policy      the values that decide how a search proceeds (search_policy.py); None: the defaults
         seed        of what is drawn at random: `num_drawn` shapes, and points to try. Times differ from run
                     to run, so the same seed does not repeat a search on a GPU
@@ -223,8 +225,8 @@ def tune(
         on_event        called from this thread with what search/progress.py describes, such as each trial
         on_fill         called with the numbers of kernels timed across shapes, of times, and of kernels left
         note            called with what a person should know; by default a warning is logged
-        has_dashboard   whether trials are copied to where Optuna's dashboard finds them: the database gets
-                        five times as large
+        callbacks       called with the Optuna study of a shape and each of its trials once it is stored, as
+                        `Study.optimize` calls them; `study.stop()`, as a terminator calls it, ends the search
 
         >>> import autotune
         >>> result = autotune.tune(4096, gpu="auto", seconds=60, db="/tmp/tuned.db")
@@ -268,9 +270,13 @@ def tune(
         if stale:
             options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
         options = _after_cublas(target, store, options, interrupts)
-        run = partial(
-            _search, target, store, on_event=on_event, has_dashboard=has_dashboard, interrupts=interrupts
-        )
+        if callbacks:
+            followed = _Followed(store, callbacks, on_event)
+            on_event, options = followed, replace(options, should_stop=followed.should_stop)
+
+        def run(gemms: Sequence[Gemm], options: Options) -> SearchResult:
+            return search(target, store, gemms, options, on_event, interrupts)
+
         filled, gain = None, None
         if num_drawn:
             filling = _filling(target)
@@ -349,24 +355,6 @@ def _after_cublas(target: Target, store: Store, options: Options, interrupts: In
     return replace(options, seconds=max(until_s - target.now(), _LEAST_S))
 
 
-def _search(
-    target: Target,
-    store: Store,
-    gemms: Sequence[Gemm],
-    options: Options,
-    *,
-    on_event: OnEvent,
-    has_dashboard: bool,
-    interrupts: Interrupts,
-) -> SearchResult:
-    if not has_dashboard:
-        return search(target, store, gemms, options, on_event, interrupts)
-    with Publisher(store) as publisher:
-        found = search(target, store, gemms, options, _followed(publisher, on_event), interrupts)
-        publisher.finish([shape.study for shape in found.shapes])
-    return found
-
-
 def _due(calls: Mapping[Gemm, int], taken_us: Mapping[Gemm, float]) -> tuple[list[Gemm], dict[Gemm, float]]:
     """The shapes to search for a program, in this order, and their weights."""
     taken = {gemm: count * taken_us[gemm] for gemm, count in (calls or {}).items()}
@@ -406,15 +394,31 @@ def _filling(target: Target) -> Filling:
     return target
 
 
-def _followed(publisher: Publisher, on_event: OnEvent) -> OnEvent:
-    """Tells the publisher of each study that begins."""
+class _Followed:
+    """Calls callbacks of Optuna's kind for each trial of a search, after `on_event`."""
 
-    def tell(event: Event) -> None:
+    def __init__(self, store: Store, callbacks: Sequence[Callback], on_event: OnEvent) -> None:
+        from .store import optuna_storage  # here: a search without callbacks does not wait for Optuna
+
+        self._make, self._storage = optuna_storage.FollowedStudy, optuna_storage.OptunaStorage(store)
+        self._callbacks, self._on_event = callbacks, on_event
+        self._studies: dict[Gemm, Any] = {}
+        self._is_over = False
+
+    def should_stop(self) -> bool:
+        return self._is_over
+
+    def _stop(self) -> None:
+        self._is_over = True
+
+    def __call__(self, event: Event) -> None:
+        self._on_event(event)
         if isinstance(event, ShapeStarted):
-            publisher.follow(event.study)
-        on_event(event)
-
-    return tell
+            self._studies[event.gemm] = self._make(self._storage, event.study, self._stop)
+        elif isinstance(event, TrialDone):
+            study = self._studies[event.gemm]
+            for callback in self._callbacks:
+                callback(study, self._storage.trial_of(study.study_name, event.key))
 
 
 def export_table(

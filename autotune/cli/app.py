@@ -152,6 +152,12 @@ Trial = Annotated[
         **parsing.whole("ID, as `autotune trials history` lists it,", 1, metavar="ID"),
     ),
 ]
+Port = Annotated[
+    int, typer.Option(help="Of this machine; 0: any that is free.", **parsing.whole("--port", 0, 65535))
+]
+Host = Annotated[
+    str, typer.Option(help="Its address: this machine alone by default; 0.0.0.0: all of its network's.")
+]
 Seed = Annotated[
     int, typer.Option(help="Seed of everything that is drawn at random.", **parsing.whole("--seed"))
 ]
@@ -255,8 +261,9 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            help="What proposes configs: `autotune`, or `random` for comparison.",
-            autocompletion=_completing("autotune", "random"),
+            help="What proposes configs: `autotune`, `random`, or Optuna's `tpe`, `gp` (needs torch, scipy) "
+            "or `cmaes` (needs cmaes): the nearest feasible config to what it asks for.",
+            autocompletion=_completing("autotune", "random", "tpe", "gp", "cmaes"),
         ),
     ] = "autotune",
     seeds: Annotated[
@@ -289,13 +296,6 @@ def search(
     where: Where = None,
     max_workspace: MaxWorkspace = None,
     db: Db = DEFAULT_DB,
-    has_dashboard: Annotated[
-        bool,
-        typer.Option(
-            "--dashboard/--no-dashboard",
-            help="Let `optuna-dashboard` follow: a copy of the trials, four times the size of the database.",
-        ),
-    ] = False,
     events: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Append what happens, one JSON object a line; -: to stdout."),
@@ -316,7 +316,7 @@ def search(
     common.accept(like)
     limit = max_error or None
     request = command.SearchRequest(
-        gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit, has_dashboard,
+        gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit,
         num_drawn, policy, seeds, where or (), max_workspace, insists, events, stale,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
@@ -524,13 +524,15 @@ def t1(
     command.run(out, db, recording, shape, "t1", is_json=is_json)
 
 
-@_trials_command(epilog=_examples("trials dashboard", "trials dashboard --shape 4096"))
-def dashboard(db: Db = DEFAULT_DB, shape: Shapes = None, is_json: Json = False) -> None:
-    """Copy trials into tables of Optuna, for `optuna-dashboard`."""
+@_trials_command(epilog=_examples("trials dashboard", "trials dashboard --db shapes.db --port 8080"))
+def dashboard(
+    db: Db = DEFAULT_DB, port: Port = 8572, host: Host = "127.0.0.1", is_json: Json = False
+) -> None:
+    """Show all trials in Optuna's dashboard, those of a search that runs as they come."""
     from . import trials_dashboard as command
 
     interrupt_in_order()
-    command.run(db, shape or (), is_json=is_json)
+    command.run(db, port, host, is_json=is_json)
 
 
 @_trials_command(
@@ -622,13 +624,8 @@ def view(
     table: MappedTable = None,
     ladder: Ladders = None,
     db: Db = DEFAULT_DB,
-    port: Annotated[
-        int,
-        typer.Option(help="Of this machine; 0: any that is free.", **parsing.whole("--port", 0, 65535)),
-    ] = 8571,
-    host: Annotated[
-        str, typer.Option(help="Its address: this machine alone by default; 0.0.0.0: all of its network's.")
-    ] = "127.0.0.1",
+    port: Port = 8571,
+    host: Host = "127.0.0.1",
     max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
 ) -> None:

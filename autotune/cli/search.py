@@ -40,6 +40,7 @@ _WHY = {
     "seconds": "the time is over",
     "patience": "nothing better is likely",
     "exhausted": "every config was tried",
+    "stopped": "a callback ended it",
     "interrupted": "interrupted; run the same command again to resume",
 }
 
@@ -58,7 +59,6 @@ class SearchRequest:
     cache: str
     db: str
     max_error: float | None = None  # times cuBLAS's
-    has_dashboard: bool = False  # whether trials are copied for Optuna's dashboard
     num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
     policy: Path | None = None  # what the search is to do otherwise
     seeds: str = "shipped"  # or "none"
@@ -70,7 +70,7 @@ class SearchRequest:
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
-    """Search, copy the trials into Optuna's tables, print the result. Without shapes, `replay:FILE`
+    """Search, print the result. Without shapes, `replay:FILE`
     means all that FILE holds.
 
     Raises, after printing, UsageError where the seconds did not suffice to begin every shape, and
@@ -104,7 +104,6 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             on_event=partial(_both, painter, lines),
             on_fill=painter.fill,
             note=console.note,
-            has_dashboard=request.has_dashboard,
             insists=request.insists,
             stale=request.stale,
         )

@@ -1,25 +1,50 @@
-"""`autotune trials dashboard`: copies trials to where Optuna's dashboard finds them."""
+"""`autotune trials dashboard`: Optuna's dashboard on the trials as they are, while searches write them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import closing
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from ..files.words import counted
-from ..store import shown, typed
-from ..store.optuna_mirror import publish
-from . import common, console
+from ..files.errors import EnvironmentProblem, UsageError
+from ..files.requirements import DASHBOARD, pip_install
+from . import common, view
+
+_OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
-def run(db: str, shapes: Sequence[str], *, is_json: bool) -> None:
-    """Copy what was not copied yet, of these shapes or of all, into the same database. Raises UsageError
-    without trials, StoreError."""
-    with common.open_existing(db) as store:
-        summaries = common.studies_of(store, common.read_problems(shapes))
-        num_new = publish(store, [summary.study for summary in summaries])
-    if is_json:
-        console.show_json({"db": shown(db), "num_studies": len(summaries), "num_new": num_new})
-        return
-    studies = counted(len(summaries), "study", "studies")
-    url, password = typed(db if "://" in db else f"sqlite:///{db}")
-    copied = counted(num_new, "trial was", "trials were")
-    console.show(f"{copied} copied, of {studies}\nNext: optuna-dashboard {url}{password}")
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are nobody's concern."""
+
+
+def run(db: str, port: int, host: str, *, is_json: bool) -> None:
+    """Serve the dashboard at an address of this machine until Ctrl-C. Raises EnvironmentProblem where it is
+    not installed, UsageError where the port is taken, StoreError without a database."""
+    make_app = _make_app()
+    from ..store.optuna_storage import OptunaStorage
+
+    with common.open_existing(db) as store, closing(OptunaStorage(store)) as storage:
+        try:
+            server = make_server(host, port, make_app(storage), _Server, _Handler)
+        except OSError as error:
+            raise UsageError(f"--port {port} of {host}: {error.strerror}; choose another one") from None
+        with server:
+            view.tell(db, host, server.server_port, is_own=host in _OWN_NAMES, is_json=is_json)
+            server.serve_forever()
+
+
+def _make_app() -> Callable[[Any], Any]:
+    try:
+        from optuna_dashboard import wsgi
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"Optuna's dashboard cannot be shown ({error}); install: {pip_install(DASHBOARD)}"
+        ) from error
+    return wsgi  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from ..files.errors import UsageError
 from ..files.words import counted
 from ..recording.replay import ReplayTarget
 from ..search import study_of
-from ..store import Store, optuna_mirror, shown
+from ..store import Store, shown
 from ..store.merging import Merged, OnPage
 from . import common, console
 from .recorder import ORIGIN
@@ -94,7 +94,6 @@ def forget(db: str, shapes: Sequence[str], study_ids: Sequence[int], *, is_sure:
         if not is_sure:
             raise UsageError(f"would forget {'; '.join(lines)}; add --yes to do it")
         for summary in summaries:
-            optuna_mirror.forget(store, summary.study)
             store.forget(summary.study)
     if is_json:
         forgotten = [

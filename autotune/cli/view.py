@@ -35,7 +35,7 @@ def run(request: PagesRequest, port: int, host: str, *, is_json: bool) -> None:
         at_end.callback(_tidy, request.db)
         follower = at_end.enter_context(Follower(request.db))
         listener = at_end.enter_context(server.listen(port, host))
-        _tell(request.db, host, listener.getsockname()[1], is_own=host in server.OWN_NAMES, is_json=is_json)
+        tell(request.db, host, listener.getsockname()[1], is_own=host in server.OWN_NAMES, is_json=is_json)
         os.nice(LATER)
         feed = Feed(follower, request.max_error, gemms)
         table = table_document(request.table, feed.studies(), describe) if request.table else None
@@ -43,7 +43,7 @@ def run(request: PagesRequest, port: int, host: str, *, is_json: bool) -> None:
         server.serve(pages, listener, host)
 
 
-def _tell(db: str, host: str, port: int, *, is_own: bool, is_json: bool) -> None:
+def tell(db: str, host: str, port: int, *, is_own: bool, is_json: bool) -> None:
     """Where the pages are, and how another machine gets to them: by a tunnel, or as everybody does."""
     name = socket.getfqdn()
     address = f"http://{name if host == '0.0.0.0' else host}:{port}/"

@@ -13,6 +13,7 @@ JINJA = "jinja2>=3.1"
 STARLETTE = "starlette>=0.45"
 UVICORN = "uvicorn>=0.34"
 POSTGRESQL = "psycopg[binary]>=3.2"
+DASHBOARD = "optuna-dashboard>=0.20"
 
 
 def pip_install(requirement: str) -> str:

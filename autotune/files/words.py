@@ -6,7 +6,7 @@ Copied into exported tables: standard library only.
 
 from __future__ import annotations
 
-_OPTIONS = {"adds": "--add", "folder": "--out", "has_dashboard": "--dashboard", "num_drawn": "--any"}
+_OPTIONS = {"adds": "--add", "folder": "--out", "num_drawn": "--any"}
 _FUNCTIONS = {"search": "autotune.tune", "export-table": "autotune.export_table"}
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1, "us"))
 _is_command_line = False

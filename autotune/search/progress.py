@@ -133,12 +133,13 @@ class StopReason(StrEnum):
     SECONDS = "seconds"
     PATIENCE = "patience"  # nothing better is likely
     EXHAUSTED = "exhausted"  # every feasible point was tried
+    STOPPED = "stopped"  # by a callback
     INTERRUPTED = "interrupted"
 
     @property
     def is_at_once(self) -> bool:
         """Whether the search does not wait for points under way."""
-        return self in (StopReason.INTERRUPTED, StopReason.SECONDS)
+        return self in (StopReason.INTERRUPTED, StopReason.SECONDS, StopReason.STOPPED)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from .compare.ranking import Duel, Ranked
 from .findings import Findings
 from .offers import Offers
 from .points import Points
-from .propose.samplers import DEFAULT_SAMPLER, make_proposer
+from .propose.samplers import DEFAULT_SAMPLER, Sampler, make_proposer, sampler_name
 from .propose.traits import traits_of
 from .same_code_trials import TakenOver
 from .shared_study import Ask, SharedStudy
@@ -55,7 +55,7 @@ class ShapeSearch:
         gemm: Gemm,
         space: FeasibleSet,
         *,
-        sampler: str = DEFAULT_SAMPLER,
+        sampler: Sampler = DEFAULT_SAMPLER,
         seed: int = 0,
         policy: SearchPolicy | None = None,
         starts: Iterable[Config] = (),
@@ -78,7 +78,7 @@ class ShapeSearch:
         self._resume(point for _, point in claims.waiting([study]))
         self.num_known = self.findings.num_known  # before this run
         store.add_baseline(study, baseline)
-        store.add_search(study, sampler, seed, policy.to_dict())
+        store.add_search(study, sampler_name(sampler), seed, policy.to_dict())
 
     def _resume(self, waiting: Iterable[Point]) -> None:
         """Take in the trials of earlier runs, then line up the first points to try: first what waits."""

@@ -309,6 +309,8 @@ class Tuner:
     def _reason_to_stop(self) -> StopReason | None:
         if self._interrupts.is_requested:
             return StopReason.INTERRUPTED
+        if self._options.should_stop():
+            return StopReason.STOPPED
         seconds = self._options.seconds_to_search(self._gemms)
         if seconds is not None and self._elapsed_s >= seconds:
             return StopReason.SECONDS

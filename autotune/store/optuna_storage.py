@@ -17,7 +17,7 @@ import threading
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +25,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import optuna
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -41,12 +42,13 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from ..facts.measurement import Measurement, Outcome
-from ..files.errors import UsageError
+from ..files.errors import StoreError, UsageError
 from ..kernel.config import PARAMETER, Value
 from ..target import point_key
 from . import leases, optuna_rows, queries, rows
 from .claims import scope_of
 from .columns import is_time
+from .damage import DamagedRow
 from .database import outlasting
 from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
 from .optuna_rows import FINISHED
@@ -194,18 +196,14 @@ class OptunaStorage(BaseStorage):
     def get_all_studies(self) -> list[FrozenStudy]:
         with self._database.writing() as session:
             self._adopt_studies(session)
-            found = session.scalars(select(OptunaStudyRow).order_by(OptunaStudyRow.id)).all()
-            return [
-                FrozenStudy(
-                    row.name,
-                    None,
-                    {**self._described(session, row), **_part(row, "user")},
-                    _part(row, "system"),
-                    row.id,
-                    directions=[StudyDirection[name] for name in row.directions],
-                )
-                for row in found
-            ]
+            found = session.execute(select(OptunaStudyRow).order_by(OptunaStudyRow.id)).all()
+            return list(self._store.damages.readable(found, functools.partial(self._frozen_study, session)))
+
+    def _frozen_study(self, session: Session, row: OptunaStudyRow) -> FrozenStudy:
+        rows.check(row)
+        user = {**self._described(session, row), **_part(row, "user")}
+        directions = [StudyDirection[name] for name in row.directions]
+        return FrozenStudy(row.name, None, user, _part(row, "system"), row.id, directions=directions)
 
     def _adopt_studies(self, session: Session) -> None:
         """A row for each study of ours that has none."""
@@ -217,6 +215,10 @@ class OptunaStorage(BaseStorage):
         row = session.scalar(query.with_for_update() if is_locked else query)
         if row is None:
             raise KeyError(f"no study of id {study_id}")
+        try:
+            rows.check(row)
+        except DamagedRow as error:
+            raise StoreError(f"{error.damage} is damaged; delete it, or restore a copy") from None
         return row
 
     def _add_to_study(self, session: Session, study_id: int, part: str, key: str, value: Any) -> None:
@@ -457,6 +459,16 @@ class OptunaStorage(BaseStorage):
         return found[trial_id]
 
     @outlasting
+    def trial_of(self, study_name: str, key: str) -> FrozenTrial:
+        """The trial of a config. Raises KeyError if there is none."""
+        of_config = OptunaTrialRow.optuna_study_id == self.get_study_id_from_name(study_name)
+        with self._lock, self._database.reading() as session:
+            found = self._frozen(session.execute(_ROWS.where(of_config, ConfigRow.key == key)).all())
+        for trial in found.values():
+            return trial
+        raise KeyError(f"no trial of {key}")
+
+    @outlasting
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         with self._database.reading() as session:
             found = queries.find(session, OptunaTrialRow, optuna_study_id=study_id, number=trial_number)
@@ -563,6 +575,17 @@ class OptunaStorage(BaseStorage):
             row.number, state, None, _local(row.began_at), _local(row.ended_at), params, distributions,
             user, _part(row, "system"), steps, row.id, values=values,
         )  # fmt: skip
+
+
+class FollowedStudy(optuna.Study):
+    """The study of a search that runs, for callbacks: `stop` ends the search."""
+
+    def __init__(self, storage: OptunaStorage, study: StudyRef, on_stop: Callable[[], None]) -> None:
+        super().__init__(optuna_rows.study_name(study), storage)
+        self._on_stop = on_stop
+
+    def stop(self) -> None:
+        self._on_stop()
 
 
 def _end(workers: list[leases.Worker], store: Store | None) -> None:

@@ -6,11 +6,9 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -125,26 +123,14 @@ def test_the_same_seed_gives_the_same_search(recording: Path, tmp_path: Path) ->
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_optuna_sees_the_trials(recording: Path, tmp_path: Path) -> None:
-    import optuna
-
-    """While a search runs if it is told so, and later by a command: once each."""
-    db, storage = tmp_path / "a.db", f"sqlite:///{tmp_path / 'a.db'}"
-
-    def num_seen() -> int:
-        (name,) = optuna.get_all_study_names(storage)
-        return len(optuna.load_study(study_name=name, storage=storage).trials)
-
-    search(recording, db, "--shape", "512", "--trials", "10")
-    with closing(sqlite3.connect(db)) as connection:
-        assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'trial_params'").fetchone()
-    text = run("trials", "dashboard", "--db", db).stdout
-    assert "10 trials were copied, of 1 study" in text and f"optuna-dashboard {storage}" in text
-    assert num_seen() == 10
-    search(recording, db, "--shape", "512", "--trials", "14", "--dashboard")
-    assert num_seen() == 14
-    again = json.loads(run("trials", "dashboard", "--shape", "512", "--db", db, "--json").stdout)
-    assert (again["num_studies"], again["num_new"], num_seen()) == (1, 0, 14)
+def test_any_sampler_of_optuna_may_propose(recording: Path, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    facts = search(recording, db, "--shape", "512", "--trials", "20", "--sampler", "tpe")
+    assert (facts["num_new"], facts["sampler"]) == (20, "tpe")
+    with Store.open(db) as store:
+        (summary,) = store.studies()
+        assert {trial.origin for trial in store.trials(summary.study)} > {"tpe"}
+        assert [found.sampler for found in store.searches(summary.study)] == ["tpe"]
 
 
 @pytest.mark.parametrize(

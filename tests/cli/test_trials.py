@@ -10,15 +10,21 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from autotune.cli import trials_dashboard
 from autotune.facts.device import KNOWN, Environment
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Measurement, Outcome
+from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.kernel.config import Config
 from autotune.store import DuelRecord, FinalEntry, Store
 from autotune.target import Baseline
@@ -326,3 +332,42 @@ def test_two_databases_or_tables_are_compared_by_shape(recording: Path, tmp_path
     assert told["ratio"] < 1 and told["interval"] is None
     bad = run("trials", "compare", one, other, "--shape", "64", code=2)
     assert "share no shape" in bad.stderr
+
+
+def test_the_dashboard_is_served_over_the_database(db, monkeypatch, capsys):
+    """By whatever makes an application of a storage: here one that tells the names of its studies."""
+    dashboard = ModuleType("optuna_dashboard")
+
+    def wsgi(storage):
+        def app(environment, start_response):
+            start_response("200 OK", [("Content-Type", "text/plain")])
+            return [" ".join(study.study_name for study in storage.get_all_studies()).encode()]
+
+        return app
+
+    dashboard.wsgi = wsgi
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", dashboard)
+    answers = []
+
+    def serve_once(server):
+        asking = threading.Thread(target=lambda: answers.append(_page(server.server_port)))
+        asking.start()
+        server.handle_request()
+        asking.join()
+
+    monkeypatch.setattr(trials_dashboard._Server, "serve_forever", serve_once)
+    trials_dashboard.run(str(db), 0, "127.0.0.1", is_json=True)
+    assert json.loads(capsys.readouterr().out)["address"].startswith("http://127.0.0.1:")
+    assert "4096x4096x4096:NN NVIDIA H200 cold" in answers[0]
+    with socket.socket() as taken, pytest.raises(UsageError, match="Address already in use"):
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        trials_dashboard.run(str(db), taken.getsockname()[1], "127.0.0.1", is_json=True)
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
+    with pytest.raises(EnvironmentProblem, match="pip install 'optuna-dashboard"):
+        trials_dashboard.run(str(db), 0, "127.0.0.1", is_json=True)
+
+
+def _page(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
+        return answer.read().decode()

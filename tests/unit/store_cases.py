@@ -18,7 +18,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import GpuState, Measurement, Outcome
 from autotune.files.errors import DuplicateTrial
 from autotune.kernel.config import Config
-from autotune.store import Store, StudyRef, merging, optuna_mirror
+from autotune.store import Store, StudyRef, merging
 
 H200 = Environment("NVIDIA H200", "GPU-1", (9, 0), "580.1", "13.0", "13.4", "13.1")
 SQUARE = Gemm(4096, 4096, 4096)
@@ -116,11 +116,6 @@ def hold_write_lock(path: Path, is_held: Any, may_end: Any) -> None:
     connection.execute("BEGIN IMMEDIATE")
     is_held.set()
     may_end.wait(60)
-
-
-def publish(path: Path, storage_url: str | None) -> None:
-    with Store.open(path) as store:
-        optuna_mirror.publish(store, [store.studies()[0].study], storage_url)
 
 
 def create(path: Path) -> None:

@@ -130,7 +130,7 @@ def test_file_and_class_names_mean_one_thing() -> None:
 def test_optuna_is_met_in_one_file_of_the_store() -> None:
     of_store = [module for module in MODULES if module.startswith("store/")]
     meeting = [m for m in of_store if any(name.split(".")[0] == "optuna" for name in imports(m))]
-    assert meeting == ["store/optuna_mirror", "store/optuna_storage"]
+    assert meeting == ["store/optuna_storage"]
 
 
 def test_nobody_imports_the_command_line() -> None:

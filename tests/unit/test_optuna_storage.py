@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import json
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import optuna
+import optuna.terminator
 import pytest
 from fake_target import FakeTarget, bowl_us, product_space
 from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import TrialState
 from store_cases import H200, MEASUREMENTS, SQUARE, add, config, ok, start, study_of
 
+import autotune
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Failure, Outcome
 from autotune.kernel.config import PARAMETER
-from autotune.search import Options, tune
+from autotune.search import Options, StopReason, tune
 from autotune.search.propose.optuna_sampler import FeasibleSampler, suggested
+from autotune.search.propose.origins import MODELLED
 from autotune.search.shape import study_of as study_of_target
 from autotune.store import Store, StudyRef
 from autotune.store.optuna_rows import study_name
 from autotune.store.optuna_storage import TRIAL_ID, OptunaStorage
+from autotune.target_finder import default_recording
 
 SPACE = product_space(6, 6, 4, words=3)
 
@@ -194,6 +200,74 @@ def test_a_search_shows_what_is_under_way(url: str | Path) -> None:
         assert sorted(trial.number for trial in after) == list(range(24))
         assert {t.user_attrs["origin"] for t in after} == {t.origin for t in store.trials(study)}
         storage.close()
+
+
+# ---- what users of Optuna bring along
+
+
+def search_recording(db: Path, **options: Any) -> tuple[autotune.Result, optuna.Study]:
+    result = autotune.tune("512x512x16384", gpu=f"replay:{default_recording()}", db=db, **options)
+    with closing(autotune.OptunaStorage(db)) as storage:
+        (name,) = optuna.get_all_study_names(storage)
+        study = optuna.create_study()
+        study.add_trials(optuna.load_study(study_name=name, storage=storage).trials)
+    return result, study
+
+
+def test_callbacks_hear_of_each_trial_and_a_terminator_ends_the_search(tmp_path: Path) -> None:
+    heard: list[optuna.trial.FrozenTrial] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls them experimental
+        stagnation = optuna.terminator.BestValueStagnationEvaluator(max_stagnation_trials=5)
+        error = optuna.terminator.StaticErrorEvaluator(0.0)
+        ends = optuna.terminator.TerminatorCallback(optuna.terminator.Terminator(stagnation, error, 8))
+    callbacks = [lambda study, trial: heard.append(trial), ends]
+    result, study = search_recording(tmp_path / "a.db", trials=400, callbacks=callbacks)
+    assert result.search.reason is StopReason.STOPPED and result.shapes[0].final is not None
+    assert 8 <= result.search.num_new < 400
+    assert [trial.number for trial in heard] == list(range(result.search.num_new))
+    assert [trial.params for trial in heard] == [trial.params for trial in study.trials]
+
+
+def test_any_sampler_may_propose(tmp_path: Path) -> None:
+    """Its wishes become feasible points: the same search with the same seed, and its name is kept."""
+    found = [
+        search_recording(tmp_path / f"{turn}.db", trials=25, sampler=optuna.samplers.NSGAIISampler(seed=1))
+        for turn in range(2)
+    ]
+    assert found[0][1].best_params == found[1][1].best_params
+    origins = {trial.user_attrs["origin"] for trial in found[0][1].trials}
+    assert "NSGAIISampler" in origins and not origins & {*MODELLED}
+
+
+def test_a_data_frame_has_a_row_for_each_trial(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    _, study = search_recording(tmp_path / "a.db", trials=12)
+    frame = study.trials_dataframe()
+    assert isinstance(frame, pandas.DataFrame) and len(frame) == 12
+    assert {"value", "params_bm", "user_attrs_origin", "user_attrs_outcome"} <= set(frame.columns)
+
+
+def test_the_dashboard_shows_trials_as_they_are(tmp_path: Path) -> None:
+    dashboard = pytest.importorskip("optuna_dashboard")
+    with Store.open(tmp_path / "a.db") as store, closing(OptunaStorage(store)) as storage:
+        study = study_of(store)
+
+        def asked(path: str) -> Any:
+            app = dashboard.wsgi(storage)  # anew: one looks at a study every 10 s at most
+            heard: list[str] = []
+            environment = {"PATH_INFO": path, "REQUEST_METHOD": "GET", "wsgi.input": io.BytesIO()}
+            environment["wsgi.errors"] = io.StringIO()
+            body = b"".join(app(environment, lambda status, *_: heard.append(status)))
+            assert heard == ["200 OK"]
+            return json.loads(body)
+
+        (shown,) = asked("/api/studies")["study_summaries"]
+        assert shown["study_name"] == study_name(study)
+        for number in range(3):
+            add(store, study, number, ok(5.0 + number))
+            trials = asked(f"/api/studies/{shown['study_id']}")["trials"]
+            assert [trial["number"] for trial in trials] == list(range(number + 1))
 
 
 # ---- several processes

@@ -25,7 +25,8 @@ from autotune.search.progress import ShapeStarted, TrialDone
 from autotune.target_finder import default_recording
 
 NAMES = {
-    "Config", "Dispatcher", "Gemm", "Result", "SearchPolicy", "__version__", "export_table", "space", "tune"
+    "Config", "Dispatcher", "Gemm", "OptunaStorage", "Result", "SearchPolicy", "__version__", "export_table",
+    "space", "tune",
 }  # fmt: skip
 SHAPE = "512x512x16384"
 

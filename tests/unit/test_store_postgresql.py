@@ -16,14 +16,13 @@ import pytest
 from fake_target import FakeTarget
 from postgresql_server import Server
 from sqlalchemy.exc import OperationalError
-from store_cases import add, add_all, config, create, failed, ok, publish, start, study_of, write_until_killed
+from store_cases import add, add_all, config, create, ok, start, study_of, write_until_killed
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import StoreError
 from autotune.search import Options, tune
 from autotune.search.progress import TrialDone
-from autotune.store import Follower, Store, connect, database, exists, optuna_mirror, shown, typed
-from autotune.store.optuna_mirror import TRIAL_ID, study_name
+from autotune.store import Follower, Store, connect, database, exists, shown, typed
 
 
 @pytest.fixture
@@ -80,24 +79,6 @@ def test_a_killed_writer_loses_nothing_that_was_committed(url: str, tmp_path: Pa
         stored = {trial.id for trial in store.trials(study_of(store))}
     assert told <= stored
     assert len(stored - told) <= 1, "the one that was committed and not yet told"
-
-
-def test_publishers_at_once_copy_each_trial_once_for_optuna(url: str) -> None:
-    with Store.open(url) as store:
-        study = study_of(store)
-        for number in range(30):
-            add(store, study, number, failed() if number % 5 == 0 else ok(1.0 + number))
-        publishers = [start(publish, url, None) for _ in range(3)]
-        for publisher in publishers:
-            publisher.join()
-        assert [publisher.exitcode for publisher in publishers] == [0] * 3
-        assert optuna_mirror.publish(store, [study]) == 0
-        ids = [trial.id for trial in store.trials(study)]
-    storage = optuna.storages.RDBStorage(url)
-    trials = optuna.load_study(study_name=study_name(study), storage=storage).trials
-    storage.remove_session()
-    storage.engine.dispose()
-    assert [trial.user_attrs[TRIAL_ID] for trial in trials] == ids
 
 
 def test_a_server_that_stays_away_is_told_and_comes_back_with_all_trials(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -20,7 +21,7 @@ from store_cases import H200, add, failed, ok, study_of
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Outcome
 from autotune.files.errors import StoreError
-from autotune.store import Store, connect, optuna_mirror, schema
+from autotune.store import Store, connect, schema
 from autotune.store.models import Base
 from autotune.store.repository import DEFAULT_TIMEOUT_S
 from autotune.store.schema import MIGRATIONS, REVISIONS, VERSION_TABLE
@@ -31,12 +32,13 @@ VERSION_1 = DATA / "store_schema_0001.db"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A database with a trial, and with Optuna's tables beside ours."""
+    """A database with a trial, and with tables of Optuna's own storage beside ours."""
     path = tmp_path / "autotune.db"
     with Store.open(path) as store:
-        study = study_of(store)
-        add(store, study, 0, ok(1.0))
-        optuna_mirror.publish(store, [study])
+        add(store, study_of(store), 0, ok(1.0))
+    beside = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    beside.remove_session()
+    beside.engine.dispose()
     return path
 
 

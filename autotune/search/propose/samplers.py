@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...files.errors import EnvironmentProblem, UsageError
 from ...files.words import option
@@ -16,6 +16,7 @@ from .traits import Traits
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
+Sampler: TypeAlias = "str | BaseSampler"
 DEFAULT_SAMPLER = "autotune"
 _NEEDS = {"tpe": (), "gp": ("scipy", "torch"), "cmaes": ("cmaes",)}  # samplers of Optuna: packages
 SAMPLERS = (DEFAULT_SAMPLER, "random", *_NEEDS)
@@ -23,7 +24,7 @@ SAMPLERS = (DEFAULT_SAMPLER, "random", *_NEEDS)
 
 def make_proposer(
     space: FeasibleSet,
-    sampler: str | BaseSampler = DEFAULT_SAMPLER,
+    sampler: Sampler = DEFAULT_SAMPLER,
     seed: int = 0,
     traits: Traits | None = None,
     policy: SearchPolicy | None = None,
@@ -39,7 +40,7 @@ def make_proposer(
     return GuestProposer(space, guest, name, seed=seed, policy=policy)
 
 
-def sampler_name(sampler: str | BaseSampler) -> str:
+def sampler_name(sampler: Sampler) -> str:
     """As studies keep it: `autotune` for ours, whichever way it is given."""
     if isinstance(sampler, str):
         return sampler
@@ -47,7 +48,7 @@ def sampler_name(sampler: str | BaseSampler) -> str:
     return DEFAULT_SAMPLER if name == "FeasibleSampler" else name[:32]
 
 
-def need_sampler(sampler: str | BaseSampler) -> None:
+def need_sampler(sampler: Sampler) -> None:
     """Raises UsageError for a name that is not known, and for what is no sampler."""
     if sampler not in SAMPLERS if isinstance(sampler, str) else not hasattr(sampler, "sample_relative"):
         raise UsageError(

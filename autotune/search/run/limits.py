@@ -15,13 +15,17 @@ from ...kernel.config import Config
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
 from ..progress import StopReason
-from ..propose.samplers import DEFAULT_SAMPLER, need_sampler
+from ..propose.samplers import DEFAULT_SAMPLER, Sampler, need_sampler
 from ..shape import ShapeSearch
 
 
 def no_starts(gemm: Gemm) -> Sequence[Config]:
     """Nothing is known of any shape."""
     return ()
+
+
+def never() -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Options:
     others, but have no final: no program calls them.
     """
 
-    sampler: str = DEFAULT_SAMPLER
+    sampler: Sampler = DEFAULT_SAMPLER
     trials: int | None = None
     seconds: float | None = None
     seed: int = 0
@@ -47,6 +51,7 @@ class Options:
     insists: bool = True
     weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 by default
     same_code_share: float = 0.2  # of the seconds, at most, to compile an earlier compiler's trials; 0: none
+    should_stop: Callable[[], bool] = never  # asked from time to time
     where: Where = ANY  # what is proposed, reported and chosen by finals obeys it
 
     def __post_init__(self) -> None:
