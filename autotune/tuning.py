@@ -38,8 +38,8 @@ from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.where import VALUES, Where
 from .perf_model.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
-from .runtime.kinds import GpuKind, load_kinds
-from .runtime.table import Table
+from .runtime.table.kinds import GpuKind, load_kinds
+from .runtime.table.table import Table
 from .search import DEFAULT_SAMPLER, Interrupts, Options, SearchResult, ShapeResult
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights

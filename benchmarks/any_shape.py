@@ -54,8 +54,8 @@ from autotune.facts.measurement import CachePolicy
 from autotune.files.errors import AutotuneError, UsageError
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.config import Config
-from autotune.runtime.pick import Call
-from autotune.runtime.table import TABLE_FILE, Table
+from autotune.runtime.choose.pick import Call
+from autotune.runtime.table.table import TABLE_FILE, Table
 from autotune.search import Options
 from autotune.store import Store
 

@@ -40,13 +40,13 @@ from autotune.export.c_source import c_files
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem
 from autotune.gpu.driver import device_limits, find_gpu
-from autotune.runtime import routed_engine, torch_router
-from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.choose.pick import Pick
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Pick
-from autotune.runtime.routed_engine import RoutedEngine
-from autotune.runtime.table import load
-from autotune.runtime.torch_routing import TorchRouting
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.table import load
+from autotune.runtime.torch import routed_engine, torch_router
+from autotune.runtime.torch.routed_engine import RoutedEngine
+from autotune.runtime.torch.torch_routing import TorchRouting
 
 SIZES = (64, 256, 512)  # of square products that take a GPU less time than a call takes the host
 NUM_ROUNDS = 41

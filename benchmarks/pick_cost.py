@@ -44,10 +44,10 @@ from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
-from autotune.runtime.cubin_files import CubinFiles
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.engine import Engine
-from autotune.runtime.table import CUBIN_FILE, load
+from autotune.runtime.launch.engine import Engine
+from autotune.runtime.table.cubin_files import CubinFiles
+from autotune.runtime.table.table import CUBIN_FILE, load
 from autotune.target_finder import matrices
 
 SEED = 7

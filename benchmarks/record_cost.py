@@ -28,10 +28,10 @@ import pick_cost
 from autotune.cli import console
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import Gemm
-from autotune.runtime import core_library
-from autotune.runtime.core import Core
-from autotune.runtime.product import packed
-from autotune.runtime.table import load
+from autotune.runtime.calls.product import packed
+from autotune.runtime.native import core_library
+from autotune.runtime.native.core import Core
+from autotune.runtime.table.table import load
 
 NUM_ROUNDS, NUM_CALLS = 41, 200_000
 COUNTING = "atomic_fetch_add_explicit(&tally->calls, 1, memory_order_relaxed);"
@@ -68,6 +68,7 @@ def built(folder: Path, *, is_counting: bool) -> Path:
 def contestant(folder: Path, table: Path, driver: Any) -> CostedPlan:
     with patch.object(core_library, "FOLDER", folder):
         library = core_library.library.__wrapped__()
+    assert library is not None
     read = load(table)
     own, calls, made = Core(read, library), library.structs.driver(), ctypes.c_void_p()
     driver.nothing(ctypes.byref(calls))

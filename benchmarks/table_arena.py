@@ -27,18 +27,18 @@ from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
 from autotune.perf_model.launches import Launches, Shapes
 from autotune.perf_model.splits import Splits
-from autotune.runtime.blas_provider import BlasProvider
-from autotune.runtime.choices import KnownChoices
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.core import Core
-from autotune.runtime.cubin_files import load_cubins
-from autotune.runtime.cuda_driver import Driver
-from autotune.runtime.devices import Devices
-from autotune.runtime.engine import Engine
-from autotune.runtime.pick import Call, Pick, in_splits
-from autotune.runtime.product import Product
-from autotune.runtime.settling import Settler
-from autotune.runtime.table import Kernel, KernelRecord, Table, launchable, load
+from autotune.runtime.calls.product import Product
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Pick, in_splits
+from autotune.runtime.cublas.blas_provider import BlasProvider
+from autotune.runtime.launch.cuda_driver import Driver
+from autotune.runtime.launch.devices import Devices
+from autotune.runtime.launch.engine import Engine
+from autotune.runtime.native.core import Core
+from autotune.runtime.settle.choices import KnownChoices
+from autotune.runtime.settle.settling import Settler
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.table import Kernel, KernelRecord, Table, launchable, load
 
 CUBLAS, ALONE = "cublas", "alone"
 CUTOFF = 2.0  # times the best known of a shape: what is clearly slower is launched once

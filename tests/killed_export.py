@@ -23,7 +23,8 @@ from autotune.export.copied import runtime_files
 STEPS = ("open", "fcntl.flock", "os.")
 # A few of the files of the runtime, in a folder and beside it: each of the others takes the same steps again.
 COPIED = {
-    name: runtime_files()[name] for name in ("files/errors.py", "runtime/__init__.py", "runtime/table.py")
+    name: runtime_files()[name]
+    for name in ("files/errors.py", "runtime/__init__.py", "runtime/table/table.py")
 }
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from table_cases import FakeDriver, OnGpu
 
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import load
+from autotune.runtime.table.table import load
 
 NUM_KINDS = 30
 

@@ -15,11 +15,11 @@ from ..files.words import counted
 from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN
 from ..perf_model import cublas_model
-from ..runtime.chooser import Chooser
-from ..runtime.kinds import load_kinds
-from ..runtime.pick import Call, Pick
-from ..runtime.product import Product
-from ..runtime.table import Table
+from ..runtime.calls.product import Product
+from ..runtime.choose.chooser import Chooser
+from ..runtime.choose.pick import Call, Pick
+from ..runtime.table.kinds import load_kinds
+from ..runtime.table.table import Table
 from ..suite import ALIGNED, CallKind, Suite, read_calls
 from . import common, console
 

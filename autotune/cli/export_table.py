@@ -15,8 +15,8 @@ from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN
 from ..kernel.resources import workspace_bytes
 from ..kernel.where import MIB
-from ..runtime.kinds import load_kinds, names_of
-from ..runtime.table import LeftOut, Table
+from ..runtime.table.kinds import load_kinds, names_of
+from ..runtime.table.table import LeftOut, Table
 from . import common, console
 
 LONG_S = 10.0  # of compiling: worth a hint at what would shorten it

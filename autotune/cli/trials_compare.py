@@ -12,7 +12,7 @@ from ..facts import stats
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted
-from ..runtime.kinds import load_kinds
+from ..runtime.table.kinds import load_kinds
 from ..store import Store, StudySummary, shown
 from . import common, console
 

@@ -20,9 +20,9 @@ from ..gpu.driver import OUT_OF_MEMORY
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, refusal
-from ..runtime.cuda_driver import CudaFault
-from ..runtime.kinds import GpuKind, no_table
-from ..runtime.table import Kernel, Table
+from ..runtime.launch.cuda_driver import CudaFault
+from ..runtime.table.kinds import GpuKind, no_table
+from ..runtime.table.table import Kernel, Table
 from . import console
 
 NO_GPU = "none"

@@ -7,7 +7,7 @@ from pathlib import Path
 from .. import gpu
 from ..files.errors import DispatchError, SlowGpu, UsageError
 from ..runtime.dispatcher import Dispatcher
-from ..runtime.quick_check import SLOWER, QuickCheck
+from ..runtime.settle.quick_check import SLOWER, QuickCheck
 from . import console
 from .verify import NO_GPU
 

@@ -1,8 +1,8 @@
 """Builds the core's library beside its sources: when autotune is installed, or this file is run.
 
 Any C compiler will do: `CC`, else cc, gcc or clang, else the one of the package `ziglang`. Without one
-nothing is built, and no table serves (runtime/core.py). Standard library only: this runs before anything is
-installed.
+nothing is built, and no table serves (runtime/native/core.py). Standard library only: this runs before
+anything is installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def declared() -> list[str]:
     return [" ".join(found.split()) for text in texts for found in _DECLARED.findall(text)]
 
 
-# The library tells its declarations (runtime/core_library.py)
+# The library tells its declarations (runtime/native/core_library.py)
 _TOLD = ",".join(f'"{line}"' for line in declared())
 FLAGS = (
     "-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",

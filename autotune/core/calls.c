@@ -102,7 +102,7 @@ static uint64_t reach(const autotune_kind *kind, int i, int64_t ld) {
 }
 
 /* Make a batch one product of all its rows, if all products share B and the rows of op(A) and of C continue from
- * product to product (runtime/product.py). False if they do not. */
+ * product to product (runtime/calls/product.py). False if they do not. */
 static bool fold(autotune_planned *planned) {
     const autotune_batch *batch = &planned->batch;
     const bool is_turned = at_trans_a(planned->layout);

@@ -38,7 +38,7 @@ struct at_chooser {
     double *places;            /* (entries, 3) logarithms of m, n and k */
 };
 
-/* How deep sums are, for data of zero mean and for positive data: runtime/summation.py. */
+/* How deep sums are, for data of zero mean and for positive data: runtime/settle/summation.py. */
 typedef struct {
     double zero_mean, positive;
 } depths;

@@ -1,6 +1,6 @@
 /* A dispatch table as plain arrays, the core's input. Python fills them in, or an export writes them as C.
  *
- * Nothing here is checked again: the code that fills it in has checked it (autotune/runtime/soundness.py).
+ * Nothing here is checked again: the code that fills it in has checked it (autotune/runtime/table/soundness.py).
  * All of it must stay valid as long as a handle uses it. Copied into exported tables. */
 
 #ifndef AUTOTUNE_TABLE_H
@@ -24,7 +24,7 @@ enum {
 /* What a kernel applies to alpha AB + beta C before it stores it. */
 enum { AUTOTUNE_BIAS_NONE, AUTOTUNE_BIAS_ROWS, AUTOTUNE_BIAS_COLUMNS };
 
-/* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (runtime/summation.py), and what
+/* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (runtime/settle/summation.py), and what
  * is known of its speed (perf_model/time_model.py, ModelFigures). */
 typedef struct {
     const char *id;
@@ -77,20 +77,20 @@ typedef struct {
 
 /* Constants that Python's modules define and explain, under these names. */
 typedef struct {
-    double error_zero_mean, error_positive;            /* runtime/summation.py */
-    double level_zero_mean, level_positive, chain_share, splits; /* runtime/summation.py */
-    double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/summation.py */
-    double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* runtime/summation.py */
-    double dot_rows, dot_elements, dot_threads, dot_added, dot_depth, dot_positive; /* runtime/summation.py */
+    double error_zero_mean, error_positive;            /* runtime/settle/summation.py */
+    double level_zero_mean, level_positive, chain_share, splits; /* runtime/settle/summation.py */
+    double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/settle/summation.py */
+    double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* runtime/settle/summation.py */
+    double dot_rows, dot_elements, dot_threads, dot_added, dot_depth, dot_positive; /* runtime/settle/summation.py */
     double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* perf_model/time_model.py */
     double cluster_us, last_block_us, last_block_float_us;               /* perf_model/time_model.py */
     double fmas_per_l2_float, line_floats;             /* perf_model/time_model.py */
     double residual_length;                            /* perf_model/residual.py */
     double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* perf_model/cublas_model.py */
     double parts_of_last;                              /* perf_model/splits.py */
-    int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/core_table.py */
-    int32_t max_pieces, launches_to_stay, max_counted; /* runtime/core_table.py */
-    int32_t max_plans, max_tallies;                    /* runtime/pick.py, runtime/core_table.py */
+    int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/native/core.py */
+    int32_t max_pieces, launches_to_stay, max_counted; /* runtime/native/core.py */
+    int32_t max_plans, max_tallies;                    /* runtime/choose/pick.py, runtime/native/core.py */
     int32_t blas_math_mode;                            /* column_major.py */
     int64_t blas_bytes;                                /* of a workspace of cuBLAS: column_major.py */
     const double *split_values;                        /* numbers of splits, ascending, from 2 on */

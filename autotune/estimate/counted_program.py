@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..runtime.torch_program import run_program
+from ..runtime.torch.torch_program import run_program
 from .counts import WorkCounts
 from .gpu_time import product_time
 

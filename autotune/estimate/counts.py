@@ -20,10 +20,8 @@ from ..facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ..files.errors import DispatchError
 from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN, Epilogue
-from ..runtime.arrays import Leading
-from ..runtime.pick import OTHERS, TUNED_ALIGNMENT, Counted
-from ..runtime.product import Form, Product, folded, understand
-from ..runtime.stacks import stacked
+from ..runtime.calls.product import Form, Leading, Product, folded, stacked, understand
+from ..runtime.choose.pick import OTHERS, TUNED_ALIGNMENT, Counted
 
 CALLS, WORK = "calls.json", "work.json"  # in the folder that is written
 FP32 = "products in float32"  # that a table may serve

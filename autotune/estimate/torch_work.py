@@ -1,6 +1,6 @@
 """Has torch tell `WorkCounts` what it computes, for as long as a context is entered.
 
-Products are seen where a table's routing would serve them (runtime/torch_routing.py): kernels of torch's
+Products are seen where a table's routing would serve them (torch_routing.py): kernels of torch's
 dispatcher count them, and call torch's own. Other work is seen by a mode of the dispatcher. Without a GPU the
 program runs on the CPU (no_gpu.py), and what is one kernel on a GPU counts as one.
 """

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..files.words import counted
-from ..runtime import core_library
-from ..runtime.core_table import TableArrays, table_struct
-from ..runtime.cubin_files import sums
-from ..runtime.table import Table
+from ..runtime.native import core_library
+from ..runtime.native.core import TableArrays, table_struct
+from ..runtime.table.cubin_files import sums
+from ..runtime.table.table import Table
 
 FOLDER = "c"  # of an exported folder
 _TEMPLATES = Path(__file__).with_name("c_files")

@@ -20,15 +20,15 @@ from ..facts.error_bound import worst_ratio
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue
-from ..runtime.arrays import Libraries
-from ..runtime.chooser import Chooser
-from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
-from ..runtime.devices import first_served, kind_here
-from ..runtime.engine import Engine
-from ..runtime.kinds import GpuKind, no_table
-from ..runtime.multiply import Added, sgemm_host
-from ..runtime.pick import Call, Pick
-from ..runtime.table import Kernel, Table
+from ..runtime.calls.arrays import Libraries
+from ..runtime.calls.multiply import Added, sgemm_host
+from ..runtime.choose.chooser import Chooser
+from ..runtime.choose.pick import Call, Pick
+from ..runtime.launch.cuda_driver import PER_THREAD_STREAM, Driver
+from ..runtime.launch.devices import first_served, kind_here
+from ..runtime.launch.engine import Engine
+from ..runtime.table.kinds import GpuKind, no_table
+from ..runtime.table.table import Kernel, Table
 from .check_files import KindFiles, check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64

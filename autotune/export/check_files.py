@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..files.errors import DispatchError
-from ..runtime.cubin_files import load_cubins
-from ..runtime.kinds import load_kinds
-from ..runtime.table import Table
+from ..runtime.table.cubin_files import load_cubins
+from ..runtime.table.kinds import load_kinds
+from ..runtime.table.table import Table
 from . import manifest
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ..runtime import core_library
+from ..runtime.native import core_library
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RUNTIME = "runtime"
@@ -19,8 +19,8 @@ def runtime_files() -> dict[str, bytes]:
     """The content of each file that serves a call, by its name relative to the package `autotune`: modules,
     what other processes start with, what is compiled where they run, and the core's library where it was
     built."""
-    waiting = sorted([*(_ROOT / _RUNTIME).glob("*.py"), *(_ROOT / _RUNTIME).glob("startup/*.py")])
-    sources = (_ROOT / _RUNTIME).glob("*.cpp")
+    waiting = sorted((_ROOT / _RUNTIME).rglob("*.py"))
+    sources = (_ROOT / _RUNTIME).rglob("*.cpp")
     files = {path.relative_to(_ROOT).as_posix(): path.read_bytes() for path in sources}
     while waiting:
         path = waiting.pop()

@@ -11,7 +11,7 @@ from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError, TrialFailure
 from ..kernel.config import Config
 from ..kernel.launch import Variant
-from ..runtime.cubin_files import packed
+from ..runtime.table.cubin_files import packed
 from .wishes import Wish
 
 

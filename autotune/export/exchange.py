@@ -29,7 +29,7 @@ from pathlib import Path
 
 from ..files.errors import DispatchError
 from ..files.synced import sync_folder, sync_path
-from ..runtime.table import TABLE_FILE
+from ..runtime.table.table import TABLE_FILE
 from . import manifest
 
 LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"

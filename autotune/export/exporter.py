@@ -25,8 +25,8 @@ from ..kernel import same_code, template
 from ..kernel.launch import Epilogue
 from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
-from ..runtime.soundness import check_identity
-from ..runtime.table import Entry, Kernel, RankedKernel, Table
+from ..runtime.table.soundness import check_identity
+from ..runtime.table.table import Entry, Kernel, RankedKernel, Table
 from . import cover, figures
 from .cubins import Compiling, KernelCompiler, OnCompiled, within
 from .left_out import figures_of, left_out

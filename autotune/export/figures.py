@@ -13,7 +13,7 @@ from ..kernel.launch import PLAIN
 from ..kernel.resources import launch_spec, residency
 from ..perf_model.fit import Sample, guess, learn
 from ..perf_model.model_figures import ModelFigures
-from ..runtime.table import Kernel, KernelRecord, launchable, weights_text
+from ..runtime.table.table import Kernel, KernelRecord, launchable, weights_text
 from .cubins import CubinLike
 from .tuned import TunedResults
 from .wishes import Wish

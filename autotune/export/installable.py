@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from ..runtime.kinds import names_of
-from ..runtime.table import Table
+from ..runtime.table.kinds import names_of
+from ..runtime.table.table import Table
 
 FILE = "pyproject.toml"
 _DATE = re.compile(r"(\d{4})-0?(\d+)-0?(\d+)T0?(\d+):0?(\d+)")

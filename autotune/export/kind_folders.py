@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ..files.errors import DispatchError
 from ..files.words import option
-from ..runtime.cubin_files import packed, sums
-from ..runtime.files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
-from ..runtime.kinds import KINDS_FOLDER, GpuKind, load_kinds
-from ..runtime.table import CUBIN_FILE, TABLE_FILE, Table, render
+from ..runtime.table.cubin_files import packed, sums
+from ..runtime.table.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
+from ..runtime.table.kinds import KINDS_FOLDER, GpuKind, load_kinds
+from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table, render
 from .check_files import KindFiles, check_files
 from .exchange import Note
 

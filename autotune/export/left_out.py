@@ -25,8 +25,8 @@ from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..perf_model import cublas_model
 from ..perf_model.launches import Shapes
-from ..runtime.pick import NUM_FIRST
-from ..runtime.table import AgainstCublas, LeftOut
+from ..runtime.choose.pick import NUM_FIRST
+from ..runtime.table.table import AgainstCublas, LeftOut
 from .figures import error_of
 from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio
 from .provider import LEAST_TIMES

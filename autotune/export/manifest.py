@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from ..files import strict
 from ..files.errors import DispatchError
-from ..runtime.table import TABLE_FILE
+from ..runtime.table.table import TABLE_FILE
 from . import older_exports
 
 MANIFEST_FILE = "manifest.json"

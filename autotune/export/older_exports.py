@@ -10,7 +10,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from ..runtime.table import FORMAT, TABLE_FILE
+from ..runtime.table.table import FORMAT, TABLE_FILE
 
 _MODULES = (
     "__init__", "errors", "gemm", "device", "launch",

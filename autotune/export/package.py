@@ -15,8 +15,8 @@ from pathlib import Path
 from ..files.errors import DispatchError, UsageError
 from ..files.output_file import DISK_FULL, disk_full
 from ..files.words import counted, option
-from ..runtime.kinds import GpuKind, names_of
-from ..runtime.table import Table
+from ..runtime.table.kinds import GpuKind, names_of
+from ..runtime.table.table import Table
 from . import exchange, installable, kind_folders, manifest
 from .c_source import FOLDER as C_FOLDER
 from .c_source import c_files
@@ -58,8 +58,8 @@ from pathlib import Path
 
 from .{private}.files.errors import DispatchError, DispatchWarning
 from .{private}.runtime.dispatcher import Dispatcher
-from .{private}.runtime.kept_modules import keep
-from .{private}.runtime.pick import Pick
+from .{private}.runtime.native.kept_modules import keep
+from .{private}.runtime.choose.pick import Pick
 
 keep(f"{{__name__}}.{private}", Path(__file__).parent / "{private}")
 _dispatcher = Dispatcher(Path(__file__).parent)
@@ -89,7 +89,7 @@ _MAIN = '''\
 import sys
 
 from . import torch
-from .{private}.runtime.torch_program import main
+from .{private}.runtime.torch.torch_program import main
 
 if __name__ == "__main__":
     sys.exit(main(torch, sys.argv))

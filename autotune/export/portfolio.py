@@ -33,7 +33,7 @@ from ..perf_model.launches import Floats, Launches, Shapes, Whole
 from ..perf_model.model_figures import ModelFigures
 from ..perf_model.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
-from ..runtime.summation import Sums, allowed_depths, excess_depth, slower_by
+from ..runtime.settle.summation import Sums, allowed_depths, excess_depth, slower_by
 from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out

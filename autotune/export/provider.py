@@ -9,7 +9,7 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..perf_model import cublas_model
 from ..recording.matrix import TimeMatrix
-from ..runtime.table import CublasFigures
+from ..runtime.table.table import CublasFigures
 from .tuned import TunedResults
 
 LEAST_TIMES = 100  # of a layout, to learn from

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from ..facts.gemm import LAYOUTS, Gemm
-from ..runtime.chooser import Chooser
-from ..runtime.kinds import load_kinds
-from ..runtime.pick import NUM_FIRST, Call, Pick
-from ..runtime.table import Kernel, Table
+from ..runtime.choose.chooser import Chooser
+from ..runtime.choose.pick import NUM_FIRST, Call, Pick
+from ..runtime.table.kinds import load_kinds
+from ..runtime.table.table import Kernel, Table
 from .documents import Describe, Document
 from .numbers import StudyNumbers
 from .trial_columns import column, significant

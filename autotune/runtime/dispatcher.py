@@ -1,5 +1,5 @@
 """Runs the kernels of an exported folder: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major; arrays
-of more dimensions are batches of such products (stacks.py).
+of more dimensions are batches of such products (product.py).
 
 A call does three things: it reads address, extents and strides of its arrays; it looks up what it did
 for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
@@ -26,21 +26,21 @@ from weakref import WeakValueDictionary
 from ..files.arguments import whole
 from ..files.errors import DispatchError
 from ..kernel.launch import ACTIVATIONS
-from .blas_provider import BlasProvider
-from .forks import UNFORKED, check_fork, use_cuda
+from .calls.options import Activation, Fallback, Settle, fallback_of, is_first_use, is_switched_on
+from .calls.product import make_gemm, packed_forms
+from .choose.pick import Counted, Pick
+from .cublas.blas_provider import BlasProvider
+from .native.forks import UNFORKED, check_fork, use_cuda
 from .one_kind import OneKind, open_kinds
-from .options import Activation, Fallback, Settle, fallback_of, is_first_use, is_switched_on
-from .pick import Counted, Pick
-from .product import make_gemm, packed_forms
 
 if TYPE_CHECKING:
-    from .cuda_driver import Driver
-    from .engines import Engines
-    from .multiply import Products
-    from .planner import Planner
-    from .quick_check import QuickCheck
-    from .tensor_calls import TorchCalls
-    from .torch_routing import TorchRouting
+    from .calls.multiply import Products
+    from .launch.cuda_driver import Driver
+    from .launch.engines import Engines
+    from .launch.planner import Planner
+    from .settle.quick_check import QuickCheck
+    from .torch.tensor_calls import TorchCalls
+    from .torch.torch_routing import TorchRouting
 
 _CHOICES, _RECORD = "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 _OWN_FOLDER = Path(__file__).resolve().parents[2]  # of an exported table
@@ -163,7 +163,7 @@ class Dispatcher:
         gemm = make_gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
         if kind is not None:
             return kind.pick(gemm)
-        from .blas_engine import blas_pick
+        from .launch.engine import blas_pick
 
         return blas_pick(gemm)
 
@@ -199,7 +199,7 @@ class Dispatcher:
                 "a deterministic dispatcher settles nothing; settle with another one, write what came of it "
                 "with export_choices, and pass the file as choices="
             )
-        from .blas_engine import blas_pick
+        from .launch.engine import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         engines, number = self._open_for(device)
@@ -226,8 +226,8 @@ class Dispatcher:
         these. Returns what will serve each shape without them.
         Raises DispatchError for what is no shape, and where the table does not fit the GPU.
         """
-        from .blas_engine import blas_pick
-        from .variants import asked_for
+        from .choose.pick import asked_for
+        from .launch.engine import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         epilogue = asked_for(has_bias, activation)
@@ -285,7 +285,7 @@ class Dispatcher:
 
         Raises DispatchError where it cannot be written, or calls are recorded into another file.
         """
-        from .core_faults import recorded_elsewhere
+        from .native.core_faults import recorded_elsewhere
 
         check_fork()
         named = str(Path(file).absolute())
@@ -375,7 +375,7 @@ class Dispatcher:
 
         Raises DispatchError where torch is not imported or too old, or the core was not built.
         """
-        from .torch_routing import TorchRouting
+        from .torch.torch_routing import TorchRouting
 
         if self._routing is None:
             self._routing = TorchRouting(lambda has_bias: self._on_gpus()[0].routed_kinds(has_bias))
@@ -389,7 +389,7 @@ class Dispatcher:
 
         Raises DispatchError where torch is not imported.
         """
-        from .torch_op import register
+        from .torch.torch_op import register
 
         return register(self)
 
@@ -412,7 +412,7 @@ class Dispatcher:
         """From the first product of torch's tensors on, an engine's core reads these, if it can."""
         if engine in self._met_torch:
             return
-        from .tensor_calls import TorchCalls
+        from .torch.tensor_calls import TorchCalls
 
         with self._lock:
             calls, below = engine.tensor_calls(), engine.tensor_calls(is_below_autograd=True)
@@ -440,10 +440,10 @@ class Dispatcher:
         return self._opened or self._open()
 
     def _open(self) -> tuple[Engines, Products]:
-        from .arrays import Libraries
-        from .cuda_driver import Driver
-        from .engines import Engines
-        from .multiply import Products
+        from .calls.arrays import Libraries
+        from .calls.multiply import Products
+        from .launch.cuda_driver import Driver
+        from .launch.engines import Engines
 
         with self._lock:
             if self._opened is None:

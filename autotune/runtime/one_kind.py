@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 from ..facts.alike import LIKE
 from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
-from .blas_provider import BlasProvider
-from .chooser import Chooser
-from .cubin_files import CubinFiles
-from .kinds import GpuKind, load_kinds, read_whole
-from .pick import Call, Pick
-from .product import packed
-from .table import Table
+from .calls.product import packed
+from .choose.chooser import Chooser
+from .choose.pick import Call, Pick
+from .cublas.blas_provider import BlasProvider
+from .table.cubin_files import CubinFiles
+from .table.kinds import GpuKind, load_kinds, read_whole
+from .table.table import Table
 
 if TYPE_CHECKING:
-    from .choices import KnownChoices
-    from .cuda_driver import Driver
-    from .engine import Engine
-    from .quick_check import QuickCheck
-    from .routed_engine import RoutedEngine
-    from .settling import Settler
+    from .launch.cuda_driver import Driver
+    from .launch.engine import Engine
+    from .settle.choices import KnownChoices
+    from .settle.quick_check import QuickCheck
+    from .settle.settling import Settler
+    from .torch.routed_engine import RoutedEngine
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
 
@@ -92,7 +92,7 @@ class OneKind:
     def choices(self, pinned: Path | None = None) -> KnownChoices:
         """The choices settled, or pinned by a file. Raises DispatchError if the file cannot be used, or is of
         another table."""
-        from .choices import KnownChoices
+        from .settle.choices import KnownChoices
 
         with self._lock:
             if self._known is None:
@@ -104,8 +104,8 @@ class OneKind:
 
     def open(self, driver: Driver) -> tuple[Engine, Settler]:
         """The engine and the settler for all GPUs of the kind."""
-        from .engine import Engine
-        from .settling import Settler
+        from .launch.engine import Engine
+        from .settle.settling import Settler
 
         with self._lock:
             if self._opened is None:
@@ -119,7 +119,7 @@ class OneKind:
     def settle(self, gemms: Iterable[Gemm], driver: Driver, device: int) -> list[Pick]:
         """Time the model's launches for shapes, once; returns what then serves them. Batches are left as they
         are. Raises DispatchError under capture."""
-        from .settling import DEFAULT_STREAM
+        from .settle.settling import DEFAULT_STREAM
 
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)
@@ -136,8 +136,8 @@ class OneKind:
 
     def verify_quick(self, driver: Driver, device: int) -> QuickCheck:
         """One kernel's result, and its time against the recorded one. Raises DispatchError under capture."""
-        from .quick_check import check_quickly
-        from .settling import DEFAULT_STREAM
+        from .settle.quick_check import check_quickly
+        from .settle.settling import DEFAULT_STREAM
 
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)
@@ -147,8 +147,8 @@ class OneKind:
 
     def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
         """What serves torch's own products; see routed_engine.py."""
-        from .core import core_of
-        from .routed_engine import AsPicked, RoutedEngine
+        from .native.core import core_of
+        from .torch.routed_engine import AsPicked, RoutedEngine
 
         rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, self._known, AsPicked()
         made = RoutedEngine(has_bias, core_of(self.table), *rest)

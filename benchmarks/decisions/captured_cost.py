@@ -29,9 +29,9 @@ from autotune.facts import distribution
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.launch import plan
-from autotune.runtime import core_table
+from autotune.runtime.choose.pick import in_splits
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import in_splits
+from autotune.runtime.native import core
 
 NUM_CALLS, NUM_ROUNDS, MOST_DRAWN = 40, 31, 1000
 KEPT, NODES = "kept", "nodes"
@@ -45,7 +45,7 @@ def shapes_of(runtime: Dispatcher, num: int, seed: int) -> list[Gemm]:
     for gemm in islice(distribution.drawn(seed, limits.fma_tflops, limits.bandwidth_gbs), MOST_DRAWN):
         pick = runtime.pick(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
         grid = plan(in_splits(kernels[pick.kernel_id], pick.split_k), gemm.m, gemm.n, gemm.k)
-        if 0 < grid.workspace_bytes <= core_table.CAPTURED_BYTES:
+        if 0 < grid.workspace_bytes <= core.CAPTURED_BYTES:
             found.append(gemm)
         if len(found) == num:
             break
@@ -96,7 +96,7 @@ def _run(args: argparse.Namespace) -> None:
     gpu = find_gpu(args.gpu)
     torch.cuda.set_device(gpu.index)
     runtimes = {KEPT: Dispatcher(args.folder, cublas=False)}
-    with patch.object(core_table, "CAPTURED_BYTES", 0):
+    with patch.object(core, "CAPTURED_BYTES", 0):
         runtimes[NODES] = Dispatcher(args.folder, cublas=False)
         runtimes[NODES].pick(64, 64, 64)  # the core reads its constants
     shapes = [

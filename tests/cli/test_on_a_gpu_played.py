@@ -27,8 +27,8 @@ from autotune.files.errors import DeviceLost, DispatchError, EnvironmentProblem,
 from autotune.gpu.protocol import Problem
 from autotune.kernel import template
 from autotune.recording.replay import ReplayTarget, read_recording
-from autotune.runtime.cuda_driver import CudaFault
-from autotune.runtime.table import Kernel, load
+from autotune.runtime.launch.cuda_driver import CudaFault
+from autotune.runtime.table.table import Kernel, load
 from autotune.store import Store
 
 from .conftest import ENVIRONMENT, SQUARE, measured, points

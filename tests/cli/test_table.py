@@ -16,10 +16,10 @@ from autotune.cli import export_table
 from autotune.export.package import write_folder
 from autotune.facts.gemm import LAYOUTS
 from autotune.kernel import template
-from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.kinds import GpuKind, load_kinds
-from autotune.runtime.table import load
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.kinds import GpuKind, load_kinds
+from autotune.runtime.table.table import load
 from autotune.store import Store
 
 from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points

@@ -12,9 +12,9 @@ from autotune.kernel import machine_code, resources
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
-from autotune.runtime.cuda_driver import KernelFacts
-from autotune.runtime.devices import misfit
-from autotune.runtime.table import KernelRecord, launchable
+from autotune.runtime.launch.cuda_driver import KernelFacts
+from autotune.runtime.launch.devices import misfit
+from autotune.runtime.table.table import KernelRecord, launchable
 
 H200 = known_limits("h200")
 PLAIN = Config(copy_a="register", copy_b="register", stages=2, min_blocks=1)

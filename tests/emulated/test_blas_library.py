@@ -15,11 +15,10 @@ from table_cases import FakeDriver, make_table
 
 from autotune.facts.column_major import WORKSPACE_BYTES
 from autotune.facts.gemm import Batch, Gemm
-from autotune.runtime import blas_library
-from autotune.runtime.blas_engine import BlasEngine
-from autotune.runtime.blas_library import BlasLibrary
-from autotune.runtime.blas_provider import BlasProvider
-from autotune.runtime.product import Product
+from autotune.runtime.calls.product import Product
+from autotune.runtime.cublas import blas_provider
+from autotune.runtime.cublas.blas_provider import BlasLibrary, BlasProvider
+from autotune.runtime.launch.engine import BlasEngine
 
 SOURCE = r"""
 #include <cstddef>
@@ -96,21 +95,21 @@ def nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", absent)
-    own = blas_library._mapped
-    monkeypatch.setattr(blas_library, "_mapped", lambda: [x for x in own() if x.startswith(str(tmp_path))])
-    blas_library.find_library.cache_clear()
+    own = blas_provider._mapped
+    monkeypatch.setattr(blas_provider, "_mapped", lambda: [x for x in own() if x.startswith(str(tmp_path))])
+    blas_provider.find_library.cache_clear()
     yield
-    blas_library.find_library.cache_clear()
+    blas_provider.find_library.cache_clear()
 
 
 def test_the_library_of_this_process_is_found(tmp_path: Path) -> None:
     path = build(tmp_path / "lib", 97)
-    assert blas_library.find_library() is None  # it is there, and nobody has loaded or installed it
+    assert blas_provider.find_library() is None  # it is there, and nobody has loaded or installed it
     ctypes.CDLL(str(path))
-    blas_library.find_library.cache_clear()
-    found = blas_library.find_library()
+    blas_provider.find_library.cache_clear()
+    found = blas_provider.find_library()
     assert found is not None and found.version == "97.1.2"
-    assert blas_library.find_library() is found
+    assert blas_provider.find_library() is found
 
 
 def test_the_version_of_what_is_loaded_is_known_without_loading_anything(
@@ -124,7 +123,7 @@ def test_the_version_of_what_is_loaded_is_known_without_loading_anything(
     installed = SimpleNamespace(abs_path=str(path))
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", lambda name: installed)
     early, late = BlasProvider(True), BlasProvider(True)
-    assert early.loaded_version() is None and not blas_library._mapped()
+    assert early.loaded_version() is None and not blas_provider._mapped()
     ctypes.CDLL(str(path))
     assert early.loaded_version() is None  # asked once
     assert late.loaded_version() == "94.1.2" and BlasProvider(False).loaded_version() is None
@@ -140,23 +139,23 @@ def test_what_is_loaded_goes_before_what_is_installed(
 
     installed = SimpleNamespace(abs_path=str(build(tmp_path / "installed", 98)))
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", lambda name: installed)
-    first = blas_library.find_library()
+    first = blas_provider.find_library()
     assert first is not None and first.version == "98.1.2"
-    monkeypatch.setattr(blas_library, "_mapped", lambda: [str(loaded)])
+    monkeypatch.setattr(blas_provider, "_mapped", lambda: [str(loaded)])
     loaded = build(tmp_path / "loaded", 99)
-    blas_library.find_library.cache_clear()
-    second = blas_library.find_library()
+    blas_provider.find_library.cache_clear()
+    second = blas_provider.find_library()
     assert second is not None and second.version == "98.1.2"  # what is no longer mapped is not loaded again
     ctypes.CDLL(str(loaded))
-    blas_library.find_library.cache_clear()
-    third = blas_library.find_library()
+    blas_provider.find_library.cache_clear()
+    third = blas_provider.find_library()
     assert third is not None and third.version == "99.1.2"
 
 
 def test_a_library_without_what_is_needed_is_passed_over(tmp_path: Path) -> None:
     ctypes.CDLL(str(build(tmp_path / "lib", 96, is_whole=False)))
-    assert len(blas_library._mapped()) == 1
-    assert blas_library.find_library() is None
+    assert len(blas_provider._mapped()) == 1
+    assert blas_provider.find_library() is None
 
 
 def test_arguments_have_the_types_of_the_header(tmp_path: Path) -> None:

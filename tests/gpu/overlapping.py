@@ -16,8 +16,8 @@ import numpy as np
 
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import check, open_driver
-from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.launch.cuda_driver import Driver
 
 NUM_BUFFERS = 6
 FLOATS = 512 * 512  # of a buffer

@@ -22,12 +22,13 @@ from autotune.export.check import error_ratio
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.gpu.driver import device_limits
-from autotune.runtime import blas_library, core_library
-from autotune.runtime.blas_library import BlasLibrary
-from autotune.runtime.choices import FOLDER
-from autotune.runtime.chooser import Chooser
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.cublas import blas_provider
+from autotune.runtime.cublas.blas_provider import BlasLibrary
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Call, Pick
+from autotune.runtime.native import core_library
+from autotune.runtime.settle.choices import FOLDER
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -61,7 +62,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Streams of the products that cuBLAS got, it is picked for every call."""
-    if blas_library.find_library() is None:
+    if blas_provider.find_library() is None:
         pytest.skip("no cuBLAS is found")
     own_pick, own_set, own_sgemm = Chooser.pick, cublas()["cublasSetStream_v2"], cublas()["cublasSgemm_v2"]
     streams: dict[int, int] = {}
@@ -86,7 +87,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def cublas() -> dict[str, Any]:
     """Its functions, by name, with the types of their arguments."""
-    library = blas_library.find_library()
+    library = blas_provider.find_library()
     assert library is not None
     version = [int(part) for part in library.version.split(".")]
 
@@ -103,7 +104,7 @@ def cublas() -> dict[str, Any]:
 def replaced(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     """Call these instead of cuBLAS's own, through handles that nobody else has."""
     made = BlasLibrary(SimpleNamespace(**(cublas() | functions)))
-    monkeypatch.setattr(blas_library, "find_library", lambda: made)
+    monkeypatch.setattr(blas_provider, "find_library", lambda: made)
 
 
 def check(
@@ -287,7 +288,7 @@ def test_switched_off_it_is_not_called(folder: Path, torch: Any, served: list[in
 
 
 def test_settling_times_it(folder: Path, torch: Any, cache: Path) -> None:
-    library = blas_library.find_library()
+    library = blas_provider.find_library()
     if library is None:
         pytest.skip("no cuBLAS is found")
     runtime, limits = Dispatcher(folder), device_limits(0)

@@ -12,8 +12,8 @@ from made_table import export_winners, plain_config
 
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
-from autotune.runtime import core_table
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.native import core
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -75,7 +75,7 @@ def test_a_graph_takes_no_memory_when_it_is_replayed(torch: Any, runtime: Dispat
 
 
 def test_what_is_large_is_taken_by_nodes(torch: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_table, "CAPTURED_BYTES", 1)
+    monkeypatch.setattr(core, "CAPTURED_BYTES", 1)
     captured = Captured(torch, Dispatcher(folder, cublas=False), PASSES)
     assert captured.num_allocations() == 3
     captured.graph.replay()
@@ -102,7 +102,7 @@ def test_graphs_on_many_streams_share_nothing(torch: Any, runtime: Dispatcher) -
 
 def test_memory_of_graphs_that_ended_is_used_again(torch: Any, runtime: Dispatcher) -> None:
     """Each takes 4 MiB: if none were used again, the GPU's bound would leave nothing for the last."""
-    assert core_table.PIECES_BYTES < 100 * core_table.CAPTURED_BYTES
+    assert core.PIECES_BYTES < 100 * core.CAPTURED_BYTES
     for seed in range(100):
         captured = Captured(torch, runtime, LARGE, seed, num=1)
         captured.graph.replay()

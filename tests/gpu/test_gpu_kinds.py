@@ -19,10 +19,10 @@ from autotune.export.package import write_folder
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.gpu.driver import device_limits
-from autotune.runtime import blas_library
-from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.cublas import blas_provider
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import Table, load
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.table import Table, load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -93,7 +93,7 @@ def test_the_table_for_this_gpu_serves(both: Path, torch: Any) -> None:
 def test_other_gpus_are_refused_or_served_by_cublas(stranger: Path, torch: Any) -> None:
     with pytest.raises(DispatchError, match=f"{OTHER}.*AUTOTUNE_FALLBACK=cublas"):
         check(Dispatcher(stranger), torch, TUNED)
-    if blas_library.find_library() is None:
+    if blas_provider.find_library() is None:
         pytest.skip("no cuBLAS is found")
     runtime = Dispatcher(stranger, fallback="cublas")
     with pytest.warns(DispatchWarning, match="cuBLAS serves its products") as told:
@@ -108,7 +108,7 @@ def test_other_gpus_are_refused_or_served_by_cublas(stranger: Path, torch: Any) 
 
 
 def test_cublas_s_products_are_captured(stranger: Path, torch: Any) -> None:
-    if blas_library.find_library() is None:
+    if blas_provider.find_library() is None:
         pytest.skip("no cuBLAS is found")
     runtime = Dispatcher(stranger, fallback="cublas")
     a, b = (torch.randn(256, 256, device="cuda") for _ in range(2))

@@ -21,7 +21,7 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import load
+from autotune.runtime.table.table import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

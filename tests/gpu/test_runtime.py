@@ -29,12 +29,12 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.gpu.driver import device_limits
 from autotune.kernel.config import Config
-from autotune.runtime import core_table, cubin_files
-from autotune.runtime.cubin_files import load_cubins
-from autotune.runtime.cuda_driver import Driver
-from autotune.runtime.devices import Devices
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import load, render
+from autotune.runtime.launch.cuda_driver import Driver
+from autotune.runtime.launch.devices import Devices
+from autotune.runtime.native import core
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.table import cubin_files, load, render
 from autotune.suite import CallKind, read_calls
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -371,7 +371,7 @@ def test_streams_that_come_and_go_leave_no_memory(folder: Path, torch: Any) -> N
         try:
             for number in range(4):
                 stream = cupy.cuda.Stream(non_blocking=True)
-                for _ in range(core_table.LAUNCHES_TO_STAY if number == 0 else 1):
+                for _ in range(core.LAUNCHES_TO_STAY if number == 0 else 1):
                     for gemm, (a, b), c in zip(gemms, inputs, out, strict=True):
                         fresh.sgemm(a, b, c, trans_a=gemm.trans_a, trans_b=gemm.trans_b, stream=stream.ptr)
                 stream.synchronize()
@@ -391,7 +391,7 @@ def test_streams_that_come_and_go_leave_no_memory(folder: Path, torch: Any) -> N
     used = [used_bytes() for _ in range(6)]
     assert not faults
     grown = [after - before for before, after in pairwise(used)]
-    assert min(grown) <= core_table.KEPT_BYTES
+    assert min(grown) <= core.KEPT_BYTES
     assert min(grown[2:]) <= 0, "32 pieces are all that there ever are"
     for gemm, c in zip(gemms, outs[0], strict=True):
         a, b, _ = stored(gemm)

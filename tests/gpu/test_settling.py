@@ -19,13 +19,13 @@ from autotune.export.check import error_ratio
 from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
-from autotune.runtime import core_table
-from autotune.runtime.choices import FOLDER
+from autotune.runtime.calls.product import packed
+from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Call
-from autotune.runtime.product import packed
-from autotune.runtime.settling import DEFAULT_STREAM, MOST_CHECKED
-from autotune.runtime.summation import Depths
+from autotune.runtime.native import core
+from autotune.runtime.settle.choices import FOLDER
+from autotune.runtime.settle.settling import DEFAULT_STREAM, MOST_CHECKED
+from autotune.runtime.settle.summation import Depths
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -46,7 +46,7 @@ ALONE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import exported_to_settle as table
-from exported_to_settle._autotune.runtime.settling import Settler
+from exported_to_settle._autotune.runtime.settle.settling import Settler
 def refuse(*arguments):
     raise AssertionError("it was timed again")
 Settler._race = refuse
@@ -209,7 +209,7 @@ def test_settling_gives_its_memory_back(
         runtime.settle([shape_of(gemm) for gemm in SHAPES])
         torch.cuda.synchronize()
         missing.append(before - torch.cuda.mem_get_info()[0])
-    assert min(missing) <= core_table.KEPT_BYTES
+    assert min(missing) <= core.KEPT_BYTES
 
 
 def test_pinned_choices_serve_without_a_clock(folder: Path, torch: Any, tmp_path: Path) -> None:

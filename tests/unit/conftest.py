@@ -12,8 +12,8 @@ import pytest
 from played_blas import PlayedBlas
 from table_cases import FakeDriver
 
-from autotune.runtime import blas_library
-from autotune.runtime.blas_library import BlasLibrary
+from autotune.runtime.cublas import blas_provider
+from autotune.runtime.cublas.blas_provider import BlasLibrary
 from autotune.store import Store
 
 
@@ -60,5 +60,5 @@ def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
     """A cuBLAS that is played on the test's driver, and found by whoever looks for one."""
     played = PlayedBlas(driver)
     library = BlasLibrary(played)
-    monkeypatch.setattr(blas_library, "find_library", lambda: library)
+    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
     return played

@@ -18,7 +18,8 @@ import pytest
 from table_cases import FakeDriver
 from test_tensor_calls import STREAM, _DLTensor, _stream
 
-from autotune.runtime import arrays, torch_router, torch_routing
+from autotune.runtime.calls import arrays
+from autotune.runtime.torch import torch_router, torch_routing
 
 CUDA, POINTERS = 2, 8  # of dlpack.h
 _VIEW, _CURRENT_STREAM = 5, 6  # places in DLPackExchangeAPI

@@ -9,7 +9,7 @@ from table_cases import ENVIRONMENT, FakeDriver, code_of, make_kernel, make_spec
 
 from autotune.export.package import write_folder
 from autotune.facts.gemm import Gemm
-from autotune.runtime.table import Table
+from autotune.runtime.table.table import Table
 
 TUNED = Gemm(128, 128, 64)
 H200, H100, OTHER = 0, 1, 2  # GPUs of `driver_of_kinds`

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from table_cases import FakeDriver, inexact
 
-from autotune.runtime import blas_library
-from autotune.runtime.blas_library import BlasLibrary
+from autotune.runtime.cublas import blas_provider
+from autotune.runtime.cublas.blas_provider import BlasLibrary
 
 VERSION = (13, 1, 0)
 _INVALID_VALUE = 7
@@ -48,7 +48,7 @@ class Served:
 def install(monkeypatch: pytest.MonkeyPatch, played: PlayedBlas | None) -> None:
     """This process has that cuBLAS, or none."""
     library = None if played is None else BlasLibrary(played)
-    monkeypatch.setattr(blas_library, "find_library", lambda: library)
+    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
 
 
 def by_columns(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:

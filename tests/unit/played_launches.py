@@ -17,10 +17,10 @@ from autotune.kernel.launch import (
     Grid,
     Pack,
 )
-from autotune.runtime.cuda_driver import Driver
-from autotune.runtime.devices import LoadedKernel
-from autotune.runtime.planner import CorePlan
-from autotune.runtime.product import Product
+from autotune.runtime.calls.product import Product
+from autotune.runtime.launch.cuda_driver import Driver
+from autotune.runtime.launch.devices import LoadedKernel
+from autotune.runtime.launch.planner import CorePlan
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
 # Of the epilogue only the bias is ever other than 0: all products of a batch share it.

@@ -21,9 +21,9 @@ from autotune.perf_model.forecast import Forecast
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.time_model import Speeds
-from autotune.runtime.pick import Call, How, Pick
-from autotune.runtime.summation import Depths, Sums, allowed_depths, excess_depth, slower_by
-from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, weights
+from autotune.runtime.choose.pick import Call, How, Pick
+from autotune.runtime.settle.summation import Depths, Sums, allowed_depths, excess_depth, slower_by
+from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins

@@ -48,13 +48,14 @@ from autotune.kernel.resources import launch_spec
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import ModelFigures
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
-from autotune.runtime import choices, core_library
-from autotune.runtime.conditions import Conditions
-from autotune.runtime.cubin_files import packed
-from autotune.runtime.cuda_driver import CudaFault, KernelFacts
-from autotune.runtime.devices import DEFAULT_SMEM
-from autotune.runtime.summation import Depths, Sums
-from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, load, render
+from autotune.runtime.launch.conditions import Conditions
+from autotune.runtime.launch.cuda_driver import CudaFault, KernelFacts
+from autotune.runtime.launch.devices import DEFAULT_SMEM
+from autotune.runtime.native import core_library
+from autotune.runtime.settle import choices
+from autotune.runtime.settle.summation import Depths, Sums
+from autotune.runtime.table.cubin_files import packed
+from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, load, render
 
 # Who chooses and launches: the core, or Python without it, which must do the same: that is for `make stress`.
 LIMITS = known_limits("h200")

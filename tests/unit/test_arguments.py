@@ -18,7 +18,7 @@ from autotune.files.arguments import flag, number, whole
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.where import MIB, Where
-from autotune.runtime.arrays import stream_handle
+from autotune.runtime.calls.arrays import stream_handle
 from autotune.search import Options
 from autotune.search_policy import SearchPolicy
 from autotune.target_finder import default_recording

@@ -23,12 +23,11 @@ from autotune.export.check import verify_table
 from autotune.facts.gemm import LAYOUTS, Batch, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.launch import Variant
-from autotune.runtime.chooser import Chooser
+from autotune.runtime.calls.product import MAX_LOOPED, Product, folded, packed, stacked
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Call
-from autotune.runtime.product import MAX_LOOPED, Product, folded, packed
-from autotune.runtime.stacks import stacked
-from autotune.runtime.table import Entry, RankedKernel
+from autotune.runtime.table.table import Entry, RankedKernel
 from autotune.suite import read_suite
 
 Array = np.ndarray[Any, Any]

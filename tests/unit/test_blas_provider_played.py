@@ -31,13 +31,14 @@ from table_cases import (
 from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.perf_model import cublas_model
-from autotune.runtime import blas_library, core_table, planner
-from autotune.runtime.blas_library import BlasLibrary
-from autotune.runtime.blas_provider import BlasProvider
-from autotune.runtime.chooser import Chooser
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.cublas import blas_provider
+from autotune.runtime.cublas.blas_provider import BlasLibrary, BlasProvider
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Call, Pick
-from autotune.runtime.table import CublasFigures, Table
+from autotune.runtime.launch import planner
+from autotune.runtime.native import core
+from autotune.runtime.table.table import CublasFigures, Table
 
 STREAM = 77
 SHAPE, TUNED = Gemm(40, 36, 68), Gemm(128, 128, 64)
@@ -283,7 +284,7 @@ def in_thread(work: Any) -> None:
 def test_streams_share_no_workspace(
     runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_table, "LAUNCHES_TO_STAY", 1)
+    monkeypatch.setattr(core, "LAUNCHES_TO_STAY", 1)
     for stream in (5, 6, 5, 6):
         multiply(runtime, stream=stream)
     found = {(one.stream, one.workspace) for one in blas.served}
@@ -302,7 +303,7 @@ def test_a_workspace_is_given_back_in_the_order_of_its_stream(
 
 
 def test_a_graph_owns_its_workspace(runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver) -> None:
-    for _ in range(2 * core_table.LAUNCHES_TO_STAY):
+    for _ in range(2 * core.LAUNCHES_TO_STAY):
         multiply(runtime, stream=STREAM)  # whose workspace stays
     kept = set(driver.memory)
     driver.log.clear()
@@ -375,7 +376,7 @@ def test_it_is_not_looked_for_where_it_is_not_picked(
     def fail() -> None:
         raise AssertionError("loaded for nothing")
 
-    monkeypatch.setattr(blas_library, "find_library", fail)
+    monkeypatch.setattr(blas_provider, "find_library", fail)
     runtime = Dispatcher(folder, driver=driver)
     assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == "autotune"
     multiply(runtime)
@@ -403,7 +404,7 @@ def test_a_version_that_was_not_timed_serves_what_the_timed_one_would_not(
         (None, {}, "autotune"),
     ):
         library = None if loaded is None else BlasLibrary(PlayedBlas(driver, version=loaded))
-        monkeypatch.setattr(blas_library, "loaded_library", lambda library=library: library)
+        monkeypatch.setattr(blas_provider, "loaded_library", lambda library=library: library)
         runtime = Dispatcher(folder, driver=driver, **options)
         assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == provider
 
@@ -555,7 +556,7 @@ def test_what_is_mapped_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "",
     ]
     (tmp_path / "maps").write_text("\n".join(lines))
-    monkeypatch.setattr(blas_library, "_MAPS", tmp_path / "maps")
-    assert blas_library._mapped() == ["/opt/with a space/libcublas.so.13"]
-    monkeypatch.setattr(blas_library, "_MAPS", tmp_path / "none")
-    assert blas_library._mapped() == []
+    monkeypatch.setattr(blas_provider, "_MAPS", tmp_path / "maps")
+    assert blas_provider._mapped() == ["/opt/with a space/libcublas.so.13"]
+    monkeypatch.setattr(blas_provider, "_MAPS", tmp_path / "none")
+    assert blas_provider._mapped() == []

@@ -23,12 +23,11 @@ from autotune.export.c_source import c_files
 from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.kernel.epilogue_names import named
 from autotune.kernel.launch import Variant
-from autotune.runtime import core_library
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.pick import Call
-from autotune.runtime.product import packed
-from autotune.runtime.table import Kernel, Table
-from autotune.runtime.variants import numbers_of
+from autotune.runtime.calls.product import packed
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, numbers_of
+from autotune.runtime.native import core_library
+from autotune.runtime.table.table import Kernel, Table
 from autotune.suite import read_calls, read_suite
 
 PROGRAM = Path(__file__).parents[1] / "c_program"

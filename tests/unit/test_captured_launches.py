@@ -22,8 +22,8 @@ from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, r
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
-from autotune.runtime import core_table
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.native import core
 
 STREAM, OTHER = 77, 78
 TWO, LAST, WIDE = Gemm(64, 64, 256), Gemm(64, 64, 512), Gemm(640, 640, 256)
@@ -95,7 +95,7 @@ def test_streams_and_graphs_share_nothing_until_a_graph_ends(runtime: Dispatcher
 
 
 def test_what_an_eager_launch_has_is_no_graphs(runtime: Dispatcher, driver: FakeDriver) -> None:
-    for _ in range(2 * core_table.LAUNCHES_TO_STAY):
+    for _ in range(2 * core.LAUNCHES_TO_STAY):
         multiply(runtime, TWO, stream=5)
     multiply(runtime, TWO)
     pieces = {entry[1] for entry in driver.of("allocate")}
@@ -111,7 +111,7 @@ def test_a_larger_launch_of_a_graph_takes_more(runtime: Dispatcher, driver: Fake
 
 
 def test_what_is_large_is_taken_at_each_replay(runtime: Dispatcher, driver: FakeDriver) -> None:
-    assert 4 * 4 * WIDE.m * WIDE.n > core_table.CAPTURED_BYTES
+    assert 4 * 4 * WIDE.m * WIDE.n > core.CAPTURED_BYTES
     multiply(runtime, WIDE)
     assert not taken(driver) and not driver.memory
     assert len(driver.of("allocate")) == len(driver.of("free")) == 1
@@ -122,7 +122,7 @@ def test_what_graphs_keep_is_bounded(
 ) -> None:
     multiply(Dispatcher(folder, driver=driver), TWO)
     size = taken(driver)[0][1]
-    monkeypatch.setattr(core_table, "PIECES_BYTES", 3 * size)
+    monkeypatch.setattr(core, "PIECES_BYTES", 3 * size)
     runtime = Dispatcher(folder, driver=driver)
     for graph in range(2, 7):
         driver.graph = graph

@@ -34,16 +34,16 @@ from autotune.perf_model.cublas_model import CublasModel
 from autotune.perf_model.launches import Launches
 from autotune.perf_model.model_figures import ModelFigures
 from autotune.perf_model.residual import Residuals
-from autotune.runtime import core_library, core_table
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.core import Core, core_of
-from autotune.runtime.devices import LoadedKernel
-from autotune.runtime.engine import Engine
-from autotune.runtime.pick import Call, Pick, in_splits
-from autotune.runtime.planner import CorePlan
-from autotune.runtime.product import Product
-from autotune.runtime.summation import Depths
-from autotune.runtime.table import (
+from autotune.runtime.calls.product import Product
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Pick, in_splits
+from autotune.runtime.launch.devices import LoadedKernel
+from autotune.runtime.launch.engine import Engine
+from autotune.runtime.launch.planner import CorePlan
+from autotune.runtime.native import core, core_library
+from autotune.runtime.native.core import Core, core_of
+from autotune.runtime.settle.summation import Depths
+from autotune.runtime.table.table import (
     CublasFigures,
     Entry,
     Kernel,
@@ -413,7 +413,7 @@ def test_layouts_are_those_of_the_compiler(tmp_path):
 
 
 def test_a_table_of_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(core_table, "VERSION", core_library.VERSION + 1)
+    monkeypatch.setattr(core, "VERSION", core_library.VERSION + 1)
     with pytest.raises(DispatchError, match="version"):
         Core(drawn_table(1), core_library.library())
 
@@ -465,7 +465,7 @@ _SANITIZED = """
 import sys
 from pathlib import Path
 import pytest
-from autotune.runtime import core_library, core_table
+from autotune.runtime.native import core_library
 own, core_library.FOLDER = core_library.FOLDER, Path(sys.argv[1])
 assert core_library.library() is not None  # and is remembered
 core_library.FOLDER = own

@@ -29,9 +29,9 @@ from table_cases import (
 
 from autotune.files.errors import DispatchError
 from autotune.files.strict import Misfit
-from autotune.runtime.cubin_files import CubinFiles, load_cubins, packed, unpacked
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import load, parse, render
+from autotune.runtime.table.cubin_files import CubinFiles, load_cubins, packed, unpacked
+from autotune.runtime.table.table import load, parse, render
 
 TABLE = make_table(make_kernel("fast", make_spec(vec_a=4, is_exact=True)))
 FAST, OTHER = TABLE.kernels[:2]
@@ -245,8 +245,8 @@ AS_A_DAEMON = """
 import os, sys
 from pathlib import Path
 from autotune.files.errors import DispatchError
-from autotune.runtime.cubin_files import CubinFiles
-from autotune.runtime.table import load
+from autotune.runtime.table.cubin_files import CubinFiles
+from autotune.runtime.table.table import load
 folder, act = Path(sys.argv[1]), sys.argv[2]
 files = CubinFiles(folder, load(folder))
 wanted = next(iter(files))
@@ -297,8 +297,9 @@ def test_descriptors_that_others_close_or_share(folder: Path, act: str) -> None:
 def test_a_process_that_has_no_descriptor_left_is_told(folder: Path) -> None:
     table = load(folder)
     code = (
-        "import resource, sys; from pathlib import Path; from autotune.runtime.cubin_files import CubinFiles;"
-        "from autotune.runtime.table import load; folder = Path(sys.argv[1]); table = load(folder);"
+        "import resource, sys; from pathlib import Path;"
+        "from autotune.runtime.table.cubin_files import CubinFiles;"
+        "from autotune.runtime.table.table import load; folder = Path(sys.argv[1]); table = load(folder);"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); CubinFiles(folder, table)"
     )
     done = subprocess.run(

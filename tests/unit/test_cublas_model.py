@@ -24,10 +24,10 @@ from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config
 from autotune.perf_model import cublas_model
 from autotune.recording.matrix import TimeMatrix
-from autotune.runtime import table as tables
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.pick import Call, Pick
-from autotune.runtime.table import CublasFigures
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.table.table import CublasFigures
+from autotune.runtime.table.table import table as tables
 
 SHAPE = Gemm(640, 384, 512)
 

@@ -7,7 +7,7 @@ from cuda.bindings import driver as cuda
 
 from autotune.facts.cuda_errors import STICKY, is_sticky
 from autotune.gpu.driver import CudaError
-from autotune.runtime.cuda_driver import CudaFault
+from autotune.runtime.launch.cuda_driver import CudaFault
 
 FINAL = ("inconsistent state", "process must be terminated", "context cannot be used anymore")
 KNOWN = {int(result): result for result in cuda.CUresult}

@@ -19,10 +19,10 @@ from table_cases import (
 )
 
 from autotune.facts.gemm import Gemm
-from autotune.runtime import cuda_driver as door
-from autotune.runtime.cuda_driver import CudaFault, Driver
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import load
+from autotune.runtime.launch import cuda_driver as door
+from autotune.runtime.launch.cuda_driver import CudaFault, Driver
+from autotune.runtime.table.table import load
 
 OVERLAP = real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 GEMM = Gemm(70, 66, 256)

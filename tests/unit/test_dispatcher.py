@@ -33,12 +33,13 @@ from table_cases import (
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.kernel.resources import workspace_bytes
-from autotune.runtime import core_table, dispatcher, one_kind
-from autotune.runtime.arrays import stream_handle
-from autotune.runtime.conditions import ask_nvml
-from autotune.runtime.cuda_driver import CudaFault
+from autotune.runtime import dispatcher, one_kind
+from autotune.runtime.calls.arrays import stream_handle
+from autotune.runtime.choose.pick import MAX_PLANS
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import MAX_PLANS
+from autotune.runtime.launch.conditions import ask_nvml
+from autotune.runtime.launch.cuda_driver import CudaFault
+from autotune.runtime.native import core
 
 TUNED = Gemm(128, 128, 64)
 SPLIT_TWO, SPLIT_LAST, SPLIT_WIDE = Gemm(64, 64, 256), Gemm(64, 64, 512), Gemm(128, 192, 512)
@@ -538,7 +539,7 @@ def test_code_that_is_not_what_the_table_says_is_never_launched(
 
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.runtime.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
 
 
 ELSEWHERE = {
@@ -654,7 +655,7 @@ def test_each_gpu_of_the_kind_has_its_own_kernels(runtime: Dispatcher, driver: F
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams have a piece from their first launch on."""
-    monkeypatch.setattr(core_table, "LAUNCHES_TO_STAY", 1)
+    monkeypatch.setattr(core, "LAUNCHES_TO_STAY", 1)
 
 
 def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver, at_once: None) -> None:
@@ -680,14 +681,14 @@ def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver, at
     names = [launch.name for launch in driver.launches]
     assert sorted(names) == ["sgemm"] * 80 + ["sgemm_reduce"] * 80
     # Both passes of a product stay together once its stream has a workspace for all of its launches.
-    own = 2 * 2 * core_table.LAUNCHES_TO_STAY
-    assert names[own:] == ["sgemm", "sgemm_reduce"] * (80 - 2 * core_table.LAUNCHES_TO_STAY)
+    own = 2 * 2 * core.LAUNCHES_TO_STAY
+    assert names[own:] == ["sgemm", "sgemm_reduce"] * (80 - 2 * core.LAUNCHES_TO_STAY)
 
 
 def test_kinds_of_call_are_remembered_within_bounds(
     runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.runtime.planner.MAX_PLANS", 3)
+    monkeypatch.setattr("autotune.runtime.launch.planner.MAX_PLANS", 3)
     for m in range(1, 9):
         runtime.sgemm(OnGpu(normal(m, 4)), OnGpu(_B), OnGpu(normal(m, 6)))
     assert runtime._opened is not None and len(runtime._opened[0].of(0)._plans) <= 3 < MAX_PLANS
@@ -722,11 +723,11 @@ def test_a_workspace_grows_in_the_order_of_its_stream(
 
 def test_a_stream_that_goes_on_launching_gets_a_workspace(runtime: Dispatcher, driver: FakeDriver) -> None:
     a, b, c = operands(SPLIT_LAST)
-    for number in range(1, 3 * core_table.LAUNCHES_TO_STAY):
+    for number in range(1, 3 * core.LAUNCHES_TO_STAY):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
         close(c, a @ b)
-        assert len(driver.memory) == (number >= core_table.LAUNCHES_TO_STAY)
-    assert len(driver.of("allocate")) == core_table.LAUNCHES_TO_STAY
+        assert len(driver.memory) == (number >= core.LAUNCHES_TO_STAY)
+    assert len(driver.of("allocate")) == core.LAUNCHES_TO_STAY
 
 
 @pytest.mark.parametrize("gemm", [SPLIT_TWO, SPLIT_LAST], ids=str)
@@ -734,13 +735,13 @@ def test_a_graph_owns_its_workspace(
     runtime: Dispatcher, driver: FakeDriver, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By nodes that take it and give it back, of what a graph does not keep (test_captured_launches.py)."""
-    monkeypatch.setattr(core_table, "CAPTURED_BYTES", 0)
+    monkeypatch.setattr(core, "CAPTURED_BYTES", 0)
     driver.capturing = frozenset({STREAM})
     a, b, c = operands(gemm)
-    for _ in range(2 * core_table.LAUNCHES_TO_STAY):
+    for _ in range(2 * core.LAUNCHES_TO_STAY):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
         close(c, a @ b)
-    assert len(driver.of("allocate")) == len(driver.of("free")) == 2 * core_table.LAUNCHES_TO_STAY
+    assert len(driver.of("allocate")) == len(driver.of("free")) == 2 * core.LAUNCHES_TO_STAY
     assert not driver.memory
     assert not driver.of("synchronize")
 
@@ -755,9 +756,9 @@ def test_streams_that_come_and_go_leave_nothing(runtime: Dispatcher, driver: Fak
 
 def test_many_streams_do_not_hoard_memory(runtime: Dispatcher, driver: FakeDriver, at_once: None) -> None:
     a, b, c = operands(SPLIT_LAST)
-    for stream in range(100, 100 + core_table.MAX_PIECES + 5):
+    for stream in range(100, 100 + core.MAX_PIECES + 5):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
-    assert len(driver.memory) == core_table.MAX_PIECES
+    assert len(driver.memory) == core.MAX_PIECES
 
 
 def test_what_is_kept_in_all_is_bounded(
@@ -770,7 +771,7 @@ def test_what_is_kept_in_all_is_bounded(
     sizes = [entry[2] for entry in driver.of("allocate")]
     assert sizes[0] < sizes[1]
     kept_bytes = sum(sizes) + sizes[0]
-    monkeypatch.setattr(core_table, "PIECES_BYTES", kept_bytes)
+    monkeypatch.setattr(core, "PIECES_BYTES", kept_bytes)
     bounded, before = Dispatcher(folder, driver=driver), set(driver.memory)
     for stream in (60, 61, 60, 61):
         for a, b, c in (small, large):
@@ -795,7 +796,7 @@ def test_each_thread_has_its_own_default_stream(
 def test_a_failed_launch_gives_back_a_graphs_workspace(
     runtime: Dispatcher, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_table, "CAPTURED_BYTES", 0)
+    monkeypatch.setattr(core, "CAPTURED_BYTES", 0)
     driver.capturing, driver.launch_error = frozenset({STREAM}), 1
     a, b, c = operands(SPLIT_LAST)
     with pytest.raises(DispatchError):

@@ -35,9 +35,9 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
-from autotune.runtime import core_library
+from autotune.runtime.choose.pick import plain_ids
 from autotune.runtime.dispatcher import Activation, Dispatcher, _told
-from autotune.runtime.variants import plain_ids
+from autotune.runtime.native import core_library
 from autotune.suite import CallKind, epilogues_of, read_calls
 
 __all__ = ["offered"]

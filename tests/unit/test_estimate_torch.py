@@ -16,8 +16,8 @@ from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_ta
 from autotune.estimate.counts import FP32, TF32, UNFIT
 from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import PLAIN
+from autotune.runtime.choose.pick import Counted
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Counted
 from autotune.suite import CallKind, by_shape, read_calls
 
 torch: Any = pytest.importorskip("torch")

@@ -36,11 +36,10 @@ from autotune.kernel.epilogue_names import named
 from autotune.kernel.launch import PLAIN, Variant
 from autotune.kernel.rules import broken_rules
 from autotune.recording.matrix import TimeMatrix
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.cubin_files import load_cubins
-from autotune.runtime.pick import Call
-from autotune.runtime.table import Table, load
-from autotune.runtime.variants import Variants
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Variants
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.table import Table, load
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline
 
@@ -522,7 +521,7 @@ def test_two_folders_and_autotune_itself_share_a_process(folder: Path) -> None:
     """typing keeps one annotation for all that are equal: classes of the copies must not take another's."""
     shutil.copytree(folder, folder.with_name("other_table"))
     program = (
-        "import sys; from pathlib import Path; from autotune.runtime.table import load; "
+        "import sys; from pathlib import Path; from autotune.runtime.table.table import load; "
         "sys.path.insert(0, sys.argv[1]); load(Path(sys.argv[1], sys.argv[2])); "
         "import sgemm_dispatch as t, other_table as o; assert t.pick(9, 9, 9).how == o.pick(9, 9, 9).how"
     )

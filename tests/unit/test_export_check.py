@@ -16,7 +16,7 @@ from autotune.export.check import KernelCheck, error_ratio, ragged_shape, verify
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.launch import refusal
-from autotune.runtime.table import Table
+from autotune.runtime.table.table import Table
 
 TUNED = Gemm(128, 64, 96)
 

@@ -22,9 +22,9 @@ from autotune.export.check_files import check_files
 from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.files import KeptFile
-from autotune.runtime.kinds import GpuKind, load_kinds
-from autotune.runtime.table import Table
+from autotune.runtime.table.folder_files import KeptFile
+from autotune.runtime.table.kinds import GpuKind, load_kinds
+from autotune.runtime.table.table import Table
 
 NEW = "2027-02-02T00:00:00+00:00"
 THIRD = table_for("Tesla T4!", "of-t4")
@@ -213,8 +213,8 @@ from pathlib import Path
 sys.path.remove("")
 import my_table
 private = "my_table._autotune.runtime"
-late = ["core", "engine", "settling", "torch_routing", "quick_check", "engines", "torch_program", "host",
-        "arrays", "cuda_driver", "blas_library"]
+late = ["native.core", "launch.engine", "settle.settling", "torch.torch_routing", "settle.quick_check",
+        "launch.engines", "torch.torch_program", "calls.multiply", "calls.arrays", "launch.cuda_driver"]
 assert not [name for name in late if f"{{private}}.{{name}}" in sys.modules]
 if {is_replaced}:
     os.rename("my_table", "gone")
@@ -222,7 +222,7 @@ if {is_replaced}:
     __import__("shutil").rmtree("gone")
 for name in late:
     importlib.import_module(f"{{private}}.{{name}}")
-core = sys.modules[f"{{private}}.core"]
+core = sys.modules[f"{{private}}.native.core"]
 print(core.loaded() is not None, my_table.pick(128, 128, 64).kernel_id, Path(core.__file__).name)
 """
     done = subprocess.run(
@@ -239,7 +239,7 @@ def test_modules_of_a_table_that_is_imported_anew_are_of_one_version(
     """Modules that are gone are imported from the new folder; `reload` leaves all but the first."""
     other = write_table(FIRST, folder.parent / "other_table")
     for place, told in ((folder, "old"), (other, "new")):
-        for name in ("host", "dispatcher"):
+        for name in ("calls/multiply", "dispatcher"):
             with (place / f"_autotune/runtime/{name}.py").open("a") as file:
                 file.write(f"VERSION = {told!r}\n")
     code = f"""
@@ -255,8 +255,9 @@ else:
     for _ in range(20):
         importlib.reload(my_table)
 kept = [finder for finder in sys.meta_path if type(finder).__name__ == "KeptModules"]
-from my_table._autotune.runtime import dispatcher, host
-print(dispatcher.VERSION, host.VERSION, len(kept))
+from my_table._autotune.runtime import dispatcher
+from my_table._autotune.runtime.calls import multiply
+print(dispatcher.VERSION, multiply.VERSION, len(kept))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(folder.parent)}, timeout=60,
@@ -277,7 +278,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(
             other.rename(other.with_name("gone"))
         return KeptFile(path, advice)
 
-    monkeypatch.setattr("autotune.runtime.cubin_files.KeptFile", late)
+    monkeypatch.setattr("autotune.runtime.table.cubin_files.KeptFile", late)
     runtime = Dispatcher(folder)
     assert list(runtime.tables) == [THIRD]
 

@@ -14,7 +14,7 @@ from table_cases import make_kernel, make_spec, make_table, write_table
 from autotune.export import exchange, manifest, older_exports
 from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError, UsageError
-from autotune.runtime.table import load, render
+from autotune.runtime.table.table import load, render
 
 TABLE = make_table(make_kernel("fast", make_spec()))
 
@@ -91,7 +91,7 @@ def test_many_files_are_counted(folder: Path) -> None:
     refused(folder, r"0\.txt, 1\.txt, 2\.txt and 5 more; move")
 
 
-@pytest.mark.parametrize("name", ["__init__.py", "_autotune/runtime/engine.py"])
+@pytest.mark.parametrize("name", ["__init__.py", "_autotune/runtime/launch/engine.py"])
 def test_a_module_that_was_edited_is_never_replaced(folder: Path, name: str) -> None:
     with (folder / name).open("a") as file:
         file.write("# my own\n")

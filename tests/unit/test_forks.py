@@ -17,7 +17,9 @@ from types import SimpleNamespace
 import numpy as np
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
 from autotune.files.errors import DispatchError
-from autotune.runtime import choices, cuda_driver, torch_op
+from autotune.runtime.launch import cuda_driver
+from autotune.runtime.settle import choices
+from autotune.runtime.torch import torch_op
 from autotune.runtime.dispatcher import Dispatcher
 
 folder = Path(sys.argv[1])

@@ -39,11 +39,11 @@ from autotune.files.errors import DispatchError
 from autotune.kernel import identity
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
-from autotune.runtime.cubin_files import load_cubins, packed
-from autotune.runtime.devices import LoadedKernel
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.engine import Engine
-from autotune.runtime.table import Table, load
+from autotune.runtime.launch.devices import LoadedKernel
+from autotune.runtime.launch.engine import Engine
+from autotune.runtime.table.cubin_files import load_cubins, packed
+from autotune.runtime.table.table import Table, load
 
 NAME = identity.of(SOURCE, Config(), Variant())
 AGAIN = "it was not loaded: export the table again with `autotune export-table`"

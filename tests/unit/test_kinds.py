@@ -24,8 +24,8 @@ from test_torch_routing import PlayedTorch, Tensor
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, DispatchWarning, UsageError
-from autotune.runtime import choices
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.settle import choices
 from autotune.suite import read_suite
 
 SHAPE = (TUNED.m, TUNED.n, TUNED.k)
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("autotune.runtime.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
     for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS", "AUTOTUNE_FALLBACK"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "cache" / choices.FOLDER
@@ -103,13 +103,13 @@ def test_without_a_gpu_the_first_table_is_asked(folder: Path, monkeypatch: pytes
     def no_driver() -> Any:
         raise DispatchError("no CUDA driver")
 
-    monkeypatch.setattr("autotune.runtime.cuda_driver.Driver", no_driver)
+    monkeypatch.setattr("autotune.runtime.launch.cuda_driver.Driver", no_driver)
     assert Dispatcher(folder).pick(*SHAPE).kernel_id == "of-h200"
 
 
 def test_a_folder_of_one_kind_asks_no_gpu_for_a_pick(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may be forked after it."""
-    monkeypatch.setattr("autotune.runtime.cuda_driver.Driver", lambda: pytest.fail("asked for a GPU"))
+    monkeypatch.setattr("autotune.runtime.launch.cuda_driver.Driver", lambda: pytest.fail("asked for a GPU"))
     assert Dispatcher(folder / "kinds" / "nvidia_h100_sm_90").pick(*SHAPE).kernel_id == "of-h100"
 
 

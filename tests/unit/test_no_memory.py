@@ -16,10 +16,10 @@ from test_tensor_calls import CUDA, FLOAT, _DLTensor, _Tensor, offered  # noqa: 
 
 from autotune.files.errors import DispatchError
 from autotune.kernel.epilogue_names import named
-from autotune.runtime import arrays
-from autotune.runtime.cuda_driver import CudaFault
+from autotune.runtime.calls import arrays
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.planner import CorePlan
+from autotune.runtime.launch.cuda_driver import CudaFault
+from autotune.runtime.launch.planner import CorePlan
 
 REFUSED = "has no memory of its own; pass an array"
 SHAPES = {"a": (8, 4), "b": (4, 6), "out": (8, 6), "bias": (6,)}

@@ -17,8 +17,8 @@ from test_tensor_calls import normal
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.launch import Variant
-from autotune.runtime import torch_op
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.torch import torch_op
 
 torch = pytest.importorskip("torch")
 make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx

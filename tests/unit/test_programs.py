@@ -23,7 +23,7 @@ from program_race import PLAIN, ROUTED, Side
 from program_steps import PROGRAMS
 
 from autotune.facts.gemm import Gemm
-from autotune.runtime.torch_routing import RoutedKind
+from autotune.runtime.torch.torch_routing import RoutedKind
 
 WAYS = TORCH, SERVED, OURS, OURS_OUT
 

@@ -18,10 +18,10 @@ from autotune.cli import verify_quick
 from autotune.cli.app import app
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, EnvironmentProblem, SlowGpu
-from autotune.runtime import quick_check
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.quick_check import MOST_TRIES, NUM_GRAPHS, SLOWER
-from autotune.runtime.table import Entry, RankedKernel, Table
+from autotune.runtime.settle import quick_check
+from autotune.runtime.settle.quick_check import MOST_TRIES, NUM_GRAPHS, SLOWER
+from autotune.runtime.table.table import Entry, RankedKernel, Table
 
 RECORDED_US = 400.0
 SMALL, BEST, LARGE = Gemm(64, 64, 64), Gemm(70, 66, 130), Gemm(130, 66, 64)
@@ -47,7 +47,7 @@ def runtime_of(table: Table, place: Path, **driver: Any) -> tuple[Dispatcher, Fa
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("autotune.runtime.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
 
 
@@ -170,7 +170,7 @@ def test_each_kind_is_checked_by_its_own_table(tmp_path: Path) -> None:
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     write_table(table_of(), tmp_path / "t")
     driver = FakeDriver(table_of(), kernel_us={"best": RECORDED_US})
-    monkeypatch.setattr("autotune.runtime.cuda_driver.Driver", lambda: driver)
+    monkeypatch.setattr("autotune.runtime.launch.cuda_driver.Driver", lambda: driver)
     info = gpu.GpuInfo(1, "NVIDIA H200", "GPU-1", (9, 0), 1 << 37)
     monkeypatch.setattr(gpu, "find_gpu", lambda selector: info)
     return driver

@@ -32,9 +32,9 @@ from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import PLAIN
-from autotune.runtime import core_table
+from autotune.runtime.choose.pick import OTHERS, Counted
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import OTHERS, Counted
+from autotune.runtime.native import core
 from autotune.suite import CallKind, Suite, by_shape, merged, read_calls, read_suite
 
 PROCESS = Path(__file__).parents[1] / "recording_process.py"
@@ -146,7 +146,7 @@ def test_what_is_not_served_is_not_counted(runtime, driver):
 
 
 def test_kinds_that_are_too_many_are_counted_together(folder, driver, monkeypatch, tmp_path):
-    monkeypatch.setattr(core_table, "MAX_TALLIES", 3)
+    monkeypatch.setattr(core, "MAX_TALLIES", 3)
     runtime = Dispatcher(folder, driver=driver)
     runtime.record_calls(tmp_path / "calls.json")
     for m in (1, 2, 3, 4, 5, 4, 1):

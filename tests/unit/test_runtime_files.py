@@ -14,9 +14,8 @@ import pytest
 from table_cases import make_table, write_table
 
 from autotune.files.errors import DispatchError
-from autotune.runtime import files, table
-from autotune.runtime.cubin_files import load_cubins
-from autotune.runtime.table import load, parse
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.table import folder_files, load, parse, table
 
 
 def _fifo(path: Path) -> None:
@@ -50,8 +49,8 @@ ODD = {
 LOAD = """
 import sys
 from pathlib import Path
-from autotune.runtime.cubin_files import load_cubins
-from autotune.runtime.table import load
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.table import load
 from autotune.files.errors import DispatchError
 folder = Path(sys.argv[1])
 try:
@@ -91,10 +90,10 @@ def test_a_file_of_just_the_size_is_read(tmp_path: Path, size: int) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * size)
     if size <= 10:
-        assert files.read_file(path, 10, "advice") == b"x" * size
+        assert folder_files.read_file(path, 10, "advice") == b"x" * size
     else:
         with pytest.raises(DispatchError, match="advice"):
-            files.read_file(path, 10, "advice")
+            folder_files.read_file(path, 10, "advice")
 
 
 def test_a_link_to_a_table_is_followed(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_what_the_system_tells_of_a_size_is_not_taken_on_trust(
         found[6] = told  # st_size
         return os.stat_result(found)
 
-    monkeypatch.setattr(files.os, "fstat", fstat)
-    assert files.read_file(path, 10, "") == b"0123456789"
+    monkeypatch.setattr(folder_files.os, "fstat", fstat)
+    assert folder_files.read_file(path, 10, "") == b"0123456789"
     with pytest.raises(DispatchError, match="larger"):
-        files.read_file(path, 9, "")
+        folder_files.read_file(path, 9, "")

@@ -30,9 +30,9 @@ from autotune.files.bounds import Within
 from autotune.files.errors import DispatchError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import Variant
-from autotune.runtime.cubin_files import load_cubins
-from autotune.runtime.older_schemas import OLDEST
-from autotune.runtime.table import (
+from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.soundness import OLDEST
+from autotune.runtime.table.table import (
     SCHEMA_VERSION,
     AgainstCublas,
     KernelRecord,

@@ -21,7 +21,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Outcome
 from autotune.files.errors import DispatchError, EnvironmentProblem
 from autotune.kernel import identity, same_code, template
-from autotune.runtime.table import load
+from autotune.runtime.table.table import load
 from autotune.search import Options, study_of, tune
 from autotune.store import Known, Store, StudyRef
 from autotune.target import point_key

@@ -16,7 +16,7 @@ from table_cases import make_kernel, make_spec, make_table, rank, write_table
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem
-from autotune.runtime.table import load
+from autotune.runtime.table.table import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sanitize_table

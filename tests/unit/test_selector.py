@@ -18,10 +18,10 @@ from autotune.files.errors import DispatchError
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.perf_model.fit import Sample, fit, fma_step_us, guess, learn
 from autotune.perf_model.model_figures import ModelFigures
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.pick import Call
-from autotune.runtime.summation import allowed_depths, excess_depth
-from autotune.runtime.table import Table
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call
+from autotune.runtime.settle.summation import allowed_depths, excess_depth
+from autotune.runtime.table.table import Table
 
 VECTORS = st.sampled_from((1, 2, 4))
 SPLITS = st.sampled_from([("none", 1), ("two_pass", 2), ("last_block", 8), ("cluster", 4)])

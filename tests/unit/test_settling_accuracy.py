@@ -32,17 +32,16 @@ from table_cases import (
 
 from autotune.facts.gemm import Gemm, Triple
 from autotune.files.errors import DispatchError, DispatchWarning
-from autotune.runtime import checksum, error_sample
-from autotune.runtime.devices import OpenGpu
+from autotune.runtime.calls.product import Product
+from autotune.runtime.choose.pick import Call, Pick
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.engine import Engine
-from autotune.runtime.error_sample import ErrorSample
-from autotune.runtime.harness import Harness
-from autotune.runtime.pick import Call, Pick
-from autotune.runtime.planner import Plan
-from autotune.runtime.product import Product
-from autotune.runtime.summation import Depths, Sums, allowed_depths
-from autotune.runtime.table import Table
+from autotune.runtime.launch.devices import OpenGpu
+from autotune.runtime.launch.engine import Engine
+from autotune.runtime.launch.planner import Plan
+from autotune.runtime.settle import harness
+from autotune.runtime.settle.harness import ErrorSample, Harness
+from autotune.runtime.settle.summation import Depths, Sums, allowed_depths
+from autotune.runtime.table.table import Table, folder_files
 
 SHAPE = Gemm(72, 68, 2048)
 DEEP = 4e-7  # an error of sums some 500 deep
@@ -151,8 +150,8 @@ def test_choices_from_before_errors_were_measured_are_read(
     data = json.loads(path.read_text())
     for choice in data["choices"]:
         assert choice.pop("excess") == 1
-    data |= {"schema_version": 1, "checksum": checksum.BLANK}
-    path.write_text(checksum.sealed(json.dumps(data)))
+    data |= {"schema_version": 1, "checksum": folder_files.BLANK}
+    path.write_text(folder_files.sealed(json.dumps(data)))
     pick = Dispatcher(folder, deterministic=True, choices=path, driver=driver).pick(SHAPE.m, SHAPE.n, SHAPE.k)
     assert (pick.how, pick.kernel_id) == ("settled", settled.kernel_id)
 
@@ -273,7 +272,7 @@ def test_errors_of_any_product_are_found(case: tuple[Product, Triple], is_by_row
     driver = FakeDriver(_table())
     with pytest.MonkeyPatch.context() as patch, taken(driver, problem, offsets) as harness:
         if is_by_rows:
-            patch.setattr(error_sample, "WHOLE_BYTES", 0)
+            patch.setattr(harness, "WHOLE_BYTES", 0)
         sample = ErrorSample(harness, problem)
         launches = [partial(_multiply, driver, problem, error=error) for error in (1e-3, 2e-3)]
         small, large = sample.depths(launches)
@@ -292,10 +291,10 @@ def test_errors_of_any_product_are_found(case: tuple[Product, Triple], is_by_row
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.integers(1, 1 << 24))
 def test_few_elements_are_looked_at(m: int, n: int, k: int) -> None:
-    rows, columns = error_sample._numbers(m, n, k)
+    rows, columns = harness._numbers(m, n, k)
     assert 0 <= rows <= m and 0 <= columns <= n
-    assert rows * columns <= error_sample.MOST_ELEMENTS
-    assert (rows + columns) * k <= error_sample.MOST_NUMBERS
+    assert rows * columns <= harness.MOST_ELEMENTS
+    assert (rows + columns) * k <= harness.MOST_NUMBERS
     if min(m, n) > 1 and k <= 1 << 16:
         assert rows * columns >= min(m * n, 64)
 

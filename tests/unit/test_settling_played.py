@@ -31,13 +31,13 @@ from table_cases import (
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, DispatchWarning, EnvironmentProblem
-from autotune.runtime import choices
-from autotune.runtime import cuda_driver as door
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.cuda_driver import CudaFault, Driver
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import NUM_FIRST, Call
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import NUM_FIRST, Call
-from autotune.runtime.table import Table
+from autotune.runtime.launch import cuda_driver as door
+from autotune.runtime.launch.cuda_driver import CudaFault, Driver
+from autotune.runtime.settle import choices
+from autotune.runtime.table.table import Table
 
 TUNED, SHAPE, OTHER = Gemm(128, 128, 64), Gemm(72, 68, 36), Gemm(40, 68, 36)
 SHAPES = [(SHAPE.m, SHAPE.n, SHAPE.k), (OTHER.m, OTHER.n, OTHER.k)]
@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("autotune.runtime.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
     return isolated(monkeypatch, tmp_path)
 
 

@@ -23,9 +23,9 @@ from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import GROUP_SPLITS, MANY_THREADS, reduce_groups
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.pick import Call
-from autotune.runtime.summation import (
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call
+from autotune.runtime.settle.summation import (
     DOT_POSITIVE,
     FEW_ROWS,
     GUESSED_ERRORS,
@@ -38,7 +38,7 @@ from autotune.runtime.summation import (
     most_splits,
     slower_by,
 )
-from autotune.runtime.table import Kernel
+from autotune.runtime.table.table import Kernel
 
 # Relative errors of kernels on an H200 (normal operands, float64 for comparison): shape, split_k, reduction,
 # slice_k, flush_k, error. Of studies/results/h200-dev-suite.json.

@@ -34,12 +34,11 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import PARAMETER
 from autotune.kernel.epilogue_names import EPILOGUES
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.cubin_files import load_cubins, packed
-from autotune.runtime.older_schemas import OLDEST
-from autotune.runtime.pick import Call
-from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, load, parse, render
-from autotune.runtime.variants import Variants
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Variants
+from autotune.runtime.table.cubin_files import load_cubins, packed
+from autotune.runtime.table.soundness import OLDEST
+from autotune.runtime.table.table import SCHEMA_VERSION, Table, launchable, load, parse, render
 
 NUM_MUTATIONS = mutations.NUM or 1000
 SEED = 1 + mutations.SEED

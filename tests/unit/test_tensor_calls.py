@@ -18,11 +18,12 @@ from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_ta
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
-from autotune.runtime import blas_library, tensor_calls
-from autotune.runtime.blas_library import BlasLibrary
-from autotune.runtime.chooser import Chooser
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.cublas import blas_provider
+from autotune.runtime.cublas.blas_provider import BlasLibrary
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.tensor_calls import tensor_calls_of
+from autotune.runtime.torch import tensor_calls
+from autotune.runtime.torch.tensor_calls import tensor_calls_of
 
 STREAM = 77
 CUDA, FLOAT = 2, 2  # of dlpack.h
@@ -260,7 +261,7 @@ def test_what_cublas_serves_is_served_by_the_core_alone(table, driver, offered, 
     offered()
     blas, own = PlayedBlas(driver), Chooser.pick
     library = BlasLibrary(blas)
-    monkeypatch.setattr(blas_library, "find_library", lambda: library)
+    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
     monkeypatch.setattr(Chooser, "pick", lambda self, call: replace(own(self, call), provider="cublas"))
     runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver, cublas=True)
     multiply(runtime, A, B)
@@ -573,7 +574,8 @@ _AT_ONCE = """
 import sys, threading
 from contextlib import suppress
 from types import SimpleNamespace
-from autotune.runtime import core_library, tensor_calls
+from autotune.runtime.native import core_library
+from autotune.runtime.torch import tensor_calls
 own, met, told = tensor_calls._python_here, threading.Barrier(2), []
 def slowly():
     made = own()

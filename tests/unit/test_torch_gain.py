@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.runtime import torch_gain
-from autotune.runtime.repeats import FEWEST, period_of, quietest
-from autotune.runtime.torch_gain import HASH_FACTOR, ProgramGain
-from autotune.runtime.torch_router import Watch
+from autotune.runtime.torch import torch_gain
+from autotune.runtime.torch.torch_gain import FEWEST, HASH_FACTOR, ProgramGain, period_of, quietest
+from autotune.runtime.torch.torch_router import Watch
 
 PLAIN_S, ROUTED_S = 0.0010, 0.0008  # of a call
 

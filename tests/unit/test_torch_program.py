@@ -15,7 +15,7 @@ import pytest
 
 from autotune.export.copied import runtime_files
 from autotune.files.errors import DispatchError
-from autotune.runtime.torch_program import main
+from autotune.runtime.torch.torch_program import main
 
 
 class PlayedRouting:
@@ -174,7 +174,7 @@ def beside(tmp_path: Path) -> Path:
     files = {"torch/__init__.py": TORCH, "torch/cuda.py": CUDA, "tables/__init__.py": TABLE}
     own = {name: text for name, text in runtime_files().items() if name.endswith(".py")}
     files |= {f"tables/_autotune/{name}": text.decode() for name, text in own.items()}
-    main = "import sys; from . import torch; from ._autotune.runtime.torch_program import main\n"
+    main = "import sys; from . import torch; from ._autotune.runtime.torch.torch_program import main\n"
     files["tables/__main__.py"] = main + "sys.exit(main(torch, sys.argv))"
     files["worker.py"] = WORK
     for name, text in files.items():

@@ -19,10 +19,10 @@ from test_tensor_calls import normal
 from test_torch_routing import LOSES, UNKNOWN, WINS, Tensor, batch, check, operands
 
 from autotune.files.errors import DispatchError
-from autotune.runtime import torch_gain, torch_router
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.torch_router import NoRouter, Router, Tables
-from autotune.runtime.torch_routing import TorchRouting
+from autotune.runtime.torch import torch_gain, torch_router
+from autotune.runtime.torch.torch_router import NoRouter, Router, Tables
+from autotune.runtime.torch.torch_routing import TorchRouting
 
 driver, routing = test_torch_routing.driver, test_torch_routing.routing  # fixtures
 added, batches, expected_times = (

@@ -22,11 +22,11 @@ from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import Variant
-from autotune.runtime import core_library
-from autotune.runtime.chooser import Chooser
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call, Pick
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Call, Pick
-from autotune.runtime.torch_routing import TorchRouting
+from autotune.runtime.native import core_library
+from autotune.runtime.torch.torch_routing import TorchRouting
 
 WINS, LOSES, UNKNOWN, NEAR, SHORT, LONG = 40, 41, 42, 43, 44, 45  # k of products that are told apart
 TIMES_US: dict[int, tuple[float | None, float | None]] = {
@@ -533,7 +533,7 @@ def test_kinds_that_the_core_forgets_are_told_of_once(torch, routing) -> None:
 def test_a_program_of_endlessly_many_kinds_keeps_a_few(torch, routing, monkeypatch) -> None:
     """And its calls are counted all the same, those that come again and again and those that are left alone
     too."""
-    monkeypatch.setattr("autotune.runtime.routed_engine.MAX_DECIDED", 3)
+    monkeypatch.setattr("autotune.runtime.torch.routed_engine.MAX_DECIDED", 3)
     with routing:
         for n in (60, 61, 62, 63, 64) * 20:
             assert check(torch, "mm", *operands(n=n))

@@ -17,8 +17,8 @@ from autotune.kernel.config import Config
 from autotune.kernel.rules import broken_rules
 from autotune.kernel.rungs import STEPS
 from autotune.report.activity import Bin
-from autotune.runtime.chooser import Chooser
-from autotune.runtime.pick import Call
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call
 
 ROOT = Path(__file__).resolve().parents[2]
 LADDER = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The arrays of a call: read, understood, enqueued. Copied into exported tables."""

@@ -1,0 +1,344 @@
+"""Products of arrays of any library, as far as the core does not read these itself: read, planned, enqueued.
+
+All that is passed to a call comes through one door, `Products._read`. Arrays of NumPy are copied to a GPU,
+multiplied there and copied back. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...facts.gemm import FLOAT_BYTES, Triple
+from ...files.errors import DispatchError
+from ...kernel.launch import Epilogue
+from ..choose.pick import MAX_PLANS, asked_for
+from ..launch.cuda_driver import PER_THREAD_STREAM
+from ..launch.engines import Engines
+from ..launch.planner import Plan, Planner
+from .arrays import BIAS_ROLE, Libraries, Library
+from .product import (
+    NO_DEVICE,
+    Form,
+    Forms,
+    Leading,
+    Stack,
+    UnfitStrides,
+    check_apart,
+    check_launches,
+    check_overlap,
+    check_products_apart,
+    packed_form,
+    stacked,
+)
+
+_Leadings = tuple[Leading, Leading, Leading | None]
+_Array = np.ndarray[Any, np.dtype[np.float32]]
+_NO_FORM = (1, 0, 1, 1)
+
+
+class Added(NamedTuple):
+    """`library`, `address`, `device` and `form` are those of the array `bias`; without one there is no
+    library."""
+
+    epilogue: Epilogue
+    bias: Any = None
+    library: Library | None = None
+    address: int = 0
+    device: int = NO_DEVICE
+    form: Form = _NO_FORM
+
+    @classmethod
+    def of(cls, libraries: Libraries, bias: Any, activation: str | None) -> Added | None:
+        """None for a plain product. Raises DispatchError if it is not a vector of float32, or not an
+        activation."""
+        epilogue = asked_for(bias is not None, activation)
+        if epilogue is None or bias is None:
+            return None if epilogue is None else cls(epilogue)
+        library = libraries.of(bias, BIAS_ROLE)
+        address, device, form, _ = library.describe(bias, BIAS_ROLE)
+        return cls(epilogue, bias, library, address, device, form)
+
+    def check(self, columns: int, device: int) -> None:
+        """Raises DispatchError if the bias does not fit this number of columns of C, on this GPU."""
+        if self.library is None:
+            return
+        _, length, _, stride = self.form
+        if length != columns:
+            raise DispatchError(f"bias has {length} elements, expected {columns}: one for each column of out")
+        is_copied = self.library.is_host
+        if not is_copied and ((length > 1 and stride != 1) or self.address % FLOAT_BYTES):
+            raise DispatchError(
+                f"bias has elements {stride} floats apart, at {self.address % FLOAT_BYTES} bytes beyond a "
+                "whole float; pass a contiguous copy"
+            )
+        if self.device not in (device, NO_DEVICE):
+            raise DispatchError(f"bias is on GPU {self.device}, the product on GPU {device}; move it there")
+
+    def check_apart(self, address: int, num_bytes: int) -> None:
+        """Raises DispatchError if C, of this many bytes, shares a range of addresses with the bias."""
+        own = FLOAT_BYTES * self.form[1]
+        check_overlap((self.address, self.address, address), (own, own, num_bytes))
+
+
+# The arrays a, b and out of a call as they lie, with their libraries, GPUs, addresses, forms and leading
+# dimensions, and what the call adds. A plain tuple: made for each call
+_Operands = tuple[
+    tuple[Any, Any, Any], tuple[Library, Library, Library], Triple, Triple, Forms, _Leadings, Added | None
+]
+
+
+class Products:
+    """Serves calls of `sgemm`. Threads may share it. `num_copied`: how many needed a packed copy, by role;
+    `on_torch` gets the engine that served tensors of torch."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        libraries: Libraries,
+        num_copied: Counter[str],
+        on_torch: Callable[[Planner], None],
+    ) -> None:
+        self.engines, self._libraries, self._num_copied = engines, libraries, num_copied
+        self._on_torch = on_torch
+        self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
+
+    def multiply(
+        self,
+        arrays: tuple[Any, Any, Any],
+        scales: tuple[Any, Any],
+        transposed: tuple[bool, bool],
+        stream: Any,
+        adds: tuple[Any, Any],
+    ) -> Any:
+        """C = alpha op(a) op(b) + beta C of `Dispatcher.sgemm`; `adds`: bias and activation. Raises
+        DispatchError."""
+        operands = self._read(arrays, scales[1], stream, adds)
+        _, (library, _, _), devices, addresses, forms, leadings, added = operands
+        trans_a, trans_b = transposed
+        if library.is_host:
+            device = self.engines.for_host()
+            handle = PER_THREAD_STREAM if stream is None else self._libraries.stream(stream, device)
+            engine = self.engines.of(device)
+            return sgemm_host(engine, device, handle, arrays, scales, transposed, added)
+        engine, stack, batch = self.engines.serving(devices), None, None
+        epilogue = None if added is None else added.epilogue
+        try:
+            if leadings[0] or leadings[1] or leadings[2]:
+                stack = self._stack(forms, leadings, trans_a, trans_b)
+                addresses, batch = stack.lowest(addresses), stack.batch
+            plan = engine.plan(devices, forms, addresses, trans_a, trans_b, batch, epilogue)
+        except UnfitStrides as fault:
+            return self._serve_otherwise(fault, operands, scales, transposed, stream, adds)
+        explicit = None if stream is None else self._libraries.stream(stream, plan.gpu.device)
+        found = self._enqueue(engine, plan, stack, operands, scales, explicit)
+        if library.name == "torch":
+            self._on_torch(engine)
+        return found
+
+    def _read(self, arrays: tuple[Any, Any, Any], beta: Any, stream: Any, adds: tuple[Any, Any]) -> _Operands:
+        a, b, out = arrays
+        libraries = self._libraries
+        library = libraries.of(a, "a")
+        library_b = libraries.of(b, "b")
+        library_c = library if out is None else libraries.of(out, "out")
+        added = None if adds[0] is None and adds[1] is None else Added.of(libraries, *adds)
+        library_v = library if added is None or added.library is None else added.library
+        if not (library is library_b is library_c is library_v):
+            _check_mixed((library, library_b, library_c, library_v), stream)
+        if beta != 0 and out is None:
+            raise DispatchError("beta is not 0, but there is no out to scale; pass out=")
+        at_a, device_a, form_a, leading_a = library.describe(a, "a")
+        at_b, device_b, form_b, leading_b = library_b.describe(b, "b")
+        at_c, device_c, form_c, leading_c = (
+            (0, device_a, None, None) if out is None else library_c.describe(out, "out")
+        )
+        library.check_call()
+        if form_c is not None:
+            check_apart(form_c, (leading_c or ()) if library.is_host else ())
+        return (
+            arrays, (library, library_b, library_c), (device_a, device_b, device_c), (at_a, at_b, at_c),
+            (form_a, form_b, form_c), (leading_a, leading_b, leading_c), added,
+        )  # fmt: skip
+
+    def _enqueue(
+        self,
+        engine: Planner,
+        plan: Plan,
+        stack: Stack | None,
+        operands: _Operands,
+        scales: tuple[Any, Any],
+        stream: int | None,
+    ) -> Any:
+        """Run a plan on a stream, or the current one. Returns the result."""
+        (a, b, out), (library, library_b, library_c), _, (at_a, at_b, at_c), _, _, added = operands
+        device = plan.gpu.device
+        if added is not None:
+            added.check(plan.problem.gemm.n, device)
+        handle = library.current_stream(a, device) if stream is None else stream
+        if out is None:
+            out = library.empty(_shape(plan, stack), device, stream)
+            at_c = library.describe(out, "out")[0]
+        else:
+            num_bytes = _num_bytes(plan, stack)
+            check_overlap((at_a, at_b, at_c), num_bytes)
+            if added is not None:
+                added.check_apart(at_c, num_bytes[2])
+        for owner, x in ((library, a), (library_b, b), (library_c, out)):
+            if owner.is_foreign:
+                owner.order(x, handle)
+        if added is not None and added.library is not None:
+            added.library.order(added.bias, handle)
+        if stack is not None and not plan.is_cublas:
+            check_launches(len(stack.offsets) * plan.loop.products)
+        at_bias = 0 if added is None else added.address
+        for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
+            at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
+            engine.run(plan, handle, at, *scales, at_bias)
+        if operands[0][2] is not None:
+            library_c.wrote(out)
+        return out
+
+    def _stack(self, forms: Forms, leading: _Leadings, trans_a: bool, trans_b: bool) -> Stack:
+        """Which calls serve arrays of more than two dimensions."""
+        key = forms, leading, trans_a, trans_b
+        stacks = self._stacks  # others may replace it
+        try:
+            found = stacks.get(key)
+        except TypeError:  # a flag without a hash: it is refused like other invalid flags
+            found = None
+        if found is None:
+            found = stacked(forms, leading, trans_a, trans_b)
+            if len(stacks) >= MAX_PLANS:
+                self._stacks = stacks = {}
+            stacks[key] = found
+        return found
+
+    def _serve_otherwise(
+        self,
+        fault: UnfitStrides,
+        operands: _Operands,
+        scales: tuple[Any, Any],
+        transposed: tuple[bool, bool],
+        stream: Any,
+        adds: tuple[Any, Any],
+    ) -> Any:
+        """A product with strides that no kernel supports: computed by transposes if `out` is stored by
+        columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault if neither is possible."""
+        arrays, owners, *_ = operands
+        (a, b, out), (trans_a, trans_b) = arrays, transposed
+        out_transposed = _transposed(out)
+        is_along_columns = adds[0] is not None  # which would be along rows of the transpose
+        if fault.is_by_columns and out_transposed is not None and not is_along_columns:
+            self.multiply((b, a, out_transposed), scales, (not trans_b, not trans_a), stream, adds)
+            return out
+        place = ("a", "b", "out").index(fault.role)
+        owner = owners[place]
+        copy = None if stream is not None else owner.packed_copy(arrays[place])
+        if copy is None:
+            raise fault
+        self._num_copied[fault.role] += 1
+        copied = (a, b, copy) if place == 2 else (a, copy, out) if place else (copy, b, out)
+        found = self.multiply(copied, scales, transposed, stream, adds)
+        if fault.role != "out":
+            return found
+        owner.assign(out, copy)
+        return out
+
+
+def sgemm_host(
+    engine: Planner,
+    device: int,
+    stream: int,
+    arrays: tuple[_Array, _Array, _Array | None],
+    scales: tuple[float, float],
+    transposed: tuple[bool, bool],
+    added: Added | None = None,
+) -> _Array:
+    """C = alpha * op(A) * op(B) + beta * C for arrays a, b, out of the host; waits for the result.
+
+    `scales` are alpha and beta, `transposed` trans_a and trans_b; `added`: a bias on the host, and an
+    activation. Arrays with any strides are packed during the copy.
+
+    Raises DispatchError if shapes do not fit, out overlaps an input, products of out may overlap each other,
+    or the stream is captured.
+    """
+    a, b, out = arrays
+    bias = None if added is None else added.bias
+    read = [x for x in (a, b, bias) if x is not None]
+    if out is not None and any(np.may_share_memory(x, out) for x in read):
+        raise DispatchError("out overlaps an input in memory; pass a copy of the input or another out")
+    if out is not None and out.ndim > 2 and out.size:
+        strides = [stride // FLOAT_BYTES for stride in out.strides]
+        check_products_apart(zip(out.shape, strides, strict=True))
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    (form_a, leading_a), (form_b, leading_b) = packed_form(a.shape), packed_form(b.shape)
+    form_c, leading_c = (None, None) if out is None else packed_form(out.shape)
+    forms = form_a, form_b, form_c
+    stack = stacked(forms, (leading_a, leading_b, leading_c), *transposed)
+    lowest, epilogue = stack.lowest((0, 0, 0)), None if added is None else added.epilogue
+    plan = engine.plan((device, device, device), forms, lowest, *transposed, stack.batch, epilogue)
+    if added is not None:
+        added.check(plan.problem.gemm.n, device)
+    if not plan.is_cublas:
+        check_launches(len(stack.offsets) * plan.loop.products)
+    result = np.empty(stack.shape, np.float32) if out is None else np.ascontiguousarray(out)
+    driver = engine.driver
+    with engine.devices.current(plan.gpu), ExitStack() as at_end:
+        if driver.is_capturing(stream):
+            raise DispatchError("NumPy arrays cannot be part of a graph; copy them to the GPU first")
+        at_end.callback(driver.synchronize, stream)
+        places = []
+        copied = [(a, True), (b, True), (result, scales[1] != 0)]
+        copied += [] if bias is None else [(np.ascontiguousarray(bias), True)]
+        for x, is_read in copied:
+            place = driver.allocate(max(x.nbytes, 1), stream)
+            at_end.callback(driver.free, place, stream)
+            if is_read and x.nbytes:
+                driver.copy_in(place, x.ctypes.data, x.nbytes, stream)
+            places.append(place)
+        for behind in stack.offsets:
+            at_a, at_b, at_c = (at + offset for at, offset in zip(places[:3], behind, strict=True))
+            engine.run(plan, stream, (at_a, at_b, at_c), *scales, sum(places[3:]))
+        if result.nbytes:
+            driver.copy_out(result.ctypes.data, places[2], result.nbytes, stream)
+    if out is None or out is result:
+        return result
+    out[...] = result
+    return out
+
+
+def _shape(plan: Plan, stack: Stack | None) -> tuple[int, ...]:
+    """Of a new result."""
+    gemm = plan.problem.gemm
+    return (gemm.m, gemm.n) if stack is None else stack.shape
+
+
+def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:
+    """The bytes that A, B and C span."""
+    a, b, c = plan.problem.num_bytes
+    if stack is None:
+        return a, b, c
+    if not stack.offsets:
+        return 0, 0, 0
+    return a + stack.reach[0], b + stack.reach[1], c + stack.reach[2]
+
+
+def _transposed(x: Any) -> Any | None:
+    """The transposes of all matrices of an array, as a view; None if that is impossible."""
+    if getattr(x, "ndim", 2) == 2:
+        return getattr(x, "T", None)
+    swapped = getattr(x, "swapaxes", None)
+    return None if swapped is None else swapped(-1, -2)
+
+
+def _check_mixed(libraries: tuple[Library, ...], stream: Any) -> None:
+    names = ", ".join(sorted({library.name for library in libraries}))
+    if any(library.is_host for library in libraries):
+        raise DispatchError(f"arrays of the host and of a GPU are mixed ({names}); move all to one place")
+    if stream is None:
+        raise DispatchError(f"arrays of {names} each have a current stream of their own; pass stream=")

@@ -1,0 +1,1 @@
+"""cuBLAS beside the kernels of a table. Copied into exported tables."""

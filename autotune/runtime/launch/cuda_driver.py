@@ -1,0 +1,327 @@
+"""The few calls of the CUDA driver that a dispatcher makes, in plain integers, errors raised.
+
+Handles (contexts, streams, kernels, libraries, addresses) are ints. `Driver` is the runtime's only access to
+CUDA: tests replace it by a double. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+from cuda.bindings import driver as cuda
+
+from ...facts.cuda_errors import is_sticky
+from ...facts.device import uuid_text
+from ...files.errors import DispatchError
+from ...kernel.launch import launch_config, overlap_attribute
+from .conditions import Conditions, ask_nvml
+
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
+LEGACY_STREAMS = (0, 1)  # NULL and CU_STREAM_LEGACY
+MAX_CONFIGS = 4096  # configurations of overlapping launches that a thread keeps
+_NAME_BYTES = 256
+_Attribute = cuda.CUdevice_attribute
+_MAJOR = _Attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+_MINOR = _Attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+_NUM_SMS = _Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_OfKernel = cuda.CUfunction_attribute
+_MAX_SMEM = _OfKernel.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_MAX_THREADS = _OfKernel.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+_REGISTERS = _OfKernel.CU_FUNC_ATTRIBUTE_NUM_REGS
+_STATIC_SMEM = _OfKernel.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+_CLUSTER = tuple(
+    getattr(_OfKernel, f"CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_{side}") for side in ("WIDTH", "HEIGHT", "DEPTH")
+)
+_ORDINAL = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+_NOT_CAPTURING = cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+_RELEASE_THRESHOLD = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+_NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
+_TIMING = cuda.CUevent_flags.CU_EVENT_DEFAULT
+_NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
+
+
+class CudaFault(DispatchError):
+    """The driver refused a call. `code` is its CUresult."""
+
+    def __init__(self, what: str, code: int, name: str) -> None:
+        advice = (
+            "the CUDA context is lost, by this or an earlier operation: start the process again"
+            if is_sticky(code)
+            else "see the CUDA driver's documentation of this code"
+        )
+        super().__init__(f"{what}: {name} ({code}); {advice}")
+        self.code = code
+
+
+class KernelFacts(NamedTuple):
+    """What a loaded kernel was compiled for, as the driver reports it."""
+
+    max_threads: int  # per block: its launch bounds
+    registers: int  # per thread
+    static_smem_bytes: int
+    cluster: tuple[int, int, int]  # blocks along x, y, z; zeros where it asks for none
+
+
+def error_name(code: int) -> str:
+    """Of a CUresult."""
+    try:
+        return str(cuda.CUresult(code).name)
+    except ValueError:  # of a driver newer than the bindings
+        return "unknown CUDA error"
+
+
+def _check(what: str, result: tuple[Any, ...]) -> Any:
+    """The values behind a CUresult: none, one or several. Raises CudaFault."""
+    if result[0]:
+        raise CudaFault(what, int(result[0]), error_name(int(result[0])))
+    return result[1] if len(result) == 2 else result[1:]
+
+
+class _OverlapConfigs(threading.local):
+    """Configurations of this thread's overlapping launches: making one takes longer than the launch."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def of(self, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int) -> Any:
+        key = (grid, threads, smem_bytes, stream)
+        config = self._known.get(key)
+        if config is None:
+            if len(self._known) >= MAX_CONFIGS:
+                self._known.clear()
+            config = self._known[key] = launch_config(cuda, *key, [overlap_attribute(cuda)])
+        return config
+
+
+class Driver:
+    """The driver of this process. Raises DispatchError where there is none."""
+
+    core_calls: Any = None  # the core finds its CUDA functions in the driver; a double supplies its own
+
+    def __init__(self) -> None:
+        self._configs = _OverlapConfigs()
+        try:
+            _check("CUDA cannot be initialised", cuda.cuInit(0))
+        except RuntimeError as error:  # libcuda is not there
+            raise DispatchError(
+                f"no CUDA driver ({error}); install one, or use a machine with a GPU"
+            ) from error
+
+    # Devices and contexts
+
+    def num_devices(self) -> int:
+        return int(_check("counting GPUs", cuda.cuDeviceGetCount()))
+
+    def device_name(self, device: int) -> str:
+        text: bytes = _check(f"name of GPU {device}", cuda.cuDeviceGetName(_NAME_BYTES, device))
+        return text.split(b"\0")[0].decode(errors="replace")
+
+    def compute_capability(self, device: int) -> tuple[int, int]:
+        what = f"compute capability of GPU {device}"
+        major, minor = (_check(what, cuda.cuDeviceGetAttribute(a, device)) for a in (_MAJOR, _MINOR))
+        return int(major), int(minor)
+
+    def conditions(self, device: int) -> Conditions:
+        """What a GPU runs under, as far as the driver and NVML report it."""
+        num_sms = int(_check(f"SMs of GPU {device}", cuda.cuDeviceGetAttribute(_NUM_SMS, device)))
+        uuid = uuid_text(bytes(_check(f"UUID of GPU {device}", cuda.cuDeviceGetUuid(device)).bytes))
+        return Conditions(self.device_name(device), num_sms, self.version(), *ask_nvml(uuid))
+
+    def version(self) -> str:
+        """Newest CUDA that the driver knows: `13.0`."""
+        number = int(_check("version of the driver", cuda.cuDriverGetVersion()))
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    def primary_context(self, device: int) -> int:
+        return int(_check(f"context of GPU {device}", cuda.cuDevicePrimaryCtxRetain(device)))
+
+    def current_context(self) -> int:
+        """The context of this thread, 0 if it has none."""
+        error, context = cuda.cuCtxGetCurrent()
+        return 0 if error else int(context)
+
+    def push_context(self, context: int) -> None:
+        _check("making a context current", cuda.cuCtxPushCurrent(context))
+
+    def pop_context(self) -> None:
+        _check("restoring a context", cuda.cuCtxPopCurrent())
+
+    def current_device(self) -> int | None:
+        """GPU of this thread's context, None if it has none."""
+        error, device = cuda.cuCtxGetDevice()
+        return None if error else int(device)
+
+    def pointer_device(self, address: int) -> int:
+        """GPU that this device address belongs to."""
+        return int(_check("looking up a device address", cuda.cuPointerGetAttribute(_ORDINAL, address)))
+
+    # Kernels
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Lets this thread load code and take memory during the capture of a stream by any thread: else the
+        driver refuses that, and the other thread's capture fails."""
+        mode = _check("capture mode", cuda.cuThreadExchangeStreamCaptureMode(_RELAXED))
+        try:
+            yield
+        finally:
+            _check("capture mode", cuda.cuThreadExchangeStreamCaptureMode(mode))
+
+    def load_library(self, code: bytes) -> int:
+        return int(_check("loading a cubin", cuda.cuLibraryLoadData(code, [], [], 0, [], [], 0)))
+
+    def get_kernel(self, library: int, name: str) -> int:
+        return int(_check(f"looking up {name}", cuda.cuLibraryGetKernel(library, name.encode())))
+
+    def kernel_facts(self, kernel: int, device: int, *, has_clusters: bool) -> KernelFacts:
+        """What the kernel was compiled for; without `has_clusters` the GPU has no clusters, so it is not
+        asked for them."""
+
+        def ask(attribute: Any) -> int:
+            return int(_check("looking at a kernel", cuda.cuKernelGetAttribute(attribute, kernel, device)))
+
+        x, y, z = map(ask, _CLUSTER) if has_clusters else (0, 0, 0)
+        return KernelFacts(ask(_MAX_THREADS), ask(_REGISTERS), ask(_STATIC_SMEM), (x, y, z))
+
+    def allow_smem(self, kernel: int, num_bytes: int, device: int) -> None:
+        """Allow a kernel more dynamic shared memory than the usual 48 KB."""
+        what = f"{num_bytes} bytes of shared memory"
+        _check(what, cuda.cuKernelSetAttribute(_MAX_SMEM, num_bytes, kernel, device))
+
+    def make_resident(self, kernel: int) -> None:
+        """Load a kernel into the current context now, not at its first launch."""
+        _check("loading a kernel", cuda.cuKernelGetFunction(kernel))
+
+    def launch(
+        self,
+        kernel: int,
+        grid: tuple[int, int],
+        threads: int,
+        smem_bytes: int,
+        stream: int,
+        arguments: int,
+        overlaps: bool,
+    ) -> None:
+        """`arguments` is the address of the array of pointers to the arguments. `overlaps`: the kernel itself
+        waits for earlier ones, and may begin while the last of them still runs."""
+        if overlaps:
+            config = self._configs.of(grid, threads, smem_bytes, stream)
+            (error,) = cuda.cuLaunchKernelEx(config, kernel, arguments, 0)
+        else:
+            (error,) = cuda.cuLaunchKernel(
+                kernel, grid[0], grid[1], 1, threads, 1, 1, smem_bytes, stream, arguments, 0
+            )
+        if error:
+            raise CudaFault("launching a kernel", int(error), error_name(int(error)))
+
+    # Streams and memory
+
+    def stream_device(self, stream: int) -> int:
+        return int(_check("device of a stream", cuda.cuStreamGetDevice(stream)))
+
+    def stream_id(self, stream: int) -> int:
+        """Unlike its handle, never given to another stream of this process."""
+        return int(_check("identity of a stream", cuda.cuStreamGetId(stream)))
+
+    def is_capturing(self, stream: int) -> bool:
+        status = _check("asking a stream for its capture", cuda.cuStreamIsCapturing(stream))
+        return bool(status != _NOT_CAPTURING)
+
+    def order(self, before: int, after: int) -> None:
+        """Later work on `after` waits for the work that `before` has so far."""
+        event = _check("making an event", cuda.cuEventCreate(_NO_TIMING))
+        try:
+            _check("recording an event", cuda.cuEventRecord(event, before))
+            _check("waiting for an event", cuda.cuStreamWaitEvent(after, event, 0))
+        finally:
+            _check("freeing an event", cuda.cuEventDestroy(event))
+
+    def make_pool(self, device: int, kept_bytes: int) -> int:
+        """A pool of a GPU's memory. Whenever the host waits for the GPU, the pool gives unused memory beyond
+        this many bytes back to the driver."""
+        properties = cuda.CUmemPoolProps()
+        properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = device
+        with self.relaxed():
+            pool = _check("making a pool of device memory", cuda.cuMemPoolCreate(properties))
+            kept = cuda.cuuint64_t(kept_bytes)
+            _check("bounding a pool", cuda.cuMemPoolSetAttribute(pool, _RELEASE_THRESHOLD, kept))
+        return int(pool)
+
+    def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
+        """Memory in the order of a stream, from a pool, or from the GPU's default one."""
+        what = f"{num_bytes} bytes of device memory"
+        with self.relaxed():
+            if pool:
+                return int(_check(what, cuda.cuMemAllocFromPoolAsync(num_bytes, pool, stream)))
+            return int(_check(what, cuda.cuMemAllocAsync(num_bytes, stream)))
+
+    def free(self, address: int, stream: int) -> None:
+        with self.relaxed():
+            _check("freeing device memory", cuda.cuMemFreeAsync(address, stream))
+
+    def zero(self, address: int, num_bytes: int, stream: int) -> None:
+        _check("zeroing device memory", cuda.cuMemsetD8Async(address, 0, num_bytes, stream))
+
+    def copy_in(self, address: int, host: int, num_bytes: int, stream: int) -> None:
+        what = "copying to the GPU"
+        _check(what, cuda.cuMemcpyHtoDAsync(address, host, num_bytes, stream))
+
+    def copy(self, to: int, source: int, num_bytes: int, stream: int) -> None:
+        """From device memory to device memory."""
+        _check("copying on the GPU", cuda.cuMemcpyDtoDAsync(to, source, num_bytes, stream))
+
+    def copy_out(self, host: int, address: int, num_bytes: int, stream: int) -> None:
+        what = "copying from the GPU"
+        _check(what, cuda.cuMemcpyDtoHAsync(host, address, num_bytes, stream))
+
+    def synchronize(self, stream: int) -> None:
+        _check("waiting for a stream", cuda.cuStreamSynchronize(stream))
+
+    def free_bytes(self) -> int:
+        """Free memory of the GPU whose context is current."""
+        return int(_check("asking for free memory", cuda.cuMemGetInfo())[0])
+
+    # Timing
+
+    def make_stream(self) -> int:
+        """A stream that neither waits for the legacy default stream nor makes it wait."""
+        return int(_check("making a stream", cuda.cuStreamCreate(_NON_BLOCKING)))
+
+    def free_stream(self, stream: int) -> None:
+        _check("freeing a stream", cuda.cuStreamDestroy(stream))
+
+    def make_event(self) -> int:
+        return int(_check("making an event", cuda.cuEventCreate(_TIMING)))
+
+    def free_event(self, event: int) -> None:
+        _check("freeing an event", cuda.cuEventDestroy(event))
+
+    def record(self, event: int, stream: int) -> None:
+        _check("recording an event", cuda.cuEventRecord(event, stream))
+
+    def elapsed_us(self, begin: int, end: int) -> float:
+        """From one event to another, both of which the GPU has passed."""
+        return 1000 * float(_check("reading the time of events", cuda.cuEventElapsedTime(begin, end)))
+
+    def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
+        """The work that `enqueue` gives to a stream, as a graph instead of being run."""
+        _check("beginning a capture", cuda.cuStreamBeginCapture(stream, _RELAXED))
+        with ExitStack() as at_end:
+            try:
+                enqueue()
+            finally:
+                graph = _check("ending a capture", cuda.cuStreamEndCapture(stream))
+                at_end.callback(lambda: _check("freeing a graph", cuda.cuGraphDestroy(graph)))
+            return int(_check("building a graph", cuda.cuGraphInstantiate(graph, 0)))
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        _check("launching a graph", cuda.cuGraphLaunch(graph, stream))
+
+    def free_graph(self, graph: int) -> None:
+        _check("freeing a graph", cuda.cuGraphExecDestroy(graph))

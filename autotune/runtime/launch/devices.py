@@ -1,0 +1,208 @@
+"""The GPUs of a process: their identities, their contexts, and the kernels of a table loaded on them.
+
+Loading happens once per kernel and GPU, under a lock, also while a stream is being captured. Copied
+into exported tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...facts.cuda_errors import is_sticky
+from ...files.errors import DispatchError
+from ...kernel.launch import PACK_THREADS, REDUCE_THREADS
+from ..table.kinds import GpuKind, no_table
+from ..table.table import Kernel, Table
+from . import conditions
+from .conditions import Conditions
+from .cuda_driver import CudaFault, Driver, KernelFacts
+
+DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may have
+
+
+class LoadedKernel(NamedTuple):
+    """A kernel ready for launches on one GPU. `reduce` is 0 if there is no second pass, `pack` if nothing is
+    packed."""
+
+    sgemm: int
+    reduce: int
+    pack: int
+    threads: int
+    smem_bytes: int
+    overlaps: bool
+
+
+@dataclass(slots=True)
+class OpenGpu:
+    """One GPU of this process."""
+
+    device: int
+    context: int  # primary
+    conditions: Conditions | None  # None: the GPU does not tell
+    kernels: dict[str, LoadedKernel] = field(default_factory=dict)
+
+
+class Gpus:
+    """GPUs of this process, each opened at its first use. Threads may share it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()
+        self._gpus: dict[int, OpenGpu] = {}
+
+    def gpu(self, device: int) -> OpenGpu:
+        """A GPU by its number. Raises DispatchError if it cannot be served."""
+        found = self._gpus.get(device)
+        if found is None:
+            with self._lock:
+                found = self._gpus.get(device) or self._adopt(device)
+        return found
+
+    @contextmanager
+    def current(self, gpu: OpenGpu) -> Iterator[None]:
+        """Makes a GPU's context current for this thread, and restores the one before."""
+        is_elsewhere = self._driver.current_context() != gpu.context
+        if is_elsewhere:
+            self._driver.push_context(gpu.context)
+        try:
+            yield
+        finally:
+            if is_elsewhere:
+                self._driver.pop_context()
+
+    def _adopt(self, device: int) -> OpenGpu:
+        context = self._driver.primary_context(device)
+        here = None
+        with suppress(CudaFault):  # the later calls report what is wrong with the GPU
+            here = self._driver.conditions(device)
+        self._gpus[device] = OpenGpu(device, context, here)
+        return self._gpus[device]
+
+
+class Devices(Gpus):
+    """All GPUs of this process that a table is for, with its kernels. Threads may share it."""
+
+    def __init__(self, table: Table, code: Mapping[str, bytes], driver: Driver) -> None:
+        super().__init__(driver)
+        self._table = table
+        self._code = code
+        self._libraries: dict[str, int] = {}  # by SHA-256 of the cubin; not bound to a GPU
+
+    def kernel(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
+        """A kernel on a GPU, loaded at the first request."""
+        found = gpu.kernels.get(kernel.id)
+        if found is None:
+            with self._lock:
+                found = gpu.kernels.get(kernel.id)
+                if found is None:
+                    found = gpu.kernels[kernel.id] = self._load(gpu, kernel)
+        return found
+
+    def _mismatch(self, device: int) -> str | None:
+        """Why the table is not for this GPU, or None if it is."""
+        here = kind_here(self._driver, device)
+        is_known = GpuKind.of_table(self._table) in here.accepted
+        return None if is_known else no_table([self._table], device, here)
+
+    def _adopt(self, device: int) -> OpenGpu:
+        fault = self._mismatch(device)
+        if fault is not None:
+            raise DispatchError(fault)
+        gpu = super()._adopt(device)
+        if gpu.conditions is not None:
+            conditions.warn(self._table, device, gpu.conditions)
+        return gpu
+
+    def _load(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
+        spec, driver = kernel.spec, self._driver
+        with self.current(gpu), driver.relaxed():
+            try:
+                library = self._library(kernel.sha256)
+                sgemm = driver.get_kernel(library, "sgemm")
+                reduce = driver.get_kernel(library, "sgemm_reduce") if spec.reduction == "two_pass" else 0
+                pack = driver.get_kernel(library, "sgemm_pack") if spec.packs_a or spec.packs_b else 0
+                loaded = {"sgemm": sgemm, "sgemm_reduce": reduce, "sgemm_pack": pack}
+                self._check_code(gpu, kernel, loaded)
+                if spec.smem_bytes > DEFAULT_SMEM:
+                    driver.allow_smem(sgemm, spec.smem_bytes, gpu.device)
+                for handle in filter(None, (sgemm, reduce, pack)):
+                    driver.make_resident(handle)
+            except CudaFault as fault:
+                raise self._refused(kernel, fault) from fault
+        return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes, spec.overlaps)
+
+    def _check_code(self, gpu: OpenGpu, kernel: Kernel, loaded: Mapping[str, int]) -> None:
+        """Raises DispatchError if the code does not match the table's launch parameters."""
+        limits = self._table.limits
+        for name, handle in loaded.items():
+            if handle:
+                facts = self._driver.kernel_facts(handle, gpu.device, has_clusters=limits.has_clusters)
+                fault = misfit(kernel, name, facts, limits.smem_per_block)
+                if fault is not None:
+                    raise DispatchError(
+                        f"kernel {kernel.id} is not what its cubin holds: {name} {fault}; nothing was "
+                        "launched: export the table again with `autotune export-table`"
+                    )
+
+    def _library(self, sha256: str) -> int:
+        if sha256 not in self._libraries:
+            self._libraries[sha256] = self._driver.load_library(self._code[sha256])
+        return self._libraries[sha256]
+
+    def _refused(self, kernel: Kernel, fault: CudaFault) -> DispatchError:
+        if is_sticky(fault.code):
+            return fault
+        return DispatchError(
+            f"the driver (CUDA {self._driver.version()}) refuses kernel {kernel.id}, compiled by "
+            f"{self._table.compiler}: {fault}; update the driver, or export again with an older compiler"
+        )
+
+
+def kind_here(driver: Driver, device: int) -> GpuKind:
+    """Of a GPU of this process."""
+    return GpuKind.of(driver.device_name(device), driver.compute_capability(device))
+
+
+def first_served(driver: Driver, fault: Callable[[int], str | None]) -> int:
+    """The current GPU if it can be served, else the first that can. Raises DispatchError with the faults of
+    all."""
+    current = driver.current_device()
+    if current is not None and fault(current) is None:
+        return current
+    faults = []
+    for device in range(driver.num_devices()):
+        told = fault(device)
+        if told is None:
+            return device
+        faults.append(told)
+    raise DispatchError("; ".join(faults) or "the driver finds no GPU; run `nvidia-smi` to see why")
+
+
+def misfit(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -> str | None:
+    """Why one of a kernel's functions cannot be launched as the table says, or None if it can.
+
+    Launch bounds are part of the code, so a block has exactly the threads that it was compiled for. Registers
+    are known only for `sgemm`. A cluster is along y (launch.Grid).
+    """
+    spec = kernel.spec
+    is_main = name == "sgemm"
+    threads = {"sgemm": spec.threads, "sgemm_reduce": REDUCE_THREADS, "sgemm_pack": PACK_THREADS}[name]
+    cluster = (1, spec.split_k, 1) if is_main and spec.reduction == "cluster" else (0, 0, 0)
+    if facts.max_threads != threads:
+        return f"is compiled for {facts.max_threads} threads per block, the table launches {threads}"
+    if is_main and facts.registers != kernel.registers:
+        return f"takes {facts.registers} registers per thread, the table says {kernel.registers}"
+    if facts.cluster != cluster:
+        return f"is compiled for clusters of {_by(facts.cluster)} blocks, the table launches {_by(cluster)}"
+    smem_bytes = facts.static_smem_bytes + (spec.smem_bytes if is_main else 0)
+    if smem_bytes > smem_per_block:
+        return f"takes {smem_bytes} bytes of shared memory per block, the GPU has {smem_per_block}"
+    return None
+
+
+def _by(cluster: tuple[int, int, int]) -> str:
+    return "x".join(map(str, cluster)) if any(cluster) else "no"

@@ -1,0 +1,290 @@
+"""Keeps what serves each kind of call as a plan, which the core (core.py) launches, counts and records. The
+core keeps it too, for calls that bypass Python. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...facts.column_major import WORKSPACE_BYTES
+from ...facts.gemm import LAYOUTS, SINGLE, Batch, Gemm, Triple
+from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue, Grid
+from ..calls.product import Forms, Product, check_aligned, common_device, no_scale, understand
+from ..choose.pick import MAX_PLANS, OTHERS, TUNED_ALIGNMENT, Call, Counted, numbered, numbered_as
+from ..cublas.blas_provider import BlasProvider
+from ..native.core import Core
+from ..native.core_faults import tell
+from ..torch.tensor_calls import TensorCalls, tensor_calls_of
+from .cuda_driver import Driver
+from .devices import Gpus, OpenGpu
+
+_ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
+_SPARE = 64  # counts
+
+# The key of a plan: GPUs, forms and alignment of A, B and C, their flags, the batch, the epilogue
+Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None, Epilogue | None]
+
+
+def key_of(
+    devices: Triple,
+    forms: Forms,
+    addresses: Triple,
+    trans_a: bool,
+    trans_b: bool,
+    batch: Batch | None = None,
+    epilogue: Epilogue | None = None,
+) -> Key:
+    """The key of a call with arrays on these GPUs, of these forms, at these addresses."""
+    a, b, c = addresses
+    aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
+    return devices, forms, aligned, trans_a, trans_b, batch, epilogue
+
+
+class CorePlan:
+    """A plan of the core, as long as this is held."""
+
+    def __init__(self, core: Core, planned: Any) -> None:
+        made = ctypes.c_void_p()
+        status = core.library.autotune_make_plan(core.handle, ctypes.byref(planned), ctypes.byref(made))
+        if status:
+            tell(status, None, None)
+        self.address, self._release = made.value, core.library.autotune_release_plan
+        self._num_calls = core.library.autotune_tensor_calls
+        self._count = core.library.autotune_count_call
+
+    @property
+    def num_tensor_calls(self) -> int:
+        """How often the core met it in calls of Python's tensors."""
+        return int(self._num_calls(self.address))
+
+    def count(self) -> None:
+        """Add one to these."""
+        self._count(self.address)
+
+    def __del__(self) -> None:
+        address = getattr(self, "address", None)
+        if address and not sys.is_finalizing():  # threads may be in the middle of a call
+            self._release(address)
+
+
+class Plan(NamedTuple):
+    """What does not change while shapes, strides, alignment and GPU stay. `is_cublas`: cuBLAS serves, and the
+    kernel, if there is one, where that fails. `loop`: the products of a batch whose kernel is launched
+    once for each. `unsettled` is the call, if another launch may turn out to be faster; `key` is the key of
+    the plan. `core`: the same plan of the core; None if there is nothing to launch."""
+
+    problem: Product
+    gpu: OpenGpu
+    grid: Grid
+    key: Key | None = None
+    unsettled: Call | None = None
+    is_cublas: bool = False
+    core: CorePlan | None = None
+    loop: Batch = SINGLE
+
+
+class Planner:
+    """Plans calls; the core launches them. Threads may share it. `kernel_ids`: of the core's table."""
+
+    def __init__(
+        self, core: Core, driver: Driver, devices: Gpus, blas: BlasProvider, kernel_ids: Sequence[str] = ()
+    ) -> None:
+        self.core, self.driver, self.devices, self.blas = core, driver, devices, blas
+        self._kernel_ids = kernel_ids
+        self._plans: dict[Key, Plan] = {}
+        self._blas_calls: Any = None  # as long as the core may call them
+        self._blas_lock = threading.Lock()
+        if driver.core_calls is not None:  # a double's
+            core.library.autotune_use_driver(core.handle, ctypes.byref(driver.core_calls))
+
+    def plan(
+        self,
+        devices: Triple,
+        forms: Forms,
+        addresses: Triple,
+        trans_a: bool,
+        trans_b: bool,
+        batch: Batch | None = None,
+        epilogue: Epilogue | None = None,
+    ) -> Plan:
+        """The plan for a call with arrays on these GPUs, of these forms, at these addresses; of a batch the
+        forms of one product.
+
+        Raises DispatchError if the arrays do not fit each other, the table does not fit the GPU, or it lacks
+        the epilogue.
+        """
+        key = key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue)
+        plans = self._plans  # `forget_plans` replaces them
+        try:
+            found = plans.get(key)
+        except TypeError:  # a flag without a hash: it is refused like other invalid flags
+            found = None
+        if found is None:
+            check_aligned(key[2])
+            problem = understand(*forms, trans_a, trans_b, batch)
+            found = self._make_plan(problem, common_device(devices), key[2], key)
+            self.remember(key, found)
+        return found
+
+    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
+        raise NotImplementedError
+
+    def core_plan(self, problem: Product, device: int, addresses: Triple, **others: Any) -> CorePlan:
+        """Of a product, or a batch; `others`: what else autotune_planned (core/plan.h) holds."""
+        gemm = problem.gemm
+        extents = {"m": gemm.m, "n": gemm.n, "k": gemm.k} | others
+        planned = self.core.library.structs.planned(
+            **extents, layout=LAYOUTS.index(gemm.layout), device=device, ld=problem.lds,
+            num_bytes=problem.num_bytes, batch=_batch(problem.batch), low=addresses,
+        )  # fmt: skip
+        return CorePlan(self.core, planned)
+
+    def blas_plan(self, problem: Product, gpu: OpenGpu, addresses: Triple = (0, 0, 0)) -> Plan:
+        """Of cuBLAS, which may serve it (BlasProvider), and no kernel beside it."""
+        self._use_blas()
+        core = self.core_plan(
+            problem, gpu.device, addresses, kernel=self.core.library.numbers.ONLY_BLAS, split_k=1,
+            is_cublas=True, context=gpu.context,
+        )  # fmt: skip
+        grid = NO_LAUNCH._replace(sum_bytes=WORKSPACE_BYTES)
+        return Plan(problem, gpu, grid, is_cublas=True, core=core)
+
+    def remember(self, key: Key, plan: Plan) -> None:
+        """Use a plan for all calls of its kind."""
+        if len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
+        if plan.core is not None and plan.unsettled is None:
+            self.remember_in_core(key, plan.core)
+
+    def remember_in_core(self, key: Key, plan: CorePlan) -> None:
+        kind = self.core.library.structs.kind(**_kind(key))
+        self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.address)
+
+    def forget_plans(self) -> None:
+        """Plan every kind of call again: its kernel may have changed."""
+        self._plans = {}
+        self.core.library.autotune_forget(self.core.handle)
+
+    def counts(self) -> list[Counted]:
+        """How often each kind of call was served so far, even if its plan was dropped."""
+        library, room, num = self.core.library, 0, 1
+        rows: Sequence[Any] = ()
+        while num > room:  # more may have come since
+            room = num + _SPARE
+            rows = (library.structs.count * room)()
+            num = library.autotune_counts(self.core.handle, rows, room)
+        return [self._counted(row) for row in rows[:num]]
+
+    def _counted(self, row: Any) -> Counted:
+        if not row.m:
+            return OTHERS._replace(calls=row.calls)
+        layout = LAYOUTS[row.layout]
+        gemm = Gemm(
+            *(row.m, row.n, row.k, layout[0] == "T", layout[1] == "T"),
+            *(row.products, row.shared == 1, row.shared == 2),
+        )
+        return Counted(
+            gemm, tuple(row.ld), tuple(row.alignment), numbered_as(row.bias, row.activation),
+            "" if row.kernel == self.core.library.numbers.ONLY_BLAS else self._kernel_ids[row.kernel],
+            row.split_k, "cublas" if row.is_cublas else "autotune", row.calls,
+        )  # fmt: skip
+
+    def record(self, file: str) -> None:
+        """Write these counts beside a file, as long as calls come. Raises DispatchError if that cannot be
+        written, or if they are already written to another."""
+        if status := self.core.library.autotune_record_calls(self.core.handle, os.fsencode(file)):
+            tell(status, None, None)
+
+    def tensor_calls(self, is_below_autograd: bool = False) -> TensorCalls | None:
+        """What serves torch's tensors without inspecting them in Python, if possible. Below autograd it takes
+        tensors of any class, and ignores gradients."""
+        return tensor_calls_of(self.core, is_below_autograd)
+
+    def run(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, bias: int = 0
+    ) -> None:
+        """Enqueue a product with the GPU's primary context current, and restore the caller's. `bias`: the
+        address of the vector that the plan's epilogue adds. Does not wait, but where the plan is settled."""
+        if plan.unsettled is not None:
+            plan = self._settled(plan, stream)
+        if plan.core is not None:
+            self._call(self.core.library.autotune_run_plan, plan, stream, (*addresses, bias), alpha, beta)
+
+    def _settled(self, plan: Plan, stream: int) -> Plan:
+        """The plan that serves from now on."""
+        raise NotImplementedError
+
+    def launch_all(
+        self,
+        plan: Plan,
+        stream: int,
+        addresses: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+        bias: int = 0,
+    ) -> None:
+        """Every launch of a plan that has some, with its workspace at an address: 0 where it needs none. The
+        GPU's context must be current."""
+        function, at = self.core.library.autotune_launch_plan, (*addresses, bias)
+        self._call(function, plan, stream, at, alpha, beta, workspace)
+
+    def _call(
+        self,
+        function: Any,
+        plan: Plan,
+        stream: int,
+        addresses: tuple[int, int, int, int],
+        alpha: Any,
+        beta: Any,
+        *workspace: int,
+    ) -> None:
+        assert plan.core is not None
+        at = (self.core.handle, plan.core.address, stream, *addresses)
+        try:
+            status = function(*at, alpha, beta, *workspace)
+        except ctypes.ArgumentError as error:
+            raise no_scale(alpha, beta, error) from error
+        if status:
+            tell(status, alpha, beta, self.blas.version or "", f"GPU {plan.gpu.device}")
+
+    def _use_blas(self) -> None:
+        """Let the core call cuBLAS, too, as soon as cuBLAS is found."""
+        library = self.blas.library
+        with self._blas_lock:  # what the core was told of must not be freed by another that tells it
+            if library is not None and self._blas_calls is None:
+                self._blas_calls = _blas_calls(self.core.library.structs.blas, library.functions)
+                self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
+
+
+def _blas_calls(struct: Any, functions: Mapping[str, Any]) -> Any:
+    """autotune_blas (core/blas.h): other callables than C functions are wrapped."""
+    kinds = (kind for _, kind in struct._fields_)
+    calls = zip(kinds, functions.values(), strict=True)
+    return struct(*(kind(_address(function) or function) for kind, function in calls))
+
+
+def _address(function: Any) -> int | None:
+    """Of a function of a library; None of another."""
+    return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
+
+
+def _batch(batch: Batch) -> tuple[int, Triple]:
+    """autotune_batch."""
+    return batch.products, batch[1:]
+
+
+def _kind(key: Key) -> dict[str, Any]:
+    """autotune_kind (core/plan.h) of calls that are planned so."""
+    devices, (a, b, c), low, trans_a, trans_b, batch, epilogue = key
+    m, n = a[1 if trans_a else 0], b[0 if trans_b else 1]
+    forms = zip(a, b, c or (m, n, max(n, 1), 1), strict=True)
+    sides = dict(zip(("rows", "columns", "by_row", "by_column"), forms, strict=True))
+    flags = {"trans_a": int(trans_a), "trans_b": int(trans_b)} | numbered(epilogue or PLAIN)
+    return sides | flags | {"batch": _batch(batch or SINGLE), "devices": devices, "low": low}

@@ -1,0 +1,243 @@
+"""A table in the core in C (core/), which chooses among its kernels and launches them. Copied into exported
+tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...facts import column_major
+from ...facts.gemm import LAYOUTS, Gemm
+from ...files.errors import DispatchError
+from ...kernel.config import threads_along_k
+from ...perf_model import cublas_model, residual, splits, time_model
+from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
+from ..settle import summation
+from ..table.table import CublasFigures, Kernel, Table
+from .core_library import VERSION, CoreLibrary, loaded
+
+_TRIPLE = ctypes.c_int64 * 3
+
+
+def core_of(table: Table | None) -> Core:
+    """The core for a table, or for cuBLAS alone. Raises DispatchError where there is no library."""
+    return Core(table, loaded())
+
+
+class Core:
+    """A handle on the core for one table, or for cuBLAS alone. Threads may share it. Raises DispatchError if
+    the core refuses the table."""
+
+    def __init__(self, table: Table | None, library: CoreLibrary) -> None:
+        self.library, self._kept = library, TableArrays()
+        of = library.structs
+        made = bare_struct(of, self._kept) if table is None else table_struct(of, table, self._kept)
+        self._at_table = self._kept.of([made])
+        handle = ctypes.c_void_p()
+        if status := library.autotune_open(self._at_table, ctypes.byref(handle)):
+            raise DispatchError(f"the core takes no table of version {VERSION} (status {status})")
+        self.handle = handle.value
+
+    def __del__(self) -> None:
+        handle = getattr(self, "handle", None)
+        if handle and not sys.is_finalizing():  # threads may be in the middle of a call
+            self.library.autotune_close(handle)
+
+    def choose(self, call: Call, cublas_version: str | None) -> Any | None:
+        """The autotune_choice (core/choice.h) for a product with m and n at least 1; None where even the
+        default kernel is not legal."""
+        structs, version = self.library.structs, cublas_version and cublas_version.encode()
+        found, is_one = structs.choice(), not call.gemm.is_batched
+        batch = None if is_one else ctypes.byref(structs.batch(call.batch.products, call.batch[1:]))
+        status = self.library.autotune_choose(
+            self.handle, *_extents(call), batch, *_memory(call), version, ctypes.byref(found)
+        )
+        return found if self._is_there(status, call) else None
+
+    def rank(self, call: Call, num: int, allowed: tuple[float, float] | None) -> Sequence[Any]:
+        """Up to `num` of these for a call that is no batch, the best first; none where `choose` returns None.
+        `allowed`: depths of sums, where they are known better than by the shape."""
+        found, many = (self.library.structs.choice * num)(), ctypes.c_int32()
+        depths = allowed and (ctypes.c_double * 2)(*allowed)
+        status = self.library.autotune_rank(
+            self.handle, *_extents(call), *_memory(call), depths, num, found, ctypes.byref(many)
+        )
+        return found[: many.value] if self._is_there(status, call) else ()
+
+    def _is_there(self, status: int, call: Call) -> bool:
+        if status not in (self.library.numbers.OK, self.library.numbers.NO_KERNEL):
+            told = f"{call.gemm} with leading dimensions {call.lds}"
+            raise DispatchError(f"the core refuses {told}: status {status}")
+        return bool(status == self.library.numbers.OK)
+
+
+def _extents(call: Call) -> tuple[int, int, int, int]:
+    g = call.gemm
+    return LAYOUTS.index(g.layout), g.m, g.n, g.k
+
+
+def _memory(call: Call) -> tuple[Any, Any]:
+    return _TRIPLE(*call.lds), _TRIPLE(*call.addresses)
+
+
+KEPT_BYTES = 512 << 20  # of one GPU: memory for workspaces that is not given back to the driver
+PIECES_BYTES = KEPT_BYTES // 2  # of all streams' own: the rest serves the other launches
+CAPTURED_BYTES = 4 << 20  # of a captured launch: moving more takes longer than memory nodes (0055)
+MAX_PIECES = 32  # streams with a workspace of their own
+LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream gets one
+MAX_COUNTED = 4096  # streams whose launches are counted
+MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
+_REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
+
+
+def shared_of(gemm: Gemm) -> int:
+    """The number in core/table.h for the operands that the products of a batch share."""
+    return 1 if gemm.shares_a else 2 if gemm.shares_b else 0
+
+
+class TableArrays:
+    """The memory of a table's arrays, as long as the table is open."""
+
+    def __init__(self) -> None:
+        self.by_address: dict[int, Any] = {}  # arrays of structs, or of NumPy
+
+    def of(self, structs: Sequence[Any]) -> int | None:
+        """The address of these values, one after the other; None if there are none."""
+        if not structs:
+            return None
+        made = (type(structs[0]) * len(structs))(*structs)
+        return self._keep(made, ctypes.addressof(made))
+
+    def numbers(self, found: np.ndarray[Any, Any]) -> int | None:
+        """The address of a NumPy array; None for an empty one."""
+        return self._keep(found, found.ctypes.data) if found.size else None
+
+    def _keep(self, array: Any, address: int) -> int:
+        self.by_address[address] = array
+        return address
+
+
+def bare_struct(of: Any, kept: TableArrays) -> Any:
+    """Of no table: for products that cuBLAS alone serves."""
+    return of.table(version=VERSION, constants=_constants(of, kept))
+
+
+def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
+    """autotune_table of a table. `of`: the structs of the core's library."""
+    at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
+    plain = plain_ids(table)
+    codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
+    ranked = [of.ranked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
+    first, entries = 0, []
+    for entry in table.entries:
+        own = {"layout": LAYOUTS.index(entry.gemm.layout), "first": first, "num_ranked": len(entry.ranked)}
+        own |= {"products": entry.gemm.batch, "shared": shared_of(entry.gemm)}
+        entries.append(of.entry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
+        first += len(entry.ranked)
+    return of.table(
+        version=VERSION,
+        num_sms=table.limits.num_sms,
+        fma_tflops=table.limits.fma_tflops,
+        bandwidth_gbs=table.limits.bandwidth_gbs,
+        constants=_constants(of, kept),
+        gpu_name=table.environment.gpu_name.encode(),
+        capability_major=table.environment.compute_capability[0],
+        capability_minor=table.environment.compute_capability[1],
+        smem_per_block=table.limits.smem_per_block,
+        kernels=kept.of([_kernel(of, k, codes[k.sha256], at[plain[k.id]]) for k in table.kernels]),
+        layouts=tuple(_layout(of, table, layout, at, kept) for layout in LAYOUTS),
+        entries=kept.of(entries),
+        ranked=kept.of(ranked),
+        num_kernels=len(table.kernels),
+        num_entries=len(entries),
+        num_codes=len(codes),
+    )
+
+
+def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
+    spec, config, model = kernel.spec, kernel.config, kernel.model
+    bias, activation = numbers_of(spec.variant.epilogue)
+    figures = {
+        name: getattr(model, name)
+        for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
+    } if model else {}  # fmt: skip
+    return of.kernel.like(
+        spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
+        reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
+        is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
+        registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
+        threads_along_k=int(threads_along_k(config)), slices=config.slice_k,
+        max_workspace=-1 if spec.max_workspace is None else spec.max_workspace,
+        **figures,
+    )  # fmt: skip
+
+
+def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableArrays) -> Any:
+    rows = sorted((k for k in table.kernels if k.layout == layout and k.model), key=lambda k: k.id)
+    places = table.places.get(layout, ())
+    weights = np.zeros((len(rows), len(places)), np.float32)
+    for row, kernel in zip(weights, rows, strict=True):
+        if kernel.missed:
+            row[:] = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
+    own = of.layout(
+        modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
+        num_modelled=len(rows),
+        default_kernel=at[table.defaults[layout]],
+        missed=_residuals(of, residual.place, places, weights, kept),
+    )
+    if (known := table.cublas.get(layout)) is not None:
+        _add_cublas(of, own, known, kept)
+    return own
+
+
+def _add_cublas(of: Any, layout: Any, known: CublasFigures, kept: TableArrays) -> None:
+    places = np.frombuffer(bytes.fromhex(known.places), "<u4").reshape(-1, 3)
+    layout.cublas_version = known.version.encode()
+    weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
+    place = partial(cublas_model.place, tile_apart=known.tile_apart)
+    layout.cublas = _residuals(of, place, places, weights[None], kept)
+    layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
+    layout.cublas_tile_apart = known.tile_apart
+
+
+def _residuals(of: Any, place: Callable[..., Any], extents: Any, weights: Any, kept: TableArrays) -> Any:
+    """`place` says where shapes of such `extents` (shapes, 3) lie; `weights` (rows, shapes)."""
+    places = np.ascontiguousarray(place(*np.array(extents).T)) if len(extents) else np.zeros((0, 3))
+    return of.residuals(kept.numbers(places), kept.numbers(weights), *places.shape)
+
+
+def _constants(of: Any, kept: TableArrays) -> Any:
+    return of.constants(
+        error_zero_mean=summation.GUESSED_ERRORS[0], error_positive=summation.GUESSED_ERRORS[1],
+        level_zero_mean=summation.LEVEL[0], level_positive=summation.LEVEL[1],
+        chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
+        shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
+        least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
+        narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,
+        narrow_parts=summation.NARROW_PARTS, narrow_adding=summation.NARROW_ADDING,
+        few_rows=summation.FEW_ROWS, parts_of_few_rows=summation.PARTS_OF_FEW_ROWS,
+        dot_rows=summation.DOT_ROWS, dot_elements=summation.DOT_ELEMENTS,
+        dot_threads=summation.DOT_THREADS, dot_added=summation.DOT_ADDED, dot_depth=summation.DOT_DEPTH,
+        dot_positive=summation.DOT_POSITIVE,
+        prologue_steps=time_model.PROLOGUE_STEPS, bandwidth_sms=time_model.BANDWIDTH_SMS,
+        launch_us=time_model.LAUNCH_US, launch_apart_us=time_model.LAUNCH_APART_US,
+        cluster_us=time_model.CLUSTER_US, last_block_us=time_model.LAST_BLOCK_US,
+        last_block_float_us=time_model.LAST_BLOCK_FLOAT_US,
+        fmas_per_l2_float=time_model.FMAS_PER_L2_FLOAT, line_floats=time_model.LINE_FLOATS,
+        residual_length=residual.LENGTH,
+        margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
+        cublas_fixed_us=cublas_model.FIXED_US, vector_apart=cublas_model.VECTOR_APART,
+        cublas_tile=cublas_model.TILE,
+        parts_of_last=splits.PARTS_OF_LAST,
+        kept_bytes=KEPT_BYTES, pieces_bytes=PIECES_BYTES, captured_bytes=CAPTURED_BYTES,
+        max_pieces=MAX_PIECES, launches_to_stay=LAUNCHES_TO_STAY, max_counted=MAX_COUNTED,
+        max_plans=MAX_PLANS, max_tallies=MAX_TALLIES,
+        blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,
+        split_values=kept.numbers(splits.VALUES), num_split_values=len(splits.VALUES),
+    )  # fmt: skip

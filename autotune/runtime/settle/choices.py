@@ -1,0 +1,362 @@
+"""Choices of launches by times measured where a table is used: in memory, and in a small file.
+
+A file holds choices for one table. Choices that a table settles by itself are in the cache folder, one file
+for each kind of GPU, driver, power limit and cuBLAS that they were settled on: the fastest there need not be
+the fastest elsewhere. Choices that an application pins (`export_choices`) name no GPU, and serve all GPUs of
+the table.
+
+Nothing is taken on trust. A file with one changed byte, or of another table, is not used. A choice is not
+used if the table lacks its kernel, or if that kernel must not serve the call. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from ...facts.gemm import Gemm
+from ...files import strict
+from ...files.bounds import Within
+from ...files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
+from ...files.errors import AutotuneError, DispatchError, DispatchWarning
+from ...files.output_file import write_file
+from ...files.words import counted
+from ...kernel.launch import has_work
+from ...perf_model import splits
+from ..choose.pick import Call, Pick, Provider, in_splits
+from ..cublas.blas_provider import BlasProvider
+from ..launch.conditions import Conditions
+from ..launch.devices import OpenGpu
+from ..table import folder_files
+from ..table.folder_files import read_file
+from ..table.table import Extent, Kernel, Table, TimeUs
+from .summation import slower_by
+
+FORMAT = "autotune choices"
+SCHEMA_VERSION = 2
+WITHOUT_ERRORS = 1  # of pinned files that are read, too: settling measured no errors then
+MOST_EXCESS = 1e30
+FOLDER = "choices"  # in the cache folder
+MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
+MAX_LEFT = 1 << 14  # kinds of call that are remembered as not to be settled: 1 KB each
+MAX_FILE_BYTES = 4 << 20  # a choice takes 250 bytes
+_AGAIN = "write it again with export_choices, from this table"
+_ANEW = "it is settled anew"
+
+Lead = Annotated[int, Within(1, 1 << 62)]
+Offset = Annotated[int, Within(0, 8)]
+Tell = Callable[[str, str], None]  # of what, and what
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest of some launches, and what cuBLAS took, for one kind of call: leading dimensions in
+    elements, and the operands' addresses modulo 16 bytes (0, 4 or 8: 12 allows the same as 4)."""
+
+    m: Extent
+    n: Extent
+    k: Extent
+    trans_a: bool
+    trans_b: bool
+    lds: tuple[Lead, Lead, Lead]
+    offsets: tuple[Offset, Offset, Offset]
+    kernel: str
+    split_k: Extent
+    time_us: TimeUs  # of one launch, measured
+    num_timed: Annotated[int, Within(1, 256)]  # launches that were timed
+    cublas_us: TimeUs | None  # beside them; None where it was not timed, or is surely slower
+    excess: Annotated[float, Within(1, MOST_EXCESS)]  # times that its sums are too deep, by errors
+
+    @property
+    def provider(self) -> Provider:
+        if self.cublas_us is None or self.cublas_us >= self.time_us * slower_by(self.excess):
+            return "autotune"
+        return "cublas"
+
+    @property
+    def call(self) -> Call:
+        return Call(Gemm(self.m, self.n, self.k, self.trans_a, self.trans_b), self.lds, self.offsets)
+
+
+@dataclass(frozen=True)
+class SettledOn:
+    """What choices hold for, besides their table. `cublas` is the version of cuBLAS, None if cuBLAS was no
+    alternative."""
+
+    gpu_name: str
+    num_sms: Annotated[int, Within(0, 1 << 16)]
+    driver: str
+    power_limit_w: Annotated[float, Within(0, 1e6)] | None
+    cublas: str | None
+
+    @classmethod
+    def under(cls, here: Conditions, cublas: str | None) -> SettledOn:
+        driver = here.driver_version or f"CUDA {here.cuda_version}"
+        return cls(here.gpu_name, here.num_sms, driver, here.power_limit_w, cublas)
+
+
+@dataclass(frozen=True)
+class ChoiceFile:
+    """All that a file of choices holds. `settled_on` is None in what was exported."""
+
+    format: str
+    schema_version: int
+    checksum: str
+    table: str
+    settled_on: SettledOn | None
+    choices: tuple[Choice, ...]
+
+
+def kind_of_call(call: Call) -> Call:
+    """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
+    a, b, c = (address & -address & 15 for address in call.addresses)
+    return call if (a, b, c) == call.addresses else call._replace(addresses=(a, b, c))
+
+
+def name_of(table: Table) -> str:
+    """Distinguishes a table from others: by its export time, and by its kernels."""
+    parts = (
+        table.created_at,
+        table.source_hash,
+        *(f"{kernel.id} {kernel.sha256}" for kernel in table.kernels),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def render(table: str, settled_on: SettledOn | None, choices: Iterable[Choice]) -> str:
+    """The text of a file, a choice a line. `table` is its name."""
+    head = {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "checksum": folder_files.BLANK,
+        "table": table,
+    }
+    head_text = json.dumps({**head, "settled_on": settled_on and asdict(settled_on)})
+    lines = ",\n".join(json.dumps(asdict(choice)) for choice in choices)
+    return folder_files.sealed(f'{head_text[:-1]}, "choices": [\n{lines}\n]}}\n')
+
+
+def read(path: Path, table: str, advice: str) -> ChoiceFile:
+    """The choices of a file for the table of this name. Raises DispatchError, which ends with `advice`, if
+    the file is damaged or of another table, FileNotFoundError if there is none."""
+    try:
+        text = read_file(path, MAX_FILE_BYTES, advice).decode()
+        data = strict.parse(text)
+        _check_head(data)
+        folder_files.verify(text, data.get("checksum"))
+        found: ChoiceFile = strict.read(ChoiceFile, _newest(data), "choices")
+    except strict.NewerVersion as error:
+        raise DispatchError(f"{path} holds choices of {error}; use a newer autotune, or {advice}") from error
+    except (strict.Misfit, UnicodeError) as error:
+        raise DispatchError(f"{path} holds no choices that can be used: {error}; {advice}") from error
+    if found.table != table:
+        raise DispatchError(f"{path} holds choices for another table; {advice}")
+    return found
+
+
+def _check_head(data: Any) -> None:
+    if type(data) is not dict or data.get("format") != FORMAT:
+        raise strict.Misfit("it is no file of choices")
+    strict.check_version(data.get("schema_version"), SCHEMA_VERSION, "schema")
+    if data.get("schema_version") not in (SCHEMA_VERSION, WITHOUT_ERRORS):
+        raise strict.Misfit(f"it is not of schema {SCHEMA_VERSION}, which this code reads")
+
+
+def _newest(data: dict[str, Any]) -> dict[str, Any]:
+    """The same of an older file as it would be written now."""
+    choices = data.get("choices")
+    if data["schema_version"] == SCHEMA_VERSION or not isinstance(choices, list):
+        return data
+    return {**data, "choices": [{**one, "excess": 1.0} if type(one) is dict else one for one in choices]}
+
+
+class Choices:
+    """What was settled on one kind of GPU, in memory and, where it has a path, in a file. Threads may share
+    it.
+
+    Two processes may write at once: each adds its choices to those that it finds in the file. A choice that
+    one writes after the other has read, and before the other replaces the file, is lost from the file until
+    its process writes again; else a later process settles it again. There is no lock: a stopped process could
+    hold one for ever.
+    """
+
+    def __init__(self, table: str, settled_on: SettledOn | None, path: Path | None, tell: Tell) -> None:
+        self._table, self._settled_on, self._path, self._tell = table, settled_on, path, tell
+        self._lock = threading.Lock()
+        self._known = self._stored()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._known) >= MAX_CHOICES
+
+    def find(self, kind: Call) -> Choice | None:
+        return self._known.get(kind)
+
+    def all(self) -> Mapping[Call, Choice]:
+        return self._known
+
+    def add(self, choice: Choice) -> None:
+        """Keep a choice, and write it to the file if possible: no product depends on that."""
+        with self._lock:
+            self._known = {**self._stored(), **self._known, choice.call: choice}
+            if self._path is None:
+                return
+            try:
+                own_folder(self._path.parent.parent, FOLDER)
+                text = render(self._table, self._settled_on, self._newest())
+                write_file(self._path, text, option="AUTOTUNE_CACHE")
+            except (OSError, AutotuneError) as error:
+                self._path = None
+                self._tell("keeping", f"What this table settles is not kept: {error}")
+
+    def _newest(self) -> Collection[Choice]:
+        return list(self._known.values())[-MAX_CHOICES:]
+
+    def _stored(self) -> dict[Call, Choice]:
+        """What the file holds. A file that cannot be used is reported, and replaced at the next write."""
+        if self._path is None:
+            return {}
+        try:
+            found = read(self._path, self._table, _ANEW)
+            if found.settled_on == self._settled_on:
+                return {choice.call: choice for choice in found.choices}
+            fault = f"{self._path} was settled elsewhere; {_ANEW}"
+        except FileNotFoundError:
+            return {}
+        except DispatchError as error:
+            fault = str(error)
+            if os.path.lexists(self._path) and not os.path.isfile(self._path):  # noqa: PTH113 (never raise)
+                self._path = None  # not to be written: opening a pipe would block
+        self._tell("keeping", fault)
+        return {}
+
+
+class KnownChoices:
+    """Choices that replace the chooser's: those pinned, or those settled on the call's GPU.
+    Threads may share it.
+
+    `is_first_use`: kinds of call that the model picks for are to be settled, and earlier choices for such a
+    GPU serve from its first call on.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        kernels: Mapping[str, Kernel],
+        pinned: Path | None,
+        is_first_use: bool,
+        blas: BlasProvider,
+    ) -> None:
+        self.is_first_use = is_first_use
+        self._blas = blas
+        self._kernels = kernels
+        self._table = name_of(table)
+        self._pinned = _pinned(pinned, self._table)
+        self._settled: dict[int, Choices] = {}  # by GPU
+        self._left: set[Call] = set()  # that this process does not settle
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def pick(self, call: Call, device: int | None = None) -> Pick | None:
+        """The launch that was chosen for a call, on a GPU; None: on any GPU with settled choices."""
+        if not (self._pinned or self._settled):
+            return None
+        kind = kind_of_call(call)
+        found = self._of(call, self._pinned.get(kind), "pinned as the fastest")
+        for number, choices in tuple(self._settled.items()):
+            if found is None and device in (None, number):
+                found = self._of(call, choices.find(kind), "the fastest")
+        return found
+
+    def is_open(self, call: Call, pick: Pick) -> bool:
+        """Whether a call is to be settled at its first use. Batches never are."""
+        is_modelled = self.is_first_use and pick.how == "modelled" and not call.gemm.is_batched
+        return is_modelled and call.gemm.k > 0 and kind_of_call(call) not in self._left
+
+    def leave(self, call: Call) -> None:
+        """Settle no call of this kind any more, as long as it is remembered."""
+        if len(self._left) >= MAX_LEFT:
+            self._left = set()
+        self._left.add(kind_of_call(call))
+
+    def choices_on(self, gpu: OpenGpu) -> Choices:
+        """The choices of a GPU; its file is read the first time."""
+        found = self._settled.get(gpu.device)
+        if found is None:
+            with self._lock:
+                found = self._settled.get(gpu.device) or self._open(gpu)
+                self._settled[gpu.device] = found
+        return found
+
+    def export(self, path: Path) -> None:
+        """Write all pinned or settled choices, for any GPU of the table. Raises DispatchError."""
+        choices: dict[Call, Choice] = {}
+        for found in (self._pinned, *(settled.all() for settled in self._settled.values())):
+            choices = {**found, **choices}
+        try:
+            write_file(path, render(self._table, None, choices.values()), option="export_choices")
+        except (OSError, AutotuneError) as error:
+            raise DispatchError(str(error)) from error
+
+    def tell(self, about: str, message: str) -> None:
+        """Warn, once about each thing."""
+        if about not in self._told:
+            self._told.add(about)
+            warnings.warn(message, DispatchWarning, stacklevel=2)
+
+    def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
+        """The launch that a choice names, or cuBLAS. None if the launch must not serve the call: a file may
+        say anything."""
+        kernel = None if choice is None else self._kernels.get(choice.kernel)
+        if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
+            return None
+        provider, num = choice.provider, choice.num_timed
+        beside = f"cuBLAS, {how} beside {counted(num, 'kernel')}"
+        what = f"{how} of {num}" if provider == "autotune" else beside
+        rest = ", none of which is accurate enough" if choice.excess > 1 else ""
+        told = partial(str, f"{call.gemm} was not tuned: {what} that were timed{rest}")
+        measured = choice.time_us, None, provider, choice.cublas_us
+        return Pick(kernel.id, "settled", told, choice.split_k, *measured)
+
+    def _open(self, gpu: OpenGpu) -> Choices:
+        path, here = None, gpu.conditions
+        settled_on = None if here is None else SettledOn.under(here, self._blas.version)
+        if settled_on is not None:
+            key = json.dumps([SCHEMA_VERSION, self._table, asdict(settled_on)])
+            name = hashlib.sha256(key.encode()).hexdigest()[:32]
+            try:
+                folder = (cache := default_cache_dir()) / FOLDER
+                check_own(cache, folder)
+                path = folder / f"{name}.json"
+            except NotOwn as error:
+                self.tell("keeping", f"What this table settles is not kept: {error}")
+            except RuntimeError as error:  # without a home
+                advice = "set AUTOTUNE_CACHE to a folder of yours"
+                self.tell("keeping", f"What this table settles is not kept: {error}; {advice}")
+        return Choices(self._table, settled_on, path, self.tell)
+
+
+def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:
+    """Raises DispatchError: a user who pins choices must not get others."""
+    if path is None:
+        return {}
+    try:
+        return {choice.call: choice for choice in read(path, table, _AGAIN).choices}
+    except FileNotFoundError:
+        raise DispatchError(f"no file of choices at {path}; {_AGAIN}") from None
+
+
+def _serves(kernel: Kernel, call: Call, split_k: int) -> bool:
+    own = kernel.spec.split_k
+    is_argument = kernel.spec.reduction in ("two_pass", "last_block", "last_wave")
+    if split_k != own and not (is_argument and split_k in splits.VALUES):
+        return False
+    return has_work(in_splits(kernel, split_k), call.gemm.k) and call.refusal(kernel, split_k) is None

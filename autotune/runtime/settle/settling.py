@@ -1,0 +1,255 @@
+"""Settles which launch serves a kind of call: times the model's first few where the table is used, once.
+
+The model's first choice loses a twentieth to the best kernel of a table; the best of its first four loses
+hardly anything (docs/decisions/0040). So these are timed, as a search times its candidates:
+
+1. Operands are the runtime's own: random numbers, with the strides and alignment of the call. Nothing
+   of the caller's is read or written.
+2. If cuBLAS may serve, its errors on some elements of C tell how deep sums may be (harness.py), which
+   the model can only guess from the shape. The model ranks launches anew by that. Those whose own errors turn
+   out to be too large are left out, if any is accurate enough (docs/decisions/0066).
+3. Each launch runs twice between events. A launch that is surely slower than the fastest is left out.
+4. Each of the others becomes a graph of launches that takes about BATCH_US. If the table's times are cold,
+   each launch has its own operands, and L2 is overwritten before each graph.
+5. The graphs run in rounds, in shuffled order, so that drift affects all alike. The first round warms up.
+6. The launch with the least median of its shares of the rounds is chosen.
+
+If cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The fastest
+kernel is still timed to the end: it serves if cuBLAS cannot be called. Where no launch is accurate enough,
+all count as slower, as when the model picks (summation.slower_by).
+
+All of this runs on its own stream, after the work of the caller's stream. The host waits for it. Under graph
+capture nothing is settled. A failure prevents the choice, never the product: the model's first choice serves,
+and this process does not settle that kind of call again. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ...facts.defaults import MAX_ERROR
+from ...facts.gemm import Triple
+from ...files.errors import DispatchError
+from ...perf_model.launches import Floats
+from ..calls.product import Product
+from ..choose.chooser import Chooser
+from ..choose.pick import NUM_FIRST, Call, Pick
+from ..launch.cuda_driver import LEGACY_STREAMS, CudaFault
+from ..launch.devices import OpenGpu
+from ..launch.engine import Engine
+from ..launch.planner import Plan
+from ..table.table import Table
+from .choices import MOST_EXCESS, Choice, KnownChoices, kind_of_call
+from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch
+from .summation import SHORTEST_CHAIN, excess_depth, slower_by
+
+BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
+MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
+BUDGET_US = 20_000.0  # of the GPU for all rounds, as long as there are MIN_ROUNDS
+MIN_ROUNDS, MAX_ROUNDS = 3, 9  # the first of which is not counted
+SURELY_SLOWER = 1.3  # times the fastest, of single launches
+LATENCY_US = 50.0  # by which equally long single launches may differ between events
+LONG_US = 2000.0  # a launch that took this long needs no second one
+MOST_CHECKED = 2 * NUM_FIRST  # launches whose errors are looked at to find the first that are accurate
+DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out
+
+
+class Settler:
+    """Settles calls of one table. Threads may share it: one settles at a time."""
+
+    def __init__(self, table: Table, engine: Engine, chooser: Chooser, known: KnownChoices) -> None:
+        self._engine, self._chooser, self._known = engine, chooser, known
+        self._l2_bytes = Harness.l2_bytes(table)
+        self._lock = threading.Lock()
+
+    def at_first_use(self, plan: Plan, stream: int) -> bool:
+        """Settle a plan's kind of call, after the work of its stream; returns whether another launch may
+        serve from now on. Neither waits nor settles while the stream is captured, or another thread settles:
+        the model's choice serves meanwhile, and a later call settles."""
+        assert plan.unsettled is not None
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self.is_captured(plan.gpu, stream):
+                return False
+            self._try(plan.problem, plan.unsettled, plan.gpu, stream)
+            return True
+        finally:
+            self._lock.release()
+
+    def settle(self, problem: Product, gpu: OpenGpu, stream: int) -> None:
+        """Settle a kind of call with operands aligned to 16 bytes, unless that was done before."""
+        with self._lock:
+            self._try(problem, Call(problem.gemm, problem.lds), gpu, stream)
+
+    def is_captured(self, gpu: OpenGpu, stream: int) -> bool:
+        """Whether the host must not wait for this stream: the stream is being captured, or it is the default
+        stream and a stream that waits for it is being captured."""
+        with self._engine.devices.current(gpu):
+            try:
+                return self._engine.driver.is_capturing(stream)
+            except CudaFault:  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                return True
+
+    def _try(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> None:
+        if self._known.pick(call, gpu.device) is not None:
+            return  # by another thread, or before
+        choices, kind = self._known.choices_on(gpu), kind_of_call(call)
+        try:
+            ranked = self._chooser.ranked(call, NUM_FIRST)
+            is_alone = len(ranked) < 2 and not self._engine.blas.may_serve(call)
+            if ranked[0].how != "modelled" or is_alone or not call.gemm.k or choices.is_full:
+                self._known.leave(call)
+                return
+            choice = self._race(problem, kind, gpu, stream, ranked)
+        except DispatchError as fault:
+            self._known.leave(call)
+            self._known.tell("settling", f"{call.gemm} is not settled, the model's choice serves: {fault}")
+            return
+        choices.add(choice)
+
+    def first(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> Sequence[Pick]:
+        """The launches that settling times, as far as they are accurate. Raises DispatchError."""
+        with _Race.on(self._engine, problem, kind_of_call(call), gpu, stream, self._l2_bytes) as race:
+            entrants = race.entrants(self._chooser.ranked(call, NUM_FIRST), self._chooser)
+        return [entrant.pick for entrant in entrants if entrant.excess == 1]
+
+    def _race(
+        self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, ranked: Sequence[Pick]
+    ) -> Choice:
+        """The fastest of some launches, and how fast cuBLAS is. Raises DispatchError."""
+        with _Race.on(self._engine, problem, kind, gpu, stream, self._l2_bytes) as race:
+            entrants = race.entrants(ranked, self._chooser)
+            slower = slower_by(np.array([entrant.excess for entrant in entrants]))
+            times_us = race.times_us(entrants, slower)
+        shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
+        best = int((shares[: len(entrants)] * slower).argmin())
+        gemm, (pick, _, excess), time_us = kind.gemm, entrants[best], float(np.median(times_us[best]))
+        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(entrants) :]]
+        return Choice(
+            gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
+            pick.kernel_id, pick.split_k, time_us, len(entrants),
+            cublas_us[0] if cublas_us and np.isfinite(cublas_us[0]) else None,
+            min(excess, MOST_EXCESS),
+        )  # fmt: skip
+
+
+class _Entrant(NamedTuple):
+    """A launch that is timed; `excess`: by how many times its sums are too deep, at least 1."""
+
+    pick: Pick
+    plan: Plan
+    excess: float = 1.0
+
+
+class _Race:
+    """Launches of one kind of call beside each other, and beside cuBLAS if that may serve."""
+
+    def __init__(self, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, harness: Harness) -> None:
+        self._engine, self._problem, self._kind, self._gpu = engine, problem, kind, gpu
+        self._harness = harness
+        self._rivals = [engine.blas_plan(problem, gpu)] if engine.blas.may_serve(kind) else []
+
+    @classmethod
+    @contextmanager
+    def on(
+        cls, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, stream: int, l2_bytes: int
+    ) -> Iterator[_Race]:
+        """A race on a stream of its own, after the work of this one, with the GPU's context current."""
+        driver = engine.driver
+        with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
+            driver.synchronize(stream)
+            own = driver.make_stream()
+            at_end.callback(driver.free_stream, own)
+            at_end.callback(driver.synchronize, own)
+            yield cls(engine, problem, kind, gpu, Harness(driver, problem, kind, l2_bytes, own, at_end))
+
+    def entrants(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[_Entrant]:
+        """The chooser's first launches that are accurate enough by their errors and cuBLAS's, or if none is,
+        the first. The given ones where errors tell nothing: all sums are short, or too few elements of C are
+        looked at. The limit is less by two deviations of the ratio of two such errors. Takes the memory for
+        all of it, once. Raises DispatchError if there is no room for any."""
+        given, harness = self._planned(ranked), self._harness
+        wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
+        num_launches = round(min(max(wanted, 1), MAX_LAUNCHES))
+        harness.take(num_launches, [*(entrant.plan for entrant in given), *self._rivals])
+        sample = ErrorSample(harness, self._problem)
+        is_short = self._kind.gemm.k <= SHORTEST_CHAIN
+        if not self._rivals or is_short or sample.num_elements < LEAST_ELEMENTS:
+            return given
+        (of_cublas,) = sample.depths([self._launch_of(rival) for rival in self._rivals])
+        most = MAX_ERROR / (1 + 2 / math.sqrt(sample.num_elements))
+        allowed = of_cublas.within(most, most)
+        found: list[_Entrant] = []
+        accurate: list[_Entrant] = []
+        left = chooser.ranked(self._kind, MOST_CHECKED, allowed)
+        while len(accurate) < NUM_FIRST and left:
+            some, left = self._planned(left[:NUM_FIRST]), left[NUM_FIRST:]
+            fitting = [entrant for entrant in some if harness.has_room_for(entrant.plan)]
+            harness.take_workspace([*(entrant.plan for entrant in fitting), *self._rivals])
+            depths = sample.depths([self._launch_of(entrant.plan) for entrant in fitting])
+            for entrant, own in zip(fitting, depths, strict=True):
+                found.append(entrant._replace(excess=float(excess_depth(own, allowed))))
+            accurate = [entrant for entrant in found if entrant.excess == 1]
+        entrants = (accurate or found)[:NUM_FIRST]
+        if not entrants:
+            raise DispatchError("partial sums are too large for the memory that is free")
+        harness.fill_first("normal")
+        harness.take_workspace([*(entrant.plan for entrant in entrants), *self._rivals])
+        return entrants
+
+    def times_us(self, entrants: Sequence[_Entrant], slower: Floats) -> Floats:
+        """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve. `slower`: the
+        factor by which each entrant counts as slower."""
+        launches = [self._launch_of(plan) for plan in (*(one.plan for one in entrants), *self._rivals)]
+        factors = np.concatenate([slower, np.ones(len(self._rivals))])
+        return _times_us(launches, factors, len(entrants), self._harness)
+
+    def _planned(self, picks: Sequence[Pick]) -> list[_Entrant]:
+        return [_Entrant(pick, self._engine.plan_of(self._problem, self._gpu, pick)) for pick in picks]
+
+    def _launch_of(self, plan: Plan) -> Launch:
+        engine, harness = self._engine, self._harness
+
+        def launch(operands: Triple) -> None:
+            workspace = harness.workspace(plan.grid.scratch_bytes)
+            engine.launch_all(plan, harness.stream, operands, 1.0, 0.0, workspace)
+
+        return launch
+
+
+def _times_us(launches: Sequence[Launch], slower: Floats, num_plans: int, harness: Harness) -> Floats:
+    """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
+    the first `num_plans`, the table's own. `slower`: the factor by which each counts as slower there."""
+
+    def launch_several(launch: Launch) -> None:
+        for number in range(harness.num_launches):
+            launch(harness.sets[number % len(harness.sets)])
+
+    singles = [partial(launch, harness.sets[0]) for launch in launches]
+    once_us = [harness.intervals_us([single])[0] for single in singles]
+    if max(once_us) < LONG_US:
+        once_us = harness.intervals_us(singles)
+    counted_us = slower * once_us
+    most_us = SURELY_SLOWER * counted_us[:num_plans].min() + LATENCY_US
+    timed = np.flatnonzero(counted_us <= most_us).tolist()
+    graphs = {i: harness.graph(partial(launch_several, launches[i])) for i in timed}
+    generator = random.Random(0)
+    rounds: list[list[float]] = []
+    while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < BUDGET_US):
+        order = generator.sample(timed, len(timed))
+        of = dict(zip(order, harness.intervals_us([graphs[i] for i in order]), strict=True))
+        rounds.append([of[i] for i in timed])
+    times_us = np.full((len(launches), len(rounds) - 1), np.inf)
+    times_us[timed] = np.array(rounds[1:]).T / harness.num_launches
+    if not (times_us > 0).all():
+        raise DispatchError("the GPU's events tell no times")
+    return times_us

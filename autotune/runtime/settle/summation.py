@@ -1,0 +1,182 @@
+"""The depth of a kernel's sums, which decides its error, and the allowed depth where nothing was measured.
+
+Of a sum of K products each thread adds up L, in n chains of b and these one after another (blocked summation,
+flush_k; else n is 1). The sums of t slices of a block are added one after another, and so are those of s
+blocks (splits of k). The error of each addition is a random share of the sum so far. That sum grows as the
+square root of its terms for data of zero mean, and as their number for positive data. So the square of the
+relative error grows like a depth:
+
+    b + (n - 1) + (t - 1) + (s - 1)                 for data of zero mean,
+    (b b + (n - 1) L) / K + (t - 1) + (s - 1)       for positive data
+
+(after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
+ERRORS times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
+added in a tree, and each of its levels adds to the depth (LEVEL). Where g groups of threads share out the s
+splits of two_pass (launch.reduce_groups), (s / g - 1) + (g - 1) counts instead of s - 1, for positive data
+(s / g - 1) / g + (g - 1).
+
+cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
+no more often than `most_splits` says. By that guess a kernel may have GUESSED_ERRORS times its error. Where
+errors are measured, by a search or by settling, they decide instead.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...facts.defaults import MAX_ERROR
+from ...facts.gemm import Gemm
+from ...kernel.config import Config, threads_along_k
+from ...kernel.launch import reduce_groups
+from ...perf_model.launches import Floats
+
+ERRORS = 1.8e-8, 1.5e-8  # of a depth of 1: for data of zero mean, and for positive data
+GUESSED_ERRORS = MAX_ERROR, 1.4  # times cuBLAS's, on data of zero mean, and on positive data (0066)
+CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
+LEVEL = 2.4, 1.5  # of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
+# Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
+# of C for each SM, none shorter than a chain. It splits from the first k on if C is small, from the second if
+# each SM has a tile of 128 x 128 or more.
+SPLITS, SHORTEST_CHAIN = 3.2, 64
+LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
+# A short side of C is at most NARROW. There k is divided among up to NARROW_PARTS threads, if each adds up
+# NARROW_DEPTH products. For positive data, adding up s of their sums adds NARROW_ADDING * s to the depth. Up
+# to FEW_ROWS rows have at least PARTS_OF_FEW_ROWS threads if rows of A lie along k. Where both operands lie
+# along k, a vector is dot products, and so are up to DOT_ROWS rows if A has at most DOT_ELEMENTS elements:
+# DOT_THREADS threads share k, DOT_ADDED sums are added in one chain, and no more than DOT_DEPTH is assumed.
+# DOT_POSITIVE is the depth for positive data, from LEAST_K on (0065).
+NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.3
+FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
+DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED = 9, 40_000, 256, 32
+DOT_DEPTH, DOT_POSITIVE = 64, 12
+
+
+class Depths(NamedTuple):
+    """Depths of sums, numbers or arrays: squares of relative errors are in proportion to them."""
+
+    zero_mean: Any  # of data of zero mean
+    positive: Any
+
+    def at_least(self, others: Depths) -> Depths:
+        """The greater of each and of all that these arrays hold."""
+        return Depths(*(max(own, float(found.max())) for own, found in zip(self, others, strict=True)))
+
+    @classmethod
+    def of_errors(cls, zero_mean: float, positive: float) -> Depths:
+        """Those that sums have by their relative (Frobenius) errors."""
+        return cls((zero_mean / ERRORS[0]) ** 2, (positive / ERRORS[1]) ** 2)
+
+    def within(self, zero_mean: float, positive: float) -> Depths:
+        """Those of sums with so many times the errors."""
+        return Depths(zero_mean**2 * self.zero_mean, positive**2 * self.positive)
+
+
+class Sums(NamedTuple):
+    """How kernels sum; arrays."""
+
+    flush_k: Floats  # infinite for one chain
+    flushes: Floats  # for each step of k
+    threads: Floats  # lanes and slices that share out k in a block
+    more_slices: Floats  # than one
+    levels: Floats  # of the tree that adds up the sums of lanes
+    # 1 for kernels that split k, else 0. last_wave counts as one of the others, however small C is: its tiles
+    # of whole waves are not split.
+    is_split: Floats
+    is_two_pass: Floats  # the same
+    chains: Floats  # `threads` where splits alone shorten the chains of sums, else infinite
+
+    @classmethod
+    def of(cls, configs: Sequence[Config]) -> Sums:
+        flush_k = np.array([config.flush_k or np.inf for config in configs])
+        slices = np.array([config.slice_k for config in configs], float)
+        threads = np.array([threads_along_k(config) for config in configs], float)
+        levels = np.log2(threads / slices)
+        is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], float)
+        is_two_pass = np.array([config.reduction == "two_pass" for config in configs], float)
+        chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
+        return cls(flush_k, 1 / flush_k, threads, slices - 1, levels, is_split, is_two_pass, chains)
+
+    def take(self, index: Any) -> Sums:
+        """Those selected, or rearranged, by an index of NumPy."""
+        return Sums(*(column[index] for column in self))
+
+    def depths(self, split_k: Any, gemm: Gemm) -> Depths:
+        """Of the sums of a product with elements and without a batch, with this number of splits."""
+        k = max(gemm.k, 1)
+        more_splits = self.is_split * (split_k - 1)
+        length = k / (self.threads * (more_splits + 1))
+        chain = np.minimum(self.flush_k, length)
+        more_chains = np.maximum(length * self.flushes - 1, 0)
+        more_groups = self.is_two_pass * (reduce_groups(gemm.m * gemm.n, split_k) - 1)
+        in_group = (more_splits + 1) / (more_groups + 1) - 1
+        of_zero_mean = self.more_slices + in_group + more_groups + LEVEL[0] * self.levels
+        of_positive = self.more_slices + in_group / (more_groups + 1) + more_groups + LEVEL[1] * self.levels
+        return Depths(
+            chain + more_chains + of_zero_mean, (chain * chain + more_chains * length) / k + of_positive
+        )
+
+    def accurate_splits(self, k: int, allowed: Depths) -> Floats:
+        """The number of splits from which on the sums over k products, at least one, are hardly deeper than
+        allowed; 0 where splits do not decide it."""
+        longest = min(CHAIN_SHARE * allowed.zero_mean, math.sqrt(CHAIN_SHARE * allowed.positive * k))
+        splits: Floats = k / (self.chains * longest)
+        return splits
+
+
+def most_splits(gemm: Gemm, num_sms: int) -> float:
+    """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
+    elements."""
+    elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
+    if _is_dots(gemm):
+        splits = gemm.k / min(gemm.k / DOT_THREADS + DOT_ADDED, DOT_DEPTH)
+    elif side <= NARROW:
+        splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
+        if gemm.m <= FEW_ROWS and not gemm.trans_a and gemm.k >= NARROW_DEPTH:
+            splits = max(splits, PARTS_OF_FEW_ROWS)
+    elif gemm.k < (LEAST_K if elements < LARGE else LEAST_K_OF_LARGE):
+        splits = 1.0
+    else:
+        splits = min(SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / SHORTEST_CHAIN)
+    return max(1.0, splits)
+
+
+def _is_dots(gemm: Gemm) -> bool:
+    """Whether cuBLAS computes dot products: of a vector or of few rows, where the terms of a sum lie side by
+    side in both operands; a vector's do in any layout."""
+    are_few_rows = gemm.m <= DOT_ROWS and gemm.m * gemm.k <= DOT_ELEMENTS
+    lie_along_k = (gemm.m == 1 or not gemm.trans_a) and (gemm.n == 1 or gemm.trans_b)
+    return lie_along_k and (gemm.m == 1 or gemm.n == 1 or are_few_rows)
+
+
+def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
+    """How deep sums may be where nothing was measured, on a GPU with this number of SMs."""
+    k, splits = max(gemm.k, SHORTEST_CHAIN), most_splits(gemm, num_sms)  # shorter sums are accurate anyhow
+    # More splits than these would make sums deeper again
+    of_zero_mean, of_positive = min(splits, math.sqrt(k)), min(splits, math.cbrt(2 * k))
+    is_narrow = min(gemm.m, gemm.n) <= NARROW
+    zero_mean = k / splits if is_narrow else k / of_zero_mean + of_zero_mean - 1
+    positive = k / of_positive**2 + (NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
+    if k >= LEAST_K and _is_dots(gemm):
+        positive = DOT_POSITIVE
+    return Depths(zero_mean, positive).within(*GUESSED_ERRORS)
+
+
+def excess_depth(depths: Depths, allowed: Depths) -> Floats:
+    """The depth of kernels' sums over the allowed one, for either kind of data; 1 where they do not exceed
+    it."""
+    times = np.maximum(depths.zero_mean / allowed.zero_mean, depths.positive / allowed.positive)
+    excess: Floats = np.maximum(1.0, times)
+    return excess
+
+
+def slower_by(excess: Any) -> Any:
+    """The factor by which a launch counts as slower whose sums are so many times too deep: steep, so that a
+    more accurate one serves, or cuBLAS, unless it is far slower (decision 0062)."""
+    squares = excess * excess
+    return squares * squares

@@ -1,0 +1,250 @@
+"""Checks beyond types and bounds of a table: configs obey the rules, references are valid, defaults serve any
+call, cubins hold the kernels named in the table.
+
+Rules are checked for all kernels at once, as columns: kernel by kernel this would take longer than the rest
+of loading a table. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...facts.device import DeviceLimits
+from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ...files.errors import UsageError
+from ...files.strict import Misfit
+from ...kernel import identity
+from ...kernel.config import PARAMETER, Config
+from ...kernel.epilogue_names import EPILOGUES, name_of
+from ...kernel.launch import PLAIN, WORKSPACE_LIMIT, LaunchSpec, plan, refusal
+from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
+from ...kernel.rules import RULES
+from .folder_files import is_hex, is_sha256
+
+if TYPE_CHECKING:
+    from .table import CublasFigures, Entry, Kernel, KernelRecord, Table
+
+_MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
+
+
+def _require(is_right: bool, fault: str) -> None:
+    if not is_right:
+        raise Misfit(fault)
+
+
+# ------------------------------------------------------------------------------------------------
+# Each kernel by itself
+
+
+def check_kernels(records: Sequence[KernelRecord], limits: DeviceLimits) -> ConfigColumns:
+    """The configs as columns. Raises Misfit for a kernel that the template does not allow or this kind of GPU
+    cannot run, and for impossible figures of its residency."""
+    values = values_of([record.config for record in records])
+    _check_values(records, values)
+    columns = ConfigColumns(values)
+    for record in records:
+        _check_record(record)
+    if records:
+        layouts = Layouts.of(record.variant for record in records)
+        _check_rules(records, columns, layouts, limits)
+        _check_residency(records, columns, layouts, limits)
+    return columns
+
+
+def _check_values(records: Sequence[KernelRecord], values: dict[str, tuple[Any, ...]]) -> None:
+    """Each parameter has one of its values. They are of its type already."""
+    for name, column in values.items():
+        if not set(column) <= set(PARAMETER[name].values):
+            for record in records:
+                try:
+                    Config.from_dict({name: getattr(record.config, name)})
+                except UsageError as error:
+                    raise Misfit(f"kernel {record.id!r} has {error}") from error
+
+
+def _check_record(record: KernelRecord) -> None:
+    where = f"kernel {record.id!r}"
+    splits, reduction = record.config.split_k > 1, record.config.reduction
+    _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
+    has_place = record.model is None or not record.variant.is_batched
+    _require(has_place, f"{where} is for batches, and has a model, which is of single products")
+    _require(record.model is None or record.is_plain, f"{where} has an epilogue, and a model")
+    _require(record.packed_bytes is not None, f"{where} does not say how many bytes its cubin takes, packed")
+    _require(is_sha256(record.sha256), f"{where} has no SHA-256 of its cubin")
+
+
+def _check_rules(
+    records: Sequence[KernelRecord], columns: ConfigColumns, layouts: Any, limits: DeviceLimits
+) -> None:
+    for kind in ("template", "device"):  # the latter assume it compiles; both depend only on layouts
+        for rule in (rule for rule in RULES if rule.kind == kind):
+            holds = rule.holds(columns, limits, layouts)
+            if not np.all(holds):
+                broken = records[int(np.argmin(np.broadcast_to(holds, len(records))))]
+                raise Misfit(f"kernel {broken.id!r} breaks the rule {rule.id}: {rule.sentence}")
+
+
+def _check_residency(
+    records: Sequence[KernelRecord], columns: ConfigColumns, layouts: Any, limits: DeviceLimits
+) -> None:
+    registers = np.array([record.registers for record in records])
+    resident = np.maximum(1, blocks_per_sm(columns, limits, layouts, registers))
+    for record, fitting in zip(records, resident.tolist(), strict=True):
+        told = record.blocks_per_sm
+        if told != fitting:
+            raise Misfit(f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
+
+
+# ------------------------------------------------------------------------------------------------
+# All together
+
+
+def check_references(table: Table) -> None:
+    """Raises Misfit if a reference has no target, occurs twice, or is of another GPU."""
+    kernels = {kernel.id: kernel for kernel in table.kernels}
+    _require(len(kernels) == len(table.kernels), "two kernels share an id")
+    cubins = {(kernel.sha256, (kernel.code_bytes, kernel.packed_bytes)) for kernel in table.kernels}
+    _require(len(dict(cubins)) == len(cubins), "two kernels share a cubin and say that it has other sizes")
+    _require(len({entry.gemm for entry in table.entries}) == len(table.entries), "a shape stands twice")
+    _require(table.environment.compute_capability == table.limits.compute_capability,
+             "environment and limits are of different GPUs")  # fmt: skip
+    _check_defaults(table, kernels)
+    _check_epilogues(table)
+    for entry in table.entries:
+        _check_entry(entry, kernels)
+    _require(set(table.places) <= set(LAYOUTS), "places are of an unknown layout")
+    _check_missed(table)
+    _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS times are of an unknown layout")
+    for layout, figures in table.cublas.items():
+        _check_cublas(figures, f"what is known of cuBLAS for {layout}")
+
+
+def _check_cublas(figures: CublasFigures, where: str) -> None:
+    num, rest = divmod(len(figures.weights), 8)
+    are_digits = is_hex(figures.places) and is_hex(figures.weights)
+    _require(num > 0 and not rest and len(figures.places) == 24 * num and are_digits,
+             f"{where} is no weight for each of its shapes")  # fmt: skip
+    numbers = np.frombuffer(bytes.fromhex(figures.weights), "<f4")
+    extents = np.frombuffer(bytes.fromhex(figures.places), "<u4")
+    _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), f"{where} is not finite or too large")
+    _require(bool(((extents >= 1) & (extents <= MAX_EXTENT)).all()), f"{where} has a shape out of bounds")
+
+
+def _check_missed(table: Table) -> None:
+    for kernel in table.kernels:
+        if kernel.missed:
+            where = f"what is missed of kernel {kernel.id!r}"
+            _require(kernel.model is not None, f"{where} belongs to no model")
+            num_places = len(table.places.get(kernel.layout, ()))
+            is_right = len(kernel.missed) == 8 * num_places and is_hex(kernel.missed)
+            _require(is_right, f"{where} is no number for each of {num_places} places")
+    numbers = np.frombuffer(bytes.fromhex("".join(kernel.missed for kernel in table.kernels)), "<f4")
+    fault = "what is missed of a kernel is not finite or too large"
+    _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), fault)
+
+
+def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
+    _require(sorted(table.defaults) == sorted(LAYOUTS), "not every layout has a default kernel")
+    for layout, name in table.defaults.items():
+        _require(name in kernels, f"the default {name!r} is no kernel of the table")
+        _require(kernels[name].layout == layout, f"the default {name!r} is not of layout {layout}")
+        _require(is_universal(kernels[name].spec), f"the default {name!r} does not serve every call")
+        is_modelled = any(k.model is not None for k in table.kernels if k.layout == layout)
+        _require(kernels[name].model is not None or not is_modelled,
+                 f"the default {name!r} has no model to compete with the others of {layout}")  # fmt: skip
+
+
+def _check_epilogues(table: Table) -> None:
+    """Each plain kernel has a variant with each epilogue of the table; some may have more."""
+    told = set(table.epilogues)
+    _require(len(told) == len(table.epilogues), "an epilogue stands twice")
+    _require(told <= set(EPILOGUES.values()), "the table has an epilogue that no call asks for")
+    there = {(kernel.config, kernel.variant) for kernel in table.kernels}
+    for kernel in table.kernels:
+        plain = replace(kernel.variant, epilogue=PLAIN)
+        where = f"kernel {kernel.id!r}"
+        is_known = kernel.is_plain or kernel.variant.epilogue in EPILOGUES.values()
+        _require(is_known, f"{where} has an epilogue that no call asks for")
+        fits = kernel.spec.smem_bytes <= table.limits.smem_per_block
+        _require(fits, f"{where} needs more shared memory with its epilogue than the GPU has")
+        _require((kernel.config, plain) in there, f"{where} has an epilogue, and there is none without")
+        for epilogue in told:
+            is_there = (kernel.config, replace(plain, epilogue=epilogue)) in there
+            _require(is_there, f"{where} lacks a variant with the epilogue {name_of(epilogue)}")
+
+
+def is_universal(spec: LaunchSpec) -> bool:
+    """Whether a kernel serves any plain single product, leading dimensions and addresses, without a
+    workspace."""
+    vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
+    needs_workspace = spec.reduction != "none" or spec.packs_a or spec.packs_b
+    variant = spec.variant
+    is_general = variant.is_wide and not variant.is_batched and variant.epilogue == PLAIN
+    return not spec.is_exact and is_general and vectors == (1, 1, 1) and not needs_workspace
+
+
+def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
+    where = f"the entry of {entry.gemm}"
+    _require(bool(entry.ranked), f"{where} is empty")
+    for ranked in entry.ranked:
+        kernel = kernels.get(ranked.kernel)
+        if kernel is None:
+            raise Misfit(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
+        _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
+        _require(kernel.is_plain, f"{where} names a kernel with an epilogue")
+        is_one_kind = kernel.variant.is_batched == entry.gemm.is_batched
+        _require(
+            is_one_kind,
+            f"{where} names a kernel for {'batches' if kernel.variant.is_batched else 'single products'}",
+        )
+        if entry.gemm.is_batched:
+            fault = _refusal_of_batch(kernel.spec, entry.gemm)
+            _require(fault is None, f"{where} names {ranked.kernel!r}, which cannot serve it: {fault}")
+
+
+def _refusal_of_batch(spec: LaunchSpec, gemm: Gemm) -> str | None:
+    """Why a kernel must not serve a batch that is packed."""
+    return refusal(spec, gemm.m, gemm.n, gemm.k, gemm.lds, batch=gemm.strides)
+
+
+# ------------------------------------------------------------------------------------------------
+# Cubins
+
+
+def check_identity(kernels: Sequence[Kernel], sha256: str, code: bytes) -> None:
+    """Raises Misfit if a cubin's identity is not the kernel whose record names it by its SHA-256. Checksums
+    do not show that: they fit if two cubins were swapped with their checksums."""
+    held = identity.read(code)
+    for kernel in kernels:
+        if kernel.sha256 == sha256 and kernel.identity != held:
+            meant = [f"kernel {other.id!r}" for other in kernels if held and other.identity == held]
+            what = [*meant, f"another kernel ({held})" if held else "no kernel that it names"][0]
+            raise Misfit(f"the cubin of kernel {kernel.id!r} holds {what}")
+
+
+OLDEST = 10  # that is read
+_WHOLE_TILES = 11  # the first schema that counts partial sums as a launch takes them
+
+
+def without_too_large(table: Table, version: int) -> Table:
+    """Without what kernels did whose partial sums take more than is allowed now, and entries that say nothing
+    else."""
+    if version >= _WHOLE_TILES:
+        return table
+    specs = {k.id: k.spec for k in table.kernels if k.variant.is_batched and k.spec.split_k > 1}
+
+    def is_too_large(name: str, entry: Entry) -> bool:
+        gemm = entry.gemm
+        grid = plan(specs[name], gemm.m, gemm.n, gemm.k, gemm.strides) if name in specs else None
+        return grid is not None and grid.sum_bytes > WORKSPACE_LIMIT
+
+    entries = []
+    for entry in table.entries:
+        ranked = tuple(one for one in entry.ranked if not is_too_large(one.kernel, entry))
+        if ranked or not entry.ranked:  # which is refused
+            entries.append(replace(entry, ranked=ranked))
+    return replace(table, entries=tuple(entries))

@@ -1,0 +1,347 @@
+"""The exported table: its kernels, the GPU they are for, and their times on the tuned shapes.
+
+A folder holds `table.json`, the cubins (cubin_files.py) and a little Python. The reader trusts nothing: a
+newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
+a dangling reference, one changed byte raises DispatchError. Launch parameters are not stored: they follow
+from the config. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, fields, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from ...facts.device import DeviceLimits, Environment
+from ...facts.frozen import frozen
+from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ...files import strict
+from ...files.bounds import Within
+from ...files.errors import DispatchError, UsageError
+from ...files.words import counted
+from ...kernel import identity
+from ...kernel.config import Config
+from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
+from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
+from ...perf_model.model_figures import ModelFigures
+from . import folder_files, soundness
+from .folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
+
+if TYPE_CHECKING:  # which import slowly, and an application may never need them
+    from ...perf_model.cublas_model import CublasModel
+    from ...perf_model.launches import Floats
+
+FORMAT = "autotune dispatch table"
+SCHEMA_VERSION = 11  # soundness.py says how earlier ones differ
+TABLE_FILE = "table.json"
+CUBIN_FILE = "cubins.gz"
+_AGAIN = "export the table again with `autotune export-table`"
+
+_STAND_INS = {  # by layout, and whether for batches
+    (layout, is_batched): Gemm(1, 1, 1, layout[0] == "T", layout[1] == "T", 2 if is_batched else 1)
+    for layout in LAYOUTS
+    for is_batched in (False, True)
+}
+
+TimeUs = Annotated[float, Within(1e-6, 1e12)]
+Ratio = Annotated[float, Within(0, 1e12)]
+Share = Annotated[float, Within(0, 1)]
+Count = Annotated[int, Within(1, 1 << 31)]
+Extent = Annotated[int, Within(1, MAX_EXTENT)]
+CubinBytes = Annotated[int, Within(1, MAX_CUBIN_BYTES)]
+
+
+@frozen()
+class KernelRecord:
+    """A kernel as in `table.json`: no derived value except its residency."""
+
+    id: str
+    config: Config
+    variant: Variant
+    sha256: str  # of the cubin
+    code_bytes: CubinBytes  # of the cubin
+    packed_bytes: CubinBytes | None  # of it in the file of all cubins; None: it has not been written
+    registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
+    blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
+    model: ModelFigures | None
+    # the model's error for it, learned on each of the `places` of its layout (perf_model/residual.py):
+    # weights as float32, little endian, in hexadecimal digits; "" without
+    missed: str
+
+    @property
+    def layout(self) -> str:
+        return ("T" if self.variant.trans_a else "N") + ("T" if self.variant.trans_b else "N")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no epilogue. Others are never picked: a call that asks for an epilogue is served by
+        the variant of the plain kernel that is."""
+        return self.variant.epilogue == PLAIN
+
+    @property
+    def stand_in(self) -> Gemm:
+        """A problem of its layout and kind, for figures that depend on these only."""
+        return _STAND_INS[self.layout, self.variant.is_batched]
+
+
+_RECORDED = attrgetter(*(one.name for one in fields(KernelRecord)))
+
+
+@frozen()
+class Kernel(KernelRecord):
+    """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
+
+    spec: LaunchSpec
+    source_hash: str  # that its cubin names
+
+    @property
+    def identity(self) -> str:
+        """The name of the kernel that its cubin states, "" if it states none."""
+        return identity.of(self.source_hash, self.config, self.variant)
+
+
+def launchable(
+    record: KernelRecord, limits: DeviceLimits, source_hash: str, max_workspace: int | None = None
+) -> Kernel:
+    """A kernel, what it is compiled from and how it is launched on this kind of GPU."""
+    columns = ConfigColumns(values_of([record.config]))
+    return all_launchable([record], columns, limits, source_hash, max_workspace)[0]
+
+
+def all_launchable(
+    records: Sequence[KernelRecord],
+    columns: ConfigColumns,
+    limits: DeviceLimits,
+    source_hash: str,
+    max_workspace: int | None = None,
+) -> tuple[Kernel, ...]:
+    """The same for many, whose configs are also given as columns: the only source of a table's specs and
+    identities."""
+    alike: dict[Epilogue, list[int]] = {}
+    for place, record in enumerate(records):
+        alike.setdefault(record.variant.epilogue, []).append(place)
+    specs: dict[int, LaunchSpec] = {}
+    for places in alike.values():
+        kinds = [(records[place].config, records[place].variant) for place in places]
+        found = launch_specs(kinds, columns.at(places), limits)
+        if max_workspace is not None:
+            found = [replace(spec, max_workspace=max_workspace) for spec in found]
+        specs.update(zip(places, found, strict=True))
+    made: Callable[..., Kernel] = Kernel  # mypy does not count fields that come from a tuple
+    return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
+
+
+def weights_text(weights: Floats) -> str:
+    """`KernelRecord.missed` of these weights."""
+    return weights.astype("<f4").tobytes().hex()
+
+
+def weights(record: KernelRecord, num_places: int) -> Floats:
+    """The weights of a kernel; zeros where none are stored."""
+    if not record.missed:
+        return np.zeros(num_places)
+    return np.frombuffer(bytes.fromhex(record.missed), "<f4").astype(float)
+
+
+@frozen()
+class CublasFigures:
+    """What is known of cuBLAS on one layout (perf_model/cublas_model.py): shapes and weights as in
+    `Kernel.missed`, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
+
+    version: str  # of the cuBLAS that was timed
+    places: str
+    weights: str
+    level: Annotated[float, Within(-20, 20)]
+    deviation: Annotated[float, Within(0, 20)]
+    tile_apart: Annotated[float, Within(0, 20)]
+
+    @classmethod
+    def of(cls, version: str, gemms: Iterable[Gemm], model: CublasModel) -> CublasFigures:
+        """A model learned from times on these shapes."""
+        places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
+        weights = weights_text(model.missed.weights)
+        return cls(version, places, weights, model.level, model.deviation, model.tile_apart)
+
+    @property
+    def model(self) -> CublasModel:
+        from ...perf_model.cublas_model import believed
+
+        places = np.frombuffer(bytes.fromhex(self.places), "<u4").reshape(-1, 3)
+        weights = np.frombuffer(bytes.fromhex(self.weights), "<f4").astype(float)
+        return believed(places, weights, self.level, self.deviation, self.tile_apart)
+
+
+@frozen()
+class RankedKernel:
+    """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best."""
+
+    kernel: str
+    time_us: TimeUs
+    is_tied: bool
+
+
+@frozen()
+class Entry:
+    """One tuned shape, or a batch, and its kernels, best first; those of a batch serve batches alone.
+    `cublas_us` is None where cuBLAS was absent."""
+
+    gemm: Gemm
+    cublas_us: TimeUs | None
+    ranked: tuple[RankedKernel, ...]
+
+
+@frozen()
+class AgainstCublas:
+    """How fast shapes of one group are: geometric means over cuBLAS, and shares of those that are slower
+    (below 0.98 times cuBLAS); by the kernels that are picked, and as served, `by_cublas` of them by it."""
+
+    num_shapes: Count
+    kernels: Ratio
+    kernels_slower: Share
+    served: Ratio
+    served_slower: Share
+    by_cublas: Share
+
+
+@frozen()
+class LeftOut:
+    """How shapes are served that were left out when kernels were chosen and modelled, as the exporter found
+    it (docs/decisions/0045). Speeds are geometric means; 0 if no chosen kernel serves one of the shapes."""
+
+    group: str  # a kind of shape, a layout, or all
+    num_shapes: Count
+    portfolio: Ratio  # of the best kernel chosen, over that of the best of all
+    pick: Ratio  # of the kernel that the model picks, over that of the best chosen
+    first: Ratio  # of the best of the first four that it picks, over the same
+    cublas: AgainstCublas | None  # on those whose times of cuBLAS are known
+
+
+@frozen()
+class Table:
+    """All that `table.json` holds. `defaults` maps each layout to a kernel that serves any call."""
+
+    made_by: str
+    created_at: str  # ISO, UTC
+    source_hash: str  # of the kernel's source text, or of the oldest text with the same code
+    compiler: str
+    policy: str  # cold or warm caches while timing
+    policy_version: Annotated[int, Within(0, 1 << 31)]
+    environment: Environment
+    limits: DeviceLimits
+    # of the measured GPU, at the export; None: it was elsewhere, or does not report it
+    power_limit_w: Annotated[float, Within(0, 1e6)] | None
+    kernels: tuple[Kernel, ...]
+    places: dict[
+        str, tuple[tuple[Extent, Extent, Extent], ...]
+    ]  # m, n, k that kernels of a layout were timed on
+    defaults: dict[str, str]
+    cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
+    entries: tuple[Entry, ...]
+    left_out: tuple[LeftOut, ...] = ()  # of no shape where too few were timed
+    epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with: some have more
+    # bytes that a launch may take for packed copies and partial sums; None: WORKSPACE_LIMIT of each
+    max_workspace: Annotated[int, Within(0, 1 << 40)] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Table({self.environment.gpu_name}: {counted(len(self.entries), 'tuned shape')}, "
+            f"{counted(len(self.kernels), 'kernel')}, exported {self.created_at})"
+        )
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the times come from a recording, not from the GPU of this machine."""
+        return self.environment.is_recorded
+
+    @property
+    def recorded_on(self) -> str:
+        return self.environment.recorded_on
+
+
+# ------------------------------------------------------------------------------------------------
+# Writing
+
+
+def render(table: Table) -> str:
+    """The text of `table.json`, with a checksum over all of it.
+
+    Raises DispatchError for a kernel whose spec or identity is not that of its config: it could not be read
+    back.
+    """
+    for kernel in table.kernels:
+        if kernel != launchable(kernel, table.limits, table.source_hash, table.max_workspace):
+            raise DispatchError(
+                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
+            )
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": folder_files.BLANK}
+    body = asdict(table)
+    for record in body["kernels"]:
+        del record["spec"], record["source_hash"]
+    text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return folder_files.sealed(text)
+
+
+# ------------------------------------------------------------------------------------------------
+# Reading
+
+
+def load(folder: Path) -> Table:
+    """Read and check `table.json` of an exported folder. Raises DispatchError."""
+    path = folder / TABLE_FILE
+    try:
+        return parse(read_file(path, MAX_TABLE_BYTES, _AGAIN).decode("utf-8"), str(path))
+    except FileNotFoundError:
+        raise DispatchError(f"no {TABLE_FILE} in {folder}; pass a folder made by export-table") from None
+    except UnicodeDecodeError as error:
+        raise DispatchError(f"{path} is damaged: not UTF-8 text; {_AGAIN}") from error
+
+
+def parse(text: str, where: str = TABLE_FILE) -> Table:
+    """A table from its text. `where` is for messages. Raises DispatchError."""
+    try:
+        data = strict.parse(text)
+        _check_head(data, where)
+        folder_files.verify(text, data.get("checksum"))
+        body = {name: value for name, value in data.items() if name not in _HEAD}
+        return _read(body, data["schema_version"])
+    except strict.NewerVersion as error:
+        advice = "use the autotune that wrote it, or the Python module inside the folder"
+        raise DispatchError(f"{where} has {error}; {advice}") from error
+    except (strict.Misfit, UsageError, UnicodeEncodeError) as error:
+        raise DispatchError(f"{where} is damaged: {error}; {_AGAIN}") from error
+
+
+_HEAD = ("format", "schema_version", "checksum")
+
+
+def _check_head(data: Any, where: str) -> None:
+    if type(data) is not dict or data.get("format") != FORMAT:
+        raise DispatchError(f"{where} is not a dispatch table; pass a folder made by export-table")
+    version = data.get("schema_version")
+    strict.check_version(version, SCHEMA_VERSION, "schema")
+    if type(version) is not int or version < 1:
+        raise strict.Misfit("its schema_version is no positive number")
+    if version < soundness.OLDEST:
+        raise DispatchError(
+            f"{where} is of schema {version}, and {soundness.OLDEST} is the oldest that this code reads; "
+            f"{_AGAIN} with `autotune export-table`"
+        )
+
+
+def _read(body: dict[str, Any], version: int) -> Table:
+    """A table from its JSON. Raises Misfit and UsageError."""
+    body = {"left_out": [], "max_workspace": None} | body  # which tables of schema 10 may lack
+    records: tuple[KernelRecord, ...] = strict.read(
+        tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
+    )
+    table: Table = strict.read(Table, body | {"kernels": []}, "table")
+    columns = soundness.check_kernels(records, table.limits)
+    kernels = all_launchable(records, columns, table.limits, table.source_hash, table.max_workspace)
+    table = soundness.without_too_large(replace(table, kernels=kernels), version)
+    soundness.check_references(table)
+    return table

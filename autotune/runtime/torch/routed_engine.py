@@ -1,0 +1,267 @@
+"""Decides, per kind of call, whether a table serves a product of another program or leaves it alone.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
+from ...files.errors import DispatchError
+from ...kernel.epilogue_names import BIAS
+from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue
+from ...perf_model.time_model import LAUNCH_APART_US
+from ..calls.product import Forms, Product, make_gemm, packed
+from ..choose.pick import MAX_PLANS, Call, Pick, numbered
+from ..cublas.blas_provider import BlasProvider
+from ..launch.devices import OpenGpu
+from ..launch.engine import Engine
+from ..launch.planner import CorePlan, Key, Plan, key_of
+from ..native.core import Core
+from .tensor_calls import SeveralCalls
+from .torch_router import Tables
+
+# The GPU time of a product up to which a program waits for the host, which torch keeps busy longer for any
+# product, and a served call half as long. There what is expected to be faster serves without a margin
+SHORT_US = 10.0
+LAUNCH_HOST_US = 3.3  # that a launch takes the host (H200, 2026-11-27: 3.1 to 3.9)
+NUM_RANKED = 16  # launches among which one of fewer kernels is sought
+MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
+_FASTER = "cuBLAS is expected to be as fast"
+_UNKNOWN = "it is not known how fast cuBLAS is"
+_UNFIT = "strides or extents that no kernel takes, a bias that none adds, or another GPU"
+_EMPTY = "no elements"
+_NOT_TUNED = "a batch of a product that was not tuned in batches"
+
+
+@dataclass
+class Decided:
+    """The decision on a kind of call: `reason` says why it is left alone, and is "" if it is served.
+    `is_forgotten`: its calls are in the totals, and are not counted any more."""
+
+    gemm: Gemm
+    pick: Pick | None
+    reason: str
+    plan: CorePlan
+    is_forgotten: bool = False
+
+    @property
+    def is_served(self) -> bool:
+        return not self.reason
+
+    @property
+    def num_calls(self) -> int:
+        return self.plan.num_tensor_calls
+
+    @property
+    def times_us(self) -> tuple[float, float]:
+        """What one call takes, and what it takes cuBLAS; 0 where that is not known."""
+        return (0.0, 0.0) if self.pick is None else (self.pick.expected_us or 0.0, self.pick.cublas_us or 0.0)
+
+    @property
+    def saved_us(self) -> float:
+        """What all of its calls are expected to have saved of the GPU's time."""
+        ours_us, cublas_us = self.times_us
+        is_known = self.is_served and ours_us and cublas_us
+        return self.num_calls * (cublas_us - ours_us) if is_known else 0.0
+
+
+class AllKinds(NamedTuple):
+    """All kinds of call: those that are remembered, and of those that are not any more the calls by reason,
+    and what these saved in all."""
+
+    kinds: list[Decided]
+    forgotten: Counter[str]
+    saved_us: float
+
+
+class AsPicked(BlasProvider):
+    """cuBLAS of another program: calls picked for it are left to that program."""
+
+    def __init__(self) -> None:
+        super().__init__(is_on=False)
+
+    def served(self, pick: Pick, call: Call) -> Pick:
+        return pick
+
+    def with_epilogue(self, pick: Pick) -> Pick:
+        return pick
+
+
+class RoutedEngine(Engine):
+    """An `Engine` that plans only calls that it expects to serve faster than cuBLAS. `has_bias`: a vector
+    is added to each row, by the kernel's epilogue if the table has it. Else C begins as a copy of the vector,
+    so C is written and read once more; cuBLAS adds it within the product."""
+
+    def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
+        super().__init__(*arguments, core=core)
+        self._has_bias, self._asked = has_bias, BIAS if has_bias else PLAIN
+        self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
+        self._lock = threading.Lock()
+        self._new: tuple[Pick | None, str] = (None, "")  # of the plan that is being made
+        self._decided: dict[Key, Decided] = {}
+        self._forgotten, self._saved_us = Counter[str](), 0.0  # calls of kinds that were, by reason
+
+    def decide(
+        self,
+        devices: Triple,
+        forms: Forms,
+        addresses: Triple,
+        batch: Batch | None = None,
+        epilogue: Epilogue | None = None,
+    ) -> Decided:
+        """The decision on such calls, from now on. Raises DispatchError for extents that no kernel counts."""
+        key = key_of(devices, forms, addresses, False, False, batch, epilogue)
+        with self._lock:
+            if key not in self._decided:
+                self._plans.pop(key, None)
+                try:
+                    plan = self.plan(devices, forms, addresses, False, False, batch, epilogue)
+                    why_not = "" if plan.core else _EMPTY
+                except DispatchError:
+                    why_not = _UNFIT
+                if why_not:
+                    products = max(batch.products, 1) if batch else 1
+                    gemm = make_gemm(forms[0][0], forms[1][1], forms[0][1], False, False, products)
+                    alone = self._left_alone(packed(gemm), devices[0], key[2])
+                    self._keep(key, Decided(gemm, None, why_not, alone))
+            found = self._decided[key]
+            self.remember_in_core(key, found.plan)  # it may have been forgotten there
+            return found
+
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
+        pick = self._in_few_launches(pick, Call(problem.gemm, problem.lds, addresses, problem.batch))
+        reason = self.why_not(problem.gemm, pick)
+        self._new = pick, reason
+        if not reason:
+            pick = replace(pick, provider="autotune")
+            return super().plan_of(problem, gpu, pick, addresses)
+        return Plan(problem, gpu, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
+
+    def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
+        """The same, or another launch that is expected to be as good for a program: it waits for the GPU, or
+        for the host to launch."""
+
+        def period_us(one: Pick) -> float:
+            num_launches = self._chooser.kernels[one.kernel_id].spec.num_launches
+            return max(one.expected_us or 0.0, num_launches * LAUNCH_HOST_US)
+
+        gpu_us = pick.expected_us or 0.0
+        if pick.how != "modelled" or period_us(pick) <= max(gpu_us, LAUNCH_HOST_US):
+            return pick
+        other = min(self._chooser.ranked(call, NUM_RANKED), key=period_us)
+        epilogue = self._chooser.kernels[pick.kernel_id].variant.epilogue
+        if epilogue != PLAIN:
+            other = self._chooser.with_epilogue(other, epilogue)
+        return replace(other, provider=pick.provider, cublas_us=pick.cublas_us)
+
+    def asked(self, pick: Pick) -> Epilogue:
+        return self._asked  # also where C begins as a copy of it
+
+    def _left_alone(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
+        """It launches nothing; its calls count as those of the other program's cuBLAS."""
+        gemm = problem.gemm
+        depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
+        return self.core_plan(
+            problem, device, addresses, m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, is_cublas=True,
+            is_left_alone=True, **numbered(self._asked),
+        )  # fmt: skip
+
+    def remember(self, key: Key, plan: Plan) -> None:
+        if plan.core is not None:  # else there is nothing to launch
+            self._keep(key, Decided(plan.problem.gemm, *self._new, plan.core))
+
+    def _keep(self, key: Key, decided: Decided) -> None:
+        if len(self._decided) >= MAX_DECIDED:
+            self.forget_plans()
+            for one in self._decided.values():
+                one.is_forgotten = True
+                self._forgotten[one.reason] += one.num_calls
+                self._saved_us += one.saved_us
+            self._decided.clear()
+        self._decided[key] = decided
+
+    def why_not(self, gemm: Gemm, pick: Pick) -> str:
+        """Why such a product is left alone; "": it is served."""
+        if pick.is_looped:
+            return _NOT_TUNED
+        if pick.expected_us is None or pick.cublas_us is None:
+            return _UNKNOWN
+        is_copied = self._has_bias and self._chooser.kernels[pick.kernel_id].is_plain
+        moved = 2 * FLOAT_BYTES * gemm.num_results
+        copy_us = LAUNCH_APART_US + moved / (1e3 * self.table.limits.bandwidth_gbs)
+        ours_us = pick.expected_us + (copy_us if is_copied else 0)
+        needs_margin = pick.cublas_us > SHORT_US
+        is_slower = ours_us >= pick.cublas_us or (needs_margin and pick.provider == "cublas")
+        return _FASTER if is_slower else ""
+
+    def has(self, epilogue: Epilogue) -> bool:
+        """Whether its table has kernels with it."""
+        return epilogue in self._epilogues
+
+    def told(self) -> AllKinds:
+        """All kinds of call so far."""
+        with self._lock:
+            return AllKinds([*self._decided.values()], self._forgotten.copy(), self._saved_us)
+
+
+class RoutedKinds:
+    """Decides by the table for the GPU that tensors are on. `make` returns the engine for a GPU, the same for
+    all of a kind; for a GPU without a table it returns any engine, which leaves its calls alone. `first`: a
+    GPU whose engine is made at once. `tables`: of all engines, for the router in C++."""
+
+    def __init__(self, make: Callable[[int], RoutedEngine], first: int) -> None:
+        self._make, self._calls, self.tables = make, SeveralCalls(), Tables()
+        self._lock = threading.Lock()
+        self._engines: dict[int, RoutedEngine] = {}
+        self._is_open = self._add(first)
+
+    def tensor_calls(self) -> SeveralCalls | None:
+        """What serves torch's tensors on all GPUs; None if this torch does not support it."""
+        return self._calls if self._is_open else None
+
+    def decide(
+        self,
+        devices: Triple,
+        forms: Forms,
+        addresses: Triple,
+        batch: Batch | None = None,
+        epilogue: Epilogue | None = None,
+    ) -> Decided:
+        """What becomes of such calls, from now on."""
+        return self._engine_of(max(devices)).decide(devices, forms, addresses, batch, epilogue)
+
+    def has(self, epilogue: Epilogue, device: int) -> bool:
+        """Whether the table for a GPU has kernels with it."""
+        return self._engine_of(device).has(epilogue)
+
+    def told(self) -> AllKinds:
+        """All kinds of call so far."""
+        kinds, forgotten, saved_us = list[Decided](), Counter[str](), 0.0
+        for engine in dict.fromkeys(self._engines.values()):
+            told = engine.told()
+            kinds += told.kinds
+            forgotten += told.forgotten
+            saved_us += told.saved_us
+        return AllKinds(kinds, forgotten, saved_us)
+
+    def _engine_of(self, device: int) -> RoutedEngine:
+        if device not in self._engines:
+            self._add(device)
+        return self._engines[device]
+
+    def _add(self, device: int) -> bool:
+        with self._lock:
+            engine = self._make(device)
+            is_new = engine not in self._engines.values()
+            calls = engine.tensor_calls(is_below_autograd=True) if is_new else None
+            if calls is not None:
+                self._calls.add(calls)
+                self.tables.add(engine.core, engine.has(BIAS))
+            self._engines = {**self._engines, device: engine}
+            return calls is not None
