@@ -90,6 +90,7 @@ def test_a_shape_that_is_new_comes_to_the_page(browser: Window, followed: tuple[
     assert browser.complaints() == []
 
 
+@pytest.mark.stress
 def test_pages_and_the_file_show_the_same(browser: Window, followed: tuple[Path, str], table: Path) -> None:
     """A page may be a little older than the database, and is followed until it is not."""
     db, address = followed

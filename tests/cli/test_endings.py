@@ -218,6 +218,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return db
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "command",
     [
@@ -254,6 +255,7 @@ def test_ctrl_c_leaves_no_traceback_at_any_moment(
 # ------------------------------------------------------------------------- readers that go away
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "command",
     [("space", "--gpu", "h200"), ("--help",), ("trials", "history"), ("trials", "history", "--json")],

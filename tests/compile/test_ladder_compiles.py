@@ -20,7 +20,7 @@ DEVICES = {limits.arch: limits for limits in KNOWN.values()}
 MAX_REGISTERS = 64  # for 1024 threads
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("arch", DEVICES)
 def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
     limits = DEVICES[arch]

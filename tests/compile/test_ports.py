@@ -87,6 +87,7 @@ def sources_of(text: str) -> tuple[RegisterRead, ...]:
     return tuple(RegisterRead(slot, int(match[1]), is_kept) for slot, match, is_kept in found if match)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_120"])
 def test_every_product_is_read_as_the_disassembler_reads_it(arch, tmp_path):
     tool = disassembler()

@@ -108,6 +108,7 @@ def _mutant(rng: random.Random, rule_id: str) -> tuple[Config, Gemm]:
     raise AssertionError(f"nothing breaks {rule_id} alone: it follows from other rules")
 
 
+@pytest.mark.every(NUM_REFUSED_PER_RULE)
 @pytest.mark.parametrize("attempt", range(NUM_REFUSED_PER_RULE))
 @pytest.mark.parametrize("rule_id", TEMPLATE)
 def test_a_refused_config_does_not_compile(
@@ -168,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS, NUM_BLOCKS)
 }"""
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize(("num_warps", "min_blocks"), [(1, 5), (3, 3), (7, 2), (12, 1), (25, 1), (18, 2)])
 def test_the_register_cap_is_ptxas_own(
     compilers: dict[str, Compiler], num_warps: int, min_blocks: int

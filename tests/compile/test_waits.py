@@ -89,7 +89,7 @@ def entries(compiler: Compiler, config: Config) -> dict[str, list[tuple[int, int
     return {name: instructions(text) for name, text in texts.items() if text is not None}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("opcode", [*ACCESSES, *OTHERS], ids=hex)
 def test_the_opcodes_are_what_the_compiler_writes(compiler: Compiler, opcode: int) -> None:
     source = 'extern "C" __global__ void sgemm(unsigned* p) { %s; }'
@@ -98,6 +98,7 @@ def test_the_opcodes_are_what_the_compiler_writes(compiler: Compiler, opcode: in
     assert text is not None and opcode in {code for code, _ in instructions(text)}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_wait_stands_before_every_access_and_every_end(compiler: Compiler, name: str) -> None:
     config = CONFIGS[name]
@@ -113,6 +114,7 @@ def test_the_wait_stands_before_every_access_and_every_end(compiler: Compiler, n
         assert not before & {*ACCESSES, EXIT, LET_NEXT_BEGIN}, entry
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_kernels_let_the_next_of_their_call_begin(compiler: Compiler, name: str) -> None:
     config = CONFIGS[name]

@@ -313,8 +313,11 @@ def all_instances() -> list[Instance]:
 
 @functools.cache
 def with_each_value() -> frozenset[int]:
-    """Numbers of instances that between them have every value of all that `VALUES` and `VARIED` know of."""
-    shown = [frozenset(each.values().items()) for each in all_instances()]
+    """Numbers of instances that between them have every value of all that `VALUES` and `VARIED` know of, but
+    for the sides of blocks, which follow from their warps' and their number, and splits, known at launch."""
+    follow = ("bm", "bn", "split_k")
+    valued = [each.values().items() for each in all_instances()]
+    shown = [frozenset(one for one in values if one[0] not in follow) for values in valued]
     unseen, numbers = frozenset[tuple[str, int | str]]().union(*shown), set[int]()
     while unseen:
         best = max(range(len(shown)), key=lambda number: len(shown[number] & unseen))

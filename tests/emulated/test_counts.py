@@ -98,7 +98,7 @@ def counting(builder: Builder, request: pytest.FixtureRequest) -> dict[int, Futu
     }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
 def test_model_counts_what_warps_do(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
     instance, counts = COUNTED[number][1], tmp_path / "counts"
@@ -121,7 +121,7 @@ def _seen(trace: Path) -> set[tuple[object, ...]]:
     return found
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
 def test_lanes_ask_for_what_is_drawn(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
     """Every instruction that the explorer draws is one that this warp made: its lanes, these addresses."""

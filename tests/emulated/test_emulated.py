@@ -67,6 +67,7 @@ def test_instance_is_right_on_every_case(build: Build, number: int) -> None:
     run_and_check(build, INSTANCES[number], problems(INSTANCES[number], number))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sides", [(4, 4), (4, 1), (1, 4), (1, 1)], ids=str)
 def test_packed_orders_give_the_bits_of_any_other(build: Build, sides: tuple[int, int]) -> None:
     """Neighbours in a row, in a column where the width is odd, and none."""
@@ -182,6 +183,7 @@ def test_instances_cover_copies_in_one_row() -> None:
 SMALL = {"bm": 16, "bn": 32, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "bk": 8, "stages": 2}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("is_wide", [False, True], ids=["narrow", "wide"])
 @pytest.mark.parametrize(
     ("layout", "reduction"), [("NN", "none"), ("NT", "two_pass"), ("TN", "last_block"), ("TT", "none")]

@@ -117,7 +117,7 @@ def test_a_grid_of_no_whole_clusters_is_refused(builder: Builder) -> None:
         run_toy(builder, "NONE", toy_problems(orders=(0,)), cluster=2)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("order", [0, 1, 2], ids=["forward", "reverse", "shuffled"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_is_reported_in_every_order(builder: Builder, fault: str, order: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from .conftest import INSTALLED, call
 
-pytestmark = INSTALLED
+pytestmark = [*INSTALLED, pytest.mark.stress]
 
 
 # Adds the same table for another kind of GPU.

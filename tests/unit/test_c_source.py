@@ -235,6 +235,7 @@ def test_epilogues_are_right(program, tmp_path):
     assert {*named(["bias", "relu", "bias-gelu", "bias-gelu-tanh"])} <= asked
 
 
+@pytest.mark.stress
 def test_the_sanitizers_of_clang_find_nothing_either(sources, objects, tmp_path):
     if "clang" not in COMPILERS:
         pytest.skip("clang is not installed")
@@ -255,6 +256,7 @@ def test_each_status_is_told(program):
     assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_threads_share_a_handle(sources, objects, tmp_path, compiler):
     """And calls are recorded meanwhile."""
@@ -298,6 +300,7 @@ def test_a_fork_before_the_first_product_is_noticed(sources, objects, tmp_path, 
 NUM_FORKS = 50  # of early_fork.c
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_library_that_is_closed_stays(sources, objects, tmp_path, compiler, check):
@@ -312,6 +315,7 @@ def test_a_library_that_is_closed_stays(sources, objects, tmp_path, compiler, ch
     assert sum(read_suite(tmp_path / "calls.json").values()) == 1
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("form", ["archive", "-shared"])
 def test_a_program_may_have_two_tables(table, objects, tmp_path, form):
     """Each part opens the one whose header it includes; both headers in one file are an error."""
@@ -428,6 +432,7 @@ def test_without_a_driver_it_says_so(sources, objects, tmp_path):
     assert "no CUDA driver" in done.stdout, done.stderr
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_picks_are_python_s(compiler, objects, tmp_path):
     table, rng = drawn_table(7), random.Random(7)

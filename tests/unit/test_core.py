@@ -449,6 +449,7 @@ def test_structs_are_those_of_cuda():
     subprocess.run(command, input=_SAME_STRUCTS, text=True, check=True)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_no_compiler_warns(compiler, tmp_path):
     if shutil.which(compiler) is None:

@@ -83,7 +83,7 @@ def in_layout(text: str, layout: str) -> Gemm:
 # Which kernel is picked
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(25)
 @pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "quadro-rtx-5000"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("text", UNTUNED)
@@ -163,7 +163,7 @@ def test_defaults_remain_whatever_else_compiles() -> None:
 # Which kernels there are
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("limits", KNOWN.values(), ids=KNOWN)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(

@@ -70,6 +70,7 @@ def test_what_is_not_in_the_set_is_not_found(data: st.DataObject) -> None:
     assert found.find(point | {name: "no such value"}) is None
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("number", range(len(CASES)), ids=["-".join(case) for case in CASES])
 def test_a_set_names_every_parameter_and_holds_no_row_twice(number: int) -> None:
     found, limits, _ = _case(number)

@@ -76,6 +76,7 @@ def test_it_ends_at_the_optimum_and_in_time() -> None:
     assert search(_job(trials=10**6, seconds=20.0)).seconds[-1] < 25.0
 
 
+@pytest.mark.stress
 def test_processes_give_the_same_runs() -> None:
     jobs = [_job(seed=seed, trials=20) for seed in range(3)]
     alone, together = list(search_all(jobs, 1)), list(search_all(jobs, 2))
@@ -122,6 +123,7 @@ def test_curves_stay_inside_their_panel() -> None:
         assert 0 <= float(x) <= 480 and 92 <= float(y) <= 340 - 48
 
 
+@pytest.mark.stress
 def test_the_command_line_is_read_as_it_is_told(tmp_path: Path, monkeypatch, capsys) -> None:
     out = tmp_path / "o.json"
     arguments = [str(CLBLAST), "--trials", "6", "--seeds", "2", "--sampler", "random", "--out", str(out)]
@@ -134,6 +136,7 @@ def test_the_command_line_is_read_as_it_is_told(tmp_path: Path, monkeypatch, cap
     assert all(run["optimum_time_us"] == optimum_us <= run["best_time_us"] for run in runs)
 
 
+@pytest.mark.stress
 def test_a_command_that_fails_ends_it(monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["search_cli.py", str(CLBLAST), "--sampler", "none", "--seeds", "1"])
     with pytest.raises(SystemExit, match="'none' is unknown"):

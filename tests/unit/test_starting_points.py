@@ -31,7 +31,7 @@ def starts(request: pytest.FixtureRequest) -> tuple[str, StartingPoints]:
     return request.param, StartingPoints(targets.matrices(), KNOWN[request.param])
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 def test_every_kind_of_shape_starts_from_legal_points_on_every_gpu(
     starts: tuple[str, StartingPoints],
 ) -> None:

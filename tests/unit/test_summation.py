@@ -84,6 +84,7 @@ def test_measured_errors_follow_from_the_depth(
     assert 1.79e-8 * math.sqrt(deep) == pytest.approx(error, rel=0.03)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("is_positive", [False, True])
 @pytest.mark.parametrize(
     ("split_k", "flush_k", "width"),

@@ -146,7 +146,7 @@ def test_tiles_of_the_third_kernel_are_read_without_conflicts() -> None:
     assert counted["B", "global", "load"].num_bytes == 4 * 70 * 40 * 2
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(
     st.sampled_from(sorted(KNOWN)),
     st.sampled_from(LAYOUTS),

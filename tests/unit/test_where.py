@@ -313,6 +313,7 @@ def test_limited_sets_are_counted_and_searched_to_the_end(store):
     assert sorted(keys) == sorted(map(point_key, wanted))
 
 
+@pytest.mark.stress
 def test_every_generator_obeys_the_workspace(store):
     gemm, limits, where = Gemm(512, 512, 4096), known_limits("h200"), Where.parse("split_k<=16", 2)
     space = feasible_set(limits, gemm)
