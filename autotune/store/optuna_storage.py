@@ -33,7 +33,7 @@ from optuna.distributions import (
     distribution_to_json,
     json_to_distribution,
 )
-from optuna.exceptions import DuplicatedStudyError
+from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy  # what `get_all_studies` is to return; it has no public name
@@ -112,6 +112,7 @@ class OptunaStorage(BaseStorage):
         self._known: dict[int, _ReadTrials] = {}
         self._spaces: dict[int, dict[str, CategoricalDistribution]] = {}  # of studies of ours
         self._claimed: dict[int, Mapping[str, Value]] = {}  # points of this process's running trials
+        self._refs: dict[int, StudyRef | None] = {}  # what each study of Optuna is of ours
 
     def __getstate__(self) -> str:
         return self._store.url
@@ -135,8 +136,8 @@ class OptunaStorage(BaseStorage):
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
         name = f"{_UNNAMED}{uuid.uuid4()}" if study_name is None else study_name
         rest = {"directions": [one.name for one in directions], "facts": {}, "num_given": 0}
+        self._adopt_studies()
         with self._database.writing() as session:
-            self._adopt_studies(session)
             its_id, is_new = queries.find_or_add(session, OptunaStudyRow, rest, name=name)
         if not is_new:
             raise DuplicatedStudyError(f"there is a study {name!r} already")
@@ -152,21 +153,18 @@ class OptunaStorage(BaseStorage):
     @outlasting
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
         with self._database.writing() as session:
-            self._add_to_study(session, study_id, "user", key, value)
+            _add(self._study(session, study_id, is_locked=True), "user", key, value)
 
     @outlasting
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         with self._database.writing() as session:
-            self._add_to_study(session, study_id, "system", key, value)
+            _add(self._study(session, study_id, is_locked=True), "system", key, value)
 
     @outlasting
     def get_study_id_from_name(self, study_name: str) -> int:
+        self._adopt_studies()
         with self._database.reading() as session:
             found = queries.find(session, OptunaStudyRow, name=study_name)
-        if found is None:
-            with self._database.writing() as session:
-                self._adopt_studies(session)
-                found = queries.find(session, OptunaStudyRow, name=study_name)
         if found is None:
             raise KeyError(f"no study {study_name!r}")
         return found
@@ -184,8 +182,7 @@ class OptunaStorage(BaseStorage):
     @outlasting
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         with self._database.reading() as session:
-            row = self._study(session, study_id)
-            return {**self._described(session, row), **_part(row, "user")}
+            return self._user_attrs(session, self._study(session, study_id))
 
     @outlasting
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
@@ -194,21 +191,26 @@ class OptunaStorage(BaseStorage):
 
     @outlasting
     def get_all_studies(self) -> list[FrozenStudy]:
-        with self._database.writing() as session:
-            self._adopt_studies(session)
+        self._adopt_studies()
+        with self._database.reading() as session:
             found = session.execute(select(OptunaStudyRow).order_by(OptunaStudyRow.id)).all()
             return list(self._store.damages.readable(found, functools.partial(self._frozen_study, session)))
 
     def _frozen_study(self, session: Session, row: OptunaStudyRow) -> FrozenStudy:
         rows.check(row)
-        user = {**self._described(session, row), **_part(row, "user")}
+        user = self._user_attrs(session, row)
         directions = [StudyDirection[name] for name in row.directions]
         return FrozenStudy(row.name, None, user, _part(row, "system"), row.id, directions=directions)
 
-    def _adopt_studies(self, session: Session) -> None:
+    def _adopt_studies(self) -> None:
         """A row for each study of ours that has none."""
-        for ref in list(self._store.damages.readable(session.execute(optuna_rows.UNNAMED), rows.study_ref)):
-            optuna_rows.optuna_study_id(session, ref)
+        with self._database.reading() as session:
+            found = session.execute(optuna_rows.UNNAMED).all()
+            refs = list(self._store.damages.readable(found, rows.study_ref))
+        if refs:
+            with self._database.writing() as session:
+                for ref in refs:
+                    optuna_rows.optuna_study_id(session, ref)
 
     def _study(self, session: Session, study_id: int, *, is_locked: bool = False) -> OptunaStudyRow:
         query = select(OptunaStudyRow).where(OptunaStudyRow.id == study_id)
@@ -221,27 +223,22 @@ class OptunaStorage(BaseStorage):
             raise StoreError(f"{error.damage} is damaged; delete it, or restore a copy") from None
         return row
 
-    def _add_to_study(self, session: Session, study_id: int, part: str, key: str, value: Any) -> None:
-        _add(self._study(session, study_id, is_locked=True), part, key, value)
-
-    def _ref(self, session: Session, row: OptunaStudyRow) -> StudyRef | None:
+    def _ref(self, session: Session, its_id: int) -> StudyRef | None:
         """The study of ours; None if it is somebody's own."""
-        if row.study_id is None:
-            return None
-        found = session.execute(queries.STUDIES.where(StudyRow.id == row.study_id)).one()
-        return rows.study_ref(*found)
+        if its_id not in self._refs:
+            number = self._study(session, its_id).study_id
+            found = session.execute(queries.STUDIES.where(StudyRow.id == number)).all()
+            self._refs[its_id] = next(self._store.damages.readable(found, rows.study_ref), None)
+        return self._refs[its_id]
 
-    def _described(self, session: Session, row: OptunaStudyRow) -> dict[str, Any]:
-        ref = self._ref(session, row)
+    def _user_attrs(self, session: Session, row: OptunaStudyRow) -> dict[str, Any]:
+        ref, given = self._ref(session, row.id), _part(row, "user")
         if ref is None:
-            return {}
-        return {
-            "gemm": str(ref.gemm),
-            "environment": ref.environment.to_dict(),
-            "source_hash": ref.source_hash,
-            "compiler": ref.compiler,
-            "policy": f"{ref.policy.value} {ref.policy_version}",
-        }
+            return given
+        policy = f"{ref.policy.value} {ref.policy_version}"
+        environment = ref.environment.to_dict()
+        kernel = {"source_hash": ref.source_hash, "compiler": ref.compiler, "policy": policy}
+        return {"gemm": str(ref.gemm), "environment": environment, **kernel, **given}
 
     # ---- trials: writing
 
@@ -269,7 +266,7 @@ class OptunaStorage(BaseStorage):
             session.add(row)
             session.flush()
             if template.state is TrialState.WAITING:
-                self._reserve(session, row)
+                self._place(session, row, _part(row, "system").get("fixed_params", {}))
             elif template.state.is_finished():
                 self._settle(session, row)
             return row.id
@@ -289,24 +286,26 @@ class OptunaStorage(BaseStorage):
         with self._changing(trial_id) as (session, row):
             if row.config_id is not None:
                 raise ValueError(f"this trial is at {param_name}={claimed.get(param_name)!r}, not {value!r}")
-            space = self._study(session, row.optuna_study_id).facts.get("space", {})
-            if param_name in space:
-                check_distribution_compatibility(_distribution(space[param_name]), distribution)
+            study, text = self._study(session, row.optuna_study_id), distribution_to_json(distribution)
+            if known := _part(study, "space").get(param_name):
+                check_distribution_compatibility(_distribution(known), distribution)
             else:
-                text = distribution_to_json(distribution)
-                self._add_to_study(session, row.optuna_study_id, "space", param_name, text)
-            _add(row, "params", param_name, [param_value_internal, distribution_to_json(distribution)])
+                session.refresh(study, with_for_update=True)
+                _add(study, "space", param_name, text)
+            _add(row, "params", param_name, [param_value_internal, text])
 
     @outlasting
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
-        with self._changing(trial_id) as (session, row):
-            if state is TrialState.RUNNING and row.state != optuna_rows.WAITING:
-                return False
+        if state is TrialState.RUNNING:
+            self._worker().show_life()
+        with suppress(_Taken), self._changing(trial_id) as (session, row):
             if state is TrialState.RUNNING:
-                if row.config_id is not None and not self._begin(session, row):
+                if row.state != optuna_rows.WAITING:
                     return False
+                if row.config_id is not None:
+                    self._take(session, row, session.get_one(ConfigRow, row.config_id))
                 row.began_at = utc_now()
             row.state = state.name
             if values is not None:
@@ -314,7 +313,8 @@ class OptunaStorage(BaseStorage):
             if state.is_finished():
                 row.ended_at = utc_now()
                 self._settle(session, row)
-        return True
+            return True
+        return False
 
     @outlasting
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
@@ -339,7 +339,8 @@ class OptunaStorage(BaseStorage):
             row = session.scalar(query)
             if row is None:
                 raise KeyError(f"no trial of id {trial_id}")
-            self.check_trial_is_updatable(trial_id, TrialState[row.state])
+            if row.state in FINISHED:
+                raise UpdateFinishedTrialError(f"trial {row.number} is finished: nothing of it changes")
             yield session, row
 
     # ---- trials of a point
@@ -357,96 +358,69 @@ class OptunaStorage(BaseStorage):
         key = point_key(point)
         self._worker().show_life()
         with suppress(_Taken), self._changing(trial_id) as (session, row):
-            config_id = queries.config_ids(session, {key: point})[key]
-            self._take(session, row, key)
-            self._need_free(session, row, config_id)
-            row.config_id = config_id
-            if self._study(session, row.optuna_study_id).study_id is None:
+            config = session.get_one(ConfigRow, queries.config_id(session, key, point))
+            self._take(session, row, config)
+            self._need_free(session, row.optuna_study_id, config.id)
+            row.config_id = config.id
+            if self._ref(session, row.optuna_study_id) is None:
                 row.facts = {**row.facts, "params": _all_stored(distributions, point)}
             _add(row, "user", "origin", origin)
-            self._claimed[trial_id] = dict(point)
             return True
         return False
 
-    def _begin(self, session: Session, row: OptunaTrialRow) -> bool:
-        """This process is at a trial that waited. False if a search is at its config."""
-        config = session.get_one(ConfigRow, row.config_id)
-        with suppress(_Taken):
-            self._take(session, row, config.key)
-            self._claimed[row.id] = dict(config.point)
-            return True
-        return False
-
-    def _take(self, session: Session, row: OptunaTrialRow, key: str) -> None:
+    def _take(self, session: Session, row: OptunaTrialRow, config: ConfigRow) -> None:
         """Lease a config for this process. Raises _Taken."""
-        if not leases.acquire(session, self._worker().id, self._scope(session, row), [key]):
+        worker_id = self._worker().id
+        if not leases.acquire(session, worker_id, self._scope(session, row), [config.key]):
             raise _Taken
-        row.worker_id = self._worker().id
-
-    def _need_free(self, session: Session, row: OptunaTrialRow, config_id: int) -> None:
-        """Raises _Taken if another trial of the study is or was of this config. One goes whose process died,
-        or whose result somebody deleted."""
-        study = self._study(session, row.optuna_study_id, is_locked=True)
-        of_config = (OptunaTrialRow.optuna_study_id == study.id) & (OptunaTrialRow.config_id == config_id)
-        is_stored = study.study_id is not None and queries.find(
-            session, TrialRow, study_id=study.study_id, config_id=config_id
-        )
-        if is_stored or any(not _is_deleted(*one) for one in session.execute(_ROWS.where(of_config))):
-            raise _Taken
-        session.execute(delete(OptunaTrialRow).where(of_config))
-
-    def _reserve(self, session: Session, row: OptunaTrialRow) -> None:
-        """Somebody lines up a point of a study of ours: a search tries it, or whoever asks."""
-        ref = self._ref(session, self._study(session, row.optuna_study_id))
-        point = _part(row, "system").get("fixed_params", {})
-        if ref is not None and (key := self._key(session, row, point)):
-            config_id = queries.config_ids(session, {key: point})[key]
-            with suppress(_Taken):
-                self._need_free(session, row, config_id)
-                row.config_id = config_id
-
-    def _key(self, session: Session, row: OptunaTrialRow, point: Mapping[str, Value]) -> str:
-        """The key of a point; "" if it is none of the study's: some parameters are not there, or others."""
-        query = select(ConfigRow.point).join(OptunaTrialRow, OptunaTrialRow.config_id == ConfigRow.id)
-        tried = session.scalar(query.where(OptunaTrialRow.optuna_study_id == row.optuna_study_id).limit(1))
-        names = (
-            tried.keys() if isinstance(tried, dict) else PARAMETER.keys() & point.keys() and PARAMETER.keys()
-        )
-        with suppress(UsageError):
-            return point_key(point) if point and point.keys() == (names or point.keys()) else ""
-        return ""
+        row.worker_id, self._claimed[row.id] = worker_id, dict(config.point)
 
     def _scope(self, session: Session, row: OptunaTrialRow) -> str:
         """Of the leases of a study."""
-        ref = self._ref(session, self._study(session, row.optuna_study_id))
+        ref = self._ref(session, row.optuna_study_id)
         return f"optuna|{row.optuna_study_id}" if ref is None else scope_of(ref)
+
+    def _need_free(self, session: Session, its_id: int, config_id: int) -> None:
+        """Raises _Taken if another trial of the study is or was of this config. One goes whose process died,
+        or whose result somebody deleted."""
+        study_id = self._study(session, its_id, is_locked=True).study_id
+        of_config = (OptunaTrialRow.optuna_study_id == its_id) & (OptunaTrialRow.config_id == config_id)
+        of_trial = {"study_id": study_id, "config_id": config_id}
+        if study_id is not None and queries.find(session, TrialRow, **of_trial) is not None:
+            raise _Taken
+        if any(not _is_deleted(*one) for one in session.execute(_ROWS.where(of_config))):
+            raise _Taken
+        session.execute(delete(OptunaTrialRow).where(of_config))
+
+    def _place(self, session: Session, row: OptunaTrialRow, point: Mapping[str, Value]) -> None:
+        """Let a trial of a study of ours be of this point, if the point is one of the study's and no other
+        trial is of it."""
+        if not point or self._ref(session, row.optuna_study_id) is None:
+            return
+        query = select(ConfigRow.point).join(OptunaTrialRow, OptunaTrialRow.config_id == ConfigRow.id)
+        tried = session.scalar(query.where(OptunaTrialRow.optuna_study_id == row.optuna_study_id).limit(1))
+        names = tried if isinstance(tried, dict) else PARAMETER if PARAMETER.keys() & point.keys() else point
+        if point.keys() == names.keys():
+            with suppress(_Taken, UsageError):
+                config_id = queries.config_id(session, point_key(point), point)
+                self._need_free(session, row.optuna_study_id, config_id)
+                row.config_id = config_id
+                session.flush()
 
     def _settle(self, session: Session, row: OptunaTrialRow) -> None:
         """A trial is finished. Of a point of a study of ours it is a trial of the search, too. Raises
         ValueError for a value that is no time."""
-        self._claimed.pop(row.id, None)
         row.worker_id = None
-        ref = self._ref(session, self._study(session, row.optuna_study_id))
-        config = None if row.config_id is None else session.get_one(ConfigRow, row.config_id)
-        if config is not None:
-            leases.release(session, self._scope(session, row), [config.key])
-        point = _params(row) if config is None else config.point
-        key = self._key(session, row, point)
-        if ref is None or not key:
-            return
-        values = row.facts.get("values")
-        if row.state == optuna_rows.COMPLETE and not (values and is_time(values[0])):
-            raise ValueError(f"{values} is no time: tell one in us, finite and above 0, or that it failed")
-        if config is None:
-            config_id = queries.config_ids(session, {key: point})[key]
-            with suppress(_Taken):
-                self._need_free(session, row, config_id)
-                row.config_id = config_id
+        ref = self._ref(session, row.optuna_study_id)
+        if row.config_id is None:
+            self._place(session, row, _params(row))
         if row.config_id is not None:
-            session.flush()
-            find_or_add_trial(
-                session, ref, key, point, _measured(row), _part(row, "user").get("origin", ORIGIN)
-            )
+            config = session.get_one(ConfigRow, row.config_id)
+            leases.release(session, self._scope(session, row), [config.key])
+            if ref is not None:
+                origin = _part(row, "user").get("origin", ORIGIN)
+                find_or_add_trial(session, ref, config.key, config.point, _measured(row), origin)
+        self._claimed.pop(row.id, None)
 
     # ---- trials: reading
 
@@ -649,7 +623,9 @@ def _measured(row: OptunaTrialRow) -> Measurement:
     """What somebody told of a point."""
     user = _part(row, "user")
     if row.state == optuna_rows.COMPLETE:
-        time_us = float(row.facts["values"][0])
+        time_us: Any = (row.facts.get("values") or [None])[0]
+        if not is_time(time_us):
+            raise ValueError(f"{time_us} is no time: tell one in us, finite and above 0, or that it failed")
         return Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,))
     named = str(user.get("outcome", Outcome.FAILED))
     outcome = Outcome(named) if named in {*Outcome} - {Outcome.OK} else Outcome.FAILED

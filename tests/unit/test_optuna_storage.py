@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +23,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Failure, Outcome
 from autotune.kernel.config import PARAMETER
 from autotune.search import Options, StopReason, tune
-from autotune.search.propose.optuna_sampler import FeasibleSampler, suggested
+from autotune.search.propose.optuna_sampler import FeasibleSampler, distributions, suggested
 from autotune.search.propose.origins import MODELLED
 from autotune.search.shape import study_of as study_of_target
 from autotune.store import Store, StudyRef
@@ -194,12 +195,44 @@ def test_a_search_shows_what_is_under_way(url: str | Path) -> None:
             seen.append([trial.state for trial in loaded(storage, study).trials])
 
         tune(target, store, [SQUARE], Options(trials=24), look)
-        assert max(states.count(TrialState.RUNNING) for states in seen) >= 4
+        assert max(states.count(TrialState.RUNNING) for states in seen) >= 2
         after = loaded(storage, study).trials
         assert [trial.state for trial in after] == [TrialState.COMPLETE] * 24
         assert sorted(trial.number for trial in after) == list(range(24))
         assert {t.user_attrs["origin"] for t in after} == {t.origin for t in store.trials(study)}
         storage.close()
+
+
+def test_what_was_lined_up_may_be_asked_for(
+    either_store: Store, study: StudyRef, ours: OptunaStorage
+) -> None:
+    """A whole config is claimed by whoever asks, and a search does not try it meanwhile."""
+    read = loaded(ours, study)
+    read.enqueue_trial(config(7).to_dict())
+    read.enqueue_trial({"bm": 128})
+    with either_store.claims() as claims:
+        assert claims.waiting([study]) == [(study.id, config(7).to_dict())]
+        asked = read.ask()
+        assert asked.params == config(7).to_dict()
+        assert claims.waiting([study]) == []
+        assert not claims.claim(study, [config(7).key]).ours
+    read.tell(asked, 2.0)
+    assert either_store.best(study)[0].point == config(7).to_dict()
+    assert read.ask().suggest_categorical("bm", (64, 128)) == 128
+
+
+def test_merged_trials_get_numbers_of_their_own(
+    either_store: Store, ours: OptunaStorage, tmp_path: Path
+) -> None:
+    study = study_of(either_store)
+    add(either_store, study, 0, ok(5.0))
+    read = loaded(ours, study)
+    assert [trial.number for trial in read.trials] == [0]
+    with Store.open(tmp_path / "other.db") as other:
+        for number in range(3):
+            add(other, study_of(other), number, ok(7.0 + number))
+        either_store.merge(other)
+    assert [(trial.number, trial.value) for trial in read.trials] == [(0, 5.0), (1, 8.0), (2, 9.0)]
 
 
 # ---- what users of Optuna bring along
@@ -311,6 +344,31 @@ def test_two_processes_try_no_point_twice_and_learn_all(
         sampler = FeasibleSampler(SPACE)
         optuna.load_study(study_name=name, storage=storage, sampler=sampler).ask()
         assert sampler._proposer._results.keys() == set(tried)
+
+
+def ask_and_wait(url: str | Path, name: str, report: Path) -> None:
+    """Asks, reports its point, and is never done."""
+    study = optuna.load_study(study_name=name, storage=OptunaStorage(url), sampler=FeasibleSampler(SPACE))
+    number = SPACE.find(suggested(SPACE, study.ask()))
+    report.with_suffix(".part").write_text(str(number), encoding="ascii")
+    report.with_suffix(".part").rename(report)
+    time.sleep(60)
+
+
+def test_a_killed_process_leaves_its_point_to_the_next(url: str | Path, tmp_path: Path) -> None:
+    with closing(OptunaStorage(url)) as storage:
+        study = optuna.create_study(study_name="mine", storage=storage)
+        asking = start(ask_and_wait, url, "mine", tmp_path / "asked")
+        while not (tmp_path / "asked").exists():
+            time.sleep(0.01)
+        (trial,) = study.trials
+        assert trial.state is TrialState.RUNNING
+        asking.kill()
+        asking.join()
+        left = SPACE.point(int((tmp_path / "asked").read_text(encoding="ascii")))
+        again = study.ask()
+        assert storage.claim(again._trial_id, left, distributions(SPACE))
+        assert [(trial.number, trial.params) for trial in study.trials] == [(1, left)]
 
 
 def take(url: str | Path, name: str, num: int, report: Path) -> None:

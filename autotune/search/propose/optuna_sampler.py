@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
-from .proposer import Proposer
+from .samplers import DEFAULT_SAMPLER, Sampler, make_proposer
 from .traits import Traits
 
 
@@ -54,12 +54,20 @@ def suggested(space: FeasibleSet, trial: optuna.Trial) -> dict[str, Value]:
 class FeasibleSampler(optuna.samplers.BaseSampler):
     """One sampler serves one study. It learns of trials from the study itself, whoever made them: trials put
     there with `add_trials` count as results. COMPLETE trials have a time; FAIL and PRUNED ones count as seen,
-    and as slow to the model. Raises SpaceExhausted when nothing is left.
+    and as slow to the model. `sampler` is what proposes: ours, or any of Optuna (samplers.py). Raises
+    SpaceExhausted when nothing is left.
     """
 
-    def __init__(self, space: FeasibleSet, *, seed: int = 0, traits: Traits | None = None) -> None:
+    def __init__(
+        self,
+        space: FeasibleSet,
+        *,
+        seed: int = 0,
+        traits: Traits | None = None,
+        sampler: Sampler = DEFAULT_SAMPLER,
+    ) -> None:
         self._space = space
-        self._proposer = Proposer(space, seed=seed, traits=traits)
+        self._proposer = make_proposer(space, sampler, seed, traits)
         self._open: dict[int, int] = {}  # trial number -> point under way
         self._points: dict[int, Mapping[str, Value]] = {}  # by trial number: of trials proposed here
         self._away: set[int] = set()  # points that another process claimed, of a trial not read yet
