@@ -49,7 +49,7 @@ from .search.progress import Best, Event, OnEvent, ShapeStarted, TrialDone, igno
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
 from .search.propose.samplers import Sampler
 from .search.stale import Stale, compared, stale_shapes
-from .search_policy import SearchPolicy
+from .search_policy import SearchPolicy, read_effort
 from .shipped.starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
 from .suite import MOST_CALLS
@@ -170,6 +170,7 @@ def tune(
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
     sampler: Sampler = DEFAULT_SAMPLER,
+    effort: str = "standard",
     policy: SearchPolicy | None = None,
     seed: int = 0,
     num_drawn: int = 0,
@@ -216,7 +217,9 @@ def tune(
         max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
         sampler     `autotune`: a model proposes what to try; `random`: any points of the feasible set;
                     `tpe`, `gp`, `cmaes` or any sampler of Optuna: the nearest point to what it asks for
-        policy      the values that decide how a search proceeds (search_policy.py); None: the defaults
+        effort      `quick`, `standard` or `thorough`: how much is tried for one decision, and without seconds
+                    and trials, how soon a shape ends
+        policy      the values that decide how a search proceeds (search_policy.py); None: those of `effort`
         seed        of what is drawn at random: `num_drawn` shapes, and points to try. Times differ from run
                     to run, so the same seed does not repeat a search on a GPU
 
@@ -239,10 +242,11 @@ def tune(
     until then is stored.
     """
     named, conditions = read_shapes(shapes), Where.parse(where, max_workspace)
-    policy = policy or SearchPolicy()
+    profile = read_effort(effort)
     options = Options(
-        sampler=sampler, trials=trials, seconds=seconds, seed=seed, policy=policy, where=conditions
-    )
+        sampler=sampler, trials=trials, seconds=seconds, seed=seed, where=conditions,
+        policy=policy or profile.policy, patience=profile.patience,
+    )  # fmt: skip
     num_drawn, calls = whole(option("num_drawn"), num_drawn), _counted(calls)
     seed, db = options.seed, _path(db)
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
@@ -329,7 +333,7 @@ def _of_stale(kept: Mapping[Gemm, Stale], options: Options, note: Note) -> Optio
     for gemm, one in kept.items():
         note(f"{gemm}: {one.told}")
     num = max(len(one.finalists) for one in kept.values())
-    policy = replace(options.policy, num_lenders=0, num_seeds=num)
+    policy = replace(options.policy, num_loans=0, num_seeds=num)
     of_stale = replace(options, policy=policy, trials=num, same_code_share=0.0)
     return replace(of_stale, starts=lambda gemm: list(kept[gemm].finalists))
 

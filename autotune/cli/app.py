@@ -285,6 +285,14 @@ def search(
         bool,
         typer.Option("--insist", help="On a recording: take all --seconds, although no gain is likely."),
     ] = False,
+    effort: Annotated[
+        str,
+        typer.Option(
+            help="`quick`, `standard` or `thorough`: how much is tried for one decision, and how soon a shape "
+            "ends without --seconds and --trials.",
+            autocompletion=_completing("quick", "standard", "thorough"),
+        ),
+    ] = "standard",
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -317,7 +325,7 @@ def search(
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite or (), trials, seconds, seed, sampler, cache, db, limit,
-        num_drawn, policy, seeds, where or (), max_workspace, insists, events, stale,
+        num_drawn, policy, seeds, where or (), max_workspace, insists, events, effort, stale,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 

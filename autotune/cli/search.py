@@ -24,7 +24,7 @@ from ..search import SearchResult, ShapeResult
 from ..search.called import Gain
 from ..search.fill import Filled
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
-from ..search_policy import SearchPolicy
+from ..search_policy import SearchPolicy, read_effort
 from ..store import TrialRecord, shown, typed
 from ..tuning import Result
 from . import common, console, disturbed, spent
@@ -66,6 +66,7 @@ class SearchRequest:
     max_workspace: float | None = None  # MiB
     insists: bool = False  # on all seconds, although nothing better is likely
     events: Path | None = None  # where what happens is written
+    effort: str = "standard"
     stale: bool = False  # only finalists whose times no longer hold
 
 
@@ -93,6 +94,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             trials=request.trials,
             db=request.db,
             cache=request.cache,
+            effort=request.effort,
             policy=policy,
             max_error=request.max_error,
             where=request.where,
@@ -136,7 +138,8 @@ def _policy(request: SearchRequest) -> SearchPolicy:
     """Raises UsageError."""
     if request.seeds not in ("shipped", "none"):
         raise UsageError(f"--seeds {request.seeds!r}: shipped or none")
-    policy = SearchPolicy() if request.policy is None else SearchPolicy.read(request.policy)
+    base = read_effort(request.effort).policy
+    policy = base if request.policy is None else SearchPolicy.read(request.policy, base)
     return policy if request.seeds == "shipped" else replace(policy, num_seeds=0)
 
 

@@ -116,7 +116,10 @@ def test_every_decision_and_note_is_in_the_index_and_named_where_it_is() -> None
 
 def test_the_policy_is_told_whole_with_its_values() -> None:
     told = {name: ast.literal_eval(value) for name, value in _POLICY.findall(SEARCH)}
-    assert told == SearchPolicy().to_dict()
+    policy = SearchPolicy()
+    assert told == {name: getattr(policy, name, None) for name in told}
+    others = [name for name, value in vars(SearchPolicy).items() if isinstance(value, property | float)]
+    assert told.keys() == {*policy.to_dict(), *others}
 
 
 def test_every_step_of_the_search_names_its_file() -> None:
