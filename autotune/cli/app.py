@@ -288,8 +288,8 @@ def search(
     effort: Annotated[
         str,
         typer.Option(
-            help="`quick`, `standard` or `thorough`: how much is tried for one decision, and how soon a shape "
-            "ends without --seconds and --trials.",
+            help="`quick`, `standard` or `thorough`: how much is tried for one decision, and how soon "
+            "a shape ends without --seconds and --trials.",
             autocompletion=_completing("quick", "standard", "thorough"),
         ),
     ] = "standard",

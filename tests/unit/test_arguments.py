@@ -69,7 +69,7 @@ def test_numbers_have_bounds() -> None:
 def test_records_that_are_stored_hold_numbers_of_python() -> None:
     options = Options(trials=np.int64(9), seconds=np.float32(2), seed=np.int16(7))  # type: ignore[arg-type]
     assert [type(x) for x in (options.trials, options.seconds, options.seed)] == [int, float, int]
-    policy = SearchPolicy(num_seeds=np.int64(3), growth=np.float64(1.5))  # type: ignore[arg-type]
+    policy = SearchPolicy(num_seeds=np.int64(3), most_trial_s=np.float64(1.5))  # type: ignore[arg-type]
     assert json.loads(json.dumps(policy.to_dict()))["num_seeds"] == 3
     for config in (Config(bm=np.int64(32)), Config.from_dict({"bm": np.int32(32)})):  # type: ignore[arg-type]
         assert type(config.bm) is int and config == Config(bm=32)
