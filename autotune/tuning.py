@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import logging
 import math
 from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
@@ -38,6 +39,7 @@ from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.where import VALUES, Where
 from .perf_model.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
+from .report.palette import LIGHT
 from .runtime.table.kinds import GpuKind, load_kinds
 from .runtime.table.table import Table
 from .search import DEFAULT_SAMPLER, Interrupts, Options, SearchResult, ShapeResult
@@ -111,6 +113,21 @@ class Result:
             [{"shape": str(gemm), **trial.flat()} for gemm, found in self.trials.items() for trial in found]
         )
 
+    def plot(self) -> Any:
+        """Draws the trials of each shape, the best so far and cuBLAS by matplotlib. Returns the axes, one for
+        each shape. Raises EnvironmentProblem without matplotlib."""
+        try:
+            from matplotlib import pyplot
+        except ModuleNotFoundError as error:
+            raise EnvironmentProblem(f"a plot needs matplotlib ({error}); pip install matplotlib") from error
+        size = {"ncols": len(self.shapes), "figsize": (5 * len(self.shapes), 4)}
+        _, (axes,) = pyplot.subplots(**size, squeeze=False, layout="constrained")
+        for axis, (gemm, trials) in zip(axes, self.trials.items(), strict=True):
+            _draw_trials(axis, trials, (best := self.best[gemm]) and best.cublas_us)
+            axis.set(title=str(gemm), xlabel="trial", ylabel="us", yscale="log")
+            axis.legend()
+        return axes
+
     def _repr_html_(self) -> str:
         """The winners, as a notebook shows them."""
         head = "".join(
@@ -147,6 +164,17 @@ class Result:
             max_workspace=self.where.max_workspace_mib,
             note=note,
         )
+
+
+def _draw_trials(axis: Any, trials: Sequence[TrialRecord], cublas_us: float | None) -> None:
+    timed = enumerate((trial.measurement.time_us for trial in trials), 1)
+    times = {number: time_us for number, time_us in timed if time_us}
+    colour = LIGHT.series
+    axis.plot(times.keys(), times.values(), ".", color=colour["random"], label="a trial")
+    best = [*itertools.accumulate(times.values(), min)]
+    axis.step(times.keys(), best, where="post", color=colour["ours"], label="best so far")
+    if cublas_us:
+        axis.axhline(cublas_us, color=colour["cublas"], linestyle="--", label="cuBLAS")
 
 
 def _cells(gemm: Gemm, best: Best | None) -> tuple[str, ...]:

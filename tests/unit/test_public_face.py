@@ -217,8 +217,24 @@ def test_a_result_is_a_data_frame_and_a_table_of_a_notebook(tmp_path: Path) -> N
     assert set(frame["shape"]) == {"4096x4096x4096:NN"}
 
 
-def test_without_pandas_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
+def test_a_result_draws_its_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    result = autotune.tune([1024, 4096], trials=5, db=tmp_path / "a.db", note=lambda told: None)
+    axes = result.plot()
+    assert [axis.get_title() for axis in axes] == ["1024x1024x1024:NN", "4096x4096x4096:NN"]
+    for axis, trials in zip(axes, result.trials.values(), strict=True):
+        times = [trial.measurement.time_us for trial in trials if trial.measurement.time_us]
+        dots, best, cublas = axis.get_lines()
+        assert list(dots.get_ydata()) == times and best.get_ydata()[-1] == min(times)
+        assert cublas.get_label() == "cuBLAS"
+    axes[0].figure.savefig(tmp_path / "trials.png")
+
+
+@pytest.mark.parametrize(("package", "ask"), [("pandas", "to_frame"), ("matplotlib", "plot")])
+def test_without_a_package_the_way_to_get_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, ask: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
     result = autotune.tune(4096, gpu="auto", trials=1, db=tmp_path / "a.db", note=lambda told: None)
-    with pytest.raises(EnvironmentProblem, match="pip install pandas"):
-        result.to_frame()
+    with pytest.raises(EnvironmentProblem, match=f"pip install {package}"):
+        getattr(result, ask)()
