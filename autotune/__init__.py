@@ -4,6 +4,7 @@
     Result        its result: `best`, `trials`, `export(folder)`
     export_table  writes the winners of a database as a folder to import
     Dispatcher    runs products with the kernels of such a folder (runtime/dispatcher.py)
+    reference     a product in NumPy, summed as kernels of one order sum it (kernel/summation_order.py)
     space         the configs that are worth a trial
     OptunaStorage a database as Optuna's storage: its studies and trials (store/optuna_storage.py)
     Gemm, Config  a problem, and one instance of the kernel
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .facts.gemm import Gemm as Gemm
     from .kernel.config import Config as Config
+    from .kernel.summation_order import reference as reference
     from .runtime.dispatcher import Dispatcher as Dispatcher
     from .search_policy import SearchPolicy as SearchPolicy
     from .store.optuna_storage import OptunaStorage as OptunaStorage
@@ -36,6 +38,7 @@ _HOMES = {
     "Result": "tuning",
     "SearchPolicy": "search_policy",
     "export_table": "tuning",
+    "reference": "kernel.summation_order",
     "space": "tuning",
     "tune": "tuning",
 }
@@ -48,6 +51,7 @@ __all__ = [
     "SearchPolicy",
     "__version__",
     "export_table",
+    "reference",
     "space",
     "tune",
 ]

@@ -20,7 +20,8 @@ from ..files.errors import UsageError
 from ..files.words import counted, option
 from .config import PARAMETER, PARAMETERS, Value
 from .resources import workspaces
-from .rules import RULE, RULES, Rule
+from .rules import RULE, RULES, Rule, rules_of
+from .summation_order import SummationOrder
 from .where import VALUES, Condition, Where
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
@@ -412,13 +413,18 @@ def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gem
     return Factor(tuple(names), tuple(PARAMETER[n].values for n in names), tree.table(), is_sorted=True)
 
 
-def feasible_set(limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False) -> FeasibleSet:
-    """Every config that this device can run on this problem and that is worth a trial.
+def feasible_set(
+    limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False, order: SummationOrder | None = None
+) -> FeasibleSet:
+    """Every config that this device can run on this problem and that is worth a trial; whose sums have this
+    order, if one is given.
 
     `is_wide` drops the rules of kind `worth`, which makes the set a thousand times larger. Raises UsageError
     if it then becomes too large to enumerate.
     """
     rules = [r for r in RULES if not (is_wide and r.kind == "worth")]
+    if order is not None:
+        rules = [*(r for r in rules if r.id != "worth-flush"), *rules_of(order)]
     apart = (*_ORDER_FACTOR, *_WALK_FACTOR, *_LAUNCH_FACTOR)
     core = tuple(p.name for p in PARAMETERS if p.name not in apart)
     factors = []

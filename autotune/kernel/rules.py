@@ -19,7 +19,7 @@ import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from .config import PACKED_ORDERS, WARP, Config, lanes_k
+from .config import PACKED_ORDERS, WARP, Config, lanes_k, threads_along_k
 from .launch import WORKSPACE_LIMIT
 from .resources import (
     MAX_THREADS,
@@ -37,6 +37,7 @@ from .resources import (
     threads,
     threads_per_slice,
 )
+from .summation_order import SummationOrder
 
 RuleKind = Literal["template", "device", "shape", "worth"]
 PACK_USES = 2048  # of an element, from which on it pays to pack it
@@ -353,6 +354,16 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 RULE: dict[str, Rule] = {rule.id: rule for rule in RULES}
 LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
+
+
+def rules_of(order: SummationOrder) -> tuple[Rule, ...]:
+    """What `has_order` asks of a config, by the parameters that share rules."""
+    return (
+        Rule("order-block", "worth", (*_WARP, "slice_k", "flush_k"), f"a block sums in the order {order}",
+             lambda c, d, g: (threads_along_k(c) == 1) & (c.flush_k == order.chunk)),
+        Rule("order-splits", "worth", ("reduction",), "splits of k would have another order",
+             lambda c, d, g: c.reduction == "none"),
+    )  # fmt: skip
 
 
 def broken_rules(

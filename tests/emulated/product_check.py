@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import reduce
 
 import numpy as np
+from covering_instances import Instance
 from emulator import LaunchProblem, LaunchResult
+
+from autotune.facts.gemm import Gemm
+from autotune.kernel.launch import LONG_ACTIVATIONS
+from autotune.kernel.summation_order import chunk_sums, fma, lengths_of
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 STEEPEST = 1.13  # no activation is steeper: GELU at the square root of two
@@ -80,3 +87,43 @@ def _check(p: LaunchProblem, name: str, result: np.ndarray, expected: np.ndarray
         f"{p.name}: {np.count_nonzero(~is_right)} of {p.products} x {p.m} x {p.n} elements are wrong, "
         f"the first {name}[{', '.join(map(str, at))}] = {result[at]}, not {expected[at]} within {bound[at]}"
     )
+
+
+def in_order(p: LaunchProblem, tested: Instance) -> np.ndarray | None:
+    """What is kept, or C but for its activation, bit by bit, as the order of the kernel's sums has it; None
+    if it has none."""
+    config, variant = replace(tested.config, split_k=p.split_k), tested.variant
+    a, b = (x.matrices.astype(np.float32) for x in (p.a, p.b))
+    a, b = a.swapaxes(1, 2) if variant.trans_a else a, b.swapaxes(1, 2) if variant.trans_b else b
+    lengths = lengths_of(config, Gemm(p.m, p.n, p.k, variant.trans_a, variant.trans_b, p.products))
+    if lengths is None:
+        return None
+    alpha, beta = np.float32(p.alpha), np.float32(p.beta)
+    parts = chunk_sums(a, b, () if p.alpha == 0 else lengths)
+    with np.errstate(invalid="ignore"):
+        if config.reduction in ("two_pass", "cluster"):
+            value = reduce(np.add, (alpha * part for part in parts))
+        else:
+            value = alpha * reduce(np.add, parts)
+        if beta:
+            value = fma(np.broadcast_to(beta, p.c.matrices.shape), p.c.matrices, value)
+        if p.epilogue.bias != "none":
+            value = value + p.bias.matrices.swapaxes(1, 2 if p.epilogue.bias == "rows" else 1)
+    return np.broadcast_to(value, p.c.matrices.shape)
+
+
+def check_order(p: LaunchProblem, result: LaunchResult, tested: Instance) -> bool:
+    """Whether the sums have an order. Raises `WrongProduct` unless each bit is as that has it."""
+    expected = in_order(p, tested)
+    if expected is None or (tested.variant.epilogue.activation in LONG_ACTIVATIONS and not p.epilogue.keeps):
+        return False
+    found = result.kept if p.epilogue.keeps else result.c
+    if p.epilogue.activation == "relu" and not p.epilogue.keeps:
+        expected = np.where(expected < 0, np.float32(0), expected)
+    is_same = (found.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(found) & np.isnan(expected))
+    if not is_same.all():
+        at = tuple(np.argwhere(~is_same)[0])
+        raise WrongProduct(
+            f"{p.name}: {tested.id} at {at}: {found[at]!r}, and its order has {expected[at]!r}"
+        )
+    return True

@@ -24,7 +24,7 @@ from covering_instances import (
 )
 from emulator import Builder, LaunchProblem, run
 from problems import Case, problem, problems
-from product_check import check
+from product_check import check, check_order
 
 from autotune.kernel import resources, template
 from autotune.kernel.config import PACKED_ORDERS
@@ -60,6 +60,7 @@ def build(builder: Builder, request: pytest.FixtureRequest) -> Build:
 def run_and_check(build: Build, instance: Instance, tasks: list) -> None:
     for task, result in zip(tasks, run(build(instance).result(), tasks), strict=True):
         check(task, result, instance.variant.trans_a, instance.variant.trans_b)
+        check_order(task, result, instance)
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -1,0 +1,131 @@
+"""The order in which a kernel sums the products of an element of C: a fact of its config, and a reference.
+
+Let fma(x, y, s) be x * y + s rounded once, and + an addition rounded to FP32. One element of C, of depth k:
+
+    chain       s = 0; then s = fma(A[i][p], B[p][j], s) for p = 0, 1, ... k - 1.
+    chunks:L    k is divided into chunks of L, counted from its end: the last L are the last chunk, and the
+                first one holds what is left, 1 to L of them. Each chunk is a chain of its own. Their sums are
+                added one after another, the first chunk's first: ((c0 + c1) + c2) + ... Where k is at most L,
+                this is a chain.
+
+Both depend on k alone: not on m, n, the batch, the tile, the layout, the alignment or the GPU. All else is no
+such order: slices and lanes share out the k of a step, splits share out steps of bk, the groups of two_pass
+share out splits by the size of C, last_wave splits some tiles and others not.
+
+Where every product of a sum so far underflows to -0, the sign of that zero is in no order's promise: the
+first tile is filled up with zeros, whose product is +0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ..facts.frozen import frozen
+from ..facts.gemm import Gemm
+from ..files.errors import UsageError
+from .config import PARAMETER, Config, threads_along_k
+from .launch import reduce_groups
+
+_Floats = np.ndarray[Any, Any]
+CHUNKS = tuple(int(length) for length in PARAMETER["flush_k"].values if length)  # L that kernels have
+
+
+@frozen()
+class SummationOrder:
+    """`chunk`: the length L of chunks; 0: one chain."""
+
+    chunk: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> SummationOrder:
+        """Read `chain` or `chunks:512`. Raises UsageError."""
+        found = re.fullmatch("chunks:([1-9][0-9]{0,8})", text)
+        if found is None and text != "chain":
+            raise UsageError(f"order {text!r}: write chain, or chunks:{CHUNKS[1]}")
+        return cls(int(found[1]) if found else 0)
+
+    def __str__(self) -> str:
+        return f"chunks:{self.chunk}" if self.chunk else "chain"
+
+    def lengths(self, k: int) -> tuple[int, ...]:
+        """Of the chunks of a sum of depth k, the first one first; none if k is 0."""
+        return tuple(_chunks(k, self.chunk))
+
+
+CHAIN = SummationOrder()
+
+
+def has_order(c: Any, order: SummationOrder) -> Any:
+    """Whether all that a kernel computes is summed in this order; of a Config or columns of configs."""
+    return (threads_along_k(c) == 1) & (c.reduction == "none") & (c.flush_k == order.chunk)
+
+
+def order_of(config: Config) -> SummationOrder | None:
+    """The order of all that a kernel computes; None if it depends on more than k."""
+    order = SummationOrder(config.flush_k)
+    return order if has_order(config, order) else None
+
+
+def lengths_of(config: Config, gemm: Gemm) -> tuple[int, ...] | None:
+    """As `SummationOrder.lengths`, of one problem's sums: also of splits that are single chunks, which are
+    added in their order. None if they are summed in any other way."""
+    splits, steps = config.split_k, -(-gemm.k // config.bk)
+    if threads_along_k(config) > 1 or config.reduction == "last_wave":
+        return None
+    if splits == 1:
+        return SummationOrder(config.flush_k).lengths(gemm.k)
+    most = -(-steps // splits)  # steps of each split, but for the last ones; the first step is the short one
+    ends = [gemm.k - max(steps - most * split, 0) * config.bk for split in range(1, splits + 1)]
+    lengths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    is_chunked = 0 < config.flush_k < max(lengths)
+    elements = gemm.m * gemm.n * gemm.batch
+    if is_chunked or (config.reduction == "two_pass" and reduce_groups(elements, splits) > 1):
+        return None
+    return tuple(filter(None, lengths))
+
+
+def reference(a: Any, b: Any, order: str = "chain") -> _Floats:
+    """A * B as a kernel of this order computes it, bit by bit, by NumPy alone: (..., m, k), (..., k, n) ->
+    (..., m, n), in FP32. It is slow: k steps over C. Raises UsageError."""
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    if min(a.ndim, b.ndim) < 2 or a.shape[-1] != b.shape[-2]:
+        raise UsageError(f"A of shape {a.shape} and B of shape {b.shape}: pass (..., m, k) and (..., k, n)")
+    parts = chunk_sums(a, b, SummationOrder.parse(order).lengths(a.shape[-1]))
+    return reduce(np.add, parts)
+
+
+def chunk_sums(a: _Floats, b: _Floats, lengths: Sequence[int]) -> Iterator[_Floats]:
+    """The sum of each chunk, of these lengths; of none, zeros."""
+    batch, first = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), 0
+    zeros = np.zeros((*batch, a.shape[-2], b.shape[-1]), np.float32)
+    for length in lengths or [0]:
+        chunk = zeros
+        for p in range(first, first + length):
+            chunk = fma(a[..., :, p, None], b[..., None, p, :], chunk)
+        yield chunk
+        first += length
+
+
+def fma(x: _Floats, y: _Floats, s: _Floats) -> _Floats:
+    """x * y + s of float32 arrays, rounded once. In float64 the product is exact and the sum is not: it is
+    rounded to odd (its last bit is set where it errs), and then rounding it to 24 bits rounds once (S. Boldo
+    and G. Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans. Computers 57, 2008)."""
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        product = x.astype(np.float64) * y
+        total = np.asarray(product + s)
+        rest = total - product
+        error = (product - (total - rest)) + (s - rest)  # exactly (D. Knuth's two-sum)
+        is_even = total.view(np.int64) % 2 == 0
+        odd = np.nextafter(total, np.copysign(np.inf, error))
+        return np.asarray(np.where(is_even & (np.abs(error) > 0), odd, total), np.float32)
+
+
+def _chunks(k: int, chunk: int) -> list[int]:
+    if not 0 < chunk < k:
+        return [k] if k else []
+    return [(k - 1) % chunk + 1, *[chunk] * ((k - 1) // chunk)]

@@ -1,0 +1,60 @@
+"""Kernels of one order of sums give the bits of its reference: whatever the GPU that they are for, the tile,
+the layout, the batch, the leading dimensions; row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from covering_instances import Instance, all_instances
+from emulator import Builder, run
+from problems import Case, problem
+from product_check import check_order
+
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.kernel import template
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.launch import Variant
+from autotune.kernel.summation_order import SummationOrder, order_of
+
+ORDERS = ("chain", "chunks:256", "chunks:512")
+GPUS = {limits.arch: limits for limits in KNOWN.values()}  # one of each compute capability
+
+
+def drawn(arch: str, layout: str, order: str) -> Instance:
+    """A kernel for batches that a search of this order may try on this GPU; of the smallest of some tiles."""
+    trans_a, trans_b = layout[0] == "T", layout[1] == "T"
+    gemm = Gemm(1024, 1023, 1021, trans_a, trans_b, 7)
+    space = feasible_set(GPUS[arch], gemm, order=SummationOrder.parse(order))
+    random = np.random.default_rng([ord(letter) for letter in arch + layout + order])
+    some = [Config.from_dict(space.point(int(i))) for i in random.integers(len(space), size=30)]
+    least = min(some, key=lambda c: (c.bm * c.bn, c.key))
+    assert all(str(order_of(config)) == order for config in some)
+    return Instance(least, Variant(trans_a, trans_b, is_batched=True))
+
+
+@pytest.mark.every(12)
+@pytest.mark.parametrize("arch", sorted(GPUS))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_kernels_of_an_order_give_its_bits(builder: Builder, order: str, layout: str, arch: str) -> None:
+    tested = drawn(arch, layout, order)
+    macros = template.macros(tested.config, tested.variant)
+    executable = builder.submit(template.kernel_dir() / template.MAIN_FILE, macros)
+    bm, bn = tested.config.bm, tested.config.bn
+    cases = [
+        Case("batch", bm // 2 + 1, bn // 2 + 1, 523, products=2),
+        Case("wide rows", 3, bn + 1, 778, gap=3, products=7, shares="b"),
+        Case("one row", 1, 5, 1025, gap=1),
+        Case("scaled", 2, 9, 300, 1.7, -0.3, gap=2),
+    ]
+    tasks = [problem(tested, case, split_k=1, seed=at) for at, case in enumerate(cases)]
+    for task, result in zip(tasks, run(executable.result(), tasks), strict=True):
+        assert check_order(task, result, tested)
+
+
+def test_covering_instances_have_each_kind_of_order() -> None:
+    """Whatever test_emulated.py runs of these it holds to their order as well."""
+    found = {str(order_of(tested.config)) for tested in all_instances()}
+    assert found >= {"chain", "chunks:256", "None"}
