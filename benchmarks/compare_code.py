@@ -2,10 +2,11 @@
 comments.
 
     python benchmarks/compare_code.py --against REVISION [--num 200] [--seed 1] [--where order!=row]
-        [--jobs 2] [--write]
+        [--no-bias] [--jobs 2] [--write]
 
 REVISION is a git revision, or a folder that holds the other text. Needs no GPU. Kernels drawn by the seed
-(drawn.py) are compiled from both texts; `--where` leaves out what the other text cannot say. For each pair
+(drawn.py) are compiled from both texts; `--where` leaves out what the other text cannot say, `--no-bias`
+kernels that add a bias, of which there are no trials. For each pair
 it compares all sections of code and constants byte for byte, and ptxas's report: registers, spills, stack,
 shared memory. Exits 1 if any differs.
 
@@ -65,6 +66,7 @@ def _run(args: argparse.Namespace) -> None:
         texts = template.source(folder=other), template.source()
         hashes = template.source_hash(folder=other), template.source_hash()
     drawn = spread(args.num, args.seed, Where.parse(args.where))
+    drawn = [one for one in drawn if not args.no_bias or one.variant.epilogue.bias == "none"]
     found = compare(drawn, *texts, args.jobs)
     for one, what in found.items():
         console.show(f"{one}: {what}")
@@ -159,6 +161,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--num", type=int, default=200, help="kernels to compile (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="decides which (default: 1)")
     parser.add_argument("--where", default="", help="conditions, as of `search`: order!=row; default: none")
+    parser.add_argument("--no-bias", action="store_true", help="leave out kernels with a bias")
     parser.add_argument("--jobs", type=int, default=2, help="threads that compile (default: 2)")
     parser.add_argument("--write", action="store_true", help="record it in kernels/same_code.json")
     return parser.parse_args()

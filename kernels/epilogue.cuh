@@ -65,7 +65,8 @@ struct Output {
         if (beta != 0) old = load_global<VEC>(to);
 #pragma unroll
         for (int e = 0; e < VEC; ++e) {
-            const float scaled = scale * product.v[e];
+            // With a bias: by itself, so that kernels that scale elsewhere have the same bits (docs/manual/bits.md)
+            const float scaled = BIAS == BIAS_NONE ? scale * product.v[e] : multiply_alone(scale, product.v[e]);
             product.v[e] = beta != 0 ? multiply_add(beta, old.v[e], scaled) : scaled;
             if constexpr (BIAS == BIAS_ROWS) product.v[e] += load_global<1>(epilogue.bias + row).v[0];
             if constexpr (BIAS == BIAS_COLUMNS) product.v[e] += load_global<1>(epilogue.bias + column + e).v[0];

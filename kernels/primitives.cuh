@@ -79,6 +79,9 @@ template <int VEC> __device__ __forceinline__ Vec<VEC> load_cluster(const float*
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 
+// a * b, rounded: an addition that follows never makes one FMA of both.
+__device__ __forceinline__ float multiply_alone(float a, float b) { return __fmul_rn(a, b); }
+
 // c += a * b for two of each, by one instruction: compute capability 10.x (rule packed-device). Each rounds as a single
 // one does. Where both floats of a pair are the same register, that is an operand of its own: nothing is moved.
 __device__ __forceinline__ void multiply_add_packed(float a0, float a1, float b0, float b1, float& c0, float& c1) {

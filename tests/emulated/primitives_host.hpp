@@ -183,6 +183,7 @@ inline float of_lane_across(float value, int apart, const char* file = __builtin
 extern "C" float erff(float), expf(float);  // all of <cmath> takes a fifth of a compile
 inline float divide(float x, float y) { return x / y; }
 inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float multiply_alone(float a, float b) { return a * b; }
 inline void multiply_add_packed(float a0, float a1, float b0, float b1, float& c0, float& c1) {
     c0 = multiply_add(a0, b0, c0);
     c1 = multiply_add(a1, b1, c1);
