@@ -21,7 +21,7 @@ from ..files.words import counted, option
 from .config import PARAMETER, PARAMETERS, Value
 from .resources import workspaces
 from .rules import RULE, RULES, Rule, rules_of
-from .summation_order import SummationOrder
+from .summation_order import CONDITIONS, SummationOrder
 from .where import VALUES, Condition, Where
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
@@ -206,7 +206,7 @@ class FeasibleSet:
                     f"{gemm}: no config obeys {condition}: {condition.name} is {reached} in every config "
                     + ("that is searched here" if is_alone else f"that obeys {others}")
                 )
-        return _within_workspace(found, where, gemm)
+        return _within_workspace(_in_order(found, where, gemm), where, gemm)
 
     def _only(self, at: int, is_kept: np.ndarray) -> FeasibleSet:
         """The points with these rows of a factor; bool (rows,)."""
@@ -285,6 +285,23 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
             "that obey the other conditions needs more"
         )
     return found
+
+
+def _in_order(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
+    """The points of a set whose sums have the order that is asked for. Raises UsageError if none is left."""
+    if where.order is None:
+        return space
+    for names, holds in CONDITIONS:
+        at = next((at for at, factor in enumerate(space.factors) if set(names) <= set(factor.names)), None)
+        if at is None:
+            raise UsageError(f"{gemm} was recorded with another kernel, whose order of sums is unknown")
+        factor = space.factors[at]
+        codes = {name: factor.codes[:, factor.names.index(name)] for name in names}
+        columns = {n: np.array(factor.values[factor.names.index(n)])[own] for n, own in codes.items()}
+        space = space._only(at, np.asarray(holds(_Columns(columns), where.order)))
+    if not len(space):
+        raise UsageError(f"{gemm}: no config that is searched here sums in the order {where.order}")
+    return space
 
 
 def _kinds(

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from .config import PACKED_ORDERS, WARP, Config, lanes_k, threads_along_k
+from .config import PACKED_ORDERS, WARP, Config, lanes_k
 from .launch import WORKSPACE_LIMIT
 from .resources import (
     MAX_THREADS,
@@ -37,7 +37,7 @@ from .resources import (
     threads,
     threads_per_slice,
 )
-from .summation_order import SummationOrder
+from .summation_order import CONDITIONS, SummationOrder
 
 RuleKind = Literal["template", "device", "shape", "worth"]
 PACK_USES = 2048  # of an element, from which on it pays to pack it
@@ -357,12 +357,11 @@ LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
 
 
 def rules_of(order: SummationOrder) -> tuple[Rule, ...]:
-    """What `has_order` asks of a config, by the parameters that share rules."""
-    return (
-        Rule("order-block", "worth", (*_WARP, "slice_k", "flush_k"), f"a block sums in the order {order}",
-             lambda c, d, g: (threads_along_k(c) == 1) & (c.flush_k == order.chunk)),
-        Rule("order-splits", "worth", ("reduction",), "splits of k would have another order",
-             lambda c, d, g: c.reduction == "none"),
+    """What makes kernels sum in this order (summation_order.py)."""
+    return tuple(
+        Rule(f"order-{names[-1]}", "worth", names, f"sums have the order {order}",
+             lambda c, d, g, holds=holds: holds(c, order))
+        for names, holds in CONDITIONS
     )  # fmt: skip
 
 

@@ -19,8 +19,9 @@ first tile is filled up with zeros, whose product is +0.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,15 @@ class SummationOrder:
             raise UsageError(f"order {text!r}: write chain, or chunks:{CHUNKS[1]}")
         return cls(int(found[1]) if found else 0)
 
+    @classmethod
+    def of_kernels(cls, text: str) -> SummationOrder:
+        """The same of one that kernels have. Raises UsageError."""
+        order = cls.parse(text)
+        if order.chunk not in (0, *CHUNKS):
+            known = ", ".join(f"chunks:{chunk}" for chunk in CHUNKS)
+            raise UsageError(f"no kernel sums in the order {text}; kernels have chain, {known}")
+        return order
+
     def __str__(self) -> str:
         return f"chunks:{self.chunk}" if self.chunk else "chain"
 
@@ -60,9 +70,20 @@ class SummationOrder:
 CHAIN = SummationOrder()
 
 
+# What a config must be for a block, and then all of C, to be summed in one order: names of parameters that
+# share rules, and the condition on them, of a Config or columns of configs.
+CONDITIONS: tuple[tuple[tuple[str, ...], Callable[[Any, SummationOrder], Any]], ...] = (
+    (
+        ("wm", "wn", "tm", "tn", "slice_k", "flush_k"),
+        lambda c, order: (threads_along_k(c) == 1) & (c.flush_k == order.chunk),
+    ),
+    (("reduction",), lambda c, order: c.reduction == "none"),
+)
+
+
 def has_order(c: Any, order: SummationOrder) -> Any:
     """Whether all that a kernel computes is summed in this order; of a Config or columns of configs."""
-    return (threads_along_k(c) == 1) & (c.reduction == "none") & (c.flush_k == order.chunk)
+    return reduce(and_, (holds(c, order) for _, holds in CONDITIONS))
 
 
 def order_of(config: Config) -> SummationOrder | None:

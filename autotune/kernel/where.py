@@ -1,5 +1,5 @@
-"""Conditions that a user sets: on parameters (`pack_a=0`, `reduction!=two_pass`, `bm>=64`), and on the
-workspace of a launch.
+"""Conditions that a user sets: on parameters (`pack_a=0`, `reduction!=two_pass`, `bm>=64`), on the workspace
+of a launch, and on the order in which sums are added (summation_order.py).
 
 One on a parameter leaves some rows of one factor of a feasible set, and the set stays a product. The
 workspace depends on the shape, and on parameters of two factors (`Pairs` of feasible_set.py).
@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..facts.device import DeviceLimits
@@ -22,6 +23,7 @@ from ..files.errors import UsageError
 from ..files.words import option
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of
+from .summation_order import SummationOrder, has_order
 
 _RELATIONS = {
     "=": operator.eq,
@@ -61,21 +63,27 @@ class Condition(NamedTuple):
 @dataclass(frozen=True)
 class Where:
     """Conditions that all hold; none allows every point. `max_workspace`: bytes of a launch at most; it
-    counts once the conditions are `on` a shape."""
+    counts once the conditions are `on` a shape. `order`: of all sums."""
 
     conditions: tuple[Condition, ...] = ()
     max_workspace: int | None = None
     shape: tuple[Gemm, DeviceLimits] | None = None
+    order: SummationOrder | None = None
 
     @classmethod
-    def parse(cls, conditions: str | Iterable[str], max_workspace_mib: float | None = None) -> Where:
+    def parse(
+        cls,
+        conditions: str | Iterable[str],
+        max_workspace_mib: float | None = None,
+        order: str | None = None,
+    ) -> Where:
         """Read conditions with commas between them, from one text or several. Raises UsageError."""
         parts = ",".join(texts(option("where"), conditions or ())).split(",")
-        found = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
-        if max_workspace_mib is None:
-            return cls(found)
-        most = number(option("max_workspace"), max_workspace_mib, 0, MOST_MIB)
-        return cls(found, int(most * MIB))
+        found = cls(tuple(dict.fromkeys(_condition(part) for part in parts if part.strip())))
+        if max_workspace_mib is not None:
+            most = number(option("max_workspace"), max_workspace_mib, 0, MOST_MIB)
+            found = replace(found, max_workspace=int(most * MIB))
+        return found if order is None else replace(found, order=SummationOrder.of_kernels(order))
 
     def on(self, gemm: Gemm, limits: DeviceLimits) -> Where:
         """The same for launches on this problem and kind of GPU."""
@@ -102,6 +110,10 @@ class Where:
         """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
         values = {**_DEFAULTS, **point}
         is_obeying = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
+        if self.order is not None:  # which kernels of others have not
+            is_obeying &= point.keys() <= PARAMETER.keys() and bool(
+                has_order(SimpleNamespace(**values), self.order)
+            )
         if self.shape is None or self.max_workspace is None or not is_obeying:
             return is_obeying
         found = workspace_of(point, *self.shape)
@@ -113,10 +125,10 @@ class Where:
         return next((one for one in _in_splits(config) if self.holds(one.to_dict())), None)
 
     def __bool__(self) -> bool:
-        return bool(self.conditions) or self.max_workspace is not None
+        return bool(self.conditions or self.order) or self.max_workspace is not None
 
     def __str__(self) -> str:
-        """As `parse` reads it, less the workspace."""
+        """As `parse` reads it, less workspace and order."""
         return ",".join(map(str, self.conditions))
 
     @property
@@ -129,13 +141,15 @@ class Where:
         least = (
             [] if self.max_workspace is None else [f"a workspace of at most {self.max_workspace_mib:g} MiB"]
         )
-        return " and ".join([*([str(self)] if self.conditions else []), *least])
+        order = [f"the order {self.order}"] if self.order else []
+        return " and ".join([*([str(self)] if self.conditions else []), *least, *order])
 
     @property
     def options(self) -> str:
         """For a command line, with a blank before each option."""
         where = f" --where {shlex.quote(str(self))}" if self.conditions else ""
-        return where + ("" if self.max_workspace is None else f" --max-workspace {self.max_workspace_mib:g}")
+        where += "" if self.max_workspace is None else f" --max-workspace {self.max_workspace_mib:g}"
+        return where + (f" --order {self.order}" if self.order else "")
 
 
 ANY = Where()

@@ -21,7 +21,7 @@ SMALL = Config(bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, bursts=1,
 
 @pytest.mark.every(3)
 def test_a_bias_is_never_added_by_the_instruction_that_scales(compiler):  # noqa: F811
-    """Else alpha * AB + bias would be rounded once where a thread stores its own sums, and twice elsewhere."""
+    """Else alpha * AB + bias would be rounded once where a thread stores its sums, and twice elsewhere."""
 
     def num_fmas(epilogue: Epilogue) -> int:
         cubin = compiler.compile(SMALL, Variant(epilogue=epilogue))
