@@ -63,6 +63,7 @@ def test_it_says_what_the_file_holds_and_nothing_of_its_owner(bundle: Path, caps
     assert all(problem["cublas_us"]) and any(problem["samples_us"]) and problem["error_over_cublas"]
 
 
+@pytest.mark.stress
 def test_it_is_replayed_merged_and_exported(bundle: Path, tmp_path: Path) -> None:
     db = tmp_path / "others.db"
     merged = json.loads(run("trials", "merge", bundle, "--db", db, "--json").stdout)

@@ -84,6 +84,7 @@ WRONG = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("command", "arguments"), [(c, a) for c, several in WRONG.items() for a in several])
 def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
     is_new = arguments == WRONG[command][0]

@@ -7,6 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from .runner import REPOSITORY, run
 
 
@@ -39,6 +41,7 @@ def test_a_config_comes_first_and_may_be_json(tmp_path: Path) -> None:
     assert [v["bm"] for v in values] == [64, 128]
 
 
+@pytest.mark.stress
 def test_configs_of_examples_break_no_rules(tmp_path: Path) -> None:
     manual = (REPOSITORY / "docs/manual/kernels.md").read_text(encoding="utf-8")
     texts = manual, run("explain", "--help", COLUMNS="200").stdout

@@ -40,6 +40,7 @@ def test_a_search_goes_on_and_is_read(url: str, recording: Path, tmp_path: Path)
     assert not any("secret" in text for text in shown)
 
 
+@pytest.mark.stress
 def test_three_searches_share_out_a_recorded_suite(url: str, postgresql: Server) -> None:
     """Side by side on one server: each config is tried by one of them, and none waits for another."""
     search = ("search", "--gpu", f"replay:{RECORDED}", "--sampler", "random", "--seconds", "4", "--json")

@@ -48,6 +48,7 @@ def test_every_command_speaks_json(command: str) -> None:
     assert "--json" in run(command, "--help", is_new=True).stdout
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("code", "arguments"),
     [(0, ("--help",)), (0, ("--version",)), (0, ("space", "--gpu", "h200", "--shape", "4097x5x64:TN")),

@@ -110,6 +110,7 @@ def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -
     assert "did you mean 'stages'" in run(*BARE, "--db", db, "--where", "stage=4", code=2).stderr
 
 
+@pytest.mark.stress
 def test_an_export_within_a_workspace(tmp_path: Path) -> None:
     """The faster of two kernels splits k in a second pass: 1 MiB of partial sums on this shape."""
     path, folder = tmp_path / "trials.db", tmp_path / "my_gemm"

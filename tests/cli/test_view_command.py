@@ -138,7 +138,7 @@ def test_another_machine_is_told_a_tunnel_or_served_itself(db: Path) -> None:
     ("host", "told"), [("127.0.0.1", "ssh -L 8571:127.0.0.1:8571 "), ("0.0.0.0", "can read")]
 )
 def test_what_another_machine_needs_is_told(capsys: pytest.CaptureFixture[str], host: str, told: str) -> None:
-    view._tell("a.db", host, 8571, is_own=host == "127.0.0.1", is_json=False)
+    view.tell("a.db", host, 8571, is_own=host == "127.0.0.1", is_json=False)
     assert told in capsys.readouterr().err
 
 
