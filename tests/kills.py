@@ -20,6 +20,11 @@ from zygote import Child, Zygote
 TESTS = Path(__file__).resolve().parent
 _STORED = "SELECT config.key FROM trial JOIN config ON config.id = trial.config_id ORDER BY trial.id"
 Running = subprocess.Popen[bytes] | Child
+_MISTOLD = """
+SELECT trial.id FROM trial JOIN optuna_study ON optuna_study.study_id = trial.study_id
+JOIN optuna_trial ON optuna_study_id = optuna_study.id AND optuna_trial.config_id = trial.config_id
+WHERE optuna_trial.state <> CASE outcome WHEN 'ok' THEN 'COMPLETE' ELSE 'FAIL' END OR worker_id IS NOT NULL
+"""
 _DOUBLED = "SELECT study_id, config_id FROM trial GROUP BY study_id, config_id HAVING count(*) > 1"
 
 
@@ -97,6 +102,7 @@ class Search:
                 if ("trial",) not in tables:  # killed before it was made
                     return []
                 assert connection.execute(_DOUBLED).fetchall() == []
+                assert connection.execute(_MISTOLD).fetchall() == []
                 keys = [key for (key,) in connection.execute(_STORED)]
             finally:
                 connection.close()
@@ -119,6 +125,10 @@ class Search:
             if process.poll() is None:
                 kill(process)
         assert code == 0, f"exit {code}:\n{self.said()}"
+        connection = sqlite3.connect(self.db)
+        running = connection.execute("SELECT number FROM optuna_trial WHERE state = 'RUNNING'").fetchall()
+        connection.close()
+        assert running == [], "what was killed never was"
         facts: dict[str, Any] = json.loads((self.folder / "out").read_text(encoding="utf-8"))
         return facts
 
