@@ -107,6 +107,7 @@ class OptunaStorage(BaseStorage):
         store = db if isinstance(db, Store) else Store.open(db)
         self._store, self._database = store, store._database
         self._workers: list[leases.Worker] = []  # this process, once it claims something
+        # Not `remove_session`: Optuna calls that at the end of each thread of a study.
         self.close = weakref.finalize(self, _end, self._workers, None if store is db else store)
         self._lock = threading.RLock()
         self._known: dict[int, _ReadTrials] = {}
@@ -120,14 +121,12 @@ class OptunaStorage(BaseStorage):
     def __setstate__(self, url: str) -> None:
         self.__init__(url)  # type: ignore[misc]
 
-    def remove_session(self) -> None:
-        """What this process is at, it will not tell. Optuna may call it, too, and go on."""
-        _end(self._workers, None)
-        self._claimed.clear()
-
     def _worker(self) -> leases.Worker:
+        """This process; made before a transaction, since it begins one."""
         if not self._workers:
-            self._workers.append(leases.Worker(self._database))
+            with self._lock:
+                if not self._workers:
+                    self._workers.append(leases.Worker(self._database))
         return self._workers[0]
 
     # ---- studies

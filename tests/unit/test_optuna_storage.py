@@ -303,6 +303,16 @@ def test_the_dashboard_shows_trials_as_they_are(tmp_path: Path) -> None:
             assert [trial["number"] for trial in trials] == list(range(number + 1))
 
 
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_several_jobs_of_a_study_try_no_point_twice(tmp_path: Path, is_ours: bool) -> None:
+    with closing(OptunaStorage(tmp_path / "a.db")) as storage:
+        sampler = FeasibleSampler(SPACE)
+        study = optuna.create_study(storage=storage if is_ours else None, sampler=sampler)
+        study.optimize(lambda trial: bowl_us(suggested(SPACE, trial)), n_trials=30, n_jobs=3)
+        assert len({SPACE.find(trial.params) for trial in study.trials}) == 30
+        assert sorted(trial.number for trial in study.trials) == list(range(30))
+
+
 # ---- several processes
 
 

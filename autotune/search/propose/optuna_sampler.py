@@ -9,6 +9,7 @@ points (`autotune.OptunaStorage`), in however many processes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,6 +69,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     ) -> None:
         self._space = space
         self._proposer = make_proposer(space, sampler, seed, traits)
+        self._one_asks = threading.Lock()  # a study may have several jobs
         self._open: dict[int, int] = {}  # trial number -> point under way
         self._points: dict[int, Mapping[str, Value]] = {}  # by trial number: of trials proposed here
         self._away: set[int] = set()  # points that another process claimed, of a trial not read yet
@@ -80,6 +82,10 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         # Here, not in sample_relative: Optuna asks for no values of parameters that have only one.
+        with self._one_asks:
+            self._propose(study, trial)
+
+    def _propose(self, study: optuna.Study, trial: FrozenTrial) -> None:
         self._read(study, trial.number)
         if trial.params or "fixed_params" in trial.system_attrs:
             return
