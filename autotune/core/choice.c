@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define DIMENSIONS 3
+#define CUBLAS_DIMENSIONS (DIMENSIONS + 2)
 #define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: perf_model/splits.py */
 #define MOST_LAUNCHES (NUM_PER_SM + 1) /* of a kernel for one call */
 static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and the number that is resident */
@@ -36,6 +37,8 @@ struct at_chooser {
     double *between; /* pairs of numbers of splits: a wish below goes to the smaller */
     int32_t *slots, num_slots; /* entries, hashed by shape; -1: none */
     double *places;            /* (entries, 3) logarithms of m, n and k */
+    /* Of each layout, where the shapes lie on which its kernels' errors, and cuBLAS's times, were learned */
+    double *missed_places[AUTOTUNE_LAYOUTS], *cublas_places[AUTOTUNE_LAYOUTS];
 };
 
 /* How deep sums are, for data of zero mean and for positive data: runtime/settle/summation.py. */
@@ -115,6 +118,39 @@ static bool index_entries(at_chooser *chooser) {
     return true;
 }
 
+/* The place of a shape (perf_model/residual.py). */
+static void place_of(const int32_t extents[DIMENSIONS], double *place) {
+    for (int i = 0; i < DIMENSIONS; i++) place[i] = log2(extents[i] > 1 ? extents[i] : 1);
+}
+
+/* Its place among those on which cuBLAS was timed (perf_model/cublas_model.py). */
+static void cublas_place_of(const int32_t extents[DIMENSIONS], const autotune_constants *c, double tile_apart,
+                            double *place) {
+    place_of(extents, place);
+    for (int i = 0; i < 2; i++) {
+        const double side = extents[i] > 1 ? extents[i] : 1;
+        if (side < 2) place[i] -= c->vector_apart;
+        const double empty = log2(ceil(side / c->cublas_tile) * c->cublas_tile / side);
+        place[DIMENSIONS + i] = tile_apart * fmin(empty, 1);
+    }
+}
+
+static bool place_shapes(at_chooser *chooser, int layout) {
+    const autotune_layout *known = &chooser->table->layouts[layout];
+    const autotune_residuals *missed = &known->missed, *cublas = &known->cublas;
+    double *own = malloc((size_t)(missed->num_places + 1) * DIMENSIONS * sizeof *own);
+    double *others = malloc((size_t)(cublas->num_places + 1) * CUBLAS_DIMENSIONS * sizeof *others);
+    chooser->missed_places[layout] = own;
+    chooser->cublas_places[layout] = others;
+    if (!own || !others) return false;
+    for (int32_t i = 0; i < missed->num_places; i++) place_of(missed->extents + DIMENSIONS * i, own + DIMENSIONS * i);
+    for (int32_t i = 0; i < cublas->num_places; i++) {
+        cublas_place_of(cublas->extents + DIMENSIONS * i, &chooser->table->constants, known->cublas_tile_apart,
+                        others + CUBLAS_DIMENSIONS * i);
+    }
+    return true;
+}
+
 at_chooser *at_chooser_new(const autotune_table *table) {
     at_chooser *chooser = calloc(1, sizeof *chooser);
     if (!chooser) return NULL;
@@ -129,7 +165,7 @@ at_chooser *at_chooser_new(const autotune_table *table) {
         const autotune_layout *known = &table->layouts[layout];
         modelled *rows = malloc((size_t)(known->num_modelled + 1) * sizeof *rows);
         chooser->modelled[layout] = rows;
-        is_complete = rows;
+        is_complete = rows && place_shapes(chooser, layout);
         for (int32_t i = 0; rows && i < known->num_modelled; i++) rows[i] = understood(table, known->modelled[i]);
     }
     if (is_complete) return chooser;
@@ -139,7 +175,11 @@ at_chooser *at_chooser_new(const autotune_table *table) {
 
 void at_chooser_free(at_chooser *chooser) {
     if (!chooser) return;
-    for (int layout = 0; layout < AUTOTUNE_LAYOUTS; layout++) free(chooser->modelled[layout]);
+    for (int layout = 0; layout < AUTOTUNE_LAYOUTS; layout++) {
+        free(chooser->modelled[layout]);
+        free(chooser->missed_places[layout]);
+        free(chooser->cublas_places[layout]);
+    }
     free(chooser->between);
     free(chooser->slots);
     free(chooser->places);
@@ -233,30 +273,14 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
 
 /* ------------------------------------------------------------------------------------------ times */
 
-/* The place of a shape (perf_model/residual.py). */
-static void place_of(const at_call *call, double *place) {
-    const int32_t extents[DIMENSIONS] = {call->m, call->n, call->k};
-    for (int i = 0; i < DIMENSIONS; i++) place[i] = log2(extents[i] > 1 ? extents[i] : 1);
-}
-
-/* Its place among those on which cuBLAS was timed (perf_model/cublas_model.py). */
-static void cublas_place_of(const at_call *call, const autotune_constants *c, double tile_apart, double *place) {
-    place_of(call, place);
-    const double sides[2] = {call->m > 1 ? call->m : 1, call->n > 1 ? call->n : 1};
-    for (int i = 0; i < 2; i++) {
-        if (sides[i] < 2) place[i] -= c->vector_apart;
-        const double empty = log2(ceil(sides[i] / c->cublas_tile) * c->cublas_tile / sides[i]);
-        place[DIMENSIONS + i] = tile_apart * fmin(empty, 1);
-    }
-}
-
 /* Covariances of a place with those of the fit (perf_model/residual.py): Matern 3/2. */
-static void covariances(const autotune_residuals *known, double length, const double *place, double *found) {
-    const int32_t num = known->num_coordinates;
-    for (int32_t at = 0; at < known->num_places; at++) {
+static void covariances(const double *places, int32_t num_places, int32_t num_coordinates, const autotune_table *table,
+                        const double *place, double *found) {
+    const double length = table->constants.residual_length;
+    for (int32_t at = 0; at < num_places; at++) {
         double squares = 0;
-        for (int32_t i = 0; i < num; i++) {
-            const double apart = known->places[num * at + i] - place[i];
+        for (int32_t i = 0; i < num_coordinates; i++) {
+            const double apart = places[num_coordinates * at + i] - place[i];
             squares += apart * apart;
         }
         const double r = sqrt(squares * (3 / (length * length)));
@@ -538,7 +562,8 @@ static bool choose_nearest(const at_chooser *chooser, const at_call *call, autot
 }
 
 /* Whether cuBLAS is expected to be as fast as what the model chose, or nearly (perf_model/cublas_model.py). */
-static void look_at_cublas(const forecast *by, const char *version, autotune_choice *choice) {
+static void look_at_cublas(const at_chooser *chooser, const forecast *by, const char *version,
+                           autotune_choice *choice) {
     const shape *of = &by->of;
     const autotune_table *table = of->table;
     const autotune_constants *c = &table->constants;
@@ -546,9 +571,10 @@ static void look_at_cublas(const forecast *by, const char *version, autotune_cho
     if (!known->cublas_version) return;
     const double flops = 2.0 * of->call->m * of->call->n * of->call->k;
     const double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
-    double place[DIMENSIONS + 2];
-    cublas_place_of(of->call, c, known->cublas_tile_apart, place);
-    covariances(&known->cublas, c->residual_length, place, by->covariance);
+    double place[CUBLAS_DIMENSIONS];
+    cublas_place_of((const int32_t[]){of->call->m, of->call->n, of->call->k}, c, known->cublas_tile_apart, place);
+    covariances(chooser->cublas_places[of->call->layout], known->cublas.num_places, CUBLAS_DIMENSIONS, table, place,
+                by->covariance);
     const double level = exp(known->cublas_level);
     choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->cublas, 0, by->covariance);
     const bool is_other = version && strcmp(version, known->cublas_version) != 0;
@@ -633,8 +659,8 @@ static bool begin_forecast(const at_chooser *chooser, const at_call *call, const
     by->candidates = malloc((size_t)(known->num_modelled * MOST_LAUNCHES + 1) * sizeof *by->candidates);
     if (!by->covariance || !by->candidates) return false;
     double place[DIMENSIONS];
-    place_of(call, place);
-    covariances(&known->missed, table->constants.residual_length, place, by->covariance);
+    place_of((const int32_t[]){call->m, call->n, call->k}, place);
+    covariances(chooser->missed_places[call->layout], num_missed, DIMENSIONS, table, place, by->covariance);
     const int32_t at = nearest(chooser, call, -1);
     by->near = at < 0 ? NULL : &table->entries[at];
     const double m = call->m, n = call->n, k = call->k;
@@ -678,7 +704,7 @@ int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas
     forecast by = {0};
     const int status = by_kernels(chooser, &single, NULL, &by, choice);
     if (is_single) {
-        if (!status && choice->how == AUTOTUNE_MODELLED) look_at_cublas(&by, cublas_version, choice);
+        if (!status && choice->how == AUTOTUNE_MODELLED) look_at_cublas(chooser, &by, cublas_version, choice);
     } else {
         choice->expected_us *= (double)call->batch.products;
         choice->cublas_us = 0;

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 14 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 15 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -42,12 +42,12 @@ typedef struct {
     int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
 } autotune_kernel;
 
-/* Values learned on shapes (perf_model/residual.py): `places` (num_places, num_coordinates), of which the first three
- * are logarithms to base 2 of m, n and k; `weights` (rows, num_places). */
+/* Values learned on shapes (perf_model/residual.py): `extents` (num_places, 3), their m, n and k; `weights` (rows,
+ * num_places). */
 typedef struct {
-    const double *places;
+    const int32_t *extents;
     const float *weights;
-    int32_t num_places, num_coordinates;
+    int32_t num_places;
 } autotune_residuals;
 
 /* The kernels of one layout. */

@@ -11,9 +11,10 @@ from ..facts.gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.resources import launch_spec, residency
+from ..perf_model.constants import Floats
 from ..perf_model.fit import Sample, guess, learn
 from ..perf_model.model_figures import ModelFigures
-from ..runtime.table.table import Kernel, KernelRecord, launchable, weights_text
+from ..runtime.table.table import Kernel, KernelRecord, launchable
 from .cubins import CubinLike
 from .tuned import TunedResults
 from .wishes import Wish
@@ -55,6 +56,11 @@ def with_epilogues(
     """Kernels with an epilogue: they have no model, as nothing is picked among them."""
     limits, source_hash = results.limits, results.source_hash
     return [launchable(_record(wish, cubins[wish.id], results), limits, source_hash) for wish in wishes]
+
+
+def weights_text(weights: Floats) -> str:
+    """`KernelRecord.missed` of these weights."""
+    return weights.astype("<f4").tobytes().hex()
 
 
 def error_of(figures: ModelFigures, samples: Sequence[Sample]) -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..perf_model import cublas_model
 from ..recording.matrix import TimeMatrix
 from ..runtime.table.table import CublasFigures
+from .figures import weights_text
 from .tuned import TunedResults
 
 LEAST_TIMES = 100  # of a layout, to learn from
@@ -46,6 +49,13 @@ def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> di
 def known_of_cublas(times: Mapping[str, CublasTimes], limits: DeviceLimits) -> dict[str, CublasFigures]:
     """The part of these times that a table stores."""
     return {
-        layout: CublasFigures.of(version, times_us, cublas_model.learn(times_us, limits))
+        layout: figures_of(version, times_us, cublas_model.learn(times_us, limits))
         for layout, (version, times_us) in times.items()
     }
+
+
+def figures_of(version: str, gemms: Iterable[Gemm], model: cublas_model.CublasModel) -> CublasFigures:
+    """A model learned from times on these shapes."""
+    places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
+    weights = weights_text(model.missed.weights)
+    return CublasFigures(version, places, weights, model.level, model.deviation, model.tile_apart)

@@ -15,22 +15,10 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from . import residual
-from .launches import Floats
+from .constants import FIXED_US, MARGIN, OTHER_VERSION, TILE, TILE_APART, VECTOR_APART, Floats
 from .residual import Residuals
 
-# Deviations by which the expected time of a kernel must be below cuBLAS's for the kernel to serve. Most
-# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0061).
-MARGIN = 1.5
-# Deviation to add if the loaded version of cuBLAS is not the timed one (unmeasured). Versions are assumed to
-# choose other kernels: not knowing the kernel adds this much (0.17 with 0.13 taken out; 0042).
-OTHER_VERSION = 0.11
 NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.16, half of them within 0.18 (0061)
-# Doublings that one row or column of C is further from two: cuBLAS has other kernels for it (0057).
-VECTOR_APART = 3.0
-# cuBLAS fills C with tiles, whose sides are mostly multiples of 64: sides of 64 and of 65 take very different
-# times. They are apart by so many doublings, times the logarithm of how much longer whole tiles are (0061).
-TILE, TILE_APART = 64, 3.0
-FIXED_US = 2.5  # of a launch and the end of its last wave, on top of the limit
 
 
 class CublasModel(NamedTuple):
@@ -100,10 +88,3 @@ class TimedCublas:
 def learn(times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasModel:
     """From at least two times on shapes of one layout."""
     return TimedCublas(times_us, limits).model()
-
-
-def believed(places: Any, weights: Floats, level: float, deviation: float, tile_apart: float) -> CublasModel:
-    """A model that was learned earlier. `places`: (shapes, 3) of m, n, k; `weights`: (shapes,)."""
-    m, n, k = np.asarray(places).T
-    residuals = Residuals(place(m, n, k, tile_apart), weights[None])
-    return CublasModel(residuals, level, deviation, tile_apart)

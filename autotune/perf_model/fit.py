@@ -21,10 +21,11 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import LaunchSpec
 from . import residual
-from .launches import Flags, Floats, Launches, Shapes, Whole, grids
+from .constants import FMAS_PER_L2_FLOAT, Floats
+from .launches import Flags, Launches, Shapes, Whole, grids
 from .model_figures import ModelFigures
 from .residual import Residuals
-from .time_model import FMAS_PER_L2_FLOAT, Speeds, TimeModel, Work, fmas_per_us, modelled_us
+from .time_model import Speeds, TimeModel, Work, fmas_per_us, modelled_us
 
 # Rule-of-thumb figures for a kernel without a sample, and how strongly they draw one with samples. They were
 # chosen so that the modelled times of tiles timed cold on an H200 are within 1.4 of the measured ones:

@@ -25,8 +25,8 @@ from ..kernel.launch import (
     WORKSPACE_LIMIT,
     LaunchSpec,
 )
+from .constants import Floats
 
-Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
 Whole = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .launches import Flags, Floats
+from .constants import LENGTH, Floats
+from .launches import Flags
 
-LENGTH = 2.5  # doublings of an extent
 NOISE = 0.2  # of the variance: the part that a shape does not share with its neighbours
 _SCALE = np.full(8, 3 / LENGTH**2)  # of squared distances along each coordinate, for Matern 3/2
 

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..kernel.config import PARAMETER
-from .launches import Floats, Launches, Shapes, ceil_div
+from .constants import PARTS_OF_LAST, VALUES, Floats
+from .launches import Launches, Shapes, ceil_div
 
 BLOCKS_PER_SM = (1, 2, 4)  # and as many as are resident
 NUM_CHOICES = len(BLOCKS_PER_SM) + 2
-PARTS_OF_LAST = 2.0  # of a tile of the last wave, times as many
-VALUES = np.array([v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1], float)
 _BETWEEN = np.sqrt(VALUES[1:] * VALUES[:-1])  # below this, a wish goes to the smaller of two neighbours
 
 

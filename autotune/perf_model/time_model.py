@@ -25,25 +25,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..facts.device import DeviceLimits
-from .launches import Flags, Floats, Grids, Launches, Shapes, ceil_div
+from .constants import (
+    BANDWIDTH_SMS,
+    CLUSTER_US,
+    FMAS_PER_L2_FLOAT,
+    LAST_BLOCK_FLOAT_US,
+    LAST_BLOCK_US,
+    LAUNCH_APART_US,
+    LAUNCH_US,
+    LINE_FLOATS,
+    PROLOGUE_STEPS,
+    Floats,
+)
+from .launches import Flags, Grids, Launches, Shapes, ceil_div
 from .model_figures import ModelFigures
-
-PROLOGUE_STEPS = 2.0  # filling the pipeline and storing C, counted as steps of k (unmeasured)
-BANDWIDTH_SMS = 0.5  # share of the SMs that must load to reach the full bandwidth (unmeasured)
-# In addition to the bytes moved, measured on an H200 (docs/decisions/0022): a launch after another of the
-# same call, by whether it may begin before that one has ended (LaunchSpec.overlaps); and the splits of a
-# cluster.
-LAUNCH_US, LAUNCH_APART_US = 1.0, 1.6
-CLUSTER_US = 0.4
-# A last block adds the partial sums of a tile, one split after another: time for a split, and for each float
-# of it (docs/decisions/0059).
-LAST_BLOCK_US, LAST_BLOCK_FLOAT_US = 0.02, 8e-5
-# Tiles cut the rows of A and B into pieces. A piece shorter than a cache line costs one additional byte for
-# each float that it lacks (docs/decisions/0053).
-LINE_FLOATS = 32
-# Reading a float from L2 takes a GPU as long as this many FMAs: 6.7 TB/s on an H200, where anything from 5 to
-# 8 predicts alike. Without it tiny tiles of a large product would look fast (docs/decisions/0037).
-FMAS_PER_L2_FLOAT = 20
 
 
 class Speeds(NamedTuple):

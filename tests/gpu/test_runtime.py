@@ -33,8 +33,9 @@ from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.cuda_driver import Driver
 from autotune.runtime.launch.devices import Devices
 from autotune.runtime.native import core
+from autotune.runtime.table import cubin_files
 from autotune.runtime.table.cubin_files import load_cubins
-from autotune.runtime.table.table import cubin_files, load, render
+from autotune.runtime.table.table import load, render
 from autotune.suite import CallKind, read_calls
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -23,7 +23,7 @@ from autotune.perf_model.residual import Residuals
 from autotune.perf_model.time_model import Speeds
 from autotune.runtime.choose.pick import Call, How, Pick
 from autotune.runtime.settle.summation import Depths, Sums, allowed_depths, excess_depth, slower_by
-from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, weights
+from autotune.runtime.table.table import CublasFigures, Entry, Kernel, KernelRecord, RankedKernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
@@ -93,7 +93,7 @@ class Selector:
         self._ranked = {e.gemm: np.array([at[r.kernel] for r in e.ranked], np.int64) for e in table.entries}
         self._sums = Sums.of([kernel.config for kernel in table.kernels])
         self._own_splits = np.array([kernel.config.split_k for kernel in table.kernels], float)
-        self._cublas = {layout: figures.model for layout, figures in table.cublas.items()}
+        self._cublas = {layout: model_of(figures) for layout, figures in table.cublas.items()}
 
     def _model(self, layout: str) -> Modelled:
         found = self._models.get(layout)
@@ -353,3 +353,17 @@ def _place(gemm: Gemm) -> Floats:
 def _is_near(a: Gemm, b: Gemm) -> bool:
     pairs = ((a.m, b.m), (a.n, b.n), (a.k, b.k))
     return all(x <= NEAR * y and y <= NEAR * x for x, y in pairs)
+
+
+def weights(record: KernelRecord, num_places: int) -> Floats:
+    """The weights of a kernel; zeros where none are stored."""
+    if not record.missed:
+        return np.zeros(num_places)
+    return np.frombuffer(bytes.fromhex(record.missed), "<f4").astype(float)
+
+
+def model_of(figures: CublasFigures) -> cublas_model.CublasModel:
+    m, n, k = np.frombuffer(bytes.fromhex(figures.places), "<u4").reshape(-1, 3).T
+    weights = np.frombuffer(bytes.fromhex(figures.weights), "<f4").astype(float)
+    known = Residuals(cublas_model.place(m, n, k, figures.tile_apart), weights[None])
+    return cublas_model.CublasModel(known, figures.level, figures.deviation, figures.tile_apart)

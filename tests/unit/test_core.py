@@ -25,6 +25,8 @@ from played_selector import Selector
 from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, make_table, rank
 from test_selector import cases
 
+from autotune.export.figures import weights_text
+from autotune.export.provider import figures_of
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config
@@ -50,7 +52,6 @@ from autotune.runtime.table.table import (
     KernelRecord,
     Table,
     launchable,
-    weights_text,
 )
 from autotune.target_finder import matrices
 
@@ -109,7 +110,7 @@ def _cublas(rng: random.Random) -> CublasFigures:
     places = [_extents(rng) for _ in range(NUM_PLACES)]
     weights = np.array([[rng.gauss(0, 0.2) for _ in places]])
     model = CublasModel(Residuals(np.zeros((NUM_PLACES, 5)), weights), rng.uniform(0, 0.3), 0.1)
-    return CublasFigures.of("13.1.0", [Gemm(*place) for place in places], model)
+    return figures_of("13.1.0", [Gemm(*place) for place in places], model)
 
 
 def limited(table: Table, max_workspace: int) -> Table:

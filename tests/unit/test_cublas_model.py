@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from played_selector import model_of
 from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, make_table, rank, sign
 
 from autotune.export import provider
@@ -26,8 +27,8 @@ from autotune.perf_model import cublas_model
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.table import table as tables
 from autotune.runtime.table.table import CublasFigures
-from autotune.runtime.table.table import table as tables
 
 SHAPE = Gemm(640, 384, 512)
 
@@ -69,12 +70,12 @@ def test_what_is_learned_without_some_shapes_knows_nothing_of_them(seed: int, ap
 def test_a_table_keeps_the_model(seed: int, num: int) -> None:
     known = {gemm: took_us(gemm) for gemm in shapes(num, seed)}
     model = cublas_model.learn(known, LIMITS)
-    figures = CublasFigures.of("13.1.0", known, model)
+    figures = provider.figures_of("13.1.0", known, model)
     table = make_table(cublas={"NN": figures})
     read = tables.parse(tables.render(table)).cublas["NN"]
     assert read == figures
     for gemm in shapes(5, seed + 1):
-        assert read.model.expected_us(gemm, LIMITS) == pytest.approx(
+        assert model_of(read).expected_us(gemm, LIMITS) == pytest.approx(
             model.expected_us(gemm, LIMITS), rel=1e-4
         )
 

@@ -14,8 +14,9 @@ import pytest
 from table_cases import make_table, write_table
 
 from autotune.files.errors import DispatchError
+from autotune.runtime.table import folder_files, table
 from autotune.runtime.table.cubin_files import load_cubins
-from autotune.runtime.table.table import folder_files, load, parse, table
+from autotune.runtime.table.table import load, parse
 
 
 def _fifo(path: Path) -> None:

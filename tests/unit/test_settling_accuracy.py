@@ -38,10 +38,11 @@ from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.devices import OpenGpu
 from autotune.runtime.launch.engine import Engine
 from autotune.runtime.launch.planner import Plan
-from autotune.runtime.settle import harness
+from autotune.runtime.settle import harness as harness_module
 from autotune.runtime.settle.harness import ErrorSample, Harness
 from autotune.runtime.settle.summation import Depths, Sums, allowed_depths
-from autotune.runtime.table.table import Table, folder_files
+from autotune.runtime.table import folder_files
+from autotune.runtime.table.table import Table
 
 SHAPE = Gemm(72, 68, 2048)
 DEEP = 4e-7  # an error of sums some 500 deep
@@ -272,7 +273,7 @@ def test_errors_of_any_product_are_found(case: tuple[Product, Triple], is_by_row
     driver = FakeDriver(_table())
     with pytest.MonkeyPatch.context() as patch, taken(driver, problem, offsets) as harness:
         if is_by_rows:
-            patch.setattr(harness, "WHOLE_BYTES", 0)
+            patch.setattr(harness_module, "WHOLE_BYTES", 0)
         sample = ErrorSample(harness, problem)
         launches = [partial(_multiply, driver, problem, error=error) for error in (1e-3, 2e-3)]
         small, large = sample.depths(launches)
@@ -291,10 +292,10 @@ def test_errors_of_any_product_are_found(case: tuple[Product, Triple], is_by_row
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.integers(1, 1 << 24))
 def test_few_elements_are_looked_at(m: int, n: int, k: int) -> None:
-    rows, columns = harness._numbers(m, n, k)
+    rows, columns = harness_module._numbers(m, n, k)
     assert 0 <= rows <= m and 0 <= columns <= n
-    assert rows * columns <= harness.MOST_ELEMENTS
-    assert (rows + columns) * k <= harness.MOST_NUMBERS
+    assert rows * columns <= harness_module.MOST_ELEMENTS
+    assert (rows + columns) * k <= harness_module.MOST_NUMBERS
     if min(m, n) > 1 and k <= 1 << 16:
         assert rows * columns >= min(m * n, 64)
 

@@ -14,9 +14,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from ...facts.column_major import read_version, told_status
 from ...facts.gemm import MAX_EXTENT
-from ...files import wheel_libraries
 from ...files.errors import DispatchError
 from ..choose.pick import Call, Pick
 
@@ -90,13 +88,15 @@ class BlasLibrary:
     if it lacks a function."""
 
     def __init__(self, library: Any) -> None:
+        from ...facts.column_major import read_version
+
         self.version = read_version(library, _check)
         self.functions = {name: getattr(library, name) for name in _NAMES}
 
 
 def _check(status: int, call: str) -> None:
     if status != 0:
-        raise DispatchError(f"{call} failed with {told_status(status)}")
+        raise DispatchError(f"{call} failed with status {status}")
 
 
 @cache
@@ -105,6 +105,8 @@ def find_library() -> BlasLibrary | None:
     loaded = loaded_library()
     if loaded is not None:
         return loaded
+    from ...files import wheel_libraries
+
     path = wheel_libraries.load("cublas")
     return _opened(path, ctypes.DEFAULT_MODE) if path else None
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ...facts import column_major
 from ...facts.gemm import LAYOUTS, Gemm
 from ...files.errors import DispatchError
 from ...kernel.config import threads_along_k
-from ...perf_model import cublas_model, residual, splits, time_model
+from ...perf_model import constants
 from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
 from ..settle import summation
 from ..table.table import CublasFigures, Kernel, Table
@@ -189,7 +188,7 @@ def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableA
         modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
         num_modelled=len(rows),
         default_kernel=at[table.defaults[layout]],
-        missed=_residuals(of, residual.place, places, weights, kept),
+        missed=_residuals(of, np.array(places, np.int32), weights, kept),
     )
     if (known := table.cublas.get(layout)) is not None:
         _add_cublas(of, own, known, kept)
@@ -197,19 +196,17 @@ def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableA
 
 
 def _add_cublas(of: Any, layout: Any, known: CublasFigures, kept: TableArrays) -> None:
-    places = np.frombuffer(bytes.fromhex(known.places), "<u4").reshape(-1, 3)
+    extents = np.frombuffer(bytes.fromhex(known.places), "<u4").astype(np.int32).reshape(-1, 3)
     layout.cublas_version = known.version.encode()
     weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
-    place = partial(cublas_model.place, tile_apart=known.tile_apart)
-    layout.cublas = _residuals(of, place, places, weights[None], kept)
+    layout.cublas = _residuals(of, extents, weights, kept)
     layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
     layout.cublas_tile_apart = known.tile_apart
 
 
-def _residuals(of: Any, place: Callable[..., Any], extents: Any, weights: Any, kept: TableArrays) -> Any:
-    """`place` says where shapes of such `extents` (shapes, 3) lie; `weights` (rows, shapes)."""
-    places = np.ascontiguousarray(place(*np.array(extents).T)) if len(extents) else np.zeros((0, 3))
-    return of.residuals(kept.numbers(places), kept.numbers(weights), *places.shape)
+def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:
+    """`extents` (shapes, 3) of the shapes; `weights` (rows, shapes)."""
+    return of.residuals(kept.numbers(extents), kept.numbers(weights), len(extents))
 
 
 def _constants(of: Any, kept: TableArrays) -> Any:
@@ -225,19 +222,17 @@ def _constants(of: Any, kept: TableArrays) -> Any:
         dot_rows=summation.DOT_ROWS, dot_elements=summation.DOT_ELEMENTS,
         dot_threads=summation.DOT_THREADS, dot_added=summation.DOT_ADDED, dot_depth=summation.DOT_DEPTH,
         dot_positive=summation.DOT_POSITIVE,
-        prologue_steps=time_model.PROLOGUE_STEPS, bandwidth_sms=time_model.BANDWIDTH_SMS,
-        launch_us=time_model.LAUNCH_US, launch_apart_us=time_model.LAUNCH_APART_US,
-        cluster_us=time_model.CLUSTER_US, last_block_us=time_model.LAST_BLOCK_US,
-        last_block_float_us=time_model.LAST_BLOCK_FLOAT_US,
-        fmas_per_l2_float=time_model.FMAS_PER_L2_FLOAT, line_floats=time_model.LINE_FLOATS,
-        residual_length=residual.LENGTH,
-        margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
-        cublas_fixed_us=cublas_model.FIXED_US, vector_apart=cublas_model.VECTOR_APART,
-        cublas_tile=cublas_model.TILE,
-        parts_of_last=splits.PARTS_OF_LAST,
+        prologue_steps=constants.PROLOGUE_STEPS, bandwidth_sms=constants.BANDWIDTH_SMS,
+        launch_us=constants.LAUNCH_US, launch_apart_us=constants.LAUNCH_APART_US,
+        cluster_us=constants.CLUSTER_US, last_block_us=constants.LAST_BLOCK_US,
+        last_block_float_us=constants.LAST_BLOCK_FLOAT_US,
+        fmas_per_l2_float=constants.FMAS_PER_L2_FLOAT, line_floats=constants.LINE_FLOATS,
+        residual_length=constants.LENGTH, parts_of_last=constants.PARTS_OF_LAST,
+        margin=constants.MARGIN, other_version=constants.OTHER_VERSION,
+        cublas_fixed_us=constants.FIXED_US, vector_apart=constants.VECTOR_APART, cublas_tile=constants.TILE,
         kept_bytes=KEPT_BYTES, pieces_bytes=PIECES_BYTES, captured_bytes=CAPTURED_BYTES,
         max_pieces=MAX_PIECES, launches_to_stay=LAUNCHES_TO_STAY, max_counted=MAX_COUNTED,
         max_plans=MAX_PLANS, max_tallies=MAX_TALLIES,
         blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,
-        split_values=kept.numbers(splits.VALUES), num_split_values=len(splits.VALUES),
+        split_values=kept.numbers(constants.VALUES), num_split_values=len(constants.VALUES),
     )  # fmt: skip

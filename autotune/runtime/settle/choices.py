@@ -30,7 +30,7 @@ from ...files.errors import AutotuneError, DispatchError, DispatchWarning
 from ...files.output_file import write_file
 from ...files.words import counted
 from ...kernel.launch import has_work
-from ...perf_model import splits
+from ...perf_model.constants import VALUES
 from ..choose.pick import Call, Pick, Provider, in_splits
 from ..cublas.blas_provider import BlasProvider
 from ..launch.conditions import Conditions
@@ -357,6 +357,6 @@ def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:
 def _serves(kernel: Kernel, call: Call, split_k: int) -> bool:
     own = kernel.spec.split_k
     is_argument = kernel.spec.reduction in ("two_pass", "last_block", "last_wave")
-    if split_k != own and not (is_argument and split_k in splits.VALUES):
+    if split_k != own and not (is_argument and split_k in VALUES):
         return False
     return has_work(in_splits(kernel, split_k), call.gemm.k) and call.refusal(kernel, split_k) is None

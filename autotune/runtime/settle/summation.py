@@ -34,7 +34,7 @@ from ...facts.defaults import MAX_ERROR
 from ...facts.gemm import Gemm
 from ...kernel.config import Config, threads_along_k
 from ...kernel.launch import reduce_groups
-from ...perf_model.launches import Floats
+from ...perf_model.constants import Floats
 
 ERRORS = 1.8e-8, 1.5e-8  # of a depth of 1: for data of zero mean, and for positive data
 GUESSED_ERRORS = MAX_ERROR, 1.4  # times cuBLAS's, on data of zero mean, and on positive data (0066)

@@ -9,13 +9,11 @@ from the config. Copied into exported tables.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import numpy as np
+from typing import Annotated, Any
 
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
@@ -31,10 +29,6 @@ from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, valu
 from ...perf_model.model_figures import ModelFigures
 from . import folder_files, soundness
 from .folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
-
-if TYPE_CHECKING:  # which import slowly, and an application may never need them
-    from ...perf_model.cublas_model import CublasModel
-    from ...perf_model.launches import Floats
 
 FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 11  # soundness.py says how earlier ones differ
@@ -136,18 +130,6 @@ def all_launchable(
     return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
 
 
-def weights_text(weights: Floats) -> str:
-    """`KernelRecord.missed` of these weights."""
-    return weights.astype("<f4").tobytes().hex()
-
-
-def weights(record: KernelRecord, num_places: int) -> Floats:
-    """The weights of a kernel; zeros where none are stored."""
-    if not record.missed:
-        return np.zeros(num_places)
-    return np.frombuffer(bytes.fromhex(record.missed), "<f4").astype(float)
-
-
 @frozen()
 class CublasFigures:
     """What is known of cuBLAS on one layout (perf_model/cublas_model.py): shapes and weights as in
@@ -159,21 +141,6 @@ class CublasFigures:
     level: Annotated[float, Within(-20, 20)]
     deviation: Annotated[float, Within(0, 20)]
     tile_apart: Annotated[float, Within(0, 20)]
-
-    @classmethod
-    def of(cls, version: str, gemms: Iterable[Gemm], model: CublasModel) -> CublasFigures:
-        """A model learned from times on these shapes."""
-        places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
-        weights = weights_text(model.missed.weights)
-        return cls(version, places, weights, model.level, model.deviation, model.tile_apart)
-
-    @property
-    def model(self) -> CublasModel:
-        from ...perf_model.cublas_model import believed
-
-        places = np.frombuffer(bytes.fromhex(self.places), "<u4").reshape(-1, 3)
-        weights = np.frombuffer(bytes.fromhex(self.weights), "<f4").astype(float)
-        return believed(places, weights, self.level, self.deviation, self.tile_apart)
 
 
 @frozen()

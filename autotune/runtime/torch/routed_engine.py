@@ -15,7 +15,7 @@ from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.epilogue_names import BIAS
 from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue
-from ...perf_model.time_model import LAUNCH_APART_US
+from ...perf_model.constants import LAUNCH_APART_US
 from ..calls.product import Forms, Product, make_gemm, packed
 from ..choose.pick import MAX_PLANS, Call, Pick, numbered
 from ..cublas.blas_provider import BlasProvider
