@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[int, ...]] = {
     "ffma": (0x23,),
     "ffma2": (0x49,),  # two FMAs of neighbours in registers; sm_100 to sm_107
     "fma_pipe": (0x20, 0x21, 0x23, 0x24, 0x25, 0x27),  # FMUL, FADD, FFMA, IMAD, IMAD.WIDE, IMAD.HI
+    "warpgroup_mmas": (0x1F0,),  # of tensor cores, sm_90a
     "shared_loads": (0x184,),
     "shared_stores": (0x188,),
     "global_loads": (0x181,),

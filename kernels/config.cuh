@@ -40,6 +40,7 @@
 #pragma once
 
 #include "primitives.cuh"
+#include "variant.cuh"
 
 constexpr int WARP = 32;
 constexpr int MAX_THREADS = 1024;
@@ -48,24 +49,10 @@ constexpr int MAX_THREADS = 1024;
 
 enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
 enum { EDGES_EXACT, EDGES_PREDICATED };
-enum { BIAS_NONE, BIAS_ROWS, BIAS_COLUMNS };
-enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH };
 enum {
     ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE, ORDER_PACKED_ROW_SNAKE,
     ORDER_PACKED_COL_SNAKE
 };
-#ifndef BATCHED
-#define BATCHED 0
-#endif
-#ifndef BIAS
-#define BIAS 0
-#endif
-#ifndef ACTIVATION
-#define ACTIVATION 0
-#endif
-#ifndef KEEPS
-#define KEEPS 0
-#endif
 #define REDUCTION_NONE 0  // macros, since the preprocessor asks for these
 #define REDUCTION_TWO_PASS 1
 #define REDUCTION_LAST_BLOCK 2
@@ -131,8 +118,6 @@ static_assert(ORDER < ORDER_PACKED_ROW_SNAKE || __CUDA_ARCH__ / 100 == 10, "rule
 constexpr bool IS_PREDICATED = EDGES == EDGES_PREDICATED;
 constexpr bool HAS_EDGES_A = IS_PREDICATED && !PACK_A;  // packed operands are whole tiles
 constexpr bool HAS_EDGES_B = IS_PREDICATED && !PACK_B;
-
-constexpr bool IS_BATCHED = BATCHED;
 
 #if WIDE
 using Stride = long long;

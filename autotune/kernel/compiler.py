@@ -90,7 +90,7 @@ def compiler_version() -> str:
 def _check_arch(arch: str) -> None:
     """Raises EnvironmentProblem where NVRTC cannot serve this GPU at all: no candidate would compile."""
     _, known = _nvrtc().nvrtcGetSupportedArchs()
-    if arch not in [f"sm_{number}" for number in known]:
+    if arch.removesuffix("a") not in [f"sm_{number}" for number in known]:
         raise EnvironmentProblem(
             f"{compiler_version()} does not compile for {arch}, only for sm_{min(known)} to sm_{max(known)}; "
             "install another one (cuda-toolkit[nvrtc]) or use another GPU"

@@ -70,11 +70,15 @@ def macros(config: Config, variant: Variant) -> dict[str, int]:
         values[name.upper()] = value if isinstance(value, int) else parameter.values.index(value)
     for name in LAUNCHED:
         del values[name.upper()]
-    return values | {
-        "CLUSTER": config.split_k if config.reduction == "cluster" else 1,
+    cluster = config.split_k if config.reduction == "cluster" else 1
+    return values | {"CLUSTER": cluster, "WIDE": int(variant.is_wide)} | variant_macros(variant)
+
+
+def variant_macros(variant: Variant) -> dict[str, int]:
+    """Of what any kernel may be compiled for: its layouts, batches, what it adds."""
+    return {
         "TRANS_A": int(variant.trans_a),
         "TRANS_B": int(variant.trans_b),
-        "WIDE": int(variant.is_wide),
         **({"BATCHED": 1} if variant.is_batched else {}),
         **_epilogue_macros(variant.epilogue),
     }

@@ -59,6 +59,13 @@ void write_counts();  // of a problem, and begins anew
 int stage_a_floats();  // instance.cpp: where B's tile begins in a stage of shared memory
 int stage_floats();
 
+// scheduler.cpp: the running thread sleeps until this holds; others go on. memory.cpp: a float of shared memory that
+// tensor cores read must have been shown to them.
+void wait_until(const std::function<bool()>& holds, const char* file, int line);
+void check_shown(const float* address);
+void expect_barriers();  // within the running block
+constexpr int MAX_THREADS = 1024;
+
 int barrier_epoch();  // barriers that the running block has passed, those of its cluster too
 int cluster_round();  // barriers that its cluster has passed
 

@@ -28,7 +28,7 @@ import numpy as np
 from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, PLAIN, SCHEDULE_WORDS, Epilogue, Pack
 
 HERE = Path(__file__).resolve().parent
-RUNTIME = ("counting.cpp", "main.cpp", "memory.cpp", "scheduler.cpp")
+RUNTIME = ("counting.cpp", "main.cpp", "memory.cpp", "scheduler.cpp", "tensor.cpp")
 FLAGS = (
     "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
     "-ftrivial-auto-var-init=pattern",  # what was never set is -1.7e38, not a lucky zero

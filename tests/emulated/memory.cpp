@@ -59,6 +59,9 @@ struct Block {
     std::vector<int> acquire_epoch;  // by thread: its first fence behind an atomic of its own
     std::vector<bool> has_acquired;  // by thread: once found to be so, it stays
     std::vector<bool> has_waited;    // by thread: for the kernels before
+    bool has_barriers = false;       // of its own (tensor.cpp): then races are not looked for
+    std::vector<bool> is_hidden;     // by float: stored, and not shown to tensor cores
+    std::vector<std::vector<size_t>> to_show;  // by thread
     bool has_left = false;
 };
 
@@ -103,6 +106,7 @@ void check_idle(const Touch& touch, size_t index, const char* what) {
 void mark_read(size_t index, const char* what) {
     Touch& touch = own().touches[index];
     check_idle(touch, index, what);
+    if (own().has_barriers) return;
     const int epoch = barrier_epoch();
     if (touch.write_epoch == epoch && touch.writer != here.thread) {
         fault("race: %s of shared[%zu], which thread %d wrote since the last barrier", what, index, touch.writer);
@@ -114,6 +118,7 @@ void mark_read(size_t index, const char* what) {
 void check_write(size_t index, const char* what) {
     const Touch& touch = own().touches[index];
     check_idle(touch, index, what);
+    if (own().has_barriers) return;
     const int epoch = barrier_epoch();
     if (touch.write_epoch == epoch && touch.writer != here.thread) {
         fault("race: %s of shared[%zu], which thread %d wrote since the last barrier", what, index, touch.writer);
@@ -132,6 +137,13 @@ void mark_written(size_t index) {
     touch.write_epoch = barrier_epoch();
     touch.write_round = cluster_round();
     touch.writer = here.thread;
+}
+
+// From tensor cores, until this thread shows it.
+void hide(size_t index) {
+    if (!own().has_barriers) return;
+    own().is_hidden[index] = true;
+    own().to_show[here.thread].push_back(index);
 }
 
 void land(const std::vector<Copy>& group) {
@@ -210,6 +222,13 @@ bool is_foreign(const float* address) {
 
 }  // namespace
 
+void expect_barriers() {
+    Block& block = own();
+    block.has_barriers = true;
+    block.is_hidden.assign(shared_floats, false);
+    block.to_show.assign(current->threads, {});
+}
+
 float* shared_base() { return own().shared.get(); }
 
 void touch_shared(const float* address, int count, Access access) {
@@ -221,6 +240,7 @@ void touch_shared(const float* address, int count, Access access) {
         } else {
             check_write(index + i, what);
             mark_written(index + i);
+            hide(index + i);
         }
     }
 }
@@ -324,6 +344,16 @@ unsigned add_to_counter(unsigned* counter, unsigned amount) {
     const unsigned old = *counter;
     *counter = old + amount;
     return old;
+}
+
+void show_stores() {
+    for (size_t index : own().to_show[here.thread]) own().is_hidden[index] = false;
+    own().to_show[here.thread].clear();
+}
+
+void check_shown(const float* address) {
+    const size_t index = shared_index(address, 1, "tensor cores' read");
+    if (own().is_hidden[index]) fault("tensor cores read shared[%zu], which was not shown to them", index);
 }
 
 void wait_for_launches() { own().has_waited[here.thread] = true; }

@@ -39,7 +39,7 @@ constexpr size_t STACK_BYTES = 256 * 1024;  // thread tiles live here: at most 1
 constexpr size_t GUARD_BYTES = 64 * 1024;   // an overflowing stack faults at once
 constexpr int EXIT_FAULT = 3;
 
-enum class State { READY, AT_BARRIER, AT_EXCHANGE, AT_CLUSTER_BARRIER, DONE };
+enum class State { READY, AT_BARRIER, AT_EXCHANGE, AT_CLUSTER_BARRIER, ASLEEP, DONE };
 
 // Where a fibre, or the scheduler, goes on. swapcontext asks the kernel for the signal mask at each switch, and
 // AddressSanitizer clears the shadow of a whole stack there: half of all time.
@@ -57,6 +57,9 @@ struct Fibre {
     float shown = 0;  // to the lane that it exchanges values with
     const char* file = "";  // of the barrier that it waits at
     int line = 0;
+    const std::function<bool()>* wakes = nullptr;  // while it is asleep, and where
+    const char* asleep_in = "";
+    int asleep_at = 0;
 };
 
 std::deque<Fibre> fibres;  // kept between blocks and launches: only the stacks cost
@@ -156,6 +159,25 @@ void stand_at(int block, int rank, const Launch& launch) {
     here = {0, block % launch.grid_x, block / launch.grid_x, launch.grid_x, launch.grid_y, rank};
 }
 
+// Resumes those that are asleep as often as what they wait for is there.
+void wake(const std::vector<int>& order, int threads) {
+    for (bool is_any = true; is_any;) {
+        is_any = false;
+        for (int thread : order) {
+            Fibre& fibre = fibre_of(thread, threads);
+            if (fibre.state != State::ASLEEP || !(*fibre.wakes)()) continue;
+            here.thread = thread;
+            resume(fibre);
+            is_any = true;
+        }
+    }
+    for (int thread : order) {
+        const Fibre& fibre = fibre_of(thread, threads);
+        here.thread = thread;
+        if (fibre.state == State::ASLEEP) fault("it waits for ever at %s:%d", fibre.asleep_in, fibre.asleep_at);
+    }
+}
+
 // Runs the current block to its next cluster barrier or to its end.
 State run_block(const Launch& launch, std::mt19937_64& random) {
     std::vector<int> order = first_order(launch.threads, launch.thread_order);
@@ -166,6 +188,7 @@ State run_block(const Launch& launch, std::mt19937_64& random) {
             here.thread = thread;
             resume(fibre_of(thread, launch.threads));
         }
+        wake(order, launch.threads);
         state = check_convergence(launch.threads);
         epochs[here.rank] += state != State::AT_EXCHANGE;  // which orders no accesses to memory
     } while (state == State::AT_BARRIER || state == State::AT_EXCHANGE);
@@ -221,6 +244,16 @@ void wait_as(State state, const char* file, int line) {
 }
 
 }  // namespace
+
+void wait_until(const std::function<bool()>& holds, const char* file, int line) {
+    running->wakes = &holds;
+    running->asleep_in = file;
+    running->asleep_at = line;
+    while (!holds()) {
+        poison_copies_under_way();
+        sleep_as(State::ASLEEP);
+    }
+}
 
 void wait_at_barrier(const char* file, int line) { wait_as(State::AT_BARRIER, file, line); }
 

@@ -1,0 +1,288 @@
+"""FP32 products on tensor cores (kernels/tensor_sgemm.cu) beside cublasSgemm: speed and error.
+
+    python benchmarks/tensor_vs_cublas.py [--shape 4096 ...] [--rounds 15] [--sustained SECONDS] [--errors]
+        [--out studies/results/NAME.json]
+
+Per shape every legal config of `configs` and `torch.mm` with TF32 off, which calls cublasSgemm, run in
+interleaved rounds; times are medians. Results are held against float64, by Frobenius and by element against
+|A| |B|, and divided by cublasSgemm's errors on the same operands; `--errors` does so for all DISTRIBUTIONS.
+The best is the fastest of those whose errors are no larger; without any, of those whose largest is least.
+`--sustained`: each of the two alone for so many seconds, and TF32 and BF16 by cuBLAS for what a card allows.
+Needs torch and a GPU of compute capability 9.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from autotune.cli import console
+from autotune.facts.device import DeviceLimits
+from autotune.facts.gemm import Gemm
+from autotune.files.output_file import write_file
+from autotune.gpu.driver import check, device_limits
+from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
+from autotune.kernel import launch, template
+from autotune.kernel import tensor_config as tensor
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.launch import Variant
+from autotune.kernel.tensor_config import TensorConfig
+
+SHAPES = ("1024", "2048", "4096", "8192", "4096:NT", "4096:TN", "4096:TT", "1536", "3000")
+ROWS = 512  # of C that are compared with float64
+FAST = "cublasSgemm"
+Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
+
+
+def _wide(extents: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    """Exponents from 2^-20 to 2^20, at random."""
+    exponents = torch.randint(-20, 21, extents, device="cuda", generator=random)
+    return torch.randn(extents, device="cuda", generator=random) * torch.exp2(exponents.float())
+
+
+def _scaled(extents: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    """Rows that differ by up to 2^30."""
+    exponents = torch.randint(-15, 16, (*extents[:-1], 1), device="cuda", generator=random)
+    return torch.randn(extents, device="cuda", generator=random) * torch.exp2(exponents.float())
+
+
+def _cancelling(extents: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    """Columns in pairs that are nearly each other's negative."""
+    *rows, columns = extents
+    half = torch.randn((*rows, (columns + 1) // 2), device="cuda", generator=random)
+    other = -half * (1 + 1e-4 * torch.randn_like(half))
+    return torch.stack([half, other], -1).flatten(-2)[..., :columns].contiguous()
+
+
+DISTRIBUTIONS: dict[str, Make] = {
+    "normal": lambda extents, random: torch.randn(extents, device="cuda", generator=random),
+    "uniform": lambda extents, random: torch.rand(extents, device="cuda", generator=random),
+    "wide": _wide,
+    "scaled": _scaled,
+    "cancelling": _cancelling,
+}
+
+
+class TensorKernel:
+    """One compiled config, loaded; raises what compiling and the driver do."""
+
+    def __init__(self, compiler: Compiler, config: TensorConfig, variant: Variant) -> None:
+        from cuda.bindings import driver
+
+        torch.zeros(1, device="cuda")  # its context is the one
+        self._driver, self.config, self.spec = driver, config, tensor.launch_spec(config, variant)
+        source = template.source(tensor.MAIN_FILE)
+        self.cubin = compiler.compile_source(source, tensor.macros(config, variant))
+        self._module = check(driver.cuModuleLoadData, self.cubin.code)
+        self._function = check(driver.cuModuleGetFunction, self._module, template.ENTRY.encode())
+        size = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        check(driver.cuFuncSetAttribute, self._function, size, self.spec.smem_bytes)
+
+    def __call__(
+        self,
+        gemm: Gemm,
+        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        scales: tuple[float, float] = (1.0, 0.0),
+        epilogue: EpilogueArgument | None = None,
+    ) -> None:
+        """Enqueue a product, or a batch, on torch's stream."""
+        a, b, c = operands
+        grid = launch.plan(self.spec, gemm.m, gemm.n, gemm.k, gemm.strides)
+        values: list[Any] = [
+            *map(ctypes.c_int32, (gemm.m, gemm.n, gemm.k)),
+            ctypes.c_float(scales[0]), ctypes.c_void_p(a.data_ptr()), ctypes.c_int64(a.stride(-2)),
+            ctypes.c_void_p(b.data_ptr()), ctypes.c_int64(b.stride(-2)),
+            ctypes.c_float(scales[1]), ctypes.c_void_p(c.data_ptr()), ctypes.c_int64(c.stride(-2)),
+            ctypes.c_void_p(), ctypes.c_int32(1), ScheduleArgument(*launch.schedule(self.spec, grid)),
+            BatchArgument(*grid.strides, grid.products), epilogue or EpilogueArgument(),
+        ]  # fmt: skip
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        stream = torch.cuda.current_stream().cuda_stream
+        size = (*grid.size, 1, self.spec.threads, 1, 1, self.spec.smem_bytes)
+        arguments = ctypes.addressof(pointers)
+        check(self._driver.cuLaunchKernel, self._function, *size, stream, arguments, 0)
+
+
+class Errors(NamedTuple):
+    """Against float64: ||C - C64|| / ||C64||, Frobenius; the largest |C - C64| / (|A| |B|) of an element."""
+
+    frobenius: float
+    by_element: float
+
+    def over(self, others: Errors) -> tuple[float, float]:
+        return self.frobenius / others.frobenius, self.by_element / others.by_element
+
+
+def errors(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Errors:
+    """Of the first ROWS of C = A B."""
+    a64, b64 = a[..., :ROWS, :].double(), b.double()
+    exact, size = a64 @ b64, a64.abs() @ b64.abs()
+    apart = (c[..., :ROWS, :].double() - exact).abs()
+    return Errors((apart.norm() / exact.norm()).item(), (apart / size).max().item())
+
+
+def configs(limits: DeviceLimits, gemm: Gemm) -> Iterator[TensorConfig]:
+    """Legal ones, with the widest vectors."""
+    sums = ((32, 0), (32, 512), (16, 512), (16, 256))
+    for bn, loaders, (promote_k, flush_k), group in itertools.product((64, 128), (1, 2), sums, (8, 16)):
+        plain = TensorConfig(bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, group=group)
+        for config in (plain, replace(plain, vec_a=1, vec_b=1, vec_c=1)):
+            if not tensor.broken_rules(config, limits, gemm):
+                yield config
+                break
+
+
+def stored(gemm: Gemm, make: Make, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A and B as they lie in memory, and a C of NaN."""
+    random = torch.Generator(device="cuda").manual_seed(seed)
+    batch = (gemm.batch,) if gemm.is_batched else ()
+    a = make((*batch, *((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k))), random)
+    b = make((*batch, *((gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n))), random)
+    return a, b, torch.full((*batch, gemm.m, gemm.n), torch.nan, device="cuda")
+
+
+def as_multiplied(gemm: Gemm, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (a.mT if gemm.trans_a else a), (b.mT if gemm.trans_b else b)
+
+
+# ------------------------------------------------------------------------------------------------
+# Measuring
+
+
+def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Samples in us, one of each in every round."""
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    for run in contestants.values():
+        run()
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            begin.record()
+            run()
+            run()
+            end.record()
+            end.synchronize()
+            samples[name].append(begin.elapsed_time(end) * 1e3 / 2)
+    return samples
+
+
+def sustained_us(run: Callable[[], object], seconds: float) -> float:
+    """Of a run, on end."""
+    run()
+    torch.cuda.synchronize()
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        for _ in range(5):
+            run()
+        torch.cuda.synchronize()
+        count += 5
+    return (time.perf_counter() - begin) / count * 1e6
+
+
+def shape_facts(compiler: Compiler, limits: DeviceLimits, gemm: Gemm, args: Any) -> dict[str, Any]:
+    variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched)
+    kernels = [TensorKernel(compiler, config, variant) for config in configs(limits, gemm)]
+    kinds = DISTRIBUTIONS if args.errors else ("normal",)
+    made = {name: stored(gemm, DISTRIBUTIONS[name], 1) for name in kinds}
+    orders = {_sums(kernel): kernel for kernel in kernels}  # the others that add likewise have its bits
+    found: dict[str, Any] = {"shape": str(gemm), "errors": {}, "largest": dict.fromkeys(orders, (0.0, 0.0))}
+    for name, (a, b, c) in made.items():
+        torch.matmul(*as_multiplied(gemm, a, b), out=c)
+        theirs = errors(c, *as_multiplied(gemm, a, b))
+        found["errors"][name] = {FAST: theirs}
+        for order, kernel in orders.items():
+            kernel(gemm, (a, b, c.fill_(torch.nan)))
+            ours = errors(c, *as_multiplied(gemm, a, b))
+            found["errors"][name][order] = ours
+            found["largest"][order] = tuple(map(max, found["largest"][order], ours.over(theirs)))
+    accurate = [order for order, over in found["largest"].items() if max(over) <= 1]
+    accurate = accurate or [min(orders, key=lambda order: max(found["largest"][order]))]
+    a, b, c = made["normal"]
+    mm = as_multiplied(gemm, a, b)
+    runs: dict[str, Callable[[], object]] = {FAST: lambda: torch.matmul(*mm, out=c)}
+    runs |= {kernel.config.key: partial(kernel, gemm, (a, b, c)) for kernel in kernels}
+    samples = race(runs, args.rounds)
+    times = {name: statistics.median(one) for name, one in samples.items()}
+    keys = [kernel.config.key for kernel in kernels if _sums(kernel) in accurate]
+    best = min(keys, key=lambda key: times[key])
+    found |= {"times_us": times, "samples_us": samples, "best": best, "speedup": times[FAST] / times[best]}
+    found["tflops"] = gemm.flops / times[best] / 1e6
+    if args.sustained:
+        rates = {FAST: runs[FAST], "ours": runs[best]}
+        found["sustained_tflops"] = {
+            name: gemm.flops / sustained_us(run, args.sustained) / 1e6 for name, run in rates.items()
+        }
+        found["sustained_tflops"] |= library_rates(gemm, a, b, args.sustained)
+    return found
+
+
+def library_rates(gemm: Gemm, a: torch.Tensor, b: torch.Tensor, seconds: float) -> dict[str, float]:
+    """TFLOP/s of cuBLAS in TF32 and BF16, what tensor cores do here at the card's power limit."""
+    found = {}
+    for name, kind in (("TF32", torch.float32), ("BF16", torch.bfloat16)):
+        torch.backends.cuda.matmul.allow_tf32 = kind is torch.float32
+        x, y = (one.to(kind) for one in as_multiplied(gemm, a, b))
+        found[name] = gemm.flops / sustained_us(partial(torch.matmul, x, y), seconds) / 1e6
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return found
+
+
+def _sums(kernel: TensorKernel) -> str:
+    return f"{kernel.config.promote_k} {kernel.config.flush_k}"
+
+
+def _line(found: Mapping[str, Any]) -> str:
+    over = ", ".join(f"{order}: {a:.2f} {b:.2f}" for order, (a, b) in found["largest"].items())
+    text = f"{found['shape']}: {found['speedup']:.2f}x {FAST}, {found['tflops']:.1f} TFLOP/s; {found['best']}"
+    text += f"; largest errors over its, by promote_k and flush_k (Frobenius, by element): {over}"
+    if "sustained_tflops" in found:
+        text += f"; sustained {({name: round(rate, 1) for name, rate in found['sustained_tflops'].items()})}"
+    return text
+
+
+def main() -> None:
+    args = _arguments()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    limits, compiler = device_limits(0), Compiler(tensor.ARCH)
+    report: dict[str, Any] = {
+        "benchmark": "tensor_vs_cublas",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "source_hash": template.source_hash(tensor.MAIN_FILE),
+        "shapes": [],
+    }
+    for text in args.shape or SHAPES:
+        report["shapes"].append(shape_facts(compiler, limits, Gemm.parse(text), args))
+        console.show(_line(report["shapes"][-1]))
+    compiler.close()
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_file(args.out, json.dumps(report, indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
+    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds: samples of each")
+    parser.add_argument("--errors", action="store_true", help="on all distributions")
+    parser.add_argument("--sustained", type=float, default=0.0, metavar="SECONDS", help="each alone, on end")
+    parser.add_argument("--out", type=Path, help="JSON with raw samples")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+// The parameters of the kernel on tensor cores, their rules, and what follows from them.
+//
+//   macro          meaning                                                  legal values (rule)
+//   BN             columns of C per block; there are BM = 128 rows          64 128
+//   STAGES         tiles of A and planes of B in shared memory              2 ... 6
+//   PROMOTE_K      k after which sums leave the tensor cores               8 16, multiples of BK (tensor-promote)
+//   FLUSH_K        k after which they go on to sums in shared memory, 0: never   multiple of PROMOTE_K and BK (tensor-flush)
+//   LOADERS        warpgroups that load                                     1 2
+//   AHEAD          tiles of B that a loading thread has on their way        1 ... 4
+//   VEC_A VEC_B    floats per copy from global memory                       1 4
+//   VEC_C          floats per access to C                                   1 2
+//   TRANS_A TRANS_B  the operand is stored transposed
+//   BATCHED BIAS ACTIVATION KEEPS   as in variant.cuh
+#pragma once
+
+#include "primitives.cuh"
+#include "variant.cuh"
+
+constexpr int WARP = 32;
+constexpr int WARPGROUP = 128;
+constexpr int BM = 128, BK = 32;
+constexpr int MULTIPLIERS = 2;                  // warpgroups that multiply, MMA_M rows of C each
+constexpr int MMA_M = 64, MMA_K = 8;            // of an instruction, which takes all BN columns
+constexpr int STEPS = BK / MMA_K;               // of k, of a tile
+constexpr int SUMS = MMA_M * BN / WARPGROUP;    // of C, of a multiplying thread
+constexpr int LOADING = LOADERS * WARPGROUP;    // threads
+constexpr int THREADS = LOADING + MULTIPLIERS * WARPGROUP;
+
+static_assert(BN == 64 || BN == 128, "rule tensor-width");
+static_assert(PROMOTE_K < BK ? PROMOTE_K == MMA_K || PROMOTE_K == 2 * MMA_K : PROMOTE_K % BK == 0,
+              "rule tensor-promote");
+static_assert(FLUSH_K % BK == 0 && FLUSH_K % PROMOTE_K == 0, "rule tensor-flush");
+
+// Registers of a thread: those that multiply hold two sets of sums, and what they have read and split of A. Where that is
+// more than a thread is given, they take it of those that load.
+constexpr int GIVEN_REGISTERS = 65536 / THREADS / 8 * 8;
+constexpr int MULTIPLYING_REGISTERS = 2 * SUMS + 64;
+constexpr bool MOVES_REGISTERS = MULTIPLYING_REGISTERS > GIVEN_REGISTERS;
+constexpr int LOADING_REGISTERS =
+    (GIVEN_REGISTERS * (LOADERS + MULTIPLIERS) - MULTIPLYING_REGISTERS * MULTIPLIERS) / LOADERS / 8 * 8;
+
+// A's tile is kept as it is in global memory, along k or along m, with rows so far apart that the lanes of a warp, eight
+// rows by four k, touch different banks.
+constexpr bool IS_K_MAJOR_A = !TRANS_A, IS_K_MAJOR_B = TRANS_B;
+constexpr int PITCH_A = IS_K_MAJOR_A ? BK + 4 : BM + 8;
+constexpr int TILE_A = (IS_K_MAJOR_A ? BM : BK) * PITCH_A;  // floats
+
+// B's tile is split on its way: a plane of high parts and one of low parts, rows along k for each column of C. The 16-byte
+// chunks of eight rows are swizzled, as the tensor cores read them.
+constexpr int CHUNK = 4;                                    // floats
+constexpr int CHUNKS = BK / CHUNK;                          // of a row
+constexpr int SWIZZLED_ROWS = 8;
+constexpr int PLANE = BN * BK;                              // floats
+constexpr int PLANE_ALIGNMENT = SWIZZLED_ROWS * BK * 4;     // bytes
+constexpr int TASKS = PLANE / (LOADING * CHUNK * CHUNK);    // of a loading thread and tile: 4 x 4 elements of B each
+
+// Which k the element `at` of a row's chunk holds. Four lanes of a warp read A for the same step, and where A is along
+// k each of them reads eight neighbours, so the k of a step are eight apart; B follows. What is summed in which step
+// is free: sums of a flush have no order that anything promises.
+__device__ constexpr int k_of(int chunk, int at) { return IS_K_MAJOR_A ? chunk + CHUNKS * at : CHUNK * chunk + at; }
+
+// Shared memory: planes of all stages, then tiles of A, flushed sums, and two barriers per stage.
+constexpr int FLUSHED = FLUSH_K > 0 ? BM * BN : 0;  // floats
+constexpr int SHARED_FLOATS = STAGES * (2 * PLANE + TILE_A) + FLUSHED + STAGES * 2 * 2 + PLANE_ALIGNMENT / 4;
+static_assert(SHARED_FLOATS * 4 <= 227 * 1024, "rule tensor-stages");

@@ -1,0 +1,166 @@
+// The loading warpgroups: A's tile copied as it is, B's tile split into its planes.
+//
+// A thread has the tiles of B that come next, AHEAD of them, in registers or on their way there: the latency of memory
+// passes while earlier ones are stored. Each of its tasks is 4 x 4 elements:
+//
+//   B along n     columns 4 quad ... + 3 of the four k of a chunk: a vector for each k, a chunk for each column
+//   B along k     one column: four chunks, for which it reads four vectors along k
+//
+// Eight neighbouring lanes store chunks of different banks. Where B is along n they are four quads, so that they read 64
+// bytes side by side, of two chunks; half of them store their columns in another order.
+#pragma once
+
+#include "tensor_config.cuh"
+#include "tensor_split.cuh"
+#include "tensor_stages.cuh"
+
+struct LoadA {
+    const float* next;  // what the thread copies first of the next tile
+    long long apart;    // between rows that it copies
+    long long along;    // from tile to tile
+    int left_m;         // rows of A, and k, from there on
+    int left_k;
+    float* to;          // in a stage, from the first of its tiles on
+
+    static constexpr int ACROSS = IS_K_MAJOR_A ? BK : BM;  // floats of a row of the tile
+    static constexpr int ROWS = TILE_A / PITCH_A;
+    static constexpr int ROWS_AT_ONCE = LOADING * VEC_A / ACROSS;
+
+    __device__ __forceinline__ LoadA(const float* a, long long ld, int origin_m, int m, int k, float* tiles) {
+        const int row = thread_index() / (ACROSS / VEC_A), column = thread_index() % (ACROSS / VEC_A) * VEC_A;
+        const int at_m = IS_K_MAJOR_A ? row : column, at_k = IS_K_MAJOR_A ? column : row;
+        next = a + (IS_K_MAJOR_A ? (origin_m + at_m) * ld + at_k : at_k * ld + origin_m + at_m);
+        apart = ROWS_AT_ONCE * ld;
+        along = IS_K_MAJOR_A ? BK : BK * ld;
+        left_m = m - origin_m - at_m;
+        left_k = k - at_k;
+        to = tiles + row * PITCH_A + column;
+    }
+
+    __device__ __forceinline__ void copy(int stage) {
+#pragma unroll
+        for (int i = 0; i < ROWS / ROWS_AT_ONCE; ++i) {
+            const int at = i * ROWS_AT_ONCE;
+            const bool is_valid = left_m > (IS_K_MAJOR_A ? at : 0) && left_k > (IS_K_MAJOR_A ? 0 : at);  // edge: m, k
+            const GlobalAddress from = global_address(next) + (is_valid ? i * apart * 4 : 0);
+            copy_async<VEC_A>(to + stage * TILE_A + at * PITCH_A, from, is_valid);
+        }
+        next += along;
+        left_k -= BK;
+    }
+};
+
+struct LoadB {
+    const float* from;  // what the thread reads first of the next tile
+    long long ld;
+    int left_n;         // columns of B, and k, from there on
+    int left_k;
+    int column;         // of the thread's first task
+    int part;           // B along n: its chunk; along k: which half of the chunks
+    int turned;         // B along n: which of two neighbouring columns is stored first
+    Vec<CHUNK> next[AHEAD][TASKS][CHUNK];
+
+    static constexpr int PARTS = IS_K_MAJOR_B ? 2 : CHUNKS;
+    static constexpr int COLUMNS = IS_K_MAJOR_B ? 1 : CHUNK;  // of a task
+    static constexpr int COLUMNS_AT_ONCE = LOADING / PARTS * COLUMNS;
+    // Of the vectors that a task reads: the k of the first, for each part, and how far the others are from it.
+    static constexpr int PART_K = !IS_K_MAJOR_B ? k_of(1, 0) - k_of(0, 0) : IS_K_MAJOR_A ? CHUNK : CHUNK * CHUNK;
+    static constexpr int APART_K = IS_K_MAJOR_B ? (IS_K_MAJOR_A ? CHUNKS : CHUNK) : k_of(0, 1) - k_of(0, 0);
+
+    __device__ __forceinline__ LoadB(const float* b, long long ld, int origin_n, int n, int k) : ld(ld) {
+        const int thread = thread_index();
+        if constexpr (IS_K_MAJOR_B) {
+            part = thread % 2;
+            column = thread / 2;
+            turned = 0;
+        } else {
+            part = thread >> 2 & 1 ? 2 : 0;
+            part += (thread >> 3 & 1) + (thread >> 4 & 1) * 4;
+            column = (thread % 4 + thread / WARP * 4) * COLUMNS;
+            turned = thread >> 1 & 1;
+        }
+        const int at_n = origin_n + column, at_k = part * PART_K;
+        from = b + (IS_K_MAJOR_B ? at_n * ld + at_k : at_k * ld + at_n);
+        left_n = n - at_n;
+        left_k = k - at_k;
+    }
+
+    // Begins to load the thread's part of the next tile.
+    __device__ __forceinline__ void load(int number) {
+#pragma unroll
+        for (int task = 0; task < TASKS; ++task) {
+#pragma unroll
+            for (int i = 0; i < CHUNK; ++i) {
+                const int at_n = task * COLUMNS_AT_ONCE, at_k = i * APART_K;
+                const long long at = IS_K_MAJOR_B ? at_n * ld + at_k : at_k * ld + at_n;
+                const int rows = IS_K_MAJOR_B ? left_n - at_n : left_k - at_k;  // edge: n, k
+                const int count = IS_K_MAJOR_B ? left_k - at_k : left_n - at_n;
+                next[number][task][i] = vector(from + at, rows > 0 ? count : 0);
+            }
+        }
+        from += IS_K_MAJOR_B ? BK : BK * ld;
+        left_k -= BK;
+    }
+
+    // Neighbours in memory, of which so many exist; 0 for the others.
+    __device__ __forceinline__ static Vec<CHUNK> vector(const float* at, int count) {
+        if constexpr (VEC_B == CHUNK) {
+            return count > 0 ? load_operand<CHUNK>(global_address(at)) : Vec<CHUNK>{};  // whole, or none of it
+        } else {
+            Vec<CHUNK> x;
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e) x.v[e] = e < count ? load_operand<1>(global_address(at + e)).v[0] : 0;
+            return x;
+        }
+    }
+
+    // Splits the tile that was loaded, and stores it in a stage.
+    __device__ __forceinline__ void store(int number, float* high, float* low) const {
+#pragma unroll
+        for (int task = 0; task < TASKS; ++task) {
+            const Vec<CHUNK> (&x)[CHUNK] = next[number][task];
+            const int first = column + task * COLUMNS_AT_ONCE;
+#pragma unroll
+            for (int j = 0; j < CHUNK; ++j) {
+                const int row = IS_K_MAJOR_B ? first : first + (j ^ turned);
+                const int chunk = IS_K_MAJOR_B ? CHUNK * part + j : part;
+                Vec<CHUNK> highs, lows;
+#pragma unroll
+                for (int at = 0; at < CHUNK; ++at) {
+                    const bool is_along = IS_K_MAJOR_B && !IS_K_MAJOR_A;
+                    const float other = is_along ? 0 : x[at].v[j ^ 1];
+                    const Parts parts = split(is_along ? x[j].v[at] : turned ? other : x[at].v[j]);
+                    highs.v[at] = float_of(parts.high);
+                    lows.v[at] = float_of(parts.low);
+                }
+                const int to = row * BK + (chunk ^ row % SWIZZLED_ROWS) * CHUNK;
+                store_shared<CHUNK>(high + to, highs);
+                store_shared<CHUNK>(low + to, lows);
+            }
+        }
+    }
+};
+
+// Fills stages until there are no more tiles.
+__device__ __forceinline__ void load_tiles(const Stages& stages, LoadA& load_a, LoadB& load_b, int num_tiles) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+        if (i < num_tiles) load_b.load(i);
+    }
+    Turn turn;
+    for (int first = 0; first < num_tiles; first += AHEAD) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            const int tile = first + i;
+            if (tile >= num_tiles) return;
+            stages.freed[turn.stage].wait(!turn.is_odd);  // WAR: the tile of STAGES before has been multiplied
+            load_a.copy(turn.stage);
+            stages.filled[turn.stage].arrive_after_copies();
+            load_b.store(i, stages.high(turn.stage), stages.low(turn.stage));
+            if (tile + AHEAD < num_tiles) load_b.load(i);
+            show_tensor_cores();
+            stages.filled[turn.stage].arrive();
+            turn.advance();
+        }
+    }
+}

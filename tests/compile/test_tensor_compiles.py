@@ -1,0 +1,51 @@
+"""The kernel on tensor cores compiles as it is meant to: no spills, twelve instructions of theirs a tile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.kernel import template
+from autotune.kernel import tensor_config as tensor
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.tensor_config import STEPS, TensorConfig
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import sass
+
+UNALIGNED = {"vec_a": 1, "vec_b": 1, "vec_c": 1}
+CONFIGS = (TensorConfig(), TensorConfig(bn=64, loaders=1), TensorConfig(loaders=1, promote_k=16))
+PRODUCTS = 3  # of parts, for one of floats
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
+    made = Compiler(tensor.ARCH, cache_dir=tmp_path_factory.mktemp("cache"), num_threads=1)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.key)
+def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: str) -> None:
+    gemm = Gemm.parse(f"512:{layout}")
+    assert tensor.broken_rules(config, KNOWN["h100"], gemm) == ()
+    variant = Variant(gemm.trans_a, gemm.trans_b)
+    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), tensor.macros(config, variant))
+    assert cubin.spill_bytes == cubin.stack_bytes == 0
+    assert cubin.registers * config.threads <= tensor.REGISTERS
+    loop = sass.Code(cubin.code, template.ENTRY, "sm_90").count()
+    assert loop.kinds["warpgroup_mmas"] == PRODUCTS * STEPS
+
+
+def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:
+    variant = Variant(is_batched=True, epilogue=Epilogue("rows", "gelu_tanh", keeps=True))
+    for config in (TensorConfig(), replace(TensorConfig(), **UNALIGNED)):
+        compiler.compile_source(template.source(tensor.MAIN_FILE), tensor.macros(config, variant))

@@ -1,0 +1,155 @@
+"""The kernel on tensor cores (kernels/tensor_sgemm.cu) executed on the host: every layout, edges, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulator import Builder, EmulatedFault, LaunchProblem, Stored, run
+from product_check import check
+
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import LAYOUTS, Batch, Gemm
+from autotune.kernel import launch, template
+from autotune.kernel import tensor_config as tensor
+from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.tensor_config import TensorConfig
+
+ORDERS = FORWARD, REVERSE, SHUFFLED = 0, 1, 2
+NARROW = TensorConfig(bn=64, stages=2, loaders=1, ahead=1, group=1, flush_k=64)
+Build = Callable[[TensorConfig, Variant], "Future[Path]"]
+
+
+@pytest.fixture(scope="session")
+def build(builder: Builder) -> Build:
+    def submit(config: TensorConfig, variant: Variant) -> Future[Path]:
+        macros = tensor.macros(config, variant) | {"TENSOR": 1}
+        return builder.submit(template.kernel_dir() / tensor.MAIN_FILE, macros)
+
+    return submit
+
+
+def problem(
+    config: TensorConfig, variant: Variant, extents: tuple[int, int, int], *, order: int = FORWARD,
+    gap: int = 0, scales: tuple[float, float] = (1.0, 0.0), products: int = 1,
+) -> LaunchProblem:  # fmt: skip
+    """Random operands, rows `gap` vectors further apart than they must be."""
+    (m, n, k), random = extents, np.random.default_rng(sum(extents))
+
+    def stored(rows: int, columns: int, vec: int) -> Stored:
+        matrices = random.standard_normal((products, rows, columns)).astype(np.float32)
+        ld = columns + gap * vec
+        return Stored(matrices, ld, rows * ld)
+
+    a = stored(*((k, m) if variant.trans_a else (m, k)), config.vec_a)
+    b = stored(*((n, k) if variant.trans_b else (k, n)), config.vec_b)
+    c = stored(m, n, config.vec_c)
+    spec = tensor.launch_spec(config, variant)
+    grid = launch.plan(spec, m, n, k, Batch(products, a.stride, b.stride, c.stride))
+    return LaunchProblem(
+        str(extents), m, n, k, a, b, c, spec.threads, spec.smem_bytes, grid.size, alpha=scales[0],
+        beta=scales[1], thread_order=order, seed=7, schedule=launch.schedule(spec, grid),
+        epilogue=variant.epilogue,
+        **_epilogue(variant.epilogue, c, random),
+    )  # fmt: skip
+
+
+def _epilogue(epilogue: Epilogue, c: Stored, random: np.random.Generator) -> dict[str, Stored]:
+    count, rows, columns = c.matrices.shape
+    found = {}
+    if epilogue.bias != "none":
+        size = rows if epilogue.bias == "rows" else columns
+        found["bias"] = Stored(random.standard_normal((count, 1, size)).astype(np.float32), size, size)
+    if epilogue.keeps:
+        found["kept"] = replace(c, matrices=np.zeros_like(c.matrices))
+    return found
+
+
+def run_and_check(build: Build, config: TensorConfig, variant: Variant, *problems: LaunchProblem) -> None:
+    for one, result in zip(problems, run(build(config, variant).result(), problems), strict=True):
+        check(one, result, variant.trans_a, variant.trans_b)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stages_go_round_in_any_order_of_threads(build: Build, layout: str) -> None:
+    variant = Variant(layout[0] == "T", layout[1] == "T")
+    cases = [problem(NARROW, variant, (128, 64, 160), order=order, gap=1) for order in ORDERS]
+    run_and_check(build, NARROW, variant, *cases)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_extents_and_scales(build: Build, layout: str) -> None:
+    variant = Variant(layout[0] == "T", layout[1] == "T")
+    config = replace(NARROW, vec_a=1, vec_b=1, vec_c=1, promote_k=64)
+    cases = [
+        problem(config, variant, (130, 67, 31), scales=(1.5, -0.5), gap=1),
+        problem(config, variant, (1, 1, 1), order=SHUFFLED),
+        problem(config, variant, (33, 70, 100), scales=(0.5, 1.0), order=REVERSE),
+        problem(config, variant, (5, 6, 0), scales=(2.0, 0.5)),
+        problem(config, variant, (5, 6, 7), scales=(0.0, 0.0)),
+    ]
+    run_and_check(build, config, variant, *cases)
+
+
+def test_wide_tiles_and_two_loading_warpgroups(build: Build) -> None:
+    config, variant = TensorConfig(raster="m", flush_k=0), Variant()
+    run_and_check(build, config, variant, problem(config, variant, (256, 256, 128), order=SHUFFLED))
+
+
+def test_batches_and_epilogues(build: Build) -> None:
+    variant = Variant(is_batched=True, epilogue=Epilogue("columns", "gelu", keeps=True))
+    run_and_check(build, NARROW, variant, problem(NARROW, variant, (136, 72, 64), products=3, gap=2))
+
+
+FAULTS = {
+    "none": ("", ""),
+    "a stage is multiplied before it is filled": ("stages.filled[turn.stage].wait(turn.is_odd);", ""),
+    "a stage is filled before it is free": ("stages.freed[turn.stage].wait(!turn.is_odd);", ""),
+    "sums are read before they are there": ("        wait_for_sums();\n", ""),
+    "tensor cores were not shown what they read": ("            show_tensor_cores();\n", ""),
+    "a stage is never free again": ("stages.freed[stage].arrive();", ";"),
+    "the low parts of A are left out": ("parts.low[step], high.at(step)", "parts.high[step], low.at(step)"),
+    "the low parts of B are left out": ("parts.high[step], low.at(step)", "parts.high[step], high.at(step)"),
+    "the last sums are left out": ("is_last || (tile + 1)", "(tile + 1)"),
+    "flushed sums are left out": ("flushed.add_to(sums);", ";"),
+    "sums are flushed twice": ("            sums[i] = 0;\n", ""),
+    "chunks are not swizzled": ("(chunk ^ row % SWIZZLED_ROWS)", "chunk"),
+    "the edge of k is not looked at": ("&& left_k > (IS_K_MAJOR_A ? 0 : at)", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
+    """Each in one order of threads or another."""
+    old, new = FAULTS[fault]
+    variant, config, is_changed = Variant(), replace(NARROW, vec_a=1, promote_k=64), False
+    for path in template.kernel_dir().glob("*.cu*"):
+        text = path.read_text("utf-8")
+        is_changed |= old in text
+        (tmp_path / path.name).write_text(text.replace(old, new), "utf-8")
+    assert is_changed
+    built = builder.submit(tmp_path / tensor.MAIN_FILE, tensor.macros(config, variant) | {"TENSOR": 1}, ())
+    cases = [problem(config, variant, (128, 64, 157), order=order) for order in ORDERS]
+    with nullcontext() if fault == "none" else pytest.raises((EmulatedFault, AssertionError)):
+        for case, result in zip(cases, run(built.result(), cases), strict=True):
+            check(case, result)
+            _check_no_part_is_missing(case, result.c)
+
+
+def _check_no_part_is_missing(case: LaunchProblem, c: np.ndarray) -> None:
+    """Without a small product an element errs by some 2^-12 of |A| |B|; with all of them by 2^-20 at most."""
+    a, b = (one.matrices.astype(np.float64) for one in (case.a, case.b))
+    assert (np.abs(c - a @ b) <= 2.0**-20 * (np.abs(a) @ np.abs(b))).all()
+
+
+def test_the_launch_fits_every_layout() -> None:
+    for layout in LAYOUTS:
+        gemm = Gemm.parse(f"512:{layout}")
+        assert tensor.broken_rules(TensorConfig(), KNOWN["h100"], gemm) == ()
+        assert len(tensor.broken_rules(TensorConfig(stages=4), KNOWN["h100"], gemm)) == 1
+        assert tensor.broken_rules(TensorConfig(), KNOWN["rtx-4090"], gemm)

@@ -1,0 +1,112 @@
+"""The kernel on tensor cores: right on any shape and layout, and no less accurate than cublasSgemm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.gpu.driver import device_limits
+from autotune.gpu.sgemm import EpilogueArgument
+from autotune.kernel import tensor_config as tensor
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.tensor_config import TensorConfig
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+
+SHAPES = (
+    *((128, 128, 32), (256, 384, 512), (1, 1, 1), (130, 67, 31), (515, 259, 1031), (70, 66, 0)),
+    (1000, 24, 72),
+)
+UNALIGNED = {"vec_a": 1, "vec_b": 1, "vec_c": 1}
+CONFIGS = (
+    TensorConfig(),
+    TensorConfig(bn=64, loaders=1, flush_k=64, promote_k=16, group=1),
+    TensorConfig(loaders=1, promote_k=64, flush_k=0, stages=4, raster="m"),
+    TensorConfig(bn=64, loaders=1, ahead=1, stages=2, promote_k=128, flush_k=256),
+)
+SCALES = ((1.0, 0.0), (1.25, -0.5), (0.0, 2.0))
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Compiler]:
+    if device_limits(0).compute_capability != (9, 0):
+        pytest.skip("compute capability 9.0 alone")
+    with_cache = Compiler(tensor.ARCH)
+    yield with_cache
+    with_cache.close()
+
+
+def _fitted(config: TensorConfig, gemm: Gemm) -> TensorConfig:
+    limits = device_limits(0)
+    return replace(config, **UNALIGNED) if tensor.broken_rules(config, limits, gemm) else config
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("extents", SHAPES, ids=str)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.key)
+def test_any_shape_is_right(
+    torch: Any, compiler: Compiler, config: TensorConfig, extents: tuple[int, int, int], layout: str
+) -> None:
+    import tensor_vs_cublas as bench
+
+    for batch in (1, 3):
+        gemm = Gemm(*extents, layout[0] == "T", layout[1] == "T", batch=batch)
+        variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=batch > 1)
+        kernel = bench.TensorKernel(compiler, _fitted(config, gemm), variant)
+        assert kernel.cubin.spill_bytes == 0 or config.vec_a != kernel.config.vec_a
+        a, b, c = bench.stored(gemm, bench.DISTRIBUTIONS["normal"], seed=gemm.k)
+        x, y = (one.double() for one in bench.as_multiplied(gemm, a, b))
+        for alpha, beta in SCALES:
+            before = torch.randn_like(c) if beta else c.fill_(torch.nan).clone()
+            c.copy_(before)
+            kernel(gemm, (a, b, c), (alpha, beta))
+            exact = alpha * (x @ y) + (beta * before.double() if beta else 0)
+            bound = (alpha * (x.abs() @ y.abs()) + before.double().abs().nan_to_num()) * 2.0**-18
+            assert ((c.double() - exact).abs() <= bound).all()
+
+
+def test_the_epilogue_is_that_of_any_kernel(torch: Any, compiler: Compiler) -> None:
+    import tensor_vs_cublas as bench
+
+    gemm = Gemm(200, 136, 96)
+    variant = Variant(epilogue=Epilogue("columns", "gelu", keeps=True))
+    kernel = bench.TensorKernel(compiler, TensorConfig(), variant)
+    a, b, c = bench.stored(gemm, bench.DISTRIBUTIONS["normal"], seed=1)
+    bias, kept = torch.randn(gemm.n, device="cuda"), torch.empty_like(c)
+    kernel(gemm, (a, b, c), epilogue=EpilogueArgument(bias.data_ptr(), kept.data_ptr(), gemm.n))
+    exact = a.double() @ b.double() + bias.double()
+    torch.testing.assert_close(kept.double(), exact, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(c.double(), torch.nn.functional.gelu(exact), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("k", [512, 1024, 4096])
+@pytest.mark.parametrize("kind", ["normal", "uniform", "wide", "scaled", "cancelling"])
+def test_errors_are_no_larger_than_those_of_cublas(torch: Any, compiler: Compiler, kind: str, k: int) -> None:
+    import tensor_vs_cublas as bench
+
+    gemm = Gemm(1024, 1024, k)  # which cuBLAS does not split
+    a, b, c = bench.stored(gemm, bench.DISTRIBUTIONS[kind], seed=k)
+    bench.TensorKernel(compiler, TensorConfig(promote_k=16, flush_k=256), Variant())(gemm, (a, b, c))
+    found = bench.errors(c, a, b).over(bench.errors(a @ b, a, b))
+    assert max(found) <= 1, found
+
+
+def test_the_same_bits_every_time_and_for_any_tile(torch: Any, compiler: Compiler) -> None:
+    import tensor_vs_cublas as bench
+
+    gemm = Gemm(384, 256, 1000)
+    a, b, c = bench.stored(gemm, bench.DISTRIBUTIONS["normal"], seed=3)
+    found = set()
+    for config in (TensorConfig(), TensorConfig(), TensorConfig(bn=64, loaders=1), TensorConfig(loaders=1)):
+        bench.TensorKernel(compiler, config, Variant())(gemm, (a, b, c.fill_(torch.nan)))
+        found.add(c.cpu().numpy().tobytes())
+    assert len(found) == 1
