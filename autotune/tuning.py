@@ -533,8 +533,9 @@ def export_table(
             drawn_origin=FILL,
             foreign_origins=FOUND_ELSEWHERE,
         )
-        measured = {study.gemm for study in store.latest_studies(newest, read, max_error)}
-    lacking = sorted(measured - {shape.gemm for shape in results.shapes}) if conditions and not gemms else []
+        is_limited = bool(conditions) and not gemms
+        measured = store.studies_by_problem(newest, read, max_error) if is_limited else {}
+    lacking = sorted(measured.keys() - {shape.gemm for shape in results.shapes})
     if lacking:
         note(f"left out, as no result obeys {conditions.told}: {', '.join(map(str, lacking))}")
     results = replace(results, power_limit_w=_power_limit_w(results.environment))

@@ -12,9 +12,9 @@ from ..files.words import counted
 from ..kernel.config import Value
 from ..report import documents, page
 from ..report.ladder_steps import LadderFacts, read_ladder
-from ..report.numbers import StudyNumbers, read_records
+from ..report.numbers import StudyNumbers, newest_of, read_records, shown_of
 from ..report.table_maps import table_document
-from ..store import Store, shown
+from ..store import Store, StudySummary, shown
 from . import common, console
 from .trials import brief
 
@@ -40,8 +40,10 @@ def run(request: PagesRequest, out: Path, *, is_json: bool) -> None:
     check_writable(out)
     ladders = [read_ladder(path) for path in request.ladders]
     with common.open_existing(request.db) as store:
-        studies = numbers_of(store, request.shapes, request.max_error)
-    found = contents(studies, shown(request.db), ladders)
+        summaries = _summaries(store, request.shapes)
+        studies = _numbers(store, newest_of(summaries), request.max_error)
+    part = shown_of(len(summaries))
+    found = contents(studies, f"{shown(request.db)}{part}", ladders)
     if request.table:
         found["table"] = table_document(request.table, studies, describe)
     write_file(out, page.render(found))
@@ -50,18 +52,28 @@ def run(request: PagesRequest, out: Path, *, is_json: bool) -> None:
         return
     num_trials = sum(study.num_trials for study in studies)
     num_studies = counted(len(studies), "study", "studies")
-    console.show(f"wrote {out}: {num_studies}, {counted(num_trials, 'trial')}; open it in a browser")
+    console.show(f"wrote {out}: {num_studies}{part}, {counted(num_trials, 'trial')}; open it in a browser")
 
 
 def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
-    """The numbers of all studies with trials, or of those of `shapes`. Raises UsageError if there is none."""
-    summaries = common.studies_of(store, common.read_problems(shapes), max_error)
+    """The numbers of the newest studies with trials, or of those of `shapes`. Raises UsageError if there is
+    none."""
+    return _numbers(store, newest_of(_summaries(store, shapes)), max_error)
+
+
+def _summaries(store: Store, shapes: Sequence[str]) -> list[StudySummary]:
+    return common.studies_of(store, common.read_problems(shapes), is_brief=True)
+
+
+def _numbers(
+    store: Store, summaries: Sequence[StudySummary], max_error: float | None
+) -> list[StudyNumbers]:
     num_all = sum(summary.num_trials for summary in summaries)
     return [
         StudyNumbers(
             read_records(
                 store, summary.study, summary.num_trials, num_all, store.final(summary.study, max_error),
-                summary.cublas_us, max_error,
+                store.cublas_us(summary.study), max_error,
             )
         )
         for summary in summaries

@@ -72,7 +72,7 @@ def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
     db, _, number = source.rpartition("#")
     is_study = bool(db) and number.isdecimal()
     with common.open_existing(db if is_study else source) as store:
-        studies = common.studies_of(store, (), max_error)
+        studies = common.studies_of(store, (), is_brief=True)
         chosen = [s for s in studies if not is_study or s.study.id == int(number)]
         oldest_first = sorted(chosen, key=lambda summary: summary.updated_at)
         found = ((summary.study.gemm, _winner(store, summary, max_error)) for summary in oldest_first)
@@ -84,9 +84,8 @@ def _winner(store: Store, summary: StudySummary, max_error: float | None) -> Win
     where = summary.study.environment.gpu_name, summary.study.environment.driver_version
     if final := store.final(summary.study, max_error):
         return Winner(*where, final.winner.time_us, final.winner.samples_us)
-    if summary.best is None or summary.best.measurement.time_us is None:
-        return None
-    return Winner(*where, summary.best.measurement.time_us, summary.best.measurement.samples_us)
+    best = next((trial.measurement for trial in store.best(summary.study, 1, max_error)), None)
+    return None if best is None or best.time_us is None else Winner(*where, best.time_us, best.samples_us)
 
 
 def _facts(gemm: Gemm, one: Winner, other: Winner) -> dict[str, Any]:

@@ -15,7 +15,8 @@ def run(db: str, shapes: Sequence[str], limit: int | None, *, is_failed: bool = 
     """Print the trials of these shapes, or of all, or those that failed; the newest so many, or all of each
     study. Raises UsageError without trials."""
     with common.open_existing(db) as store:
-        studies = [summary.study for summary in common.studies_of(store, common.read_problems(shapes))]
+        found = common.studies_of(store, common.read_problems(shapes), is_brief=True)
+        studies = [summary.study for summary in found]
         rows = _rows(store, studies, limit, is_failed=is_failed)
         console.show_csv(rows, names=_names(store, studies))
 
@@ -39,6 +40,11 @@ def _row(study: StudyRef, record: TrialRecord) -> dict[str, Any]:
 
 
 def _names(store: Store, studies: Sequence[StudyRef]) -> list[str]:
-    """The columns: trials of a study have the same parameters."""
-    firsts = (_row(study, record) for study in studies for _, record in store.newest([study], 1))
+    """The columns: trials of a kernel have the same parameters."""
+    of_kernels = {study.source_hash: study for study in studies}.values()
+    firsts = (
+        _row(study, record)
+        for study in of_kernels
+        for record in store.best(study, 1) or [record for _, record in store.newest([study], 1)]
+    )
     return list(dict.fromkeys(name for row in firsts for name in row))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 from ..facts.defaults import MAX_ERROR
 from ..facts.device import DeviceLimits, Environment
@@ -15,7 +16,8 @@ from ..kernel.where import ANY, Where
 from ..store import Store, StudyRef
 from .tuned import TunedPoint, TunedResults, TunedShape
 
-MOST_TIMES = 5000  # of a study: what is slower than so many is in no portfolio, and a model learns no more
+# Of a study, and of all: what is slower than so many is in no portfolio, and a model learns no more.
+MOST_TIMES, MOST_OF_ALL = 5000, 250_000
 
 
 def read_results(
@@ -39,11 +41,13 @@ def read_results(
     all of those asked for, was tuned, or if the results are of kernels that are not autotune's; StoreError if
     they are all damaged.
     """
-    latest = store.latest_studies(environment, policy, max_error)
+    found = store.studies_by_problem(environment, policy, max_error)
+    studies = [found[gemm] for gemm in sorted(found) if gemms is None or gemm in gemms]
+    most = min(MOST_TIMES, MOST_OF_ALL // max(1, len(studies)))
+    drawn, parse = "" if gemms else drawn_origin, cache(Config.parse)
     shapes = [
-        _shape(store, s, max_error, where.on(s.gemm, limits), "" if gemms else drawn_origin, foreign_origins)
-        for s in latest
-        if gemms is None or s.gemm in gemms
+        _shape(store, ones, most, max_error, where.on(ones[0].gemm, limits), foreign_origins, drawn, parse)
+        for ones in studies
     ]
     tuned = tuple(shape for shape in shapes if shape is not None)
     missing = sorted(set(gemms or ()) - {shape.gemm for shape in tuned})
@@ -55,11 +59,11 @@ def read_results(
             f"no results{obeying} for {what} on {environment.gpu_name}; run {command('search', same)} for it"
         )
     return TunedResults(
-        environment=latest[-1].environment,
+        environment=studies[-1][0].environment,
         limits=limits,
-        source_hash=latest[-1].source_hash,
-        policy=latest[-1].policy.value,
-        policy_version=latest[-1].policy_version,
+        source_hash=studies[-1][0].source_hash,
+        policy=studies[-1][0].policy.value,
+        policy_version=studies[-1][0].policy_version,
         shapes=tuned,
         cublas_us=store.cublas_times(environment, policy),
     )
@@ -67,24 +71,26 @@ def read_results(
 
 def _shape(
     store: Store,
-    study: StudyRef,
+    studies: Sequence[StudyRef],
+    most: int,
     max_error: float | None,
     where: Where,
-    drawn_origin: str,
     foreign_origins: Collection[str],
+    drawn_origin: str,
+    parse: Callable[[str], Config],
 ) -> TunedShape | None:
     """The final ranking if there was one, else only the fastest trial, or none for a drawn shape; None if
-    every trial is damaged, or none obeys."""
+    every trial is damaged, or none obeys. `studies`: those of a problem on GPUs of a kind, the newest first,
+    whose times all count, so many of each at `most`."""
+    study = studies[0]
     final, baseline = store.final(study, max_error, where), store.baseline(study)
     try:
-        found: dict[str, float] = {}
-        searched: set[str] = set()
-        for one in store.with_twins(study):  # times of other GPUs of the kind count, too
-            found |= store.times(one, max_error, None if where else MOST_TIMES)
-        for one in store.with_twins(study):
-            searched |= store.keys(one, foreign_origins, found)
-        read = {key: (Config.parse(key), time_us) for key, time_us in found.items()}
-        timed = {key: (c, us) for key, (c, us) in read.items() if where.holds(c.to_dict())}
+        found: dict[Config, float] = {}
+        own: set[Config] = set()
+        for one in reversed(studies):
+            timed = store.timed(one, max_error, most, where)
+            found |= {parse(key): time_us for key, (time_us, _) in timed.items()}
+            own |= {parse(key) for key, (_, origin) in timed.items() if origin not in foreign_origins}
         if final is None:
             ranked = tuple(
                 TunedPoint(Config.from_dict(best.point), best.measurement.time_us, True)
@@ -103,6 +109,5 @@ def _shape(
         return None
     if final is None and drawn_origin and store.has_trial_of(study, drawn_origin):
         ranked = ()
-    own = frozenset(config for key, (config, _) in timed.items() if key in searched)
-    times, cublas_us = tuple(timed.values()), baseline.time_us if baseline else None
-    return TunedShape(study.gemm, ranked, times, cublas_us, own)
+    cublas_us = baseline.time_us if baseline else None
+    return TunedShape(study.gemm, ranked, tuple(found.items()), cublas_us, frozenset(own))

@@ -16,7 +16,7 @@ from ..facts.device import limits_by_name
 from ..facts.gemm import Gemm
 from ..files.errors import StoreError
 from ..store import Final, Follower, Newest, StudyRef, TrialRecord
-from .numbers import StudyNumbers, StudyRecords, read_records
+from .numbers import MOST_STUDIES, StudyNumbers, StudyRecords, newest_of, read_records, shown_of
 from .thinned import MOST_SHOWN, NO_TOTALS, Totals
 
 MIN_PAUSE_S = 1.0  # between two looks at the database
@@ -50,6 +50,8 @@ class Feed:
         self._refs: dict[int, StudyRef] = {}
         self._trials: dict[int, dict[int, TrialRecord]] = {}  # by study and id
         self._totals: defaultdict[int, Totals] = defaultdict(lambda: NO_TOTALS)
+        self._left_out: set[int] = set()  # older studies, of very many
+        self.part = ""  # what a page says of these
         self._num_all = 0  # trials, when studies were read as a whole
         self._finals: dict[int, Final | None] = {}
         self._cublas_us: dict[int, float | None] = {}
@@ -103,7 +105,8 @@ class Feed:
         for ref in self._follower.studies_after(self._newest.study):
             if not self._gemms or ref.gemm in self._gemms:
                 self._refs[ref.id] = ref
-        is_much = newest.trial - self._newest.trial > MOST_SHOWN
+        is_first = not self._trials and len(self._refs) > MOST_STUDIES
+        is_much = is_first or newest.trial - self._newest.trial > MOST_SHOWN
         changed = self._read_anew() if is_much else self._read_trials()
         if newest.baseline != self._newest.baseline or newest.final != self._newest.final:
             changed |= self._read_finals()
@@ -113,7 +116,11 @@ class Feed:
     def _read_anew(self) -> set[int]:
         """All studies, of which not all trials are kept if they are very many."""
         store = self._follower.store
-        found = {s.study.id: s.num_trials for s in store.studies(is_brief=True) if s.study.id in self._refs}
+        summaries = [s for s in store.studies(is_brief=True) if s.study.id in self._refs]
+        self.part = shown_of(len(summaries))
+        kept = {s.study.id: s.study for s in newest_of(summaries)}
+        self._left_out, self._refs = self._refs.keys() - kept.keys(), kept
+        found = {s.study.id: s.num_trials for s in summaries if s.study.id in self._refs}
         self._num_all = sum(found.values())
         for study, num_trials in found.items():
             self._finals[study] = store.final(self._refs[study], self._max_error)
@@ -132,6 +139,10 @@ class Feed:
         """Studies with trials that were not known."""
         changed = set()
         for study, trial in self._follower.trials_after(max(0, self._newest.trial - OVERLAP)):
+            if study in self._left_out and trial.id > self._newest.trial:
+                return self._read_anew()  # it is among the newest now
+            if study not in self._refs:
+                continue
             known = self._trials.setdefault(study, {})
             if trial.id not in known and trial.id > self._totals[study].last_id:
                 known[trial.id] = trial

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..facts.device import DeviceLimits, limits_by_name
 from ..facts.measurement import Outcome, is_accurate
 from ..kernel.config import Value
-from ..store import Final, FinalEntry, Store, StudyRef, TrialRecord
+from ..store import Final, FinalEntry, Store, StudyRef, StudySummary, TrialRecord
 from .importance import Importance, importance
 from .thinned import NO_TOTALS, FailureKind, Totals, failure_kind, share, step_s, thin
 from .thinned import PAUSE_S as PAUSE_S
+
+MOST_STUDIES = 200  # of a page: each has its own with all that follows from its trials
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,17 @@ class StudyRecords:
     limits: DeviceLimits | None = None  # of a GPU that is known
     max_error: float | None = None  # of what may win, in times cuBLAS's; None: any
     totals: Totals = NO_TOTALS  # of the trials among which those that are shown were chosen
+
+
+def newest_of(summaries: Collection[StudySummary]) -> list[StudySummary]:
+    """Those that pages show, by id: of very many the newest."""
+    newest = sorted(summaries, key=lambda one: one.updated_at)[-MOST_STUDIES:]
+    return sorted(newest, key=lambda one: one.study.id)
+
+
+def shown_of(num_all: int) -> str:
+    """What a page says where it does not show all studies."""
+    return f" (the newest {MOST_STUDIES} of {num_all:,} shapes)" if num_all > MOST_STUDIES else ""
 
 
 def read_records(

@@ -96,7 +96,8 @@ class Pages:
 
     def _make_overview(self) -> bytes:
         studies = self._feed.studies()
-        overview = documents.overview(studies, self._source, self._describe, self._ladders)
+        source = f"{self._source}{self._feed.part}"
+        overview = documents.overview(studies, source, self._describe, self._ladders)
         return _json({**overview, "version": self._feed.version, "has_table": self._table is not None})
 
     def table(self, request: Request) -> Response:

@@ -6,7 +6,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -74,6 +73,20 @@ def is_accurate(max_error: float | None) -> ColumnElement[bool]:
     return true() if max_error is None else error.is_(None) | (error <= max_error)
 
 
+def may_obey(where: Where) -> ColumnElement[bool]:
+    """Trials of configs that may obey, as far as SQL sees that in their keys: by what a parameter is, or is
+    not. One that an older kernel did not have is at its default."""
+    key = "," + ConfigRow.key + ","
+    conditions = []
+    for name, relation, value in where.conditions:
+        has_value, has_name = key.like(f"%,{name}={value},%"), key.like(f"%,{name}=%")
+        if relation in ("=", "!="):
+            conditions.append(has_value | ~has_name if relation == "=" else ~has_value)
+    if not conditions:
+        return true()
+    return TrialRow.config_id.in_(select(ConfigRow.id).where(*conditions))
+
+
 def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, KernelRow]:
     """Studies with an accurate ok trial, the one with the newest such trial first."""
     found = STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(IS_OK, is_accurate(max_error))
@@ -133,8 +146,9 @@ def fastest(
     """The n fastest accurate ok trials that obey, without those of some origins; among equal ones the older
     first."""
     ids = select(TrialRow.id).where(
-        TrialRow.study_id == study_id, IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of)
-    )
+        TrialRow.study_id == study_id, IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of),
+        may_obey(where),
+    )  # fmt: skip
     by_time, num_asked = ids.order_by(TrialRow.time_us, TrialRow.id), n
     while True:  # ids first: few trials are read with their configs, however many there are
         query = trials(study_id).where(TrialRow.id.in_(by_time.limit(num_asked)))
@@ -294,11 +308,13 @@ def glimpses(session: Session, study_id: int) -> Iterator[Glimpse]:
         query.where(TrialRow.study_id == study_id).order_by(TrialRow.id).execution_options(yield_per=_FETCHED)
     )
     for trial_id, outcome, reason, us, error, is_short, compile_s, verify_s, measure_s, at in found:
-        with suppress(ValueError):  # the 30th of February
+        try:
             stored_at = datetime.fromisoformat(at) if dialect == "sqlite" else at
-            yield Glimpse(
-                trial_id, outcome, reason, us, error, is_short, compile_s, verify_s, measure_s, stored_at
-            )
+        except ValueError:  # the 30th of February
+            continue
+        yield Glimpse(
+            trial_id, outcome, reason, us, error, is_short, compile_s, verify_s, measure_s, stored_at
+        )
 
 
 _FETCHED = 1000  # rows at a time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Engine, Select, select, update
@@ -21,7 +22,7 @@ from ..files.words import command, option
 from ..kernel import same_code
 from ..kernel.config import Value
 from ..kernel.where import ANY, Where
-from ..target import Baseline
+from ..target import Baseline, read_key
 from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema
 from .claims import Claims, scope_of
 from .damage import Damages
@@ -70,6 +71,7 @@ class Store(Closing):
         self._database = database
         self._reading, self._writing = database.reading, database.writing
         self.damages = Damages(connect.place(database.url))  # rows left out because they cannot be read
+        self._config_keys: dict[int, str] = {}
 
     @classmethod
     def open(
@@ -269,6 +271,13 @@ class Store(Closing):
         newest ok trial that is accurate to `max_error`; of its studies under this policy, for each
         problem the newest with such a trial. Sorted by problem.
         """
+        found = self.studies_by_problem(environment, policy, max_error)
+        return [found[gemm][0] for gemm in sorted(found)]
+
+    def studies_by_problem(
+        self, environment: Environment, policy: CachePolicy, max_error: float | None
+    ) -> dict[Gemm, list[StudyRef]]:
+        """As `latest_studies`, with the older ones behind the newest."""
         alike = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION)
         refs = [
             ref
@@ -276,11 +285,11 @@ class Store(Closing):
             if (ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version)
             == alike
         ]
-        newest: dict[Gemm, StudyRef] = {}
+        found: dict[Gemm, list[StudyRef]] = {}
         for ref in refs:
             if same_code.is_same(ref.source_hash, refs[0].source_hash):
-                newest.setdefault(ref.gemm, ref)
-        return [newest[gemm] for gemm in sorted(newest)]
+                found.setdefault(ref.gemm, []).append(ref)
+        return found
 
     @outlasting
     def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
@@ -475,25 +484,44 @@ class Store(Closing):
             found = (session.scalars(one) for one in ([query] if among is None else asked))
             return {key for some in found for key in some if isinstance(key, str)}
 
-    @outlasting
     def times(
-        self, study: StudyRef, max_error: float | None = None, most: int | None = None
+        self, study: StudyRef, max_error: float | None = None, most: int | None = None, where: Where = ANY
     ) -> dict[str, float]:
-        """Time in us by key of every ok trial that is accurate to `max_error`, or of the fastest, without the
-        samples: the input of a model. Times of a single launch that was mostly latency are left out."""
+        """As `timed`, without the origins."""
+        return {key: time_us for key, (time_us, _) in self.timed(study, max_error, most, where).items()}
+
+    @outlasting
+    def timed(
+        self, study: StudyRef, max_error: float | None = None, most: int | None = None, where: Where = ANY
+    ) -> dict[str, tuple[float, str]]:
+        """Time in us and origin by key of every ok trial that is accurate to `max_error` and obeys, or of the
+        fastest: the input of a model. Times of a single launch that was mostly latency are left out."""
         query = (
-            select(ConfigRow, TrialRow.id, TrialRow.outcome, TrialRow.time_us)
-            .select_from(TrialRow)
-            .join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
+            select(TrialRow.id, TrialRow.config_id, TrialRow.outcome, TrialRow.time_us, TrialRow.origin)
             .where(TrialRow.study_id == study.id, queries.IS_OK, queries.is_accurate(max_error))
-            .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US))
-            .order_by(TrialRow.id)
+            .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US), queries.may_obey(where))
+            .order_by(TrialRow.time_us, TrialRow.id)
         )
-        if most is not None:
-            ids = query.with_only_columns(TrialRow.id).order_by(None)
-            query = query.where(TrialRow.id.in_(ids.order_by(TrialRow.time_us).limit(most)))
+        num_asked = most
         with self._reading() as session:
-            return dict(self.damages.readable(session.execute(query), rows.timed))
+            while True:
+                found = session.execute(query.limit(num_asked)).all()
+                keys = self._keys_of(session, {row.config_id for row in found})
+                read = dict(self.damages.readable(found, partial(rows.timed, keys)))
+                obeying = (key for key in read if key and (not where or where.holds(read_key(key))))
+                fit = {key: read[key] for key in obeying}
+                if num_asked is None or most is None or len(fit) >= most or len(found) < num_asked:
+                    return dict(list(fit.items())[:most])
+                num_asked *= 4  # many do not obey
+
+    def _keys_of(self, session: Session, ids: Collection[int]) -> Mapping[int, str]:
+        """Keys of configs by id, read once, as they never change; "" for what is damaged, which is named."""
+        for some in queries.portions(ids - self._config_keys.keys()):
+            configs = session.execute(select(ConfigRow, ConfigRow).where(ConfigRow.id.in_(some))).all()
+            self._config_keys.update((config.id, "") for config, _ in configs)
+            readable = self.damages.readable(configs, rows.check_config)
+            self._config_keys.update((config.id, config.key) for config in readable)
+        return self._config_keys
 
     @outlasting
     def has_trial_of(self, study: StudyRef, origin: str) -> bool:
@@ -516,6 +544,11 @@ class Store(Closing):
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
             return queries.newest_baseline(session, self.damages, study.id)
+
+    def cublas_us(self, study: StudyRef) -> float | None:
+        """Its time; None where it is absent or was not timed."""
+        found = self.baseline(study)
+        return None if found is None else found.time_us
 
     @outlasting
     def add_search(self, study: StudyRef, sampler: str, seed: int, policy: Mapping[str, float]) -> None:

@@ -195,12 +195,15 @@ def outcome_of(row_id: int, outcome: Any, time_us: Any) -> Outcome:
     return found
 
 
-def timed(config: ConfigRow, trial_id: int, outcome: Any, time_us: Any) -> tuple[str, float]:
-    """Key and time of an ok trial."""
-    if config is None:
-        raise DamagedRow(TrialRow.__tablename__, trial_id, "config_id is not there")
+def timed(
+    keys: Mapping[int, str], trial_id: int, config_id: int, outcome: Any, time_us: Any, origin: Any
+) -> tuple[str, tuple[float, str]]:
+    """Key, time and origin of an ok trial."""
+    if config_id not in keys or not isinstance(origin, str):
+        what = "origin" if config_id in keys else f"config_id {config_id}"
+        raise DamagedRow(TrialRow.__tablename__, trial_id, f"{what} is not there")
     outcome_of(trial_id, outcome, time_us)
-    return check_config(config, config).key, float(time_us)
+    return keys[config_id], (float(time_us), origin)
 
 
 def glance(
