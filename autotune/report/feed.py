@@ -116,10 +116,11 @@ class Feed:
     def _read_anew(self) -> set[int]:
         """All studies, of which not all trials are kept if they are very many."""
         store = self._follower.store
-        summaries = [s for s in store.studies(is_brief=True) if s.study.id in self._refs]
+        known = self._refs.keys() | self._left_out
+        summaries = [s for s in store.studies(is_brief=True) if s.study.id in known]
         self.part = shown_of(len(summaries))
         kept = {s.study.id: s.study for s in newest_of(summaries)}
-        self._left_out, self._refs = self._refs.keys() - kept.keys(), kept
+        self._left_out, self._refs = known - kept.keys(), kept
         found = {s.study.id: s.num_trials for s in summaries if s.study.id in self._refs}
         self._num_all = sum(found.values())
         for study, num_trials in found.items():

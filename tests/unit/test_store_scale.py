@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from store_cases import config, failed, ok, study_of
 
-from autotune.cli import trials
+from autotune.cli import report, trials, trials_csv
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Outcome
-from autotune.store import Store, rows
+from autotune.kernel.where import Where
+from autotune.report import feed, numbers
+from autotune.store import Follower, Store, rows
+from autotune.target import read_key
 
 NUM = 300
 SHOWN = 5
@@ -92,3 +95,51 @@ def test_an_export_reads_the_fastest_of_a_study(path: Path) -> None:
         times = store.times(study, most=7)
         assert sorted(times.values()) == sorted(store.times(study).values())[:7]
         assert store.keys(study, among=list(times)[:3]) == set(list(times)[:3])
+
+
+def test_times_that_obey_are_chosen_by_the_database(path: Path, num_read: Counter[str]) -> None:
+    """Few of many obey: as many are found as are asked for, the fastest."""
+    with Store.open_existing(path) as store:
+        study = store.studies(is_brief=True)[1].study
+        everything = store.timed(study)
+        assert set(everything.values()) == {(1.0 + number, "tpe") for number in range(NUM)}
+        for text in ("split_k=8", "split_k!=8", "split_k>=290", "split_k>=290,split_k!=295,bm=64", "group=1"):
+            where = Where.parse(text)
+            obeying = {key: one for key, one in everything.items() if where.holds(read_key(key))}
+            assert store.timed(study, where=where) == obeying
+            assert store.timed(study, most=4, where=where) == dict(list(obeying.items())[:4])
+            (best,) = store.best(study, where=where) or (None,)
+            assert (best and best.key) == next(iter(obeying), None)
+
+
+def test_pages_show_the_newest_of_very_many_shapes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    for module in (numbers, feed):
+        monkeypatch.setattr(module, "MOST_STUDIES", 1)
+    report.run(report.PagesRequest(str(path), (), None, (), None), tmp_path / "r.html", is_json=False)
+    assert "1 study (the newest 1 of 2 shapes), 300 trials" in capsys.readouterr().out
+    assert "(the newest 1 of 2 shapes)" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    report.run(report.PagesRequest(str(path), ("64",), None, (), None), tmp_path / "r.html", is_json=False)
+    assert "(the newest" not in capsys.readouterr().out
+    followed = tmp_path / "followed.db"
+    shutil.copy(path, followed)
+    clock = iter(range(0, 100, 10))
+    with Follower(followed) as follower, Store.open(followed) as store:
+        following = feed.Feed(follower, None, clock=lambda: next(clock))
+        assert [str(one.study.gemm) for one in following.studies()] == ["128x64x64:NN"]
+        assert following.part == " (the newest 1 of 2 shapes)"
+        tried = config(NUM)
+        store.add_trial(study_of(store, Gemm(64, 64, 64)), tried.key, tried.to_dict(), ok(0.5), "tpe")
+        (searched,) = following.studies()
+        assert str(searched.study.gemm) == "64x64x64:NN" and searched.best_us == 0.5
+
+
+def test_columns_of_a_csv_are_asked_for_once_a_kernel(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    asked = []
+    monkeypatch.setattr(Store, "best", lambda store, study, *_, **__: asked.append(study) or [])
+    trials_csv.run(str(path), (), SHOWN)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(asked) == 1 and len(lines) == 1 + SHOWN and "config.split_k" in lines[0]
