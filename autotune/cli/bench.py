@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from .. import target_finder as targets
@@ -16,26 +15,19 @@ from ..files.words import counted
 from ..store import Store, StudyRef
 from ..target import Point, Target
 from . import common, console
+from .options import BenchRequest
 from .trials import brief
 
 
-def run(
-    gpu: str,
-    shapes: Sequence[str],
-    suites: Sequence[Path],
-    rounds: int,
-    cache: str,
-    max_error: float | None,
-    db: str,
-    *,
-    is_json: bool,
-) -> None:
+def run(request: BenchRequest, *, is_json: bool) -> None:
     """Time the winner of every tuned shape (or of those named) and cuBLAS in the same rounds."""
-    named = common.read_shapes(shapes, common.read_calls(suites)[0])
+    named = common.read_shapes(request.shapes, common.read_calls(request.suites)[0])
     with (
-        common.open_existing(db) as store,
+        common.open_existing(request.db) as store,
         closing(
-            targets.open_target(gpu, read_policy(cache), max_error=max_error, note=console.note)
+            targets.open_target(
+                request.gpu, read_policy(request.cache), max_error=request.max_error, note=console.note
+            )
         ) as target,
     ):
         tuned = winners(store, target, named)
@@ -43,13 +35,13 @@ def run(
             results = []
             for number, (gemm, point) in enumerate(tuned.items(), 1):
                 progress.update(f"timing {gemm} ({number}/{len(tuned)})")
-                results.append(_race(target, gemm, point, rounds))
+                results.append(_race(target, gemm, point, request.rounds))
         facts = {
             "gpu": target.environment.gpu_name,
             "is_recorded": target.environment.is_recorded,
             "recorded_on": target.environment.recorded_on or None,
             "policy": target.policy,
-            "num_rounds": rounds,
+            "num_rounds": request.rounds,
             "shapes": results,
         }
         measured_on = common.source_text(target.environment)
@@ -57,7 +49,7 @@ def run(
         console.show_json(facts)
     else:
         console.show(
-            f"{measured_on}, {facts['policy']} operands, {counted(rounds, 'interleaved round')}\n"
+            f"{measured_on}, {facts['policy']} operands, {counted(request.rounds, 'interleaved round')}\n"
             f"{_table(results)}"
         )
 

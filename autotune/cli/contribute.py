@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -24,6 +23,7 @@ from ..recording.replay import ReplayTarget
 from ..store import run_facts
 from . import common, console, record
 from .ctrl_c import SIGNALLED
+from .options import ContributeRequest, RecordRequest
 from .search import Painter
 
 SEARCH_SHARE = 0.4  # of the seconds; the rest times configs on all shapes
@@ -37,21 +37,10 @@ _HOLDS = (
 _HOLDS_NOT = "no name of a user or host, no path, no UUID of the GPU, nothing of your programs"
 
 
-@dataclass(frozen=True)
-class ContributeRequest:
-    """The options of `contribute`."""
-
-    gpu: str
-    shapes: Sequence[str]
-    suites: Sequence[Path]
-    seconds: float
-    out: Path | None
-
-
 def run(request: ContributeRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Search, record, check. Asked again with the same file, it goes on. Raises UsageError,
     EnvironmentProblem, DeviceLost and StoreError."""
-    suites = request.suites or (() if request.shapes else (targets.studies_dir() / "suites/recorded.toml",))
+    suites = request.suites or ([] if request.shapes else [targets.studies_dir() / "suites/recorded.toml"])
     gemms = common.need_shapes(request.shapes, suites)
     name = gpu.find_gpu(request.gpu).name
     out = request.out or Path(f"{re.sub('[^a-z0-9]+', '-', name.lower())}.json.gz")
@@ -65,11 +54,11 @@ def run(request: ContributeRequest, *, is_json: bool, is_quiet: bool) -> None:
         )
     if found.search.signal is not None:
         raise typer.Exit(SIGNALLED + found.search.signal)
-    asked = record.RecordRequest(
-        out, request.gpu, tuple(map(str, gemms)), (), NUM_CONFIGS, request.seconds - search_s, 0, "cold", db,
-        clean=clean,
+    asked = RecordRequest(
+        out=out, gpu=request.gpu, shapes=[*map(str, gemms)], configs=NUM_CONFIGS,
+        seconds=request.seconds - search_s, db=db, max_error=None,
     )  # fmt: skip
-    record.run(asked, is_json=is_json, is_quiet=is_quiet)
+    record.run(asked, is_json=is_json, is_quiet=is_quiet, clean=clean)
     console.note(_checked(out))
 
 

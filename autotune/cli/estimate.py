@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from ..shipped.expected_times import Predicted, ShippedFigures
 from ..suite import by_shape, read_calls
 from . import common, console
 from .ctrl_c import SIGNALLED
+from .options import EstimateRequest
 
 _GRACES_S = (15.0, 5.0)  # for a program that was interrupted, and once more
 _TORCH = "a program of torch is run with torch: install it where autotune is, {python}"
@@ -53,17 +53,6 @@ _MEANING = (
     "the host's time for a call, operands that are not packed, a bias. Of shapes measured elsewhere, 4 in 5 "
     "were predicted within 20% (studies/results/shipped-accuracy.txt)."
 )
-
-
-@dataclass(frozen=True)
-class EstimateRequest:
-    """The options of `estimate`. `program`: a path, or a module's name, and its arguments."""
-
-    program: Sequence[str]
-    is_module: bool
-    out: Path
-    seconds: float
-    limit: int
 
 
 class _Ended(NamedTuple):

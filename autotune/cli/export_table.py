@@ -18,57 +18,38 @@ from ..kernel.where import MIB
 from ..runtime.table.kinds import load_kinds, names_of
 from ..runtime.table.table import LeftOut, Table
 from . import common, console
+from .options import ExportRequest
 
 LONG_S = 10.0  # of compiling: worth a hint at what would shorten it
 
 
-def export(
-    db: str,
-    out: Path,
-    shapes: Sequence[str],
-    suites: Sequence[Path],
-    cache: str,
-    max_error: float | None,
-    max_kernels: int,
-    max_megabytes: float,
-    epilogues: Sequence[str],
-    *,
-    where: Sequence[str],
-    max_workspace: float | None,
-    with_c: bool,
-    adds: bool,
-    is_json: bool,
-) -> None:
-    """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
-    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, whose packed
-    cubins take at most `max_megabytes`. A suite names the shapes to write; one that counts calls says
-    instead what these kernels are chosen for, too. Kernels that may serve its calls come with the epilogues
-    that these ask for; `epilogues`: names of those that each kernel comes with, too.
-    `where`: conditions on parameters that the kernels obey; `max_workspace`: MiB of a launch. `with_c`:
-    sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
-    calls, is_counted, called = common.read_asked(suites)
+def run(request: ExportRequest, *, is_json: bool) -> None:
+    """Write the winners of the GPU that was measured last, as `tuning.export_table` has it. A suite names the
+    shapes to write; one that counts calls says instead what kernels for other shapes are chosen for, and with
+    which epilogues they come."""
+    calls, is_counted, called = common.read_asked(request.suites)
     with console.Progress(is_quiet=is_json) as progress:
-        painter = ExportPainter(progress, max_kernels, is_quiet=is_json)
+        painter = ExportPainter(progress, request.max_kernels, is_quiet=is_json)
         table = tuning.export_table(
-            out,
-            common.read_shapes(shapes, () if is_counted else calls),
-            db=db,
-            cache=cache,
-            max_error=max_error,
-            where=where,
-            max_workspace=max_workspace,
-            max_kernels=max_kernels,
-            max_megabytes=max_megabytes,
+            request.out,
+            common.read_shapes(request.shapes, () if is_counted else calls),
+            db=request.db,
+            cache=request.cache,
+            max_error=request.max_error,
+            where=request.where,
+            max_workspace=request.max_workspace,
+            max_kernels=request.max_kernels,
+            max_megabytes=request.max_megabytes,
             calls=calls if is_counted else {},
-            epilogues=epilogues,
+            epilogues=request.epilogues,
             called=called,
-            with_c=with_c,
-            adds=adds,
+            with_c=request.form == "c",
+            adds=request.adds,
             note=console.note,
             on_step=painter.step,
             on_compiled=painter.compiled,
         )
-    _tell_export(table, out, is_json=is_json)
+    _tell_export(table, request.out, is_json=is_json)
 
 
 class ExportPainter:

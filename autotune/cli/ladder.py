@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from .. import target_finder as targets
@@ -23,23 +22,11 @@ from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
 from ..store import exists, shown
 from . import chart, common, console
 from .bench import winner
+from .options import LadderRequest
 
 TUNED, CUBLAS = "tuned", "cuBLAS"
 SLOWEST_OVER_LIMIT = 500.0  # the naive kernel takes about a hundred times the roofline
 _COLORS = {TUNED: chart.OURS, CUBLAS: chart.THEIRS}
-
-
-@dataclass(frozen=True)
-class LadderRequest:
-    """What the user asked for."""
-
-    gpu: str
-    shape: str
-    rounds: int
-    cache: str
-    db: str
-    svg: Path | None
-    max_error: float | None = None  # times cuBLAS's
 
 
 @dataclass(frozen=True)

@@ -23,27 +23,20 @@ from ..kernel.rules import RuleKind, broken_rules
 from ..target import Target
 from ..target_finder import limits_named
 from . import common, console
+from .options import TimeRequest
 from .trials import brief
 
 _KINDS: tuple[RuleKind, ...] = ("template", "device", "shape")  # of rules without which there is no kernel
 
 
-def time_configs(
-    texts: Sequence[str],
-    gpu: str,
-    shape: str,
-    rounds: int,
-    cache: str,
-    max_error: float | None,
-    *,
-    is_json: bool,
-) -> None:
+def time_configs(request: TimeRequest, *, is_json: bool) -> None:
     """Verify configs on a problem and time them, and cuBLAS, in the same rounds. Nothing is stored. Raises
     UsageError for a config that breaks a rule or fails, EnvironmentProblem without a GPU."""
-    gemm, configs = Gemm.parse(shape), [Config.parse(text) for text in texts]
+    gemm, configs = Gemm.parse(request.shape), [Config.parse(text) for text in request.config]
     gemm.need_output()
-    policy = read_policy(cache)
-    with closing(targets.open_target(gpu, policy, [gemm], max_error, note=console.note)) as target:
+    policy, rounds = read_policy(request.cache), request.rounds
+    opened = targets.open_target(request.gpu, policy, [gemm], request.max_error, note=console.note)
+    with closing(opened) as target:
         for config in configs:
             _need_legal(config, target.limits, gemm, _KINDS)
         found = [_tried(target, gemm, config) for config in configs]

@@ -7,9 +7,9 @@ a recording that was interrupted goes on where it was, and what searches tried i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,27 +24,11 @@ from ..recording.writer import write_recording
 from ..store import Store
 from ..target import Point
 from . import common, console
+from .options import RecordRequest
 from .recorded_points import sample, whole
 from .recorder import Recorder
 
 MOST_CONFIGS = 100_000  # a day and more of a GPU
-
-
-@dataclass(frozen=True)
-class RecordRequest:
-    """The options of `record`."""
-
-    out: Path
-    gpu: str
-    shapes: Sequence[str]
-    suites: Sequence[Path]
-    configs: int | None
-    seconds: float | None
-    seed: int
-    cache: str
-    db: str | None
-    max_error: float | None = None  # times cuBLAS's
-    clean: Callable[[str], str] = str  # of what failed, the reason as the file is to tell it
 
 
 class Tally:
@@ -66,8 +50,11 @@ class Tally:
         )
 
 
-def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
-    """Measure what is missing, then write the file with the configs that every problem has been through."""
+def run(
+    request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callable[[str], str] = str
+) -> None:
+    """Measure what is missing, then write the file with the configs that every problem has been through.
+    `clean`: of what failed, the reason as the file is to tell it."""
     gemms = common.need_shapes(request.shapes, request.suites)
     check_writable(request.out)
     policy = read_policy(request.cache)
@@ -84,7 +71,7 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
             recorder.measure(points, request.seconds, Tally(len(points), num_wanted, progress).add)
         complete = [point for point in points if not recorder.missing(point)]
         problems = {
-            gemm: (baseline, [(point, replace(m, reason=request.clean(m.reason))) for point, m in trials])
+            gemm: (baseline, [(point, replace(m, reason=clean(m.reason))) for point, m in trials])
             for gemm, (baseline, trials) in recorder.problems(complete).items()
         }
         recorded_on = datetime.now(UTC).date().isoformat()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from ..files.output_file import check_writable, write_file
@@ -16,27 +15,18 @@ from ..report.numbers import StudyNumbers, newest_of, read_records, shown_of
 from ..report.table_maps import table_document
 from ..store import Store, StudySummary, shown
 from . import common, console
+from .options import ReportRequest
 from .trials import brief
 
 
-@dataclass(frozen=True)
-class PagesRequest:
-    """What the user wants to see: a database, of all shapes or some, and what stands beside it."""
-
-    db: str
-    shapes: Sequence[str]
-    table: Path | None  # an exported folder
-    ladders: Sequence[Path]  # what `autotune ladder --json` printed
-    max_error: float | None  # times cuBLAS's: of what may be the best
-
-
-def run(request: PagesRequest, out: Path, *, is_json: bool) -> None:
+def run(request: ReportRequest, *, is_json: bool) -> None:
     """Write the report of all studies, or of those of some shapes.
 
     Raises EnvironmentProblem without jinja2 or on a full disk, UsageError where `out` cannot be written,
     a ladder cannot be read or there is no trial, DispatchError where there is no table.
     """
     page.jinja()  # before anything is computed for nothing
+    out = request.out
     check_writable(out)
     ladders = [read_ladder(path) for path in request.ladders]
     with common.open_existing(request.db) as store:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -30,6 +29,7 @@ from ..tuning import Result
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
 from .event_lines import EventLines
+from .options import SearchRequest
 from .trials import OF_PRODUCTS, brief
 
 # What the live line leaves out where the terminal is too narrow. What is not named here goes last.
@@ -45,31 +45,6 @@ _WHY = {
 }
 
 
-@dataclass(frozen=True)
-class SearchRequest:
-    """The options of `search`."""
-
-    gpu: str
-    shapes: Sequence[str]
-    suites: Sequence[Path]
-    trials: int | None
-    seconds: float | None
-    seed: int
-    sampler: str
-    cache: str
-    db: str
-    max_error: float | None = None  # times cuBLAS's
-    num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
-    policy: Path | None = None  # what the search is to do otherwise
-    seeds: str = "shipped"  # or "none"
-    where: Sequence[str] = ()  # conditions on parameters
-    max_workspace: float | None = None  # MiB
-    insists: bool = False  # on all seconds, although nothing better is likely
-    events: Path | None = None  # where what happens is written
-    effort: str = "standard"
-    stale: bool = False  # only finalists whose times no longer hold
-
-
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Search, print the result. Without shapes, `replay:FILE`
     means all that FILE holds.
@@ -77,6 +52,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     Raises, after printing, UsageError where the seconds did not suffice to begin every shape, and
     EnvironmentProblem where no candidate of some shape ran.
     """
+    common.accept(request.like)
     is_replay = request.gpu.startswith(targets.REPLAY)
     calls, is_counted = common.read_calls(request.suites)
     listed = () if is_counted or request.num_drawn else calls

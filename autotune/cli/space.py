@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..facts.device import DeviceLimits
@@ -16,6 +15,7 @@ from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.where import VALUES, Where
 from ..target_finder import limits_named
 from . import console, expected
+from .options import SpaceRequest
 
 KINDS = {
     "template": "the kernel does not compile otherwise",
@@ -25,25 +25,17 @@ KINDS = {
 }
 
 
-def run(
-    gpu: str,
-    shape: str,
-    explain: str | None,
-    where: Sequence[str],
-    max_workspace: float | None,
-    *,
-    is_wide: bool,
-    is_json: bool,
-) -> None:
+def run(request: SpaceRequest, *, is_json: bool) -> None:
     """Print the space, or with `explain` what becomes of one config; under these conditions."""
-    gemm, conditions = Gemm.parse(shape), Where.parse(where, max_workspace)
+    gemm, conditions = Gemm.parse(request.shape), Where.parse(request.where, request.max_workspace)
     gemm.need_output()
     conditions.check(VALUES)
-    limits = limits_named(gpu, note=console.note)
+    limits = limits_named(request.gpu, note=console.note)
     conditions = conditions.on(gemm, limits)
-    if explain is not None:
-        _explain(explain, conditions, limits, gemm, is_json=is_json)
+    if request.explain is not None:
+        _explain(request.explain, conditions, limits, gemm, is_json=is_json)
         return
+    is_wide = request.is_wide
     found = feasible_set(limits, gemm, is_wide=is_wide).where(conditions, gemm)
     facts = _facts(found, conditions, limits, gemm, is_wide=is_wide)
     if is_json:

@@ -16,12 +16,13 @@ from ..report.table_maps import table_document
 from ..store import Follower, shown
 from . import common, console
 from .explain import trial_page
-from .report import PagesRequest, describe
+from .options import ViewRequest
+from .report import describe
 
 LATER = 15  # added to the process's niceness: a search on this machine comes first, its compilers too
 
 
-def run(request: PagesRequest, port: int, host: str, *, is_json: bool) -> None:
+def run(request: ViewRequest, *, is_json: bool) -> None:
     """Serve pages at an address of this machine until Ctrl-C. Raises EnvironmentProblem where a package is
     missing, UsageError where the port is taken or a ladder cannot be read, StoreError without a database,
     DispatchError without a table."""
@@ -34,13 +35,14 @@ def run(request: PagesRequest, port: int, host: str, *, is_json: bool) -> None:
             pass
         at_end.callback(_tidy, request.db)
         follower = at_end.enter_context(Follower(request.db))
-        listener = at_end.enter_context(server.listen(port, host))
-        tell(request.db, host, listener.getsockname()[1], is_own=host in server.OWN_NAMES, is_json=is_json)
+        listener = at_end.enter_context(server.listen(request.port, request.host))
+        place = (request.host, listener.getsockname()[1])
+        tell(request.db, *place, is_own=request.host in server.OWN_NAMES, is_json=is_json)
         os.nice(LATER)
         feed = Feed(follower, request.max_error, gemms)
         table = table_document(request.table, feed.studies(), describe) if request.table else None
         pages = server.Pages(feed, shown(request.db), describe, table, ladders, trial_page)
-        server.serve(pages, listener, host)
+        server.serve(pages, listener, request.host)
 
 
 def tell(db: str, host: str, port: int, *, is_own: bool, is_json: bool) -> None:

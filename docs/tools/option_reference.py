@@ -73,7 +73,7 @@ def _type(kind: Any) -> str:
 
 
 def _is_empty(default: object) -> bool:
-    return default is inspect.Parameter.empty or default is None or default is False
+    return default is inspect.Parameter.empty or default is None or default is False or default == []
 
 
 def _text(value: object) -> str:

@@ -44,7 +44,7 @@ def bundle(recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     target.environment = replace(ENVIRONMENT, recorded_on="", gpu_uuid="GPU-secret")
     monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
     out = tmp_path / "card.json.gz"
-    request = contribute.ContributeRequest("0", ("512", "16x512x4096"), (), 5.0, out)
+    request = contribute.ContributeRequest("0", ["512", "16x512x4096"], seconds=5.0, out=out)
     contribute.run(request, is_json=False, is_quiet=True)
     return out
 

@@ -61,7 +61,7 @@ def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def climb(db: Path, capsys: pytest.CaptureFixture[str], svg: Path | None = None) -> dict:
-    ladder.run(ladder.LadderRequest("0", "512", 5, "cold", str(db), svg), is_json=True)
+    ladder.run(ladder.LadderRequest("0", "512", 5, max_error=None, db=str(db), svg=svg), is_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -90,7 +90,8 @@ def test_without_a_database_the_steps_are_timed_alone(
     play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play()
-    ladder.run(ladder.LadderRequest("0", "512", 5, "cold", str(tmp_path / "no.db"), None), is_json=False)
+    asked = ladder.LadderRequest("0", "512", 5, max_error=None, db=str(tmp_path / "no.db"))
+    ladder.run(asked, is_json=False)
     captured = capsys.readouterr()
     assert "autotune search --gpu 0 --shape 512" in captured.err
     assert "tuned" not in captured.out

@@ -75,7 +75,7 @@ def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
 
 def request(out: Path, **changes: object) -> record.RecordRequest:
     options = {"out": out, "gpu": "0", "shapes": ("512",), "suites": (), "configs": None, "seconds": None}
-    options |= {"seed": 0, "cache": "cold", "db": None}
+    options |= {"seed": 0, "cache": "cold", "db": None, "max_error": None}
     return record.RecordRequest(**(options | changes))
 
 

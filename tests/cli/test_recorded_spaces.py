@@ -57,7 +57,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
 
 def request(out: Path, **changes: object) -> record.RecordRequest:
     options = {"out": out, "gpu": "0", "shapes": ("512", str(ODD)), "suites": (), "configs": None}
-    options |= {"seconds": None, "seed": 0, "cache": "cold", "db": None}
+    options |= {"seconds": None, "seed": 0, "cache": "cold", "db": None, "max_error": None}
     return record.RecordRequest(**(options | changes))
 
 
