@@ -25,23 +25,17 @@ from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
 from .options import (
     SHOWN,
     TABLE,
-    TILES,
     Accurate,
     Csv,
     Db,
     Host,
-    Limit,
     LimitOrAll,
-    OneShape,
-    Out,
     Port,
-    Recording,
     ShapesOrAll,
     Trial,
     completing,
-    kinds,
 )
-from .parsing import Json, Quiet
+from .parsing import Json
 
 app = typer.Typer(
     name="autotune",
@@ -187,42 +181,24 @@ def diff(trial: Trial, other: Trial, db: Db = DEFAULT_DB, is_json: Json = False)
     command.diff(db, trial, other, is_json=is_json)
 
 
-@_trials_command(
-    epilog=parsing.below(
-        "trials t4 --out 4096.json --shape 4096", "trials t4 --out 4096.json --recording space.json.gz"
-    )
+parsing.declare(
+    trials_app,
+    "trials_files:t4",
+    options.T4Request,
+    "trials t4 --out 4096.json --shape 4096",
+    "trials t4 --out 4096.json --recording space.json.gz",
+    name="t4",
 )
-def t4(
-    out: Out,
-    db: Db = DEFAULT_DB,
-    recording: Recording = None,
-    shape: OneShape = None,
-    is_json: Json = False,
-) -> None:
-    """Write the trials of a problem as T4, Kernel Tuner's results format."""
-    from . import trials_files as command
-
-    interrupt_in_order()
-    command.run(out, db, recording, shape, "t4", is_json=is_json)
 
 
-@_trials_command(
-    epilog=parsing.below(
-        "trials t1 --out 4096.json --shape 4096", "trials t1 --out 4096.json --recording space.json.gz"
-    )
+parsing.declare(
+    trials_app,
+    "trials_files:t1",
+    options.T1Request,
+    "trials t1 --out 4096.json --shape 4096",
+    "trials t1 --out 4096.json --recording space.json.gz",
+    name="t1",
 )
-def t1(
-    out: Out,
-    db: Db = DEFAULT_DB,
-    recording: Recording = None,
-    shape: OneShape = None,
-    is_json: Json = False,
-) -> None:
-    """Write the trials of a problem as T1, a cache that Kernel Tuner searches in simulation."""
-    from . import trials_files as command
-
-    interrupt_in_order()
-    command.run(out, db, recording, shape, "t1", is_json=is_json)
 
 
 @_trials_command(epilog=parsing.below("trials dashboard", "trials dashboard --db shapes.db --port 8080"))
@@ -236,69 +212,38 @@ def dashboard(
     command.run(db, port, host, is_json=is_json)
 
 
-@_trials_command(
-    epilog=parsing.below("trials merge other.db", "trials merge other.db --db postgresql://me@host/autotune")
+parsing.declare(
+    trials_app,
+    "trials_merge:merge",
+    options.MergeRequest,
+    "trials merge other.db",
+    "trials merge other.db --db postgresql://me@host/autotune",
+    name="merge",
+    switches=("is_json", "is_quiet"),
 )
-def merge(
-    other: Annotated[
-        str, typer.Argument(help="The database to read: a SQLite file, or a URL; or a recording.")
-    ],
-    db: Db = DEFAULT_DB,
-    is_json: Json = False,
-    is_quiet: Quiet = False,
-) -> None:
-    """Copy all of another database, or of a recording, into this one.
-
-    Nothing is doubled. Killed, or repeated, it goes on.
-    """
-    from . import trials_merge as command
-
-    interrupt_in_order()
-    command.merge(other, db, is_json=is_json, is_quiet=is_quiet)
 
 
-@_trials_command(
-    epilog=parsing.below("trials compare before.db after.db", "trials compare a.db#3 sgemm_dispatch")
+parsing.declare(
+    trials_app,
+    "trials_compare",
+    options.CompareRequest,
+    "trials compare before.db after.db",
+    "trials compare a.db#3 sgemm_dispatch",
+    name="compare",
 )
-def compare(
-    first: Annotated[str, typer.Argument(help="A database, a study of it (a.db#3), or an exported folder.")],
-    second: Annotated[str, typer.Argument(help="Another one.")],
-    shape: ShapesOrAll = None,
-    max_error: Accurate = MAX_ERROR,
-    is_json: Json = False,
-) -> None:
-    """Compare the best of two databases or tables, shape by shape."""
-    from . import trials_compare as command
-
-    interrupt_in_order()
-    command.run(first, second, shape or (), max_error or None, is_json=is_json)
 
 
-@_trials_command(epilog=parsing.below("trials forget --shape 4096", "trials forget --study 3 --yes"))
-def forget(
-    db: Db = DEFAULT_DB,
-    shape: ShapesOrAll = None,
-    study: Annotated[
-        list[int] | None,
-        typer.Option(help="A study, by its id; repeatable.", **parsing.whole("--study", 1, metavar="ID")),
-    ] = None,
-    is_sure: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False,
-    is_json: Json = False,
-) -> None:
-    """Delete all trials of shapes or studies."""
-    from . import trials_merge as command
-
-    interrupt_in_order()
-    command.forget(db, shape or (), study or (), is_sure=is_sure, is_json=is_json)
+parsing.declare(
+    trials_app,
+    "trials_merge:forget",
+    options.ForgetRequest,
+    "trials forget --shape 4096",
+    "trials forget --study 3 --yes",
+    name="forget",
+)
 
 
-@_command(epilog=parsing.below("runs", "runs --db shapes.db --shape 4096 --json"))
-def runs(db: Db = DEFAULT_DB, shape: ShapesOrAll = None, limit: Limit = 20, is_json: Json = False) -> None:
-    """Who searched what: host, GPU, command, driver, versions."""
-    from . import runs as command
-
-    interrupt_in_order()
-    command.run(db, shape or (), limit, is_json=is_json)
+parsing.declare(app, "runs", options.RunsRequest, "runs", "runs --db shapes.db --shape 4096 --json")
 
 
 parsing.declare(
@@ -318,60 +263,24 @@ parsing.declare(
 )
 
 
-@_command(
-    epilog=parsing.below(
-        "coverage calls.json", "coverage calls.json sgemm_dispatch --limit 50", "coverage calls.json --json"
-    )
+parsing.declare(
+    app,
+    "coverage",
+    options.CoverageRequest,
+    "coverage calls.json",
+    "coverage calls.json sgemm_dispatch --limit 50",
+    "coverage calls.json --json",
 )
-def coverage(
-    calls: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CALLS", help="What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite."
-        ),
-    ],
-    table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
-    limit: Limit = 20,
-    is_json: Json = False,
-) -> None:
-    """Tell what of a program's calls a table serves tuned, modelled, by cuBLAS, or not well.
-
-    By number and by time. No GPU is needed.
-    """
-    from . import coverage as command
-
-    interrupt_in_order()
-    command.run(calls, table, limit, is_json=is_json)
 
 
-@_command(
-    epilog=parsing.below(
-        "explain --shape 4096",
-        "explain --gpu rtx-4090 --shape 4096 --config bm=64,min_blocks=1",
-        "explain --shape 4096:NT --config vec_b=1 --out mine.html",
-    )
+parsing.declare(
+    app,
+    "explain",
+    options.ExplainRequest,
+    "explain --shape 4096",
+    "explain --gpu rtx-4090 --shape 4096 --config bm=64,min_blocks=1",
+    "explain --shape 4096:NT --config vec_b=1 --out mine.html",
 )
-def explain(
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = TILES,
-    gpu: Annotated[
-        str,
-        typer.Option(help="A known kind of GPU, as h200 or rtx-3090.", autocompletion=kinds),
-    ] = "h200",
-    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096",
-    config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CONFIG", help="A config to draw first: bm=64,bn=128,... or JSON; repeatable."),
-    ] = None,
-    is_json: Json = False,
-) -> None:
-    """Draw what kernels do with memory: blocks, warps, stages, banks, bytes. No GPU is needed.
-
-    The ladder from the naive kernel to a tuned one, winners that ship, and any config, in one HTML file.
-    """
-    from . import explain as command
-
-    interrupt_in_order()
-    command.run(out, gpu, shape, config or (), is_json=is_json)
 
 
 parsing.declare(app, "bench", options.BenchRequest, "bench", "bench --db shapes.db --shape 4096 --rounds 50")
@@ -385,27 +294,14 @@ parsing.declare(
 )
 
 
-@_command(epilog=parsing.below("source bm=128,bn=128 --gpu rtx-4090 --out sgemm.cu", "source bm=64"))
-def source(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="bm=64,bn=128,... or JSON.")],
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="A known kind of GPU, as h200 or rtx-3090, or one here (index, UUID, `auto`).",
-            autocompletion=kinds,
-        ),
-    ] = "h200",
-    shape: Annotated[str, typer.Option(help="Its layout counts, and whether it is a batch.")] = "4096",
-    out: Annotated[
-        Path | None, typer.Option(help="The .cu file to write; without it, it is printed.")
-    ] = None,
-    is_json: Json = False,
-) -> None:
-    """Write what a config is compiled from, and the command that compiles it."""
-    from . import one_config as command
-
-    interrupt_in_order()
-    command.write_source(config, gpu, shape, out, is_json=is_json)
+parsing.declare(
+    app,
+    "one_config:write_source",
+    options.SourceRequest,
+    "source bm=128,bn=128 --gpu rtx-4090 --out sgemm.cu",
+    "source bm=64",
+    name="source",
+)
 
 
 parsing.declare(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..facts.device import DeviceLimits
@@ -22,6 +21,7 @@ from ..runtime.table.kinds import load_kinds
 from ..runtime.table.table import Table
 from ..suite import ALIGNED, CallKind, Suite, read_calls
 from . import common, console
+from .options import CoverageRequest
 
 WAYS = ("tuned", "modelled", "cublas", "missed")
 _US = 1e-6
@@ -53,8 +53,8 @@ class ServedKind(NamedTuple):
         return None if self.cublas_us is None else _US * self.calls * self.cublas_us
 
 
-def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
-    """Tell how each table of a folder serves what was recorded, and up to `limit` kinds of call that are not
+def run(request: CoverageRequest, *, is_json: bool) -> None:
+    """Tell how each table of a folder serves what was recorded, and up to so many kinds of call that are not
     tuned, those that take most first. Records do not say on which GPU a call was made: each table is told of
     all of them. Raises UsageError, DispatchError."""
     with console.Progress() as progress:
@@ -62,17 +62,18 @@ def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
         def tell(what: str, done: int, of: int) -> None:
             progress.update(f"{what}: {done:,} of {of:,}")
 
-        suite = read_calls(calls, console.note, partial(tell, "records read"))
+        suite = read_calls(request.calls, console.note, partial(tell, "records read"))
         look_up = partial(tell, "kinds of call looked up")
-        first, *others = (_facts(table, suite, limit, look_up) for _, table in load_kinds(folder))
-    head = {"calls": str(calls), "table": str(folder)}
+        tables = [table for _, table in load_kinds(request.table)]
+        first, *others = (_facts(table, suite, request.limit, look_up) for table in tables)
+    head = {"calls": str(request.calls), "table": str(request.table)}
     if is_json:
         console.show_json({**head, **first, "other_gpus": others})
         return
     for facts in (first, *others):
         console.show(_text({**head, **facts}))
     if any(found["num_kinds"] for facts in (first, *others) for found in _not_as_tuned(facts)):
-        console.show(f"Next: autotune search --suite {shlex.quote(str(calls))}, and export-table")
+        console.show(f"Next: autotune search --suite {shlex.quote(str(request.calls))}, and export-table")
 
 
 def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], None]) -> dict[str, Any]:

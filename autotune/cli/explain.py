@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from .. import target_finder as targets
 from ..facts.device import DeviceLimits, known_limits, limits_by_name
@@ -19,18 +18,19 @@ from ..report.numbers import StudyNumbers
 from ..tiles.explorer_page import page
 from ..tiles.kernel_picture import Subject
 from . import console, expected
+from .options import ExplainRequest
 
 _MODELLED = "Counts are of a model that equals the kernel's executed text; no time in them was measured."
 ASKED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
 
 
-def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: bool) -> None:
+def run(request: ExplainRequest, *, is_json: bool) -> None:
     """Write the page: what was asked for first, then the ladder, then winners.
 
     Raises UsageError for a config, shape or GPU that is none, and where `out` cannot be written.
     """
-    gemm, limits = Gemm.parse(shape), known_limits(gpu)
-    asked = [_asked(number, text, gemm) for number, text in enumerate(configs, 1)]
+    gemm, limits, out = Gemm.parse(request.shape), known_limits(request.gpu), request.out
+    asked = [_asked(number, text, gemm) for number, text in enumerate(request.configs, 1)]
     check_writable(out)
     rungs = _ladder(gemm)
     subjects = [*asked, *rungs, *_winners(gemm, limits, len(rungs))]
@@ -38,7 +38,7 @@ def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: boo
         raise UsageError(f"no kernel that ships is known for {gemm} on {limits.name}; name one with --config")
     known = expected.text(limits, gemm)
     foot = f"Written by autotune explain for {gemm} on {limits.name}. {_MODELLED} {known}"
-    content = page(subjects, limits, gpu, foot)
+    content = page(subjects, limits, request.gpu, foot)
     write_file(out, content)
     broken = _broken(asked, limits)
     if is_json:

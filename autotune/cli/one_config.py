@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from .. import target_finder as targets
@@ -23,7 +22,7 @@ from ..kernel.rules import RuleKind, broken_rules
 from ..target import Target
 from ..target_finder import limits_named
 from . import common, console
-from .options import TimeRequest
+from .options import SourceRequest, TimeRequest
 from .trials import brief
 
 _KINDS: tuple[RuleKind, ...] = ("template", "device", "shape")  # of rules without which there is no kernel
@@ -134,10 +133,11 @@ def _interval_text(interval: tuple[float, float] | None) -> str:
 # Source
 
 
-def write_source(text: str, gpu: str, shape: str, out: Path | None, *, is_json: bool) -> None:
+def write_source(request: SourceRequest, *, is_json: bool) -> None:
     """Write the instantiated source of a config into a file, or print it. Raises UsageError for a config of
     which no kernel can be made, or a file that cannot be written."""
-    config, gemm, limits = Config.parse(text), Gemm.parse(shape), limits_named(gpu, note=console.note)
+    config, gemm, out = Config.parse(request.config), Gemm.parse(request.shape), request.out
+    limits = limits_named(request.gpu, note=console.note)
     _need_legal(config, limits, gemm, ("template", "shape"))
     for rule in broken_rules(config, limits, gemm, ("device",)):
         console.note(f"it compiles, but cannot run on {limits.name}: {rule.id}: {rule.sentence}")

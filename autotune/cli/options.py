@@ -450,3 +450,119 @@ class ContributeRequest:
     out: Annotated[
         Path | None, typer.Option(help="The file to write; without it, it is named as the GPU.")
     ] = None
+
+
+@dataclass(frozen=True)
+class MergeRequest:
+    """Copy all of another database, or of a recording, into this one.
+
+    Nothing is doubled. Killed, or repeated, it goes on.
+    """
+
+    other: Annotated[
+        str, typer.Argument(help="The database to read: a SQLite file, or a URL; or a recording.")
+    ]
+    db: Db = DEFAULT_DB
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """Compare the best of two databases or tables, shape by shape."""
+
+    first: Annotated[str, typer.Argument(help="A database, a study of it (a.db#3), or an exported folder.")]
+    second: Annotated[str, typer.Argument(help="Another one.")]
+    shapes: Shapes = field(default_factory=list)
+    max_error: Accurate = MAX_ERROR
+
+
+@dataclass(frozen=True)
+class ForgetRequest:
+    """Delete all trials of shapes or studies."""
+
+    db: Db = DEFAULT_DB
+    shapes: Shapes = field(default_factory=list)
+    studies: Annotated[
+        list[int],
+        typer.Option(
+            "--study", help="A study, by its id; repeatable.", **parsing.whole("--study", 1, metavar="ID")
+        ),
+    ] = field(default_factory=list)
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False
+
+
+@dataclass(frozen=True)
+class RunsRequest:
+    """Who searched what: host, GPU, command, driver, versions."""
+
+    db: Db = DEFAULT_DB
+    shapes: Shapes = field(default_factory=list)
+    limit: Limit = 20
+
+
+@dataclass(frozen=True)
+class CoverageRequest:
+    """Tell what of a program's calls a table serves tuned, modelled, by cuBLAS, or not well.
+
+    By number and by time. No GPU is needed.
+    """
+
+    calls: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CALLS", help="What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite."
+        ),
+    ]
+    table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE
+    limit: Limit = 20
+
+
+@dataclass(frozen=True)
+class ExplainRequest:
+    """Draw what kernels do with memory: blocks, warps, stages, banks, bytes. No GPU is needed.
+
+    The ladder from the naive kernel to a tuned one, winners that ship, and any config, in one HTML file.
+    """
+
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = TILES
+    gpu: Annotated[
+        str,
+        typer.Option(help="A known kind of GPU, as h200 or rtx-3090.", autocompletion=kinds),
+    ] = "h200"
+    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096"
+    configs: Annotated[
+        list[str],
+        typer.Option(
+            "--config", metavar="CONFIG", help="A config to draw first: bm=64,bn=128,... or JSON; repeatable."
+        ),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    """Write what a config is compiled from, and the command that compiles it."""
+
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="bm=64,bn=128,... or JSON.")]
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A known kind of GPU, as h200 or rtx-3090, or one here (index, UUID, `auto`).",
+            autocompletion=kinds,
+        ),
+    ] = "h200"
+    shape: Annotated[str, typer.Option(help="Its layout counts, and whether it is a batch.")] = "4096"
+    out: Annotated[Path | None, typer.Option(help="The .cu file to write; without it, it is printed.")] = None
+
+
+@dataclass(frozen=True)
+class T4Request:
+    """Write the trials of a problem as T4, Kernel Tuner's results format."""
+
+    out: Out
+    db: Db = DEFAULT_DB
+    recording: Recording = None
+    shape: OneShape = None
+
+
+@dataclass(frozen=True)
+class T1Request(T4Request):
+    """Write the trials of a problem as T1, a cache that Kernel Tuner searches in simulation."""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..files.words import counted
 from ..store import RunRecord
 from . import common, console
+from .options import RunsRequest
 
 _SHOWN_SHAPES = 3
 
 
-def run(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+def run(request: RunsRequest, *, is_json: bool) -> None:
     """The newest runs, oldest of them first; of these shapes, or of all."""
-    wanted = {str(problem) for problem in common.read_problems(shapes)}
-    with common.open_existing(db) as store:
+    wanted = {str(problem) for problem in common.read_problems(request.shapes)}
+    with common.open_existing(request.db) as store:
         found = [one for one in store.runs() if not wanted or wanted & set(one.shapes)]
         if not found:
             store.damages.refuse()
-    facts = [_facts(one) for one in found[-limit:]]
+    facts = [_facts(one) for one in found[-request.limit :]]
     if is_json:
         console.show_json({"num_runs": len(found), "runs": facts})
     elif not facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -15,6 +15,7 @@ from ..files.words import counted
 from ..runtime.table.kinds import load_kinds
 from ..store import Store, StudySummary, shown
 from . import common, console
+from .options import CompareRequest
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class Winner:
     samples_us: tuple[float, ...] = ()
 
 
-def run(first: str, second: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+def run(request: CompareRequest, *, is_json: bool) -> None:
     """One line per shape that both have: the best of each, and how many times the first's time the second
     takes. Raises UsageError where they share no shape, StoreError, DispatchError."""
-    wanted = common.read_problems(shapes)
-    one, other = (_winners(source, max_error) for source in (first, second))
+    wanted, first, second = common.read_problems(request.shapes), request.first, request.second
+    one, other = (_winners(source, request.max_error) for source in (first, second))
     shared = [gemm for gemm in sorted(one) if gemm in other and (not wanted or gemm in wanted)]
     if not shared:
         raise UsageError(f"{_named(first)} and {_named(second)} share no shape that was timed; name others")

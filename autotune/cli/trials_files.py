@@ -4,6 +4,7 @@ others read."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..facts.gemm import Gemm
@@ -17,18 +18,33 @@ from ..recording.t1 import to_t1
 from ..recording.t4 import SCHEMA_VERSION, T4Trial, to_t4
 from ..store import shown
 from . import common, console
+from .options import T1Request, T4Request
 
 
-def run(out: Path, db: str, recording: Path | None, shape: str | None, form: str, *, is_json: bool) -> None:
-    """Write the file, of the form `t1` or `t4`. Raises UsageError where it is not clear which trials are
+def t1(request: T1Request, *, is_json: bool) -> None:
+    """Write a cache. Raises as `t4`."""
+    made, trials = _read(request)
+    text = to_t1(made, [(trial.point, trial.measurement) for trial in trials])
+    _write(request.out, text, "a cache (T1)", made, trials, is_json=is_json)
+
+
+def t4(request: T4Request, *, is_json: bool) -> None:
+    """Write results. Raises UsageError where it is not clear which trials are
     meant, or `out` cannot be written, EnvironmentProblem on a full disk."""
-    check_writable(out)
-    gemm = None if shape is None else read_problem(shape)
-    made, trials = _of_study(db, gemm) if recording is None else _of_recording(recording, gemm)
-    if form == "t1":
-        text, told = to_t1(made, [(trial.point, trial.measurement) for trial in trials]), "a cache (T1)"
-    else:
-        text, told = json.dumps(to_t4(made, trials), allow_nan=False) + "\n", f"T4 {SCHEMA_VERSION}"
+    made, trials = _read(request)
+    text = json.dumps(to_t4(made, trials), allow_nan=False) + "\n"
+    _write(request.out, text, f"T4 {SCHEMA_VERSION}", made, trials, is_json=is_json)
+
+
+def _read(request: T4Request) -> tuple[Made, list[T4Trial]]:
+    check_writable(request.out)
+    gemm = None if request.shape is None else read_problem(request.shape)
+    return (
+        _of_study(request.db, gemm) if request.recording is None else _of_recording(request.recording, gemm)
+    )
+
+
+def _write(out: Path, text: str, told: str, made: Made, trials: Sequence[T4Trial], *, is_json: bool) -> None:
     write_file(out, text)
     valid = sum(trial.measurement.is_ok for trial in trials)
     if is_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,12 +12,14 @@ from ..search import study_of
 from ..store import Store, shown
 from ..store.merging import Merged, OnPage
 from . import common, console
+from .options import ForgetRequest, MergeRequest
 from .recorder import ORIGIN
 
 
-def merge(other: str, db: str, *, is_json: bool, is_quiet: bool) -> None:
+def merge(request: MergeRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Copy all of `other`, a database or a recording, into `db`, which is made where there is none. Raises
     UsageError if both are one database, StoreError."""
+    other, db = request.other, request.db
     with ExitStack() as opened, console.Progress(is_quiet=is_quiet) as progress:
 
         def on_page(done: int, total: int) -> None:
@@ -69,29 +70,29 @@ def _merge_recording(recorded: ReplayTarget, target: Store, on_page: OnPage) -> 
     return merged
 
 
-def forget(db: str, shapes: Sequence[str], study_ids: Sequence[int], *, is_sure: bool, is_json: bool) -> None:
+def forget(request: ForgetRequest, *, is_json: bool) -> None:
     """Delete the studies of these problems, and those with these ids. Raises UsageError where there is none,
     and, unless `is_sure`, with what would be deleted."""
-    if not (shapes or study_ids):
+    if not (request.shapes or request.studies):
         raise UsageError(
             "nothing to forget: pass --shape 4096 or --study ID (`trials best --json` lists them)"
         )
-    problems = common.read_problems(shapes)
-    with Store.open_existing(db) as store, store.damages.told(console.note):
+    problems = common.read_problems(request.shapes)
+    with Store.open_existing(request.db) as store, store.damages.told(console.note):
         summaries = [
             summary
             for summary in store.studies()
-            if summary.study.gemm in problems or summary.study.id in study_ids
+            if summary.study.gemm in problems or summary.study.id in request.studies
         ]
         if not summaries:
             store.damages.refuse()
-            raise UsageError(f"{shown(db)} holds no such study")
+            raise UsageError(f"{shown(request.db)} holds no such study")
         lines = [
             f"study {s.study.id}: {s.study.gemm} on {common.source_text(s.study.environment)}, "
             f"{counted(s.num_trials, 'trial')}"
             for s in summaries
         ]
-        if not is_sure:
+        if not request.is_sure:
             raise UsageError(f"would forget {'; '.join(lines)}; add --yes to do it")
         for summary in summaries:
             store.forget(summary.study)
@@ -99,6 +100,6 @@ def forget(db: str, shapes: Sequence[str], study_ids: Sequence[int], *, is_sure:
         forgotten = [
             {"id": s.study.id, "shape": str(s.study.gemm), "num_trials": s.num_trials} for s in summaries
         ]
-        console.show_json({"db": shown(db), "forgotten": forgotten})
+        console.show_json({"db": shown(request.db), "forgotten": forgotten})
     else:
         console.show("\n".join(f"forgotten: {line}" for line in lines))

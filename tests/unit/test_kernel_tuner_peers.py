@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import trials_files
+from autotune.cli.options import T4Request
 from autotune.facts.measurement import Outcome
 from autotune.facts.other_problem import OtherProblem
 from autotune.recording.recorded_space import Recording
@@ -37,7 +38,7 @@ def kernel_tuner() -> Any:
 def written(folder: Path, form: str, source: Path = CONVOLUTION) -> Path:
     """What we write of the convolution."""
     path = folder / f"convolution.{form}.json"
-    trials_files.run(path, "", source, None, form, is_json=False)
+    getattr(trials_files, form)(T4Request(path, recording=source), is_json=False)
     return path
 
 
