@@ -123,7 +123,8 @@ class Result:
         size = {"ncols": len(self.shapes), "figsize": (5 * len(self.shapes), 4)}
         _, (axes,) = pyplot.subplots(**size, squeeze=False, layout="constrained")
         for axis, (gemm, trials) in zip(axes, self.trials.items(), strict=True):
-            _draw_trials(axis, trials, (best := self.best[gemm]) and best.cublas_us)
+            best = self.best[gemm]
+            _draw_trials(axis, trials, best.cublas_us if best else None)
             axis.set(title=str(gemm), xlabel="trial", ylabel="us", yscale="log")
             axis.legend()
         return axes

@@ -20,9 +20,10 @@ from ..files.errors import AutotuneError, EnvironmentProblem, UsageError
 from ..files.output_file import DISK_FULL
 from ..files.shortage import shortage
 from ..files.words import speak_as_command_line
-from . import console, options, parsing
+from . import console, parsing, requests
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
-from .options import (
+from .parsing import Json
+from .requests import (
     SHOWN,
     TABLE,
     Accurate,
@@ -35,7 +36,6 @@ from .options import (
     Trial,
     completing,
 )
-from .parsing import Json
 
 app = typer.Typer(
     name="autotune",
@@ -83,7 +83,7 @@ def _root(
 parsing.declare(
     app,
     "search",
-    options.SearchRequest,
+    requests.SearchRequest,
     "search --shape 4096 --seconds 60",
     "search --shape 4096x128x4096:NT --shape 1024 --trials 300",
     "search --suite shapes.toml --db shapes.db",
@@ -97,7 +97,7 @@ parsing.declare(
 parsing.declare(
     app,
     "export_table",
-    options.ExportRequest,
+    requests.ExportRequest,
     "export-table",
     "export-table --db shapes.db --suite shapes.toml --out my_kernels",
     name="export-table",
@@ -105,7 +105,7 @@ parsing.declare(
 parsing.declare(
     app,
     "space",
-    options.SpaceRequest,
+    requests.SpaceRequest,
     "space --gpu h200 --shape 4096x128x4096:NT",
     "space --gpu h200 --where 'pack_a=0,bm>=64'",
     "space --gpu rtx-3090 --explain bm=64,bn=128,stages=8",
@@ -184,7 +184,7 @@ def diff(trial: Trial, other: Trial, db: Db = DEFAULT_DB, is_json: Json = False)
 parsing.declare(
     trials_app,
     "trials_files:t4",
-    options.T4Request,
+    requests.T4Request,
     "trials t4 --out 4096.json --shape 4096",
     "trials t4 --out 4096.json --recording space.json.gz",
     name="t4",
@@ -194,7 +194,7 @@ parsing.declare(
 parsing.declare(
     trials_app,
     "trials_files:t1",
-    options.T1Request,
+    requests.T1Request,
     "trials t1 --out 4096.json --shape 4096",
     "trials t1 --out 4096.json --recording space.json.gz",
     name="t1",
@@ -215,7 +215,7 @@ def dashboard(
 parsing.declare(
     trials_app,
     "trials_merge:merge",
-    options.MergeRequest,
+    requests.MergeRequest,
     "trials merge other.db",
     "trials merge other.db --db postgresql://me@host/autotune",
     name="merge",
@@ -226,7 +226,7 @@ parsing.declare(
 parsing.declare(
     trials_app,
     "trials_compare",
-    options.CompareRequest,
+    requests.CompareRequest,
     "trials compare before.db after.db",
     "trials compare a.db#3 sgemm_dispatch",
     name="compare",
@@ -236,26 +236,26 @@ parsing.declare(
 parsing.declare(
     trials_app,
     "trials_merge:forget",
-    options.ForgetRequest,
+    requests.ForgetRequest,
     "trials forget --shape 4096",
     "trials forget --study 3 --yes",
     name="forget",
 )
 
 
-parsing.declare(app, "runs", options.RunsRequest, "runs", "runs --db shapes.db --shape 4096 --json")
+parsing.declare(app, "runs", requests.RunsRequest, "runs", "runs --db shapes.db --shape 4096 --json")
 
 
 parsing.declare(
-    app, "report", options.ReportRequest, "report", "report --db shapes.db --shape 4096 --out 4096.html"
+    app, "report", requests.ReportRequest, "report", "report --db shapes.db --shape 4096 --out 4096.html"
 )
 parsing.declare(
-    app, "view", options.ViewRequest, "view", "view --db shapes.db --table sgemm_dispatch --port 8600"
+    app, "view", requests.ViewRequest, "view", "view --db shapes.db --table sgemm_dispatch --port 8600"
 )
 parsing.declare(
     app,
     "estimate",
-    options.EstimateRequest,
+    requests.EstimateRequest,
     "estimate train.py --epochs 1",
     "estimate --seconds 60 train.py",
     "estimate -m package.train --lr 0.1",
@@ -266,7 +266,7 @@ parsing.declare(
 parsing.declare(
     app,
     "coverage",
-    options.CoverageRequest,
+    requests.CoverageRequest,
     "coverage calls.json",
     "coverage calls.json sgemm_dispatch --limit 50",
     "coverage calls.json --json",
@@ -276,18 +276,18 @@ parsing.declare(
 parsing.declare(
     app,
     "explain",
-    options.ExplainRequest,
+    requests.ExplainRequest,
     "explain --shape 4096",
     "explain --gpu rtx-4090 --shape 4096 --config bm=64,min_blocks=1",
     "explain --shape 4096:NT --config vec_b=1 --out mine.html",
 )
 
 
-parsing.declare(app, "bench", options.BenchRequest, "bench", "bench --db shapes.db --shape 4096 --rounds 50")
+parsing.declare(app, "bench", requests.BenchRequest, "bench", "bench --db shapes.db --shape 4096 --rounds 50")
 parsing.declare(
     app,
     "one_config:time_configs",
-    options.TimeRequest,
+    requests.TimeRequest,
     "time bm=128,bn=128,tm=8,tn=8 --shape 4096",
     "time bm=64 bm=128 --shape 4096:NT --rounds 30",
     name="time",
@@ -297,7 +297,7 @@ parsing.declare(
 parsing.declare(
     app,
     "one_config:write_source",
-    options.SourceRequest,
+    requests.SourceRequest,
     "source bm=128,bn=128 --gpu rtx-4090 --out sgemm.cu",
     "source bm=64",
     name="source",
@@ -305,7 +305,7 @@ parsing.declare(
 
 
 parsing.declare(
-    app, "ladder", options.LadderRequest, "ladder --shape 4096", "ladder --shape 4096 --svg climb.svg"
+    app, "ladder", requests.LadderRequest, "ladder --shape 4096", "ladder --shape 4096 --svg climb.svg"
 )
 
 
@@ -340,7 +340,7 @@ def verify(
 parsing.declare(
     app,
     "record",
-    options.RecordRequest,
+    requests.RecordRequest,
     "record --shape 4096 --configs 3000 --out space.json.gz",
     "record --suite shapes.toml --seconds 200 --out space.json.gz",
     switches=("is_json", "is_quiet"),
@@ -348,7 +348,7 @@ parsing.declare(
 parsing.declare(
     app,
     "contribute",
-    options.ContributeRequest,
+    requests.ContributeRequest,
     "contribute",
     "contribute --gpu 1 --seconds 1200 --out rtx-3090.json.gz",
     switches=("is_json", "is_quiet"),

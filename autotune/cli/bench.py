@@ -15,7 +15,7 @@ from ..files.words import counted
 from ..store import Store, StudyRef
 from ..target import Point, Target
 from . import common, console
-from .options import BenchRequest
+from .requests import BenchRequest
 from .trials import brief
 
 

@@ -23,7 +23,7 @@ from ..recording.replay import ReplayTarget
 from ..store import run_facts
 from . import common, console, record
 from .ctrl_c import SIGNALLED
-from .options import ContributeRequest, RecordRequest
+from .requests import ContributeRequest, RecordRequest
 from .search import Painter
 
 SEARCH_SHARE = 0.4  # of the seconds; the rest times configs on all shapes

@@ -21,7 +21,7 @@ from ..runtime.table.kinds import load_kinds
 from ..runtime.table.table import Table
 from ..suite import ALIGNED, CallKind, Suite, read_calls
 from . import common, console
-from .options import CoverageRequest
+from .requests import CoverageRequest
 
 WAYS = ("tuned", "modelled", "cublas", "missed")
 _US = 1e-6

@@ -28,7 +28,7 @@ from ..shipped.expected_times import Predicted, ShippedFigures
 from ..suite import by_shape, read_calls
 from . import common, console
 from .ctrl_c import SIGNALLED
-from .options import EstimateRequest
+from .requests import EstimateRequest
 
 _GRACES_S = (15.0, 5.0)  # for a program that was interrupted, and once more
 _TORCH = "a program of torch is run with torch: install it where autotune is, {python}"

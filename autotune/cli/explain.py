@@ -18,7 +18,7 @@ from ..report.numbers import StudyNumbers
 from ..tiles.explorer_page import page
 from ..tiles.kernel_picture import Subject
 from . import console, expected
-from .options import ExplainRequest
+from .requests import ExplainRequest
 
 _MODELLED = "Counts are of a model that equals the kernel's executed text; no time in them was measured."
 ASKED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"

@@ -18,7 +18,7 @@ from ..kernel.where import MIB
 from ..runtime.table.kinds import load_kinds, names_of
 from ..runtime.table.table import LeftOut, Table
 from . import common, console
-from .options import ExportRequest
+from .requests import ExportRequest
 
 LONG_S = 10.0  # of compiling: worth a hint at what would shorten it
 

@@ -22,7 +22,7 @@ from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
 from ..store import exists, shown
 from . import chart, common, console
 from .bench import winner
-from .options import LadderRequest
+from .requests import LadderRequest
 
 TUNED, CUBLAS = "tuned", "cuBLAS"
 SLOWEST_OVER_LIMIT = 500.0  # the naive kernel takes about a hundred times the roofline

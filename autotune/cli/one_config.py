@@ -22,7 +22,7 @@ from ..kernel.rules import RuleKind, broken_rules
 from ..target import Target
 from ..target_finder import limits_named
 from . import common, console
-from .options import SourceRequest, TimeRequest
+from .requests import SourceRequest, TimeRequest
 from .trials import brief
 
 _KINDS: tuple[RuleKind, ...] = ("template", "device", "shape")  # of rules without which there is no kernel

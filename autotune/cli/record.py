@@ -24,9 +24,9 @@ from ..recording.writer import write_recording
 from ..store import Store
 from ..target import Point
 from . import common, console
-from .options import RecordRequest
 from .recorded_points import sample, whole
 from .recorder import Recorder
+from .requests import RecordRequest
 
 MOST_CONFIGS = 100_000  # a day and more of a GPU
 

@@ -15,7 +15,7 @@ from ..report.numbers import StudyNumbers, newest_of, read_records, shown_of
 from ..report.table_maps import table_document
 from ..store import Store, StudySummary, shown
 from . import common, console
-from .options import ReportRequest
+from .requests import ReportRequest
 from .trials import brief
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..files.words import counted
 from ..store import RunRecord
 from . import common, console
-from .options import RunsRequest
+from .requests import RunsRequest
 
 _SHOWN_SHAPES = 3
 

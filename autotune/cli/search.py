@@ -29,7 +29,7 @@ from ..tuning import Result
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
 from .event_lines import EventLines
-from .options import SearchRequest
+from .requests import SearchRequest
 from .trials import OF_PRODUCTS, brief
 
 # What the live line leaves out where the terminal is too narrow. What is not named here goes last.

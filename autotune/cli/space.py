@@ -15,7 +15,7 @@ from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.where import VALUES, Where
 from ..target_finder import limits_named
 from . import console, expected
-from .options import SpaceRequest
+from .requests import SpaceRequest
 
 KINDS = {
     "template": "the kernel does not compile otherwise",

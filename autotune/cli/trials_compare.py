@@ -15,7 +15,7 @@ from ..files.words import counted
 from ..runtime.table.kinds import load_kinds
 from ..store import Store, StudySummary, shown
 from . import common, console
-from .options import CompareRequest
+from .requests import CompareRequest
 
 
 @dataclass(frozen=True)

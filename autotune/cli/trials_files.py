@@ -18,7 +18,7 @@ from ..recording.t1 import to_t1
 from ..recording.t4 import SCHEMA_VERSION, T4Trial, to_t4
 from ..store import shown
 from . import common, console
-from .options import T1Request, T4Request
+from .requests import T1Request, T4Request
 
 
 def t1(request: T1Request, *, is_json: bool) -> None:

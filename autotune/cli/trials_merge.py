@@ -12,8 +12,8 @@ from ..search import study_of
 from ..store import Store, shown
 from ..store.merging import Merged, OnPage
 from . import common, console
-from .options import ForgetRequest, MergeRequest
 from .recorder import ORIGIN
+from .requests import ForgetRequest, MergeRequest
 
 
 def merge(request: MergeRequest, *, is_json: bool, is_quiet: bool) -> None:

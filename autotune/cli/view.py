@@ -16,8 +16,8 @@ from ..report.table_maps import table_document
 from ..store import Follower, shown
 from . import common, console
 from .explain import trial_page
-from .options import ViewRequest
 from .report import describe
+from .requests import ViewRequest
 
 LATER = 15  # added to the process's niceness: a search on this machine comes first, its compilers too
 

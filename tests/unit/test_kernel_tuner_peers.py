@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import trials_files
-from autotune.cli.options import T4Request
+from autotune.cli.requests import T4Request
 from autotune.facts.measurement import Outcome
 from autotune.facts.other_problem import OtherProblem
 from autotune.recording.recorded_space import Recording
