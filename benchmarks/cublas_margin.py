@@ -27,7 +27,8 @@ from autotune.cli import console
 from autotune.facts.device import DeviceLimits, known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
-from autotune.perf_model.cublas_model import TILE_APART, CublasModel, TimedCublas
+from autotune.perf_model.constants import TILE_APART
+from autotune.perf_model.cublas_model import CublasModel, TimedCublas
 from autotune.target_finder import matrices
 
 
