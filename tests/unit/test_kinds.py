@@ -283,6 +283,19 @@ def test_the_environment_says_what_serves_other_gpus(
         Dispatcher(folder, fallback="mkl")  # type: ignore[arg-type]
 
 
+def test_a_cublas_that_gives_no_handle_fails_each_product(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas
+) -> None:
+    """No kernel is there to serve instead; nothing is counted."""
+    blas.refused = {"cublasCreate": 3}
+    runtime = Dispatcher(folder, driver=driver, fallback="cublas")
+    with pytest.warns(DispatchWarning, match="cuBLAS serves"):
+        for told in ("cublasCreate failed with status 3", "gives no handle now"):
+            with pytest.raises(DispatchError, match=told):
+                multiply(runtime, driver, OTHER)
+    assert not runtime.counts() and not driver.launches
+
+
 def test_what_cublas_cannot_do_is_told(
     folder: Path, driver: FakeDriver, blas: PlayedBlas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
