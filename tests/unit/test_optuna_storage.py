@@ -331,9 +331,10 @@ def ask_and_tell(url: str | Path, num: int, name: str, seed: int, report: Path) 
         report.write_text(" ".join(map(str, tried)), encoding="ascii")
 
 
+@pytest.mark.parametrize("num", [25, pytest.param(100, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("is_of_search", [False, True])
 def test_two_processes_try_no_point_twice_and_learn_all(
-    url: str | Path, tmp_path: Path, is_of_search: bool, num: int = 25
+    url: str | Path, tmp_path: Path, is_of_search: bool, num: int
 ) -> None:
     with Store.open(url) as store, closing(OptunaStorage(store)) as storage:
         name = "mine"
@@ -354,6 +355,24 @@ def test_two_processes_try_no_point_twice_and_learn_all(
         sampler = FeasibleSampler(SPACE)
         optuna.load_study(study_name=name, storage=storage, sampler=sampler).ask()
         assert sampler._proposer._results.keys() == set(tried)
+
+
+def test_a_search_and_somebody_who_asks_share_a_study(url: str | Path, tmp_path: Path) -> None:
+    """Each learns what the other tried, and tries something else."""
+    with Store.open(url) as store, closing(OptunaStorage(store)) as storage:
+        target, heard = FakeTarget(SPACE, capacity=4, is_backwards=True), []
+        study = study_of_target(store, target, SQUARE)
+        asking = start(ask_and_tell, url, 25, study_name(study), 5, tmp_path / "tried")
+        tune(target, store, [SQUARE], Options(trials=80, seed=1), heard.append)
+        asking.join()
+        assert asking.exitcode == 0
+        asked = [int(number) for number in (tmp_path / "tried").read_text(encoding="ascii").split()]
+        submitted = [SPACE.find(point) for _, point in target.submitted]
+        assert len({*asked, *submitted}) == len(asked) + len(submitted)
+        trials = loaded(storage, study).trials
+        assert len({trial.number for trial in trials}) == len(trials) == len(store.trials(study))
+        origins = {trial.user_attrs["origin"] for trial in trials}
+        assert len(trials) == len(asked) + len(submitted) and "random" in origins
 
 
 def ask_and_wait(url: str | Path, name: str, report: Path) -> None:
