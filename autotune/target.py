@@ -13,6 +13,7 @@ from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy, Discarded, Failure, Measurement
 from .kernel.config import PARAMETER, Config, Value
 from .kernel.feasible_set import FeasibleSet
+from .kernel.summation_order import SummationOrder
 
 Point = Mapping[str, Value]
 
@@ -84,8 +85,9 @@ class Target(Protocol):
     source_hash: str  # of the kernel: trials of different sources never mix
     max_error: float | None  # times cuBLAS's: less accurate points cannot win; None: no limit
 
-    def space(self, gemm: Gemm) -> FeasibleSet:
-        """The points that may be proposed for this problem."""
+    def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
+        """The points that may be proposed for this problem; where kernels can be made, those whose sums have
+        this order."""
         ...
 
     def baseline(self, gemm: Gemm) -> Baseline:

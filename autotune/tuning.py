@@ -163,6 +163,7 @@ class Result:
             max_error=self.max_error,
             where=str(self.where),
             max_workspace=self.where.max_workspace_mib,
+            order=str(self.where.order) if self.where.order else None,
             note=note,
         )
 
@@ -198,6 +199,7 @@ def tune(
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
+    order: str | None = None,
     sampler: Sampler = DEFAULT_SAMPLER,
     effort: str = "standard",
     policy: SearchPolicy | None = None,
@@ -244,6 +246,8 @@ def tune(
         where       conditions on parameters, such as "pack_a=0,reduction!=two_pass" (=, !=, <, <=, >, >=):
                     all that this run tries and chooses obeys them
         max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
+        order       `chain` or `chunks:512`: only kernels that sum in this order (docs/manual/bits.md), which
+                    err alike, so that `max_error` does not count; None: any order
         sampler     `autotune`: a model proposes what to try; `random`: any points of the feasible set;
                     `tpe`, `gp`, `cmaes` or any sampler of Optuna: the nearest point to what it asks for
         effort      `quick`, `standard` or `thorough`: how much is tried for one decision, and without seconds
@@ -270,7 +274,7 @@ def tune(
     KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
     until then is stored.
     """
-    named, conditions = read_shapes(shapes), Where.parse(where, max_workspace)
+    named, conditions = read_shapes(shapes), Where.parse(where, max_workspace, order)
     profile = read_effort(effort)
     options = Options(
         sampler=sampler, trials=trials, seconds=seconds, seed=seed, where=conditions,
@@ -279,7 +283,7 @@ def tune(
     num_drawn, calls = whole(option("num_drawn"), num_drawn), _counted(calls)
     seed, db = options.seed, _path(db)
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
-    max_error = _no_less_than_0("max_error", max_error)
+    max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
     opened = targets.open_target(targets.selector_of(gpu), read_policy(cache), gemms, max_error, note=note)
     _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
     with (
@@ -463,6 +467,7 @@ def export_table(
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
+    order: str | None = None,
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
@@ -486,6 +491,7 @@ def export_table(
                         them, nor the number of splits of a shape that was not tuned
         max_workspace   MiB that a launch may take for packed copies and partial sums, on any shape; None:
                         1 GiB of each
+        order           in which all kernels of the table sum, as of `tune`; cuBLAS then never serves
         max_kernels     the most kernels for shapes that were not tuned, beside the winners
         max_megabytes   the most that the files of these take
         calls           how often a program calls for which shape, tuned or not: kernels for shapes that were
@@ -507,15 +513,15 @@ def export_table(
     on_step(f"reading the results of {shown(db)}")
     for gemm in calls:
         gemm.need_output()
-    max_error = _no_less_than_0("max_error", max_error)
     max_kernels = whole(option("max_kernels"), max_kernels)
     max_megabytes = number(option("max_megabytes"), max_megabytes, most=math.inf)
     gemms, added, conditions = (
         read_shapes(shapes),
         epilogue_names.named(epilogues),
-        Where.parse(where, max_workspace),
+        Where.parse(where, max_workspace, order),
     )
     conditions.check(VALUES)
+    max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
     with Store.open_existing(db) as store, store.damages.told(note):
         environments = store.environments(max_error)
         if not environments:
@@ -572,6 +578,7 @@ def space(
     *,
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
+    order: str | None = None,
     note: Note = _note,
 ) -> FeasibleSet:
     """The configs worth a trial for a shape, on a GPU of this machine or on a known kind (`rtx-4090`); those
@@ -583,9 +590,10 @@ def space(
 
     Raises UsageError, EnvironmentProblem.
     """
-    (gemm,), conditions = read_shapes([shape]), Where.parse(where, max_workspace)
+    (gemm,), conditions = read_shapes([shape]), Where.parse(where, max_workspace, order)
     limits = targets.limits_named(targets.selector_of(gpu), note=note)
-    return feasible_set(limits, gemm).where(conditions.on(gemm, limits), gemm)
+    found = feasible_set(limits, gemm, order=conditions.order)
+    return found.where(conditions.on(gemm, limits), gemm)
 
 
 def _counted(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:

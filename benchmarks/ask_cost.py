@@ -38,6 +38,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.kernel import feasible_set
 from autotune.kernel.config import PARAMETERS
+from autotune.kernel.summation_order import SummationOrder
 from autotune.search import Options, tune
 from autotune.search.propose.origins import FILL
 from autotune.search.shape import study_of
@@ -62,7 +63,7 @@ class PlayedTarget:
         self._trial_s = trial_s
         self._gpu = ThreadPoolExecutor(1)
 
-    def space(self, gemm: Gemm) -> feasible_set.FeasibleSet:
+    def space(self, gemm: Gemm, order: SummationOrder | None = None) -> feasible_set.FeasibleSet:
         if gemm not in self._spaces:
             self._spaces[gemm] = feasible_set.feasible_set(self.limits, gemm)
         return self._spaces[gemm]

@@ -56,6 +56,7 @@ from autotune.kernel import resources, template
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Value
 from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.kernel.launch import Variant, plan
+from autotune.kernel.summation_order import SummationOrder
 from autotune.search import DEFAULT_SAMPLER, Options, tune
 from autotune.store import Store
 
@@ -200,7 +201,7 @@ class GivenTarget(GpuTarget):
 
     configs: Sequence[Config] = ()
 
-    def space(self, gemm: Gemm) -> FeasibleSet:
+    def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
         return as_feasible_set(self.configs)
 
 

@@ -65,7 +65,7 @@ class FakeTarget:
         self._waiting: list[tuple[Future, Measurement]] = []
         self._now = 0.0
 
-    def space(self, gemm):
+    def space(self, gemm, order=None):
         return self._space
 
     def baseline(self, gemm):

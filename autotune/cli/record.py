@@ -50,9 +50,7 @@ class Tally:
         )
 
 
-def run(
-    request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callable[[str], str] = str
-) -> None:
+def run(request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callable[[str], str] = str) -> None:
     """Measure what is missing, then write the file with the configs that every problem has been through.
     `clean`: of what failed, the reason as the file is to tell it."""
     gemms = common.need_shapes(request.shapes, request.suites)

@@ -55,9 +55,7 @@ def _summaries(store: Store, shapes: Sequence[str]) -> list[StudySummary]:
     return common.studies_of(store, common.read_problems(shapes), is_brief=True)
 
 
-def _numbers(
-    store: Store, summaries: Sequence[StudySummary], max_error: float | None
-) -> list[StudyNumbers]:
+def _numbers(store: Store, summaries: Sequence[StudySummary], max_error: float | None) -> list[StudyNumbers]:
     num_all = sum(summary.num_trials for summary in summaries)
     return [
         StudyNumbers(

@@ -80,6 +80,12 @@ MaxWorkspace = Annotated[
         **parsing.number("--max-workspace", unit="MIB"),
     ),
 ]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ORDER", help="Only kernels that sum in one order, bit by bit: `chain`, `chunks:512`, ..."
+    ),
+]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets: comma-separated values.")]
 Cache = Annotated[
@@ -240,6 +246,7 @@ class SearchRequest:
     max_error: MaxError = MAX_ERROR
     where: Where = field(default_factory=list)
     max_workspace: MaxWorkspace = None
+    order: Order = None
     db: Db = DEFAULT_DB
     events: Annotated[
         Path | None,
@@ -263,6 +270,7 @@ class ExportRequest:
     max_error: Accurate = MAX_ERROR
     where: Where = field(default_factory=list)
     max_workspace: MaxWorkspace = None
+    order: Order = None
     max_kernels: Annotated[
         int,
         typer.Option(
@@ -312,6 +320,7 @@ class SpaceRequest:
     ] = None
     where: Where = field(default_factory=list)
     max_workspace: MaxWorkspace = None
+    order: Order = None
     is_wide: Annotated[bool, typer.Option("--all", help="Count what is legal but known not to pay, too.")] = (
         False
     )

@@ -12,6 +12,7 @@ from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
 from ..kernel.resources import register_estimate, smem_bytes, threads, workspace_bytes
 from ..kernel.rules import RULES, Rule, broken_rules
+from ..kernel.summation_order import has_order
 from ..kernel.where import VALUES, Where
 from ..target_finder import limits_named
 from . import console, expected
@@ -27,7 +28,8 @@ KINDS = {
 
 def run(request: SpaceRequest, *, is_json: bool) -> None:
     """Print the space, or with `explain` what becomes of one config; under these conditions."""
-    gemm, conditions = Gemm.parse(request.shape), Where.parse(request.where, request.max_workspace)
+    gemm = Gemm.parse(request.shape)
+    conditions = Where.parse(request.where, request.max_workspace, request.order)
     gemm.need_output()
     conditions.check(VALUES)
     limits = limits_named(request.gpu, note=console.note)
@@ -56,6 +58,7 @@ def _facts(
         "shape": str(gemm),
         "where": str(where) or None,
         "max_workspace_mib": where.max_workspace_mib,
+        "order": str(where.order) if where.order else None,
         "num_configs": found.num_points,
         "factors": factors,
         "values": reachable,
@@ -100,6 +103,8 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
     disobeyed = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
     if where.max_workspace is not None and num_bytes > where.max_workspace:
         disobeyed.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
+    if where.order and not has_order(config, where.order):
+        disobeyed.append(f"the order {where.order}")
     facts = {
         "gpu": limits.name,
         "shape": str(gemm),

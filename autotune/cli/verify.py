@@ -55,7 +55,7 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     with closing(opened) as target:
         kind = _kind_for(files, target.gpu)
         checks = _check(target, kind, is_quiet=is_json)
-    checks += _check_epilogues(folder, kind, target.gpu.index)
+    checks += _check_as_served(folder, kind, target.gpu.index)
     _tell_checks(files, kind.table, checks, is_json=is_json)
     _judge(folder, checks)
 
@@ -93,7 +93,8 @@ def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
 def _held(kind: KindFiles) -> str:
     gpu_name = kind.table.environment.gpu_name
     kernels, cubins = counted(len(kind.table.kernels), "kernel"), counted(len(kind.code), "cubin")
-    return f"{kernels} in {cubins} for {gpu_name}"
+    order = f", all of which sum in the order {kind.table.order}" if kind.table.order else ""
+    return f"{kernels} in {cubins} for {gpu_name}{order}"
 
 
 def _file_facts(files: Files) -> dict[str, Any]:
@@ -101,6 +102,7 @@ def _file_facts(files: Files) -> dict[str, Any]:
         "num_files": files.num_files,
         "unlisted": list(files.unlisted),
         "gpus": [kind.table.environment.gpu_name for kind in files.kinds],
+        "orders": [kind.table.order for kind in files.kinds],
         "num_kernels": sum(len(kind.table.kernels) for kind in files.kinds),
         "num_cubins": sum(len(kind.code) for kind in files.kinds),
     }
@@ -125,17 +127,23 @@ def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
     return found[0]
 
 
-def _check_epilogues(folder: Path, kind: KindFiles, device: int) -> list[tuple[Kernel, Gemm, Measurement]]:
+def _check_as_served(folder: Path, kind: KindFiles, device: int) -> list[tuple[Kernel, Gemm, Measurement]]:
     """Kernels with an epilogue on a ragged shape each, by the runtime that serves applications: workers know
-    none. If the GPU has no memory left for one, this is the result of all that are left."""
-    kernels = {kernel.id: kernel for kernel in kind.table.kernels if not kernel.is_plain}
+    none. Where all kernels sum in one order all of them, bit by bit. If the GPU has no memory left for one,
+    this is the result of all that are left."""
+    has_order = kind.table.order is not None
+    kernels = {kernel.id: kernel for kernel in kind.table.kernels if has_order or not kernel.is_plain}
     if not kernels:
         return []
     found: list[KernelCheck] = []
     left: list[tuple[Kernel, Gemm, Measurement]] = []
     try:
         verify_table(
-            folder, device=device, on_check=found.append, is_checked=lambda kernel: not kernel.is_plain
+            folder,
+            device=device,
+            on_check=found.append,
+            is_checked=lambda kernel: kernel.id in kernels,
+            num_tuned=0,
         )
     except CudaFault as fault:
         if fault.code != OUT_OF_MEMORY:

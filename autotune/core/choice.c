@@ -695,8 +695,9 @@ static int by_kernels(const at_chooser *chooser, const at_call *call, const dept
     return 0;
 }
 
-int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
-              autotune_choice *choice) {
+/* The choice among kernels and cuBLAS. */
+static int by_all(const at_chooser *chooser, const at_call *call, const char *cublas_version,
+                  autotune_choice *choice) {
     const bool is_single = call->batch.products == 1;
     *choice = (autotune_choice){.entry = -1};
     if (!is_single && (choose_exact(chooser, call, choice) || choose_near_batch(chooser, call, choice))) return 0;
@@ -711,6 +712,13 @@ int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas
         choice->is_cublas = choice->is_looped = true;
     }
     end_forecast(&by);
+    return status;
+}
+
+int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
+              autotune_choice *choice) {
+    const int status = by_all(chooser, call, cublas_version, choice);
+    if (chooser->table->has_order) choice->is_cublas = false;
     return status;
 }
 

@@ -2,7 +2,8 @@
 
 Each kernel multiplies a ragged shape and shapes that it was tuned for, through the code that serves
 applications, from host arrays. C is poisoned with NaN where beta = 0, searched for NaN and Inf
-as a whole, and compared with float64 on rows and columns that include all edges.
+as a whole, and compared with float64 on rows and columns that include all edges; bit by bit with the order of
+a table whose kernels sum in one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..facts.error_bound import worst_ratio
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue
+from ..kernel.summation_order import fma, reference
 from ..runtime.calls.arrays import Libraries
 from ..runtime.calls.multiply import Added, sgemm_host
 from ..runtime.choose.chooser import Chooser
@@ -85,9 +87,10 @@ def verify_table(
     seed: int = 0,
     on_check: Callable[[KernelCheck], None] = lambda _: None,
     is_checked: Callable[[Kernel], bool] = lambda _: True,
+    num_tuned: int = MAX_TUNED,
 ) -> TableCheck:
     """Check every kernel of an exported folder, or some of them, on one GPU (None: the first that the table
-    is for).
+    is for), on a ragged shape and `num_tuned` others.
 
     `on_check` is told of each check as it ends. Raises DispatchError if the folder is damaged, newer
     than this code or for another GPU, and if the GPU fails: then the kernels cannot be judged.
@@ -99,7 +102,7 @@ def verify_table(
     kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
     for kernel in kernels:
         engine = Engine(table, code, _Only(table, kernel), driver)
-        for gemm in _shapes(table, kernel):
+        for gemm in _shapes(table, kernel, num_tuned):
             for alpha, beta in SCALES:
                 checks.append(_check(engine, chosen, kernel, gemm, (alpha, beta), seed))
                 on_check(checks[-1])
@@ -140,13 +143,13 @@ class _Only(Chooser):
         return pick  # of a kernel that has it
 
 
-def _shapes(table: Table, kernel: Kernel) -> Iterator[Gemm]:
+def _shapes(table: Table, kernel: Kernel, num_tuned: int) -> Iterator[Gemm]:
     """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones; none for a
     kernel with an epilogue, whose plain kernel has them."""
     yield ragged_shape(kernel)
     tuned = [e.gemm for e in table.entries if any(r.kernel == kernel.id for r in e.ranked)]
     small = [g for g in tuned if max(g.operand_bytes) <= FLOAT_BYTES * MAX_ELEMENTS]
-    yield from sorted(small, key=lambda g: g.flops)[:MAX_TUNED]
+    yield from sorted(small, key=lambda g: g.flops)[:num_tuned]
 
 
 def ragged_shape(kernel: Kernel) -> Gemm:
@@ -154,7 +157,7 @@ def ragged_shape(kernel: Kernel) -> Gemm:
     spec = kernel.spec
     rest = 3 * max(spec.vec_a, spec.vec_b, spec.vec_c)
     edge = 0 if spec.is_exact else rest
-    depth = spec.bk * max(3, 2 * spec.split_k) + rest
+    depth = 2 * kernel.config.flush_k + spec.bk * max(3, 2 * spec.split_k) + rest
     variant = spec.variant
     batch = RAGGED_BATCH if variant.is_batched else 1
     return Gemm(2 * spec.bm + edge, 3 * spec.bn + edge, depth, variant.trans_a, variant.trans_b, batch)
@@ -182,7 +185,41 @@ def _check(
     if not finite:
         at = tuple(np.argwhere(~np.isfinite(out))[0].tolist())
         reason = f"C[{', '.join(map(str, at))}] is {out[at]}"
+    if not reason and engine.table.order is not None:
+        operands = tuple(_of(x, gemm.batch - 1) for x in (a, b, c, out))
+        reason = _other_bits(gemm, operands, scales, engine.table.order, bias, activation)
     return KernelCheck(kernel.id, gemm, *scales, ratio if finite else math.inf, reason)
+
+
+def _other_bits(
+    gemm: Gemm,
+    operands: tuple[_Array, ...],
+    scales: tuple[float, float],
+    order: str,
+    bias: _Array | None,
+    activation: str | None,
+) -> str:
+    """What of C, near its corners, is not as the order has it; "" if nothing, or if an activation is more
+    than a comparison. `operands`: A and B as stored, C before and after."""
+    if activation not in (None, "relu"):
+        return ""
+    a, b, before, after = operands
+    rows, columns = (np.r_[:2, extent - 2 : extent] % extent for extent in (gemm.m, gemm.n))
+    part = np.ix_(rows, columns)
+    sums = reference((a.T if gemm.trans_a else a)[rows], (b.T if gemm.trans_b else b)[:, columns], order)
+    alpha, beta = map(np.float32, scales)
+    expected = alpha * sums
+    if beta:
+        expected = fma(np.full_like(sums, beta), before[part], expected)
+    if bias is not None:
+        expected = expected + bias[columns]
+    if activation:
+        expected = np.maximum(expected, np.float32(0))
+    differs = np.argwhere(after[part].view(np.uint32) != expected.view(np.uint32))
+    if not len(differs):
+        return ""
+    i, j = differs[0]
+    return f"C[{rows[i]}, {columns[j]}] has other bits than the order {order}"
 
 
 def _operands(gemm: Gemm, rng: np.random.Generator) -> tuple[_Array, _Array, _Array]:

@@ -81,16 +81,17 @@ def export_table(
     tuned = cut_to_chosen(results)
     _tell_replaced(results, tuned, note)
     limits, compiling = results.limits, Compiling(compiler)
-    compiling.begin(all_wishes(tuned, {}))
+    compiling.begin(all_wishes(tuned, {}, where.order))
     most = max_kernels // len(LAYOUTS)
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
     if most:
         on_step(f"choosing kernels for shapes that were not tuned ({option('max_kernels')} 0: none)")
     known = _known(results, matrices, where)
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
-    cublas = times_of_cublas(results, matrices)
+    # it is in no order that anyone promises, and never serves beside kernels of one
+    cublas = {} if where.order else times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
-    asked = all_wishes(tuned, chosen)
+    asked = all_wishes(tuned, chosen, where.order)
     compiling.begin(asked)
     if most:
         on_step("judging how well these serve shapes that nobody tuned, while they are compiled")
@@ -119,12 +120,13 @@ def export_table(
         power_limit_w=results.power_limit_w,
         kernels=tuple(sorted(kernels, key=lambda k: k.id)),
         places=places,
-        defaults={wish.layout: wish.id for wish in defaults(results.limits)},
+        defaults={wish.layout: wish.id for wish in defaults(results.limits, where.order)},
         cublas=known_of_cublas(cublas, limits),
         entries=tuple(_entry(shape) for shape in tuned.shapes if shape.ranked),
         left_out=figures_of(judged),
         epilogues=tuple(epilogues),
         max_workspace=where.max_workspace,
+        order=str(where.order) if where.order else None,
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 

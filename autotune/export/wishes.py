@@ -14,6 +14,7 @@ from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import PLAIN, Epilogue, Variant
 from ..kernel.relatives import stand_in
 from ..kernel.rules import broken_rules
+from ..kernel.summation_order import CHAIN, SummationOrder
 from .tuned import TunedResults
 
 # Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
@@ -52,7 +53,9 @@ class Wish:
         return plain if self.epilogue == PLAIN else f"{plain}-{self.epilogue}"
 
 
-def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]]) -> list[Wish]:
+def all_wishes(
+    results: TunedResults, portfolio: Mapping[str, Sequence[Config]], order: SummationOrder | None
+) -> list[Wish]:
     """Each kernel once, winners first, for results whose rankings are settled. Raises DispatchError where a
     GPU cannot run the default."""
     winners = list(_winners(results))
@@ -64,7 +67,7 @@ def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]])
         for config in configs
         if (layout, config) not in won
     ]
-    wishes = [*winners, *more, *defaults(results.limits)]
+    wishes = [*winners, *more, *defaults(results.limits, order)]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
     return list(reversed(unique.values()))
 
@@ -76,10 +79,12 @@ def _winners(results: TunedResults) -> Iterator[Wish]:
             yield Wish(point.config, shape.gemm.layout, is_required=True, is_batched=is_batched)
 
 
-def defaults(limits: DeviceLimits) -> list[Wish]:
-    """A kernel per layout that serves any call: predicated, vectors of 1, 64-bit leading dimensions."""
+def defaults(limits: DeviceLimits, order: SummationOrder | None) -> list[Wish]:
+    """A kernel per layout that serves any call: predicated, vectors of 1, 64-bit leading dimensions. It sums
+    in this order, or else in a chain."""
     copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
     config = Config(vec_a=1, vec_b=1, vec_c=1, copy_a=copy, copy_b=copy, stages=stages, min_blocks=1)
+    config = replace(config, flush_k=(order or CHAIN).chunk)
     for layout in LAYOUTS:
         broken = broken_rules(config, limits, stand_in(layout), kinds=("template", "device"))
         if broken:

@@ -19,6 +19,7 @@ from ..kernel import feasible_set, template
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
+from ..kernel.summation_order import SummationOrder
 from ..target import Baseline, Cell, CellTime, Point, Rounds
 from . import driver, instance
 from .builder import KernelBuilder
@@ -73,8 +74,8 @@ class GpuTarget:
     def now(self) -> float:
         return time.monotonic()
 
-    def space(self, gemm: Gemm) -> FeasibleSet:
-        return feasible_set.feasible_set(self.limits, gemm)
+    def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
+        return feasible_set.feasible_set(self.limits, gemm, order=order)
 
     def problem(self, gemm: Gemm) -> Problem:
         """The problem on which candidates are verified and timed. Raises UsageError if C is empty."""

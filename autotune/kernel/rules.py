@@ -358,11 +358,12 @@ LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
 
 def rules_of(order: SummationOrder) -> tuple[Rule, ...]:
     """What makes kernels sum in this order (summation_order.py)."""
-    return tuple(
-        Rule(f"order-{names[-1]}", "worth", names, f"sums have the order {order}",
-             lambda c, d, g, holds=holds: holds(c, order))
-        for names, holds in CONDITIONS
-    )  # fmt: skip
+
+    def rule(names: tuple[str, ...], holds: Callable[[Any, SummationOrder], Any]) -> Rule:
+        sentence = f"sums have the order {order}"
+        return Rule(f"order-{names[-1]}", "worth", names, sentence, lambda c, d, g: holds(c, order))
+
+    return tuple(rule(*one) for one in CONDITIONS)
 
 
 def broken_rules(

@@ -18,6 +18,7 @@ from ..facts.measurement import Measurement, Outcome, is_accurate
 from ..files.errors import UsageError
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
+from ..kernel.summation_order import SummationOrder
 from ..kernel.where import ANY, Where
 from ..target import Baseline, Point, Rounds, point_key
 from .reader import from_json, load_json
@@ -92,7 +93,7 @@ class ReplayTarget:
             known = ", ".join(map(str, self.gemms))
             raise UsageError(f"{self._path} holds no {gemm}; ask for one of: {known}") from None
 
-    def space(self, gemm: Gemm) -> FeasibleSet:
+    def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
         """The recorded points. Raises UsageError if this problem was not recorded."""
         self._problem(gemm)
         return self._spaces.setdefault(gemm, self._recording.space(gemm))

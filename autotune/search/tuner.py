@@ -162,7 +162,7 @@ class Tuner:
         """Enumerate the feasible set of a shape, read what is known of it, and time cuBLAS, for which a GPU
         must finish its current work; on its own thread, so that the search need not wait."""
         where = self._options.where.on(gemm, self._target.limits)
-        space = self._target.space(gemm).where(where, gemm)
+        space = self._target.space(gemm, where.order).where(where, gemm)
         taken_over = self._take_over(gemm, space)
         return ShapeSearch(
             self._target, self._store, self._claims, gemm, space,

@@ -45,6 +45,7 @@ from autotune.kernel.launch import (
     schedule,
 )
 from autotune.kernel.resources import launch_spec
+from autotune.kernel.summation_order import reference
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import ModelFigures
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
@@ -412,6 +413,7 @@ class FakeDriver:
     num_free_bytes: int = 1 << 36
     result_error: float = 0.0  # added to every element of every product
     errors: dict[str, float] = field(default_factory=dict)  # relative ones, as large as rounding's, by kernel
+    summed: str = ""  # the order of sums, bit by bit; "": in float64
     graph: int = 1  # that all captured streams are captured into
     refusals: frozenset[str] = frozenset()  # calls for what a graph keeps that fail
     launches: list[Launch] = field(default_factory=list)
@@ -589,7 +591,8 @@ class FakeDriver:
             of_b = matrix_at(at_b, n, k, ldb).T if turns_b else matrix_at(at_b, k, n, ldb)
             product = np.full((m, n), self.result_error)
             if alpha:  # else neither A nor B is read
-                product += inexact(of_a.astype(np.float64) @ of_b.astype(np.float64), error)
+                exact = of_a.astype(np.float64) @ of_b.astype(np.float64)
+                product += reference(of_a, of_b, self.summed) if self.summed else inexact(exact, error)
             if spec.reduction == "two_pass":
                 self._put_sums(planned, workspace, i, product)
             else:

@@ -150,7 +150,7 @@ def test_a_limit_in_seconds_ends_it_and_the_fastest_come_first(store: Store) -> 
 class Finalists(Compiled):
     """Of our kernel's configs, so that finals of them can be stale."""
 
-    def space(self, gemm):
+    def space(self, gemm, order=None):
         return self
 
     def find_all(self, points):

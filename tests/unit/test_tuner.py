@@ -419,7 +419,7 @@ def test_a_shape_that_could_not_begin_in_time_is_told(store):
             self.environment = replace(ENVIRONMENT, recorded_on="")
             self.is_over = threading.Event()
 
-        def space(self, gemm):
+        def space(self, gemm, order=None):
             assert gemm == GEMM or self.is_over.wait(2)
             return super().space(gemm)
 
@@ -439,7 +439,7 @@ def test_the_first_shape_is_searched_while_other_spaces_are_enumerated(store):
             self.environment = replace(ENVIRONMENT, recorded_on="")
             self.is_ready = threading.Event()
 
-        def space(self, gemm):
+        def space(self, gemm, order=None):
             if gemm == OTHER:
                 assert self.is_ready.wait(30)
             return super().space(gemm)
@@ -464,7 +464,7 @@ def test_shapes_begin_one_at_a_time_as_their_spaces_come(store):
             self.environment = replace(ENVIRONMENT, recorded_on="")
             self.others_are_begun = threading.Event()
 
-        def space(self, gemm):
+        def space(self, gemm, order=None):
             assert gemm != OTHER or self.others_are_begun.wait(30)
             return super().space(gemm)
 
@@ -489,7 +489,7 @@ def test_shapes_begin_one_at_a_time_as_their_spaces_come(store):
 @pytest.mark.parametrize("recorded_on", ["", "2026-01-01"])
 def test_a_space_that_cannot_be_enumerated_ends_the_search_with_what_is_wrong(store, recorded_on):
     class Refusing(FakeTarget):
-        def space(self, gemm):
+        def space(self, gemm, order=None):
             if gemm == OTHER:
                 raise UsageError("too many to enumerate")
             return super().space(gemm)

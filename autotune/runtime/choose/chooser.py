@@ -108,9 +108,15 @@ class Chooser:
 
     def _why(self, call: Call, found: Any, version: str | None) -> str:
         """The reason for what the core chose with this version of cuBLAS."""
+        order = self._table.order
+        return self._why_fastest(call, found, version) + (f"; sums have the order {order}" if order else "")
+
+    def _why_fastest(self, call: Call, found: Any, version: str | None) -> str:
         how = _HOWS[found.how]
         if found.is_looped:
-            return f"{call.gemm} was not tuned: cuBLAS, or else a launch for each product"
+            return (
+                f"{call.gemm} was not tuned: {'cuBLAS, or else ' * found.is_cublas}a launch for each product"
+            )
         if how == "exact":
             return self._why_exact(call, found) + _why_cublas(found)
         if call.gemm.is_batched:

@@ -23,6 +23,7 @@ from ...kernel.epilogue_names import EPILOGUES, name_of
 from ...kernel.launch import PLAIN, WORKSPACE_LIMIT, LaunchSpec, plan, refusal
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ...kernel.rules import RULES
+from ...kernel.summation_order import SummationOrder, order_of
 from .folder_files import is_hex, is_sha256
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def check_references(table: Table) -> None:
     _require(len({entry.gemm for entry in table.entries}) == len(table.entries), "a shape stands twice")
     _require(table.environment.compute_capability == table.limits.compute_capability,
              "environment and limits are of different GPUs")  # fmt: skip
+    _check_order(table)
     _check_defaults(table, kernels)
     _check_epilogues(table)
     for entry in table.entries:
@@ -121,6 +123,16 @@ def check_references(table: Table) -> None:
     _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS times are of an unknown layout")
     for layout, figures in table.cublas.items():
         _check_cublas(figures, f"what is known of cuBLAS for {layout}")
+
+
+def _check_order(table: Table) -> None:
+    """All kernels sum in the order of a table that names one."""
+    if table.order is not None:
+        order = SummationOrder.of_kernels(table.order)
+        for kernel in table.kernels:
+            _require(
+                order_of(kernel.config) == order, f"kernel {kernel.id!r} does not sum in the order {order}"
+            )
 
 
 def _check_cublas(figures: CublasFigures, where: str) -> None:

@@ -31,7 +31,7 @@ from . import folder_files, soundness
 from .folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 11  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 12  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _AGAIN = "export the table again with `autotune export-table`"
@@ -213,11 +213,13 @@ class Table:
     epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with: some have more
     # bytes that a launch may take for packed copies and partial sums; None: WORKSPACE_LIMIT of each
     max_workspace: Annotated[int, Within(0, 1 << 40)] | None = None
+    order: str | None = None  # in which all kernels sum (kernel/summation_order.py); None: each in its own
 
     def __repr__(self) -> str:
         return (
             f"Table({self.environment.gpu_name}: {counted(len(self.entries), 'tuned shape')}, "
-            f"{counted(len(self.kernels), 'kernel')}, exported {self.created_at})"
+            f"{counted(len(self.kernels), 'kernel')}{f' of order {self.order}' if self.order else ''}, "
+            f"exported {self.created_at})"
         )
 
     @property
@@ -302,7 +304,7 @@ def _check_head(data: Any, where: str) -> None:
 
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Misfit and UsageError."""
-    body = {"left_out": [], "max_workspace": None} | body  # which tables of schema 10 may lack
+    body = {"left_out": [], "max_workspace": None, "order": None} | body  # which older tables may lack
     records: tuple[KernelRecord, ...] = strict.read(
         tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
     )

@@ -94,9 +94,10 @@ class AsPicked(BlasProvider):
 
 
 class RoutedEngine(Engine):
-    """An `Engine` that plans only calls that it expects to serve faster than cuBLAS. `has_bias`: a vector
-    is added to each row, by the kernel's epilogue if the table has it. Else C begins as a copy of the vector,
-    so C is written and read once more; cuBLAS adds it within the product."""
+    """An `Engine` that plans only calls that it expects to serve faster than cuBLAS, or all if its kernels
+    sum in one order. `has_bias`: a vector is added to each row, by the kernel's epilogue if the table has it.
+    Else C begins as a copy of the vector, so C is written and read once more; cuBLAS adds it within the
+    product."""
 
     def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
         super().__init__(*arguments, core=core)
@@ -187,7 +188,9 @@ class RoutedEngine(Engine):
         self._decided[key] = decided
 
     def why_not(self, gemm: Gemm, pick: Pick) -> str:
-        """Why such a product is left alone; "": it is served."""
+        """Why such a product is left alone; "": it is served, as all is by a table of one order."""
+        if self.table.order is not None:
+            return ""
         if pick.is_looped:
             return _NOT_TUNED
         if pick.expected_us is None or pick.cublas_us is None:

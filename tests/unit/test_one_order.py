@@ -1,0 +1,124 @@
+"""A table whose kernels all sum in one order: what it holds, that nothing else serves, and its check."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from exports import CARRIED
+from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, write_table
+from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, matrices, results
+from test_runtime_table import sign
+
+import autotune
+from autotune.export import check
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedShape
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError, UsageError
+from autotune.kernel.config import Config
+from autotune.kernel.summation_order import order_of
+from autotune.kernel.where import Where
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call
+from autotune.runtime.table.table import Table, load, parse, render
+from autotune.runtime.torch.routed_engine import RoutedEngine
+
+CHUNKED = Config(bm=128, wm=64, wn=32, flush_k=1024, min_blocks=1)
+BATCH, UNTUNED = Gemm(300, 300, 300, batch=8), Gemm(3000, 2000, 900)
+
+
+def chained() -> Table:
+    entries = (rank(Gemm(512, 512, 512), "one"),)
+    return make_table(make_kernel("one", make_spec()), entries=entries, order="chain")
+
+
+@CARRIED
+@pytest.mark.parametrize("order", ["chain", "chunks:1024"])
+def test_an_export_holds_kernels_of_its_order_alone(tmp_path: Path, order: str) -> None:
+    config = CHUNKED if order == "chunks:1024" else EXACT
+    shape = TunedShape(
+        SQUARE, (TunedPoint(config, 2700.0, True),), ((config, 2700.0), (SPLIT, 2600.0)), 2600.0
+    )
+    deep = TunedShape(DEEP, (), ((SPLIT, 30.0), (config, 900.0)), 40.0)
+    told = results(shapes=(shape, deep))
+    where = Where.parse((), order=order)
+    folder = export_table(
+        told, tmp_path / "t", FakeCompiler(), matrices=matrices(), where=where, max_kernels=16
+    )
+    table = load(folder)
+    assert table.order == order and f"of order {order}" in repr(table)
+    assert {str(order_of(kernel.config)) for kernel in table.kernels} == {order}
+    assert len(table.kernels) > len(table.defaults) + 1 or order == "chunks:1024"
+    picks = [Chooser(table).pick(Call.packed(gemm)) for gemm in (SQUARE, DEEP, UNTUNED, BATCH)]
+    assert [pick.provider for pick in picks] == ["autotune"] * 4 and picks[0].how == "exact"
+    assert all(pick.reason.endswith(f"; sums have the order {order}") for pick in picks)
+
+
+def test_a_table_without_an_order_leaves_such_calls_to_cublas() -> None:
+    free, bound = replace(chained(), order=None), chained()
+    picks = [Chooser(table).pick(Call.packed(BATCH)) for table in (free, bound)]
+    assert [pick.provider for pick in picks] == ["cublas", "autotune"]
+    assert "cuBLAS" in picks[0].reason and "cuBLAS" not in picks[1].reason and picks[1].is_looped
+    assert "order" not in picks[0].reason
+
+
+def test_routing_leaves_nothing_alone_that_kernels_of_an_order_serve() -> None:
+    for table, reason in (
+        (chained(), ""),
+        (replace(chained(), order=None), "it is not known how fast cuBLAS is"),
+    ):
+        chooser = Chooser(table)
+        pick = chooser.pick(Call.packed(UNTUNED))
+        engine = RoutedEngine(False, chooser.core, table, {}, chooser, FakeDriver(table))
+        assert engine.why_not(UNTUNED, pick) == reason
+
+
+def test_a_kernel_of_another_order_is_refused() -> None:
+    split = make_kernel("split", make_spec(reduction="last_block", split_k=2))
+    table = make_table(split)
+    assert parse(render(table)).order is None
+    with pytest.raises(DispatchError, match="'split' does not sum in the order chain"):
+        parse(render(replace(table, order="chain")))
+    with pytest.raises(DispatchError, match="does not sum in the order chunks:512"):
+        parse(render(replace(chained(), order="chunks:512")))
+    with pytest.raises(DispatchError, match="no kernel sums in the order chunks:500"):
+        parse(render(replace(chained(), order="chunks:500")))
+
+
+def test_an_older_table_has_no_order() -> None:
+    tree = json.loads(render(replace(chained(), order=None))) | {"schema_version": 11}
+    del tree["order"]
+    assert parse(sign(tree)).order is None
+
+
+@pytest.mark.parametrize(
+    ("order", "fault"), [("chain", ""), ("chunks:16", "has other bits than the order chain")]
+)
+def test_a_check_compares_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, fault: str
+) -> None:
+    table = replace(chained(), entries=())
+    monkeypatch.setattr(check, "SCALES", ((1.0, 0.0), (1.0, -0.5)))
+    found = check.verify_table(write_table(table, tmp_path / "t"), driver=FakeDriver(table, summed=order))
+    assert found.checks and {fault in one.reason for one in found.checks} == {True}
+    assert found.is_ok == (not fault)
+
+
+def test_the_feasible_set_of_an_order_has_no_other() -> None:
+    for order in ("chain", "chunks:512"):
+        found = autotune.space("700x300x900", "h200", order=order)
+        some = range(0, found.num_points, found.num_points // 50)
+        assert {str(order_of(Config.from_dict(found.point(number)))) for number in some} == {order}
+    with pytest.raises(UsageError, match="kernels have chain, chunks:256"):
+        autotune.space(4096, "h200", order="chunks:384")
+
+
+def test_conditions_tell_their_order() -> None:
+    where = Where.parse("bm=64", 8, "chunks:256")
+    assert where.options == " --where bm=64 --max-workspace 8 --order chunks:256"
+    assert where.told == "bm=64 and a workspace of at most 8 MiB and the order chunks:256"
+    assert where.holds({"flush_k": 256}) and not where.holds({"flush_k": 256, "slice_k": 2})
+    assert not where.holds({"flush_k": 256, "foreign": 1}) and bool(Where.parse((), order="chain"))
