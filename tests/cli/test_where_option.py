@@ -147,3 +147,18 @@ def test_a_limit_on_the_workspace(recording: Path, tmp_path: Path) -> None:
     assert told["workspace_bytes"] == 8 * 64 * 512 * 4
     assert told["broken_conditions"] == ["a workspace of at most 0.25 MiB"]
     assert "--max-workspace" in run(*space[:-1], "--max-workspace", "-1", code=2).stderr
+
+
+def test_an_order_of_sums(recording: Path, tmp_path: Path) -> None:
+    """All recorded configs sum in a chain."""
+    facts = search(recording, tmp_path / "a.db", "--order", "chain", "--where", "bk=8")
+    assert facts["order"] == "chain" and is_best(facts["best_config"], "bk=8")
+    again = ("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512")
+    told = run(*again, "--order", "chain").stdout
+    assert f"export-table --db {tmp_path / 'a.db'} --order chain" in told
+    refused = run(*again, "--order", "chunks:512", code=2).stderr
+    assert "no config that is searched here sums in the order chunks:512" in refused
+    space = ("space", "--gpu", "h200", "--shape", "512", "--order", "chunks:512")
+    explained = json.loads(run(*space, "--explain", "flush_k=256", "--json").stdout)
+    assert explained["broken_conditions"] == ["the order chunks:512"] and not explained["is_searched"]
+    assert json.loads(run(*space, "--json").stdout)["values"]["flush_k"] == [512]

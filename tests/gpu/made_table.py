@@ -18,6 +18,7 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.epilogue_names import named
+from autotune.kernel.where import ANY, Where
 
 Array = np.ndarray[Any, Any]
 
@@ -52,9 +53,10 @@ def export_winners(
     epilogues: Iterable[str] = (),
     cublas_us: float | None = None,
     with_c: bool = False,
+    where: Where = ANY,
 ) -> Path:
     """The folder, exported with what every export adds. `cublas_us`: what cuBLAS is said to take for each
-    shape. `with_c`: with sources for programs in C."""
+    shape. `with_c`: with sources for programs in C. `where`: what all kernels obey."""
     limits = device_limits(0)
     shapes = tuple(
         TunedShape(gemm, (TunedPoint(config, 10.0, True),), cublas_us=cublas_us)
@@ -63,7 +65,7 @@ def export_winners(
     environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
     compiler = Compiler(limits.arch)
     results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    made = export_table(results, folder, compiler, epilogues=named(epilogues), with_c=with_c)
+    made = export_table(results, folder, compiler, epilogues=named(epilogues), with_c=with_c, where=where)
     compiler.close()
     return made
 

@@ -26,7 +26,7 @@ from autotune.target_finder import default_recording
 
 NAMES = {
     "Config", "Dispatcher", "Gemm", "OptunaStorage", "Result", "SearchPolicy", "__version__", "export_table",
-    "space", "tune",
+    "reference", "space", "tune",
 }  # fmt: skip
 SHAPE = "512x512x16384"
 
