@@ -53,6 +53,8 @@ class OneKind:
         is_deterministic: bool,
     ) -> None:
         self.table, self.gpu_kind = table, GpuKind.of_table(table)
+        if table.order is not None:  # which nobody promises of cuBLAS
+            blas = BlasProvider(is_on=False)
         self._code, self._blas, self._is_first_use = code, blas, is_first_use
         # deterministic: processes differ in which cuBLAS they have loaded, and when
         self.chooser = Chooser(table, None if is_deterministic else blas.loaded_version)

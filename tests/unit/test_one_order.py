@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from exports import CARRIED
-from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, write_table
+from played_blas import PlayedBlas, install
+from table_cases import FakeDriver, isolated, make_kernel, make_spec, make_table, rank, write_table
 from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, matrices, results
 from test_runtime_table import sign
 
@@ -23,6 +24,7 @@ from autotune.kernel.summation_order import order_of
 from autotune.kernel.where import Where
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
+from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.table import Table, load, parse, render
 from autotune.runtime.torch.routed_engine import RoutedEngine
 
@@ -122,3 +124,16 @@ def test_conditions_tell_their_order() -> None:
     assert where.told == "bm=64 and a workspace of at most 8 MiB and the order chunks:256"
     assert where.holds({"flush_k": 256}) and not where.holds({"flush_k": 256, "slice_k": 2})
     assert not where.holds({"flush_k": 256, "foreign": 1}) and bool(Where.parse((), order="chain"))
+
+
+def test_settling_never_takes_cublas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AUTOTUNE_CUBLAS", raising=False)
+    isolated(monkeypatch, tmp_path)
+    kernels = make_kernel("one", make_spec()), make_kernel("other", make_spec(group=4))
+    for order, provider in (("chain", "autotune"), (None, "cublas")):
+        table = make_table(*kernels, order=order)
+        driver = FakeDriver(table)
+        install(monkeypatch, PlayedBlas(driver, time_us=1.0))
+        folder = write_table(table, tmp_path / f"table_{order}".lower())
+        (pick,) = Dispatcher(folder, driver=driver).settle([(640, 640, 900)])
+        assert (pick.how, pick.provider) == ("settled", provider)
