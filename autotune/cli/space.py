@@ -38,7 +38,7 @@ def run(request: SpaceRequest, *, is_json: bool) -> None:
         _explain(request.explain, conditions, limits, gemm, is_json=is_json)
         return
     is_wide = request.is_wide
-    found = feasible_set(limits, gemm, is_wide=is_wide).where(conditions, gemm)
+    found = feasible_set(limits, gemm, is_wide=is_wide, order=conditions.order).where(conditions, gemm)
     facts = _facts(found, conditions, limits, gemm, is_wide=is_wide)
     if is_json:
         console.show_json(facts)
