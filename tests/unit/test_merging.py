@@ -22,7 +22,8 @@ from store_cases import (
     add,
     config,
     failed,
-    merge_until_killed,
+    killed_before,
+    merge_in_small_pages,
     ok,
     start,
     study_of,
@@ -127,22 +128,32 @@ def test_all_pages_are_read(urls: tuple[str, str], monkeypatch: pytest.MonkeyPat
         assert content(mine) == content(other)
 
 
-@pytest.mark.parametrize("num_written", range(1, 9))
+@pytest.mark.every(25)
+@pytest.mark.parametrize("statement", range(1, 55))
 def test_a_merge_that_is_killed_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_written: int
+    urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch, statement: int
 ) -> None:
-    """After any number of transactions."""
+    """Before any statement that writes, and once more a few later. Half of them into a database that has some
+    of it; all of it is there in the end, once, and what is there before is part of that."""
     monkeypatch.setattr(merging, "PAGE", 5)
-    with Store.open(tmp_path / "other.db") as other:
+    with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
         fill(other, range(12))
-        process = start(
-            merge_until_killed, str(tmp_path / "other.db"), str(tmp_path / "mine.db"), num_written
-        )
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-        with Store.open(tmp_path / "mine.db") as mine:
+        if statement % 2:
             mine.merge(other)
-            assert content(mine) == content(other)
+        fill(other, range(4), FLAT)
+    for number in (statement, statement // 2):
+        process = start(killed_before, number, merge_in_small_pages, *urls)
+        process.join()
+        assert process.exitcode in (-signal.SIGKILL, 0), "it may have taken fewer"
+        with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
+            keys = {str(one.study.gemm): other.keys(one.study) for one in other.studies()}
+            for one in mine.studies():
+                kept = [trial.key for trial in mine.trials(one.study)]
+                assert len(kept) == len(set(kept)) and set(kept) <= keys[str(one.study.gemm)]
+    with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
+        mine.merge(other)
+        assert content(mine) == content(other)
+        assert not any(mine.merge(other).others.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
