@@ -7,12 +7,14 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from store_cases import config, failed, ok, study_of
 
 from autotune.cli import report, trials, trials_csv
+from autotune.cli.requests import ReportRequest
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Outcome
 from autotune.kernel.where import Where
@@ -117,10 +119,11 @@ def test_pages_show_the_newest_of_very_many_shapes(
 ) -> None:
     for module in (numbers, feed):
         monkeypatch.setattr(module, "MOST_STUDIES", 1)
-    report.run(report.PagesRequest(str(path), (), None, (), None), tmp_path / "r.html", is_json=False)
+    request = ReportRequest(out=tmp_path / "r.html", db=str(path), max_error=None)
+    report.run(request, is_json=False)
     assert "1 study (the newest 1 of 2 shapes), 300 trials" in capsys.readouterr().out
     assert "(the newest 1 of 2 shapes)" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    report.run(report.PagesRequest(str(path), ("64",), None, (), None), tmp_path / "r.html", is_json=False)
+    report.run(replace(request, shapes=["64"]), is_json=False)
     assert "(the newest" not in capsys.readouterr().out
     followed = tmp_path / "followed.db"
     shutil.copy(path, followed)
