@@ -60,10 +60,9 @@ def is_current() -> bool:
 
 def build() -> Path:
     """Compile the library; returns its path. Processes may do so at once. Raises NotBuilt."""
-    compiler = _compiler()
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".build-") as folder:
         made = Path(folder) / LIBRARY.name
-        command = [*compiler, *FLAGS, *map(str, sources()), "-o", str(made), "-lm", "-ldl"]
+        command = [*compiler(), *FLAGS, *map(str, sources()), "-o", str(made), "-lm", "-ldl"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise NotBuilt(f"{shlex.join(compiler)} failed:\n{done.stderr}")
@@ -83,7 +82,8 @@ def wheel_tag(library: Path = LIBRARY) -> str:
     return f"py3-none-{platform}"
 
 
-def _compiler() -> list[str]:
+def compiler() -> list[str]:
+    """The command of a C compiler. Raises NotBuilt."""
     if told := os.environ.get("CC"):
         return shlex.split(told)
     for name in ("cc", "gcc", "clang"):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel import resources
-from ..kernel.config import WARP, Config
+from ..kernel.config import WARP, Config, lanes_k
 from ..kernel.rungs import ReferenceKernel
-from .block_walk import BlockWalk
+from .executed import OPERANDS, Product
 from .launch_counts import AccessKey
-from .reference_accesses import ReferenceTile
 from .warp_access import SECTOR, AccessCounts
 
 Drawing = dict[str, Any]
@@ -24,56 +24,51 @@ SECTOR_BYTES = FLOAT_BYTES * SECTOR
 MOST_BLOCKS = 40_000  # that are drawn one by one
 
 
-def grid(walk: BlockWalk, wave: int) -> Drawing:
+def grid(product: Product, wave: int) -> Drawing:
     """C in tiles, and the blocks in the order of their numbers. `wave`: blocks that the GPU holds at a
     time."""
-    g, spec = walk.shape.gemm, walk.spec
-    num_blocks = len(walk.blocks)
-    drawn = walk.blocks[:MOST_BLOCKS]
+    g, spec, num_blocks = product.gemm, product.spec, len(product.blocks)
+    drawn = product.blocks[:MOST_BLOCKS]
     return {
         "m": g.m,
         "n": g.n,
         "k": g.k,
         "bm": spec.bm,
         "bn": spec.bn,
-        "tiles_m": walk.tiles_m,
-        "tiles_n": walk.tiles_n,
+        "tiles_m": product.tiles_m,
+        "tiles_n": product.tiles_n,
         "products": g.batch,
-        "splits": walk.grid.split_k,
+        "splits": product.grid.split_k,
         "num_blocks": num_blocks,
         "wave": wave,
         "num_waves": -(-num_blocks // wave),
         "last_wave": (num_blocks - 1) % wave + 1,
-        "product": walk.tiles[drawn[:, 0], 0].tolist() if g.is_batched else [],
-        "row": walk.tiles[drawn[:, 0], 1].tolist(),
-        "column": walk.tiles[drawn[:, 0], 2].tolist(),
-        "split": drawn[:, 1].tolist() if walk.grid.split_k > 1 else [],
-        "steps": walk.first_share.steps,
-        "order": _order_sentence(walk),
-        "needed": _needed(walk, wave),
+        "product": drawn["product"].tolist() if g.is_batched else [],
+        "row": drawn["row"].tolist(),
+        "column": drawn["column"].tolist(),
+        "split": drawn["split"].tolist() if product.grid.split_k > 1 else [],
+        "steps": int(product.steps()[0][0]),
+        "order": _order_sentence(product),
+        "needed": [_needed(product.blocks[first : first + wave]) for first in range(0, len(drawn), wave)],
     }
 
 
-def _needed(walk: BlockWalk, wave: int) -> list[tuple[int, int]]:
-    """Rows and columns of tiles that the blocks of each wave need: what they share in L2 are the same
-    ones."""
-    found = []
-    for first in range(0, min(len(walk.blocks), MOST_BLOCKS), wave):
-        tiles = walk.tiles[walk.blocks[first : first + wave, 0]]
-        found.append((len(np.unique(tiles[:, :2], axis=0)), len(np.unique(tiles[:, [0, 2]], axis=0))))
-    return found
+def _needed(blocks: npt.NDArray[Any]) -> tuple[int, int]:
+    """Rows and columns of tiles that the blocks of a wave need: what they share in L2 are the same ones."""
+    return len(np.unique(blocks[["product", "row"]])), len(np.unique(blocks[["product", "column"]]))
 
 
-def _order_sentence(walk: BlockWalk) -> str:
-    side, across = ("m", "n") if walk.spec.is_along_m else ("n", "m")
-    width = min(walk.spec.group, walk.tiles_n if walk.spec.is_along_m else walk.tiles_m)
+def _order_sentence(product: Product) -> str:
+    spec, grid = product.spec, product.grid
+    side, across = ("m", "n") if spec.is_along_m else ("n", "m")
+    width = min(spec.group, product.tiles_n if spec.is_along_m else product.tiles_m)
     group = f"in groups of {width} tiles across {across}" if width > 1 else "one tile wide"
     splits = {
         "none": "",
-        "cluster": f" {walk.grid.split_k} blocks of a cluster share out the k of each tile.",
-        "last_wave": f" The {walk.grid.split_tiles} tiles of the last wave are split in {walk.grid.split_k}.",
-    }.get(walk.spec.reduction, f" All tiles, then all again: {walk.grid.split_k} splits of k.")
-    few = f" The first {MOST_BLOCKS:,} are drawn." if len(walk.blocks) > MOST_BLOCKS else ""
+        "cluster": f" {grid.split_k} blocks of a cluster share out the k of each tile.",
+        "last_wave": f" The {grid.split_tiles} tiles of the last wave are split in {grid.split_k}.",
+    }.get(spec.reduction, f" All tiles, then all again: {grid.split_k} splits of k.")
+    few = f" The first {MOST_BLOCKS:,} are drawn." if len(product.blocks) > MOST_BLOCKS else ""
     return f"Blocks walk along {side}, {group}.{splits}{few}"
 
 
@@ -170,22 +165,43 @@ def _fitting(
     }
 
 
-def reference_tile(tile: ReferenceTile) -> Drawing:
-    """A block's tile, as that of an instance: every warp has a row of it, or a column."""
-    side, (down, across) = tile.kernel.spec.bm, (WARP, 1) if tile.is_down else (1, WARP)
-    first_m, first_n = tile.row[:, 0], tile.column[:, 0]
+def tile(product: Product, config: Config) -> Drawing:
+    """A block's tile: where its warps begin, and the elements of each lane from there."""
+    numbers = product.numbers(product.spec.threads * (1 + config.tm + config.tn), "thread_tiles")
+    threads = numbers.reshape(product.spec.threads, -1)
+    own, rows, columns = np.split(threads, (1, 1 + config.tm), axis=1)
+    first = np.stack([own[::WARP, 0], rows[::WARP, 0], columns[::WARP, 0]], axis=1)
+    sizes = {name: getattr(config, name) for name in ("bm", "bn", "bk", "wm", "wn", "tm", "tn")}
+    return sizes | {
+        "threads": product.spec.threads,
+        "slices": config.slice_k,
+        "lanes": [config.wm // config.tm, config.wn // config.tn, int(lanes_k(config))],
+        "warps": [{"m": m, "n": n, "slice": number} for number, m, n in first.tolist()],
+        "rows": (rows[:WARP] - rows[0, 0]).tolist(),
+        "columns": (columns[:WARP] - columns[0, 0]).tolist(),
+    }
+
+
+def reference_tile(product: Product) -> Drawing:
+    """The same of a kernel of reference.cu, whose threads own an element each: that which they store. Every
+    warp has a row of it, or a column."""
+    side = product.spec.bm
+    alone = replace(product, m=side, n=side, k=1, lds=(1, side, side))
+    found = alone.recorded({0: (1,) * len(OPERANDS)}, reads_c=False, is_merged=False)
+    row, column = np.divmod(next(access.at for access in found if access.what == "C"), side)
+    down, across = (WARP, 1) if row[0, 1] else (1, WARP)
     return {
         "bm": side,
         "bn": side,
-        "bk": tile.depth,
+        "bk": product.step_k,
         "wm": down,
         "wn": across,
         "tm": 1,
         "tn": 1,
-        "threads": tile.kernel.spec.threads,
+        "threads": product.spec.threads,
         "slices": 1,
         "lanes": [down, across, 1],
-        "warps": [{"m": int(m), "n": int(n), "slice": 0} for m, n in zip(first_m, first_n, strict=True)],
-        "rows": (tile.row[:1] - first_m[0]).T.tolist(),
-        "columns": (tile.column[:1] - first_n[0]).T.tolist(),
+        "warps": [{"m": m, "n": n, "slice": 0} for m, n in np.stack([row, column], axis=2)[:, 0].tolist()],
+        "rows": (row[:1] - row[0, 0]).T.tolist(),
+        "columns": (column[:1] - column[0, 0]).T.tolist(),
     }

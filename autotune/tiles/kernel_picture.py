@@ -11,15 +11,13 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..kernel import resources
-from ..kernel.config import PARAMETERS, Config
+from ..kernel.config import PARAMETERS, Config, lanes_k
 from ..kernel.rules import broken_rules
 from ..kernel.rungs import ReferenceKernel
 from . import drawn_accesses, drawn_parts, ncu_metrics
-from .block_walk import BlockWalk
 from .drawn_parts import Drawing
+from .executed import Product
 from .launch_counts import count
-from .reference_accesses import ReferenceTile, count_reference
-from .tile_shape import TileShape
 from .timeline import FILL, Timeline
 
 
@@ -51,12 +49,12 @@ def picture(subject: Subject, limits: DeviceLimits) -> Drawing:
         "parameters": [],
     }
     if isinstance(kernel, ReferenceKernel):
-        return made | _reference(ReferenceTile(kernel, gemm), limits)
+        return made | _reference(Product.of(kernel, gemm, limits), kernel, limits)
     made["parameters"] = _parameters(kernel)
     broken = broken_rules(kernel, limits, gemm)
     if broken:
         return made | {"broken": [{"id": r.id, "kind": r.kind, "sentence": r.sentence} for r in broken]}
-    return made | _template(BlockWalk.of(TileShape(kernel, gemm), limits), limits)
+    return made | _template(Product.of(kernel, gemm, limits), kernel, limits)
 
 
 def _parameters(config: Config) -> list[Drawing]:
@@ -67,32 +65,32 @@ def _parameters(config: Config) -> list[Drawing]:
     ]
 
 
-def _template(walk: BlockWalk, limits: DeviceLimits) -> Drawing:
-    shape = walk.shape
-    config, gemm = shape.config, shape.gemm
+def _template(product: Product, config: Config, limits: DeviceLimits) -> Drawing:
+    gemm = product.gemm
     resident = resources.residency(config, limits, gemm)
     counts = count(config, gemm, limits)
     return {
-        "grid": drawn_parts.grid(walk, resident * limits.num_sms),
-        "tile": _tile(shape),
-        "timeline": _timeline(walk),
-        "accesses": drawn_accesses.of_template(walk),
+        "grid": drawn_parts.grid(product, resident * limits.num_sms),
+        "tile": drawn_parts.tile(product, config),
+        "timeline": _timeline(product, config),
+        "accesses": drawn_accesses.of_kernel(product),
         "counts": drawn_parts.counts(counts, gemm, limits),
         "ncu": ncu_metrics.drawn(counts, config),
         "resources": drawn_parts.taken_of_sm(config, gemm, limits),
     }
 
 
-def _reference(tile: ReferenceTile, limits: DeviceLimits) -> Drawing:
+def _reference(product: Product, kernel: ReferenceKernel, limits: DeviceLimits) -> Drawing:
     """A kernel of reference.cu: blocks of 32 x 32 threads, an element each."""
-    found = drawn_parts.taken_by_reference(tile.kernel, limits)
-    grid = drawn_parts.grid(tile.walk, found["resident"] * limits.num_sms)
+    found = drawn_parts.taken_by_reference(kernel, limits)
+    counts = count(kernel, product.gemm, limits)
+    note = _REFERENCE_NOTES[kernel.smem_bytes > 0]
     return {
-        "grid": grid | {"steps": -(-tile.gemm.k // tile.depth)},
-        "tile": drawn_parts.reference_tile(tile),
-        "timeline": {"note": _REFERENCE_NOTES[tile.has_tiles], "steps": [], "rows": [], "sentences": []},
-        "accesses": drawn_accesses.of_reference(tile),
-        "counts": drawn_parts.counts(count_reference(tile.kernel, tile.gemm), tile.gemm, limits),
+        "grid": drawn_parts.grid(product, found["resident"] * limits.num_sms),
+        "tile": drawn_parts.reference_tile(product),
+        "timeline": {"note": note, "steps": [], "rows": [], "sentences": []},
+        "accesses": drawn_accesses.of_kernel(product),
+        "counts": drawn_parts.counts(counts, product.gemm, limits),
         "resources": found,
     }
 
@@ -105,43 +103,18 @@ _REFERENCE_NOTES = {
 }
 
 
-def _tile(shape: TileShape) -> Drawing:
-    """A block's tile: where its warps begin, and the elements of each lane from there."""
-    c = shape.config
-    first_m, first_n = shape.first_m[:, 0], shape.first_n[:, 0]
-    return {
-        "bm": c.bm,
-        "bn": c.bn,
-        "bk": c.bk,
-        "wm": c.wm,
-        "wn": c.wn,
-        "tm": c.tm,
-        "tn": c.tn,
-        "threads": shape.threads,
-        "slices": c.slice_k,
-        "lanes": [shape.lanes_m, shape.lanes_n, shape.lanes_k],
-        "warps": [
-            {"m": int(m), "n": int(n), "slice": int(s)}
-            for m, n, s in zip(first_m, first_n, shape.slice[:, 0], strict=True)
-        ],
-        "rows": (shape.rows()[:, 0] - first_m[0]).T.tolist(),
-        "columns": (shape.columns()[:, 0] - first_n[0]).T.tolist(),
-    }
-
-
-def _timeline(walk: BlockWalk) -> Drawing:
+def _timeline(product: Product, config: Config) -> Drawing:
     """Places for tiles, as rows; steps, as columns; and what happens in each step, as sentences."""
-    shape = walk.shape
-    steps = walk.first_share.steps
-    if shape.lanes_k > 1:
+    steps, lanes = int(product.steps()[0][0]), lanes_k(config)
+    if lanes > 1:
         note = (
-            f"The {shape.lanes_k} lanes of a warp share out k and read it straight from global memory: "
+            f"The {lanes} lanes of a warp share out k and read it straight from global memory: "
             "there are no stages, and nothing is copied ahead."
         )
         return {"note": note, "steps": [], "rows": [], "sentences": []}
-    line = Timeline(shape.config, steps)
+    line = Timeline(config, steps)
     shown = line.steps
-    paths = {"A": shape.config.copy_a, "B": shape.config.copy_b}
+    paths = {"A": config.copy_a, "B": config.copy_b}
     operands = ["A", "B"] if paths["A"] != paths["B"] else ["A"]
     rows = []
     for operand in operands:
@@ -149,10 +122,10 @@ def _timeline(walk: BlockWalk) -> Drawing:
         if paths[operand] == "register":
             cells = [asdict(line.registers(operand, t)) for t in shown]
             rows.append({"label": f"registers{label}", "cells": cells})
-        for stage in range(shape.config.stages):
+        for stage in range(config.stages):
             cells = [asdict(line.stage(stage, operand, t)) for t in shown]
             rows.append({"label": f"stage {stage}{label}", "cells": cells})
-    note = f"The first block has {steps:,} steps of {shape.config.bk} k each."
+    note = f"The first block has {steps:,} steps of {config.bk} k each."
     if len(shown) <= steps:
         note += " The first and the last are drawn; those between go on as the ones before them."
     return {

@@ -27,6 +27,7 @@ Addresses = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 NOBODY = -1
+KINDS: tuple[Kind, ...] = ("load", "store", "copy")  # by their numbers in recorder/primitives_host.hpp
 SECTOR = 8  # floats
 LINE = 32  # floats
 BANKS = 32  # of one float each
@@ -34,10 +35,11 @@ BANKS = 32  # of one float each
 
 @dataclass(frozen=True)
 class WarpAccess:
-    """One instruction in each row of `at`, (rows, 32): where each lane's `vec` floats begin.
+    """One instruction of a warp in each row of `at`, (rows, 32): where each lane's `vec` floats begin.
 
     `kernel` is the function that has it, `where` the file of the template, `what` the operand. A copy
-    (cp.async) is there twice: as it reads global memory, and as it writes shared memory.
+    (cp.async) is there twice: as it reads global memory, and as it writes shared memory. Of each row: how
+    many `times` it occurs, the `warp`, and how many barriers that has passed.
     """
 
     kernel: str
@@ -47,19 +49,20 @@ class WarpAccess:
     kind: Kind
     vec: int
     at: Addresses
+    times: Addresses
+    warp: Addresses
+    barrier: Addresses
 
-    def counts(self, times: int = 1) -> AccessCounts:
-        """What these rows count, each `times` over. Rows in which nobody asks are no accesses."""
-        at = self.at[np.any(self.at != NOBODY, axis=1)]
-        asked = FLOAT_BYTES * self.vec * int(np.count_nonzero(at != NOBODY))
+    def counts(self) -> AccessCounts:
+        """What these rows count."""
+        at, times = self.at, self.times
+        asked = FLOAT_BYTES * self.vec * int(times @ np.count_nonzero(at != NOBODY, axis=1))
+        number = int(times.sum())
         if self.space == "global":
-            found = AccessCounts(len(at), asked, sectors=_total(sectors(at)), lines=_total(lines(at)))
-        else:
-            is_load = self.kind == "load"
-            waves = _total(wavefronts(at, self.vec, is_load=is_load))
-            met = waves - _total(_least_wavefronts(at, self.vec, is_load=is_load))
-            found = AccessCounts(len(at), asked, wavefronts=waves, conflicts=met)
-        return found * times
+            return AccessCounts(number, asked, int(times @ sectors(at)), int(times @ lines(at)))
+        is_load = self.kind == "load"
+        waves, met = (int(times @ f(at, self.vec, is_load=is_load)) for f in (wavefronts, conflicts))
+        return AccessCounts(number, asked, wavefronts=waves, conflicts=met)
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,6 @@ class AccessCounts:
 
     def __mul__(self, times: int) -> AccessCounts:
         return AccessCounts(*(getattr(self, f.name) * times for f in fields(self)))
-
-
-def _total(per_row: Addresses) -> int:
-    return int(per_row.sum())
 
 
 def sectors(at: Addresses) -> Addresses:

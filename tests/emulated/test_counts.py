@@ -1,8 +1,8 @@
-"""The counts of `autotune/tiles` against what the template's warps do when it is executed on the host: equal,
-each.
+"""The counts of `autotune/tiles`, for which threads run one by one and move nothing, against those of the
+emulator, where they meet at barriers and compute C: equal, each.
 
-Thirty instances over all architectures, two of four problems each, in turn. Then the model with a fault in
-it, which must be found.
+Thirty instances over all architectures, two of four problems each, in turn. Then counts with a fault in
+them, which must be found.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from autotune.facts.gemm import Gemm
 from autotune.kernel import template
 from autotune.kernel.config import lanes_k
 from autotune.tiles import drawn_accesses
-from autotune.tiles.block_walk import BlockWalk
+from autotune.tiles.executed import Product
 from autotune.tiles.launch_counts import AccessKey, count
-from autotune.tiles.tile_shape import TileShape
 from autotune.tiles.warp_access import AccessCounts
 
 COUNTED = counted_instances()
@@ -100,7 +99,9 @@ def counting(builder: Builder, request: pytest.FixtureRequest) -> dict[int, Futu
 
 @pytest.mark.every(5)
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
-def test_model_counts_what_warps_do(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
+def test_counts_are_those_of_the_emulator(
+    counting: dict[int, Future[Path]], number: int, tmp_path: Path
+) -> None:
     instance, counts = COUNTED[number][1], tmp_path / "counts"
     tasks = tasks_of(instance)[number % 2 :: 2]
     for task in tasks:  # each in a process of its own: to count takes time
@@ -135,8 +136,7 @@ def test_lanes_ask_for_what_is_drawn(counting: dict[int, Future[Path]], number: 
     run(counting[number].result(), [task], trace=trace)
     gemm = Gemm(task.m, task.n, task.k, v.trans_a, v.trans_b)
     config = replace(c, split_k=task.split_k)
-    walk = BlockWalk.of(TileShape(config, gemm), LIMITS)
-    seen, drawn = _seen(trace), drawn_accesses.of_template(walk)
+    seen, drawn = _seen(trace), drawn_accesses.of_kernel(Product.of(config, gemm, LIMITS))
     for group in drawn:
         for at, label in zip(group["at"], group["labels"], strict=True):
             warp = int(label.split()[1].rstrip(","))
@@ -145,61 +145,32 @@ def test_lanes_ask_for_what_is_drawn(counting: dict[int, Future[Path]], number: 
     assert {("C", "store"), ("workspace", "store")} & {(group["what"], group["kind"]) for group in drawn}
 
 
-# Modules of the model in the order in which they load, and faults: what stands in the text, and what stands
+# Modules that count, in the order in which they load, and faults: what stands in the text, and what stands
 # there then.
-MODULES = (
-    "warp_access", "tile_shape", "tile_copies", "shared_sums", "tile_output", "dot_loads", "other_kernels",
-    "block_walk", "launch_counts",
-)  # fmt: skip
+MODULES = ("warp_access", "executed", "launch_counts")
 FAULTS = (
     ("warp_access", "SECTOR = 8", "SECTOR = 16"),
-    ("warp_access", "LINE = 32", "LINE = 64"),
+    ("warp_access", "LINE = 32", "LINE = 16"),
     ("warp_access", "BANKS = 32", "BANKS = 16"),
     ("warp_access", "for apart in (1, 2)", "for apart in (1,)"),
     ("warp_access", "(shared), 2 * lanes)", "(shared), lanes)"),
-    ("tile_shape", "lane // self.lanes_n", "lane // 1"),
-    ("tile_shape", "lane % self.lanes_n", "lane // self.lanes_n"),
-    ("tile_shape", "(lanes * chunk) + i % chunk", "chunk + i % chunk"),
-    ("tile_shape", "self.slice == 0", "self.slice >= 0"),
-    ("tile_copies", "LEAST_SHARE = 8", "LEAST_SHARE = 4"),
-    ("tile_copies", "self._row < self.rows", "self._row <= self.rows"),
-    ("tile_copies", "k * self.shared_row + across", "k * self.rows + across"),
-    ("tile_copies", "is_read & (across < left)", "is_read & (across <= left)"),
-    ("tile_copies", "(k < depth)", "(k <= depth)"),
-    ("tile_copies", "if not is_first else", "if is_first else"),
-    ("tile_copies", "c.vec_b, c.copy_b", "c.vec_a, c.copy_b"),
-    ("tile_copies", "shape.is_predicated and not is_packed", "shape.is_predicated"),
-    ("shared_sums", "0, c.tn, shape.chunk_n).reshape", "0, c.tn, 1).reshape"),
-    ("shared_sums", "vec = 4 if num_sums % 4 == 0 else 2", "vec = 2 if num_sums % 4 == 0 else 2"),
-    ("shared_sums", "shape.is_first_lane & (shape.slice", "(shape.slice"),
-    ("shared_sums", "shape.staged_pitch + shape.first_n", "shape.config.bn + shape.first_n"),
-    ("tile_output", "shape.columns()[None, :: c.vec_c]", "shape.columns()[None]"),
-    ("tile_output", "column < place.left_n) & shape", "column <= place.left_n) & shape"),
-    ("tile_output", "walk.is_row, walk.shared", "walk.is_inside(place), walk.shared"),
-    ("tile_output", "+ rank * at_once", ""),
-    ("tile_output", "min(count & -count, most)", "min(count, most)"),
-    ("tile_output", "base + row * ld + column", "base + row * ld"),
-    ("dot_loads", "line * ld + k + part", "line + k * ld + part"),
-    ("dot_loads", "(k < depth", "(k <= depth"),
-    ("dot_loads", "s.thread % s.lanes_k * dot_vec", "s.thread % s.lanes_k"),
-    ("other_kernels", "_PITCH = PACK_TILE + 1", "_PITCH = PACK_TILE"),
-    ("other_kernels", "(column < left_padded)", "(column < left_i)"),
-    ("other_kernels", "(groups - 1)", "groups"),
-    ("block_walk", "np.minimum(width, across - group * width)", "width"),
-    ("block_walk", "-(-num_steps // splits)", "num_steps // splits"),
-    ("launch_counts", "(c.frag_buffers - 1)", "0"),
-    ("launch_counts", "(c.flush_k // c.bk)) - 1", "(c.flush_k // c.bk))"),
-    ("launch_counts", "shape.config.slice_k - 1", "shape.config.slice_k"),
-    ("launch_counts", "own[:, :1] * place.stride + at", "at"),
-    ("launch_counts", "(step - 1) * shape.step_k", "step * shape.step_k"),
-    ("launch_counts", "grid.padded_m if c.pack_a else g.lda", "g.lda"),
-    ("launch_counts", "tiles[:, 0] * walk.grid.strides[2] + ", ""),
+    ("executed", "most * split", "most * (split + 1)"),
+    ("executed", "(1 if is_k_major else ld)", "(ld if is_k_major else 1)"),
+    ("executed", "max(flush_k // self.step_k, 1)", "1"),
+    ("executed", "(at_a % LINE, *left", "(at_a % 8 * 0, *left"),
+    ("executed", "(at_c % LINE, *left, rank", "(at_c % LINE, rank"),
+    ("executed", "is_last, b[\"splits\"])", "is_last)"),
+    ("executed", "grid.padded_n if spec.packs_b else gemm.ldb", "gemm.ldb"),
+    ("launch_counts", "least, -periods)", "least, -periods + 1)"),
+    ("launch_counts", "pack.padded - i, k - p)", "k - p)"),
+    ("launch_counts", "_add(found, _counts(_packed(product, pack)))", "pass"),
+    ("launch_counts", "int(not pack.is_a)", "0"),
 )  # fmt: skip
 
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
-    """Loads the model with one text changed; gives back its `count`."""
+    """Loads what counts with one text changed; gives back its `count`."""
 
     def load(module: str, before: str, after: str) -> Callable:
         for name in MODULES[MODULES.index(module) :]:
@@ -209,7 +180,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
                 assert text.count(before) == 1, f"{before!r} stands {text.count(before)} times in {name}.py"
                 text = text.replace(before, after)
             made = ModuleType(real.__name__)
-            made.__package__ = "autotune.tiles"
+            made.__package__, made.__file__ = "autotune.tiles", real.__file__
             monkeypatch.setitem(sys.modules, real.__name__, made)
             monkeypatch.setattr("autotune.tiles." + name, made)
             exec(compile(text, str(real.__file__), "exec"), made.__dict__)
@@ -219,13 +190,13 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
 
 
 def plain(counts: dict) -> dict:
-    """Without classes, of which a faulty model has its own."""
+    """Without classes, of which faulty modules have their own."""
     return {tuple(key): str(found) for key, found in counts.items()}
 
 
 @functools.cache
 def rightly_counted() -> list[tuple[LaunchProblem, Instance, dict]]:
-    """Every problem, and what the model without a fault counts; those that take it least time first."""
+    """Every problem, and what is counted without a fault; those that take it least time first."""
     found = []
     for _, instance in COUNTED:
         for task in tasks_of(instance):
@@ -236,12 +207,12 @@ def rightly_counted() -> list[tuple[LaunchProblem, Instance, dict]]:
 
 
 @pytest.mark.stress
-@pytest.mark.xdist_group("faults in the model")  # what the right one counts takes 10 s
+@pytest.mark.xdist_group("faults in counts")  # to count rightly takes a while
 @pytest.mark.parametrize(
     "fault", FAULTS, ids=[f"{module}: {after or 'without ' + before}" for module, before, after in FAULTS]
 )
-def test_fault_in_the_model_is_found(faulty: Callable, fault: tuple[str, str, str]) -> None:
-    """Counts differ for one of the problems at least on which the right model's are equal."""
+def test_fault_in_counting_is_found(faulty: Callable, fault: tuple[str, str, str]) -> None:
+    """Counts differ for one of the problems at least on which the right ones are equal."""
     other = faulty(*fault)
     for task, instance, right in rightly_counted():
         try:
@@ -250,4 +221,4 @@ def test_fault_in_the_model_is_found(faulty: Callable, fault: tuple[str, str, st
             return
         if plain(found) != right:
             return
-    pytest.fail("no count differs: this line of the model is needless or untested")
+    pytest.fail("no count differs: this line is needless or untested")

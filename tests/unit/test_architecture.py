@@ -67,7 +67,7 @@ RULES: dict[str, Room] = {
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "recording", "runtime", "kernel", packages=("numpy", "jinja2")),
     "report/server": _room("report", packages=("starlette", "uvicorn")),
-    "tiles": _room("tiles", "report/palette", "kernel", packages=("numpy",)),
+    "tiles": _room("tiles", "report/palette", "kernel", "core", packages=("numpy",)),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
 COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "shipped", "target_finder"}

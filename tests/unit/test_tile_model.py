@@ -1,8 +1,11 @@
-"""Properties of the model of an instance: who owns, copies, reads, stores what; and the rules of banks."""
+"""Kernels that are executed on the host: who owns, copies, reads, stores what; counts as they were stored;
+and the rules of banks."""
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,23 +13,56 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from space_cases import find_config
 
+from autotune.core import build
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import FLOAT_BYTES, LAYOUTS, Gemm
+from autotune.files.errors import EnvironmentProblem
 from autotune.kernel import resources
-from autotune.kernel.config import Config, lanes_k
-from autotune.tiles import shared_sums
-from autotune.tiles.block_walk import BlockWalk
-from autotune.tiles.launch_counts import AccessKey, accesses, count
-from autotune.tiles.tile_copies import copy_of
-from autotune.tiles.tile_shape import TileShape
-from autotune.tiles.warp_access import NOBODY, WarpAccess, conflicts, lines, sectors, serving, wavefronts
+from autotune.kernel.config import WARP, Config, lanes_k
+from autotune.kernel.rungs import STEPS, ReferenceKernel
+from autotune.tiles import drawn_accesses, drawn_parts
+from autotune.tiles.executed import Product
+from autotune.tiles.launch_counts import AccessKey, count
+from autotune.tiles.warp_access import (
+    NOBODY,
+    WarpAccess,
+    conflicts,
+    lines,
+    sectors,
+    serving,
+    wavefronts,
+)
 
 LIMITS = known_limits("h200")
 LANES = np.arange(32)
+COMPILED = settings(deadline=None, max_examples=4)  # a kernel each
+STORED = json.loads((Path(__file__).parents[1] / "data/tile_counts.json").read_text())
+REFERENCES = {step.kernel.entry: step.kernel for step in STEPS if isinstance(step.kernel, ReferenceKernel)}
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("number", range(len(STORED)))
+def test_counts_are_those_of_the_model_that_was_before(number: int) -> None:
+    """Stored by arrays that said the template's arithmetic again, and which the emulator confirmed."""
+    stored = STORED[number]
+    limits, gemm, named = known_limits(stored["gpu"]), Gemm.parse(stored["gemm"]), stored["kernel"]
+    kernel = REFERENCES[named] if isinstance(named, str) else Config.from_dict(named)
+    found = count(kernel, gemm, limits, reads_c=not isinstance(named, str))
+    assert sorted([*key, *vars(counts).values()] for key, counts in found.items()) == stored["counts"]
+    product = Product.of(kernel, gemm, limits)
+    names = ("sectors", "lines", "wavefronts", "conflicts")
+    drawn = [
+        [group["title"], group["num_instructions"], *(sum(group[name]) for name in names if name in group)]
+        for group in drawn_accesses.of_kernel(product)
+    ]
+    assert [group[:2] for group in drawn] == [group[:2] for group in stored["drawn"]]
+    few = [group for group in drawn if group[1] <= drawn_accesses.MOST_ROWS]  # all of them are drawn
+    assert few == [group for group in stored["drawn"] if group[1] <= drawn_accesses.MOST_ROWS]
+    assert len(product.blocks) == stored["blocks"]
 
 
 @st.composite
-def legal(draw: st.DrawFn, is_tiled: bool = True) -> TileShape:
+def legal(draw: st.DrawFn, is_tiled: bool = True) -> Product:
     """An instance with a problem of a few tiles, which it may serve."""
     layout = draw(st.sampled_from(LAYOUTS))
     extents = draw(st.tuples(*(st.integers(1, 40) for _ in range(3))))
@@ -35,70 +71,46 @@ def legal(draw: st.DrawFn, is_tiled: bool = True) -> TileShape:
     pins = {"stages": draw(st.sampled_from((1, 2, 4)))} if draw(st.booleans()) else {}
     config = find_config(random.Random(draw(st.integers(0, 10**6))), LIMITS, gemm, pins=pins)
     assume(config is not None and (lanes_k(config) == 1 or not is_tiled))
-    return TileShape(config, gemm)
+    return Product.of(config, gemm, LIMITS)
 
 
-@settings(deadline=None, max_examples=30)
+def of_first_block(product: Product) -> list[WarpAccess]:
+    return product.recorded({0: (1,) * 5}, reads_c=False, is_merged=False)
+
+
+@COMPILED
 @given(legal(is_tiled=False))
-def test_every_slice_owns_each_element_of_the_tile_once(shape: TileShape) -> None:
-    c = shape.config
-    at = shape.rows()[:, None] * c.bn + shape.columns()[None, :]
+def test_every_slice_owns_each_element_of_the_tile_once(product: Product) -> None:
+    c = product.kernel
+    tile = drawn_parts.tile(product, c)
+    lanes = np.arange(0, WARP, int(lanes_k(c)))  # which share out k hold the same sums
+    rows, columns = np.array(tile["rows"])[lanes], np.array(tile["columns"])[lanes]
     for number in range(c.slice_k):
-        owned = at[:, :, (shape.slice == number) & shape.is_first_lane]
-        assert np.array_equal(np.sort(owned, axis=None), np.arange(c.bm * c.bn))
+        owned = [
+            (warp["m"] + rows[:, :, None]) * c.bn + warp["n"] + columns[:, None, :]
+            for warp in tile["warps"]
+            if warp["slice"] == number
+        ]
+        assert np.array_equal(np.sort(np.array(owned), axis=None), np.arange(c.bm * c.bn))
 
 
-@settings(deadline=None, max_examples=30)
-@given(legal())
-def test_each_element_of_both_tiles_is_copied_once_to_a_place_of_its_own(shape: TileShape) -> None:
-    c, taken = shape.config, []
-    for operand in ("A", "B"):
-        copy = copy_of(shape, operand)
-        owns = copy.row != NOBODY
-        at = (copy.row * copy.cols + copy.col)[owns][:, None] + np.arange(copy.vec)
-        assert np.array_equal(np.sort(at, axis=None), np.arange(copy.rows * copy.cols))
-        apart = copy.shared_row if copy.is_k_major else 1
-        taken.append((copy.shared[owns][:, None] + np.arange(copy.vec) * apart).reshape(-1))
-    places = np.concatenate(taken)
-    assert len(np.unique(places)) == len(places) == c.bk * (c.bm + c.bn)
-    assert places.min() >= 0
-    assert places.max() < shape.stage_floats
-
-
-@settings(deadline=None, max_examples=30)
-@given(legal())
-def test_lanes_read_the_rows_and_columns_of_their_own_elements(shape: TileShape) -> None:
-    c = shape.config
-    for access, first, row, owned, chunk in zip(
-        shared_sums.fragments(shape), (0, shape.stage_a), (shape.row_a, shape.row_b),
-        (shape.rows(), shape.columns()), (shape.chunk_m, shape.chunk_n), strict=True,
-    ):  # fmt: skip
-        read = access.at.reshape(-1, *shape.thread.shape)
-        k = shape.slice * shape.slice_bk
-        assert np.array_equal(read, first + k * row + owned[::chunk])
-        assert np.all(read % chunk == 0)
-    assert c.bk % c.slice_k == 0
-
-
-@settings(deadline=None, max_examples=30)
+@COMPILED
 @given(legal(is_tiled=False), st.booleans())
-def test_nothing_lies_beyond_shared_memory(shape: TileShape, reads_c: bool) -> None:
-    floats = int(resources.smem_bytes(shape.config, shape.gemm)) // FLOAT_BYTES
-    for access, times in accesses(shape.config, shape.gemm, LIMITS, reads_c=reads_c):
+def test_nothing_lies_beyond_shared_memory(product: Product, reads_c: bool) -> None:
+    floats = int(resources.smem_bytes(product.kernel, product.gemm)) // FLOAT_BYTES
+    for access in of_first_block(product):
         asked = access.at[access.at != NOBODY]
-        assert times > 0
         assert np.all(asked >= 0)
         assert np.all(asked % access.vec == 0)
-        if access.space == "shared" and access.kernel == "sgemm" and asked.size:
+        if access.space == "shared":
             assert asked.max() + access.vec <= floats
 
 
-@settings(deadline=None, max_examples=30)
+@COMPILED
 @given(legal(is_tiled=False), st.booleans())
-def test_operands_are_read_once_per_tile_and_c_is_stored_once(shape: TileShape, reads_c: bool) -> None:
-    c, g = shape.config, shape.gemm
+def test_operands_are_read_once_per_tile_and_c_is_stored_once(product: Product, reads_c: bool) -> None:
+    c, g = product.kernel, product.gemm
     found = count(c, g, LIMITS, reads_c=reads_c)
-    walk = BlockWalk.of(shape, LIMITS)
 
     def asked(what: str, kind: str) -> int:
         return sum(
@@ -110,64 +122,86 @@ def test_operands_are_read_once_per_tile_and_c_is_stored_once(shape: TileShape, 
     assert asked("C", "load") == (FLOAT_BYTES * g.num_results if reads_c else 0)
     if lanes_k(c) == 1:
         for what, path, rows, uses in (
-            ("A", c.copy_a, walk.grid.padded_m if c.pack_a else g.m, walk.tiles_n),
-            ("B", c.copy_b, walk.grid.padded_n if c.pack_b else g.n, walk.tiles_m),
+            ("A", c.copy_a, product.grid.padded_m if c.pack_a else g.m, product.tiles_n),
+            ("B", c.copy_b, product.grid.padded_n if c.pack_b else g.n, product.tiles_m),
         ):
             kind = "copy" if path == "async" else "load"
             assert asked(what, kind) == FLOAT_BYTES * g.batch * rows * g.k * uses
 
 
-@settings(deadline=None, max_examples=30)
+@COMPILED
 @given(legal(is_tiled=False))
-def test_blocks_are_all_tiles_in_all_splits_and_share_out_k(shape: TileShape) -> None:
-    walk = BlockWalk.of(shape, LIMITS)
-    columns, rows = walk.grid.size
-    assert len(walk.blocks) == columns * rows
-    assert len(np.unique(walk.blocks, axis=0)) == len(walk.blocks)
-    assert (
-        len(np.unique(walk.tiles, axis=0))
-        == walk.grid.tiles
-        == walk.tiles_m * walk.tiles_n * shape.gemm.batch
-    )
-    for _, splits in walk.tiles_by_splits():
-        shares = [share for share in walk.shares(splits) if share.steps]
-        ends = [s.begin + s.first_depth + (s.steps - 1) * shape.step_k for s in shares]
-        assert [s.begin for s in shares] == [0, *ends[:-1]]
-        assert ends[-1] == shape.gemm.k
+def test_blocks_are_all_tiles_in_all_splits_and_share_out_k(product: Product) -> None:
+    blocks, (steps, begin) = product.blocks, product.steps()
+    assert len(np.unique(blocks)) == len(blocks) == np.prod(product.grid.size)
+    tiles = np.unique(blocks[["product", "row", "column"]])
+    assert len(tiles) == product.grid.tiles == product.tiles_m * product.tiles_n * product.gemm.batch
+    for tile in tiles[[0, -1]]:
+        own = np.flatnonzero((blocks[["product", "row", "column"]] == tile) & (steps > 0))
+        ragged = product.gemm.k - (int(steps[own].sum()) - 1) * product.step_k
+        depths = steps[own] * product.step_k - np.where(begin[own] == 0, product.step_k - ragged, 0)
+        assert begin[own].tolist() == [0, *np.cumsum(depths)[:-1].tolist()]
+        assert depths.sum() == product.gemm.k
+
+
+def test_a_long_k_is_counted_by_a_part_of_it() -> None:
+    """What is left out of k adds as much as what is executed says."""
+    config = Config.from_dict({"reduction": "last_block", "split_k": 3, "flush_k": 256})
+    product = Product.of(config, Gemm(64, 128, 16 * 257 * 3 + 5), LIMITS)
+    periods = product.shortest()
+    assert periods * product.period > 200
+    steps, _ = product.steps()
+    assert (steps - product.shorter(periods).steps()[0]).tolist() == [periods * product.period] * 3
+    found = count(config, product.gemm, LIMITS)
+    assert found[AccessKey("sgemm", "tile_copy.cuh", "A", "global", "copy")].num_bytes == 4 * 64 * product.k
 
 
 def test_tiles_are_walked_as_the_scheduler_draws_it() -> None:
     """The example of kernels/tile_scheduler.cuh: along n, groups of 2, 4 x 3 tiles."""
     config = Config.from_dict({"raster": "n", "group": 2, "bm": 64, "bn": 128})
-    walk = BlockWalk.of(TileShape(config, Gemm(256, 384, 64)), LIMITS)
+    blocks = Product.of(config, Gemm(256, 384, 64), LIMITS).blocks
     picture = np.empty((4, 3), dtype=int)
-    picture[walk.tiles[:, 1], walk.tiles[:, 2]] = np.arange(12)
+    picture[blocks["row"], blocks["column"]] = np.arange(12)
     assert picture.tolist() == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
 
 
 def test_the_last_wave_alone_is_split() -> None:
-    """The example of kernels/tile_scheduler.cuh: 2 whole tiles, 2 that are split in three."""
+    """The example of kernels/tile_scheduler.cuh: 2 whole tiles, 1 that is split in three."""
     config = Config.from_dict({"reduction": "last_wave", "split_k": 3, "min_blocks": 1})
     limits = known_limits("h200")
     few = type(limits).from_dict({**limits.to_dict(), "num_sms": 2, "compute_capability": [9, 0]})
-    walk = BlockWalk.of(TileShape(config, Gemm(64, 128 * 3, 64)), few)
-    assert walk.grid.split_tiles == 1
-    assert walk.blocks.tolist() == [[0, 0], [1, 0], [2, 0], [2, 1], [2, 2]]
+    product = Product.of(config, Gemm(64, 128 * 3, 64), few)
+    assert product.grid.split_tiles == 1
+    walked = product.blocks[["column", "split", "splits"]].tolist()
+    assert walked == [(0, 0, 1), (1, 0, 1), (2, 0, 3), (2, 1, 3), (2, 2, 3)]
 
 
 def test_the_worked_example_of_the_thread_tile() -> None:
     """kernels/thread_tile.cuh: lane 9 owns rows 4-7 and 20-23, columns 4-7 and 36-39."""
-    shape = TileShape(Config(), Gemm(4096, 4096, 4096))
-    assert shape.rows()[:, 0, 9].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
-    assert shape.columns()[:, 0, 9].tolist() == [4, 5, 6, 7, 36, 37, 38, 39]
+    tile = drawn_parts.tile(Product.of(Config(), Gemm(4096, 4096, 4096), LIMITS), Config())
+    assert tile["rows"][9] == [4, 5, 6, 7, 20, 21, 22, 23]
+    assert tile["columns"][9] == [4, 5, 6, 7, 36, 37, 38, 39]
 
 
 def test_the_worked_example_of_the_copy() -> None:
     """kernels/tile_copy.cuh: thread 17 copies k = 1 of rows 1, 9, ..., 57."""
-    copy = copy_of(TileShape(Config(), Gemm(4096, 4096, 4096)), "A")
-    assert (copy.row_threads, copy.row_step, copy.row_steps) == (16, 8, 8)
-    assert copy.row[:, 0, 17].tolist() == list(range(1, 64, 8))
-    assert copy.shared[:, 0, 17].tolist() == [68 + row for row in range(1, 64, 8)]
+    product = Product.of(Config(), Gemm(64, 128, 16), LIMITS)
+    assert product.numbers(4, "copies").tolist()[:2] == [8, 16]
+    found = {
+        (access.what, access.space): access for access in of_first_block(product) if access.kind == "copy"
+    }
+    own = {space: found["A", space].at[found["A", space].warp == 0][:, 17] for space in ("global", "shared")}
+    assert own["global"].tolist() == [16 * row + 1 for row in range(1, 64, 8)]
+    assert own["shared"].tolist() == [68 + row for row in range(1, 64, 8)]
+
+
+@pytest.mark.parametrize("command", ["false", "/no/compiler"])
+def test_without_a_compiler_it_is_told_which_to_install(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "compiler", lambda: [command])
+    with pytest.raises(EnvironmentProblem, match="pip install ziglang"):
+        count(Config.from_dict({"bm": 256}), Gemm(8, 8, 8), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -218,10 +252,11 @@ def test_lanes_of_a_wavefront_ask_each_bank_for_one_word(drawn: list[int], vec: 
     )
 
 
-def test_counts_add_up_and_rows_without_lanes_are_none() -> None:
+def test_counts_add_up() -> None:
     at = np.full((3, 32), NOBODY, dtype=np.int64)
     at[1] = LANES * 32
-    counts = WarpAccess("sgemm", "tile_copy.cuh", "A", "shared", "store", 1, at).counts(5)
+    times, zero = np.array([0, 5, 0]), np.zeros(3, np.int64)
+    counts = WarpAccess("sgemm", "tile_copy.cuh", "A", "shared", "store", 1, at, times, zero, zero).counts()
     assert (counts.accesses, counts.num_bytes, counts.wavefronts, counts.conflicts) == (5, 640, 160, 155)
     assert counts.sectors == counts.lines == 0
 
