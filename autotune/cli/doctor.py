@@ -55,6 +55,7 @@ def _looks(db: str) -> dict[str, Callable[[], Finding]]:
         "python": _python,
         "gpu": _gpus,
         "compiler": _compiler,
+        "C++ compiler": _cpp_compiler,
         "cublas": _cublas,
         "fp32": _fp32,
         "kernel": _kernel,
@@ -106,6 +107,16 @@ def _gpus() -> Finding:
 
 def _compiler() -> Finding:
     return Finding("compiler", OK, compiler.compiler_version())
+
+
+def _cpp_compiler() -> Finding:
+    from ..tiles.executed import compile_cpp
+
+    try:
+        return Finding("C++ compiler", OK, compile_cpp("-fsyntax-only", os.devnull))
+    except EnvironmentProblem as problem:
+        what, _, advice = str(problem).rpartition("; ")
+        return Finding("C++ compiler", MISSING, what, f"{advice} (needed only by `autotune explain`)")
 
 
 def _cublas() -> Finding:

@@ -20,7 +20,7 @@ from ..tiles.kernel_picture import Subject
 from . import console, expected
 from .requests import ExplainRequest
 
-_MODELLED = "Counts are of a model that equals the kernel's executed text; no time in them was measured."
+_COUNTED = "Counts are of the kernel's text, executed on the host; no time in them was measured."
 ASKED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
 
 
@@ -37,7 +37,7 @@ def run(request: ExplainRequest, *, is_json: bool) -> None:
     if not subjects:
         raise UsageError(f"no kernel that ships is known for {gemm} on {limits.name}; name one with --config")
     known = expected.text(limits, gemm)
-    foot = f"Written by autotune explain for {gemm} on {limits.name}. {_MODELLED} {known}"
+    foot = f"Written by autotune explain for {gemm} on {limits.name}. {_COUNTED} {known}"
     content = page(subjects, limits, request.gpu, foot)
     write_file(out, content)
     broken = _broken(asked, limits)
@@ -65,7 +65,7 @@ def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
     if limits is None or trial is None or trial.point.keys() != set(PARAMETER):
         return None
     subject = Subject(f"trial {trial_id}", f"of {gemm}", ASKED, Config.from_dict(trial.point), gemm)
-    return page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_MODELLED}")
+    return page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_COUNTED}")
 
 
 def _asked(number: int, text: str, gemm: Gemm) -> Subject:

@@ -33,7 +33,7 @@ from .warp_access import KINDS, LINE, Addresses, WarpAccess
 
 _FOLDER = Path(__file__).parent / "recorder"
 _FLAGS = (
-    "-x", "c++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions",
+    "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions",
     "-fno-rtti",
 )  # fmt: skip
 OPERANDS = ("A", "B", "C", "workspace", "sums")  # Operand of recorder.cpp
@@ -53,25 +53,30 @@ _BLOCK = np.dtype([(name, "i4") for name in _BLOCK_FIELDS])
 Times = Sequence[int]  # how often what a block asks for counts: of each of OPERANDS
 
 
+def compile_cpp(*arguments: str) -> str:
+    """Run the C++ compiler on this; returns its command. Raises EnvironmentProblem."""
+    try:
+        command = [*build.compiler(), "-x", "c++"]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    except (build.NotBuilt, OSError) as fault:
+        raise EnvironmentProblem(f"{_WHY}: {fault}; install g++, or `pip install ziglang`") from None
+    if done.returncode:
+        raise EnvironmentProblem(
+            f"{_WHY}, and {shlex.join(command)} fails: {done.stderr.strip()[-300:]}; install g++, or "
+            "`pip install ziglang` and set CC='python -m ziglang cc'"
+        )
+    return shlex.join(command)
+
+
 @cache
 def _library(file: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """The kernels of a file, compiled for the host. Raises EnvironmentProblem."""
     defined = [f"-D{name}={value}" for name, value in (*macros, ("KERNEL_FILE", f'"{file}"'))]
     included = [f"-I{folder}" for folder in (_FOLDER, template.kernel_dir())]
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "kernel.so"
-        try:
-            command = [*build.compiler(), *_FLAGS, *included, *defined]
-            command += [str(_FOLDER / "recorder.cpp"), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except (build.NotBuilt, OSError) as fault:
-            raise EnvironmentProblem(f"{_WHY}: {fault}; install g++, or `pip install ziglang`") from None
-        if done.returncode:
-            raise EnvironmentProblem(
-                f"{_WHY}, and {shlex.join(command[:3])} cannot: {done.stderr.strip()[-300:]}; "
-                "install g++, or `pip install ziglang` and set CC='python -m ziglang cc'"
-            )
-        return ctypes.CDLL(str(made))
+        made = f"{folder}/kernel.so"
+        compile_cpp(*_FLAGS, *included, *defined, f"{_FOLDER}/recorder.cpp", "-o", made)
+        return ctypes.CDLL(made)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ def test_everything_is_looked_at(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # looking makes no database
 
 
+def test_a_missing_compiler_is_told_with_what_needs_it(tmp_path: Path) -> None:
+    found = findings("--db", tmp_path / "new.db", CC="/no/compiler")["C++ compiler"]
+    assert found["state"] == "missing"
+    assert "ziglang" in found["next_step"] and "autotune explain" in found["next_step"]
+
+
 def test_a_driver_that_sees_no_gpu_is_missing_not_broken(tmp_path: Path) -> None:
     gpu = findings("--db", tmp_path / "new.db", CUDA_VISIBLE_DEVICES="")["gpu"]
     assert gpu["state"] == "missing"
