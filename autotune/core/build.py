@@ -65,7 +65,7 @@ def build() -> Path:
         command = [*compiler(), *FLAGS, *map(str, sources()), "-o", str(made), "-lm", "-ldl"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NotBuilt(f"{shlex.join(compiler)} failed:\n{done.stderr}")
+            raise NotBuilt(f"{shlex.join(command)} failed:\n{done.stderr}")
         with made.open("rb") as file:
             os.fsync(file)  # or a power cut may leave half a library
         made.replace(LIBRARY)

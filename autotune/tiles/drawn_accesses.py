@@ -9,7 +9,7 @@ import numpy as np
 
 from ..kernel import resources
 from ..kernel.config import Config
-from .executed import OPERANDS, Product
+from .executed import OPERANDS, HostLaunch
 from .warp_access import WarpAccess, conflicts, lines, sectors, serving, wavefronts
 
 Group = dict[str, Any]
@@ -25,7 +25,7 @@ _FROM_GLOBAL, _TO_SHARED, _TO_REGISTERS = (
 )  # fmt: skip
 
 
-def of_kernel(product: Product) -> list[Group]:
+def of_kernel(product: HostLaunch) -> list[Group]:
     """In the order in which they occur."""
     spec, one_step = product.spec, product.step_k * product.spec.split_k
     if isinstance(product.kernel, Config):
@@ -45,7 +45,7 @@ def of_kernel(product: Product) -> list[Group]:
     return made
 
 
-def _of_first_block(product: Product) -> list[WarpAccess]:
+def _of_first_block(product: HostLaunch) -> list[WarpAccess]:
     times = {0: (1,) * len(OPERANDS)}
     return product.recorded(times, reads_c=False, is_merged=False, is_last=True)
 
@@ -54,7 +54,7 @@ def _of_first_block(product: Product) -> list[WarpAccess]:
 Texts = dict[tuple[str, str, str, tuple[str, ...]], tuple[str, str, int]]
 
 
-def _texts(product: Product, config: Config) -> Texts:
+def _texts(product: HostLaunch, config: Config) -> Texts:
     """Of the template."""
     along_k = "The lanes of a warp stand along k and read neighbours, straight to registers."
     flushed = "Blocked summation: every thread adds its sums to a second set, and begins at zero again."
@@ -86,7 +86,7 @@ def _texts(product: Product, config: Config) -> Texts:
     return made
 
 
-def _copies(product: Product, config: Config) -> list[tuple[str, str]]:
+def _copies(product: HostLaunch, config: Config) -> list[tuple[str, str]]:
     """Of A and B: how a tile is copied, and how it then lies."""
     if product.step_k != config.bk:
         return [("", "")] * 2  # lanes share out k, and nothing is copied

@@ -13,7 +13,7 @@ from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel import resources
 from ..kernel.config import WARP, Config, lanes_k
 from ..kernel.rungs import ReferenceKernel
-from .executed import OPERANDS, Product
+from .executed import OPERANDS, HostLaunch
 from .launch_counts import AccessKey
 from .warp_access import SECTOR, AccessCounts
 
@@ -24,7 +24,7 @@ SECTOR_BYTES = FLOAT_BYTES * SECTOR
 MOST_BLOCKS = 40_000  # that are drawn one by one
 
 
-def grid(product: Product, wave: int) -> Drawing:
+def grid(product: HostLaunch, wave: int) -> Drawing:
     """C in tiles, and the blocks in the order of their numbers. `wave`: blocks that the GPU holds at a
     time."""
     g, spec, num_blocks = product.gemm, product.spec, len(product.blocks)
@@ -58,7 +58,7 @@ def _needed(blocks: npt.NDArray[Any]) -> tuple[int, int]:
     return len(np.unique(blocks[["product", "row"]])), len(np.unique(blocks[["product", "column"]]))
 
 
-def _order_sentence(product: Product) -> str:
+def _order_sentence(product: HostLaunch) -> str:
     spec, grid = product.spec, product.grid
     side, across = ("m", "n") if spec.is_along_m else ("n", "m")
     width = min(spec.group, product.tiles_n if spec.is_along_m else product.tiles_m)
@@ -165,7 +165,7 @@ def _fitting(
     }
 
 
-def tile(product: Product, config: Config) -> Drawing:
+def tile(product: HostLaunch, config: Config) -> Drawing:
     """A block's tile: where its warps begin, and the elements of each lane from there."""
     numbers = product.numbers(product.spec.threads * (1 + config.tm + config.tn), "thread_tiles")
     threads = numbers.reshape(product.spec.threads, -1)
@@ -182,7 +182,7 @@ def tile(product: Product, config: Config) -> Drawing:
     }
 
 
-def reference_tile(product: Product) -> Drawing:
+def reference_tile(product: HostLaunch) -> Drawing:
     """The same of a kernel of reference.cu, whose threads own an element each: that which they store. Every
     warp has a row of it, or a column."""
     side = product.spec.bm

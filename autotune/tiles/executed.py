@@ -80,7 +80,7 @@ def _library(file: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
 
 
 @dataclass(frozen=True)
-class Product:
+class HostLaunch:
     """The launch of `sgemm`, or of a kernel of reference.cu, that a call makes; operands as it gets them.
 
     `lds` and `strides` (from product to product) are of A, B and C, in floats.
@@ -96,7 +96,7 @@ class Product:
     strides: tuple[int, int, int]
 
     @classmethod
-    def of(cls, kernel: Config | ReferenceKernel, gemm: Gemm, limits: DeviceLimits) -> Product:
+    def of(cls, kernel: Config | ReferenceKernel, gemm: Gemm, limits: DeviceLimits) -> HostLaunch:
         if isinstance(kernel, ReferenceKernel):
             spec = kernel.spec
         else:
@@ -184,10 +184,10 @@ class Product:
         flush_k = 0 if isinstance(self.kernel, ReferenceKernel) else self.kernel.flush_k
         return lcm(*(LINE // gcd(LINE, floats) for floats in apart), max(flush_k // self.step_k, 1))
 
-    def shorter(self, periods: int) -> Product:
+    def shorter(self, periods: int) -> HostLaunch:
         """The same with so many periods less in each of its splits."""
         less = periods * self.period * self.step_k * self.grid.split_k
-        return Product(
+        return HostLaunch(
             self.kernel, self.gemm, self.spec, self.m, self.n, self.k - less, self.lds, self.strides
         )
 
@@ -247,7 +247,7 @@ class Product:
         `is_last`: a block adds and stores its tile, whatever split it has."""
         with _Memory(self.grid.sum_bytes + self.grid.counter_bytes) as workspace:
             arguments = self.arguments(reads_c=reads_c, workspace=workspace)
-            recording = Recording(self.library, workspace, is_merged=is_merged)
+            recording = AccessRecording(self.library, workspace, is_merged=is_merged)
             for number, counted in times.items():
                 block = self.blocks[number]
                 ticket = block["splits"] - 1 if is_last else block["split"]
@@ -276,7 +276,7 @@ class _Memory:
         self._memory.close()
 
 
-class Recording:
+class AccessRecording:
     """Blocks that are executed one after the other, and what they ask for together."""
 
     def __init__(self, library: ctypes.CDLL, workspace: int = _BEGINS[3], *, is_merged: bool = True) -> None:

@@ -16,7 +16,7 @@ from ..kernel.rules import broken_rules
 from ..kernel.rungs import ReferenceKernel
 from . import drawn_accesses, drawn_parts, ncu_metrics
 from .drawn_parts import Drawing
-from .executed import Product
+from .executed import HostLaunch
 from .launch_counts import count
 from .timeline import FILL, Timeline
 
@@ -49,12 +49,12 @@ def picture(subject: Subject, limits: DeviceLimits) -> Drawing:
         "parameters": [],
     }
     if isinstance(kernel, ReferenceKernel):
-        return made | _reference(Product.of(kernel, gemm, limits), kernel, limits)
+        return made | _reference(HostLaunch.of(kernel, gemm, limits), kernel, limits)
     made["parameters"] = _parameters(kernel)
     broken = broken_rules(kernel, limits, gemm)
     if broken:
         return made | {"broken": [{"id": r.id, "kind": r.kind, "sentence": r.sentence} for r in broken]}
-    return made | _template(Product.of(kernel, gemm, limits), kernel, limits)
+    return made | _template(HostLaunch.of(kernel, gemm, limits), kernel, limits)
 
 
 def _parameters(config: Config) -> list[Drawing]:
@@ -65,7 +65,7 @@ def _parameters(config: Config) -> list[Drawing]:
     ]
 
 
-def _template(product: Product, config: Config, limits: DeviceLimits) -> Drawing:
+def _template(product: HostLaunch, config: Config, limits: DeviceLimits) -> Drawing:
     gemm = product.gemm
     resident = resources.residency(config, limits, gemm)
     counts = count(config, gemm, limits)
@@ -80,7 +80,7 @@ def _template(product: Product, config: Config, limits: DeviceLimits) -> Drawing
     }
 
 
-def _reference(product: Product, kernel: ReferenceKernel, limits: DeviceLimits) -> Drawing:
+def _reference(product: HostLaunch, kernel: ReferenceKernel, limits: DeviceLimits) -> Drawing:
     """A kernel of reference.cu: blocks of 32 x 32 threads, an element each."""
     found = drawn_parts.taken_by_reference(kernel, limits)
     counts = count(kernel, product.gemm, limits)
@@ -103,7 +103,7 @@ _REFERENCE_NOTES = {
 }
 
 
-def _timeline(product: Product, config: Config) -> Drawing:
+def _timeline(product: HostLaunch, config: Config) -> Drawing:
     """Places for tiles, as rows; steps, as columns; and what happens in each step, as sentences."""
     steps, lanes = int(product.steps()[0][0]), lanes_k(config)
     if lanes > 1:

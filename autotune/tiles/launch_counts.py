@@ -18,7 +18,7 @@ from ..kernel import template
 from ..kernel.config import Config
 from ..kernel.launch import PACK_THREADS, PACK_TILE, REDUCE_THREADS, Pack
 from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel
-from .executed import OPERANDS, Product, Recording, no_epilogue, represented
+from .executed import OPERANDS, AccessRecording, HostLaunch, no_epilogue, represented
 from .warp_access import LINE, AccessCounts, WarpAccess
 
 _FILES = (
@@ -51,7 +51,7 @@ def count(
     Left out are the counters and tickets of last_block and last_wave, which one thread of a block touches.
     Raises EnvironmentProblem without a C++ compiler.
     """
-    product = Product.of(kernel, gemm, limits)
+    product = HostLaunch.of(kernel, gemm, limits)
     found: Counts = {}
     for pack in product.grid.packs:
         _add(found, _counts(_packed(product, pack)))
@@ -79,7 +79,7 @@ def _counts(accesses: Iterable[WarpAccess]) -> Counts:
     return found
 
 
-def _of_product(product: Product, *, reads_c: bool) -> Counts:
+def _of_product(product: HostLaunch, *, reads_c: bool) -> Counts:
     times: dict[int, list[int]] = {}
     for what, places in product.places().items():
         for number, count in represented(places):
@@ -96,7 +96,7 @@ def _place(key: AccessKey) -> tuple[int, int, bool, bool]:
     return _FILES.index(key.where), _WHATS.index(key.what), key.space == "shared", key.kind == "load"
 
 
-def _packed(product: Product, pack: Pack) -> list[WarpAccess]:
+def _packed(product: HostLaunch, pack: Pack) -> list[WarpAccess]:
     """A launch of sgemm_pack."""
     k, ld = product.k, product.gemm.lda if pack.is_a else product.gemm.ldb
     number, within = np.divmod(np.arange(pack.blocks, dtype=np.int64), pack.blocks_per_product)
@@ -109,14 +109,14 @@ def _packed(product: Product, pack: Pack) -> list[WarpAccess]:
         ctypes.c_int(pack.is_k_major), ctypes.c_void_p(_TO), ctypes.c_int(pack.padded),
         ctypes.c_int(pack.blocks_per_product), ctypes.c_longlong(pack.stride),
     ]  # fmt: skip
-    recording = Recording(product.library)
+    recording = AccessRecording(product.library)
     for block, times in represented(np.stack([reads % LINE, stores % LINE, *left], axis=1)):
         place, counted = (0, block, 0, pack.blocks, 0), (times,) * len(OPERANDS)
         recording.record(template.PACK_ENTRY, arguments, PACK_THREADS, place, counted, int(not pack.is_a))
     return recording.accesses(template.PACK_ENTRY)
 
 
-def _reduced(product: Product, *, reads_c: bool) -> list[WarpAccess]:
+def _reduced(product: HostLaunch, *, reads_c: bool) -> list[WarpAccess]:
     """A launch of sgemm_reduce."""
     grid, m, n, ldc = product.grid, product.m, product.n, product.lds[2]
     number, within = np.divmod(np.arange(grid.reduce_blocks, dtype=np.int64), grid.reduce_blocks_per_product)
@@ -132,7 +132,7 @@ def _reduced(product: Product, *, reads_c: bool) -> list[WarpAccess]:
         ctypes.c_longlong(ldc), ctypes.c_void_p(_TO), *map(ctypes.c_int, integers),
         ctypes.c_int(grid.reduce_blocks_per_product), ctypes.c_longlong(product.strides[2]), no_epilogue(),
     ]  # fmt: skip
-    recording = Recording(product.library)
+    recording = AccessRecording(product.library)
     for block, times in represented(np.stack([plane % LINE, at_c % LINE, in_row, elements], axis=1)):
         place, counted = (0, block, 0, grid.reduce_blocks, 0), (times,) * len(OPERANDS)
         recording.record(template.REDUCE_ENTRY, arguments, REDUCE_THREADS, place, counted)

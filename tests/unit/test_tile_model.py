@@ -21,7 +21,7 @@ from autotune.kernel import resources
 from autotune.kernel.config import WARP, Config, lanes_k
 from autotune.kernel.rungs import STEPS, ReferenceKernel
 from autotune.tiles import drawn_accesses, drawn_parts
-from autotune.tiles.executed import Product
+from autotune.tiles.executed import HostLaunch
 from autotune.tiles.launch_counts import AccessKey, count
 from autotune.tiles.warp_access import (
     NOBODY,
@@ -49,7 +49,7 @@ def test_counts_are_those_of_the_model_that_was_before(number: int) -> None:
     kernel = REFERENCES[named] if isinstance(named, str) else Config.from_dict(named)
     found = count(kernel, gemm, limits, reads_c=not isinstance(named, str))
     assert sorted([*key, *vars(counts).values()] for key, counts in found.items()) == stored["counts"]
-    product = Product.of(kernel, gemm, limits)
+    product = HostLaunch.of(kernel, gemm, limits)
     names = ("sectors", "lines", "wavefronts", "conflicts")
     drawn = [
         [group["title"], group["num_instructions"], *(sum(group[name]) for name in names if name in group)]
@@ -62,7 +62,7 @@ def test_counts_are_those_of_the_model_that_was_before(number: int) -> None:
 
 
 @st.composite
-def legal(draw: st.DrawFn, is_tiled: bool = True) -> Product:
+def legal(draw: st.DrawFn, is_tiled: bool = True) -> HostLaunch:
     """An instance with a problem of a few tiles, which it may serve."""
     layout = draw(st.sampled_from(LAYOUTS))
     extents = draw(st.tuples(*(st.integers(1, 40) for _ in range(3))))
@@ -71,16 +71,16 @@ def legal(draw: st.DrawFn, is_tiled: bool = True) -> Product:
     pins = {"stages": draw(st.sampled_from((1, 2, 4)))} if draw(st.booleans()) else {}
     config = find_config(random.Random(draw(st.integers(0, 10**6))), LIMITS, gemm, pins=pins)
     assume(config is not None and (lanes_k(config) == 1 or not is_tiled))
-    return Product.of(config, gemm, LIMITS)
+    return HostLaunch.of(config, gemm, LIMITS)
 
 
-def of_first_block(product: Product) -> list[WarpAccess]:
+def of_first_block(product: HostLaunch) -> list[WarpAccess]:
     return product.recorded({0: (1,) * 5}, reads_c=False, is_merged=False)
 
 
 @COMPILED
 @given(legal(is_tiled=False))
-def test_every_slice_owns_each_element_of_the_tile_once(product: Product) -> None:
+def test_every_slice_owns_each_element_of_the_tile_once(product: HostLaunch) -> None:
     c = product.kernel
     tile = drawn_parts.tile(product, c)
     lanes = np.arange(0, WARP, int(lanes_k(c)))  # which share out k hold the same sums
@@ -96,7 +96,7 @@ def test_every_slice_owns_each_element_of_the_tile_once(product: Product) -> Non
 
 @COMPILED
 @given(legal(is_tiled=False), st.booleans())
-def test_nothing_lies_beyond_shared_memory(product: Product, reads_c: bool) -> None:
+def test_nothing_lies_beyond_shared_memory(product: HostLaunch, reads_c: bool) -> None:
     floats = int(resources.smem_bytes(product.kernel, product.gemm)) // FLOAT_BYTES
     for access in of_first_block(product):
         asked = access.at[access.at != NOBODY]
@@ -108,7 +108,7 @@ def test_nothing_lies_beyond_shared_memory(product: Product, reads_c: bool) -> N
 
 @COMPILED
 @given(legal(is_tiled=False), st.booleans())
-def test_operands_are_read_once_per_tile_and_c_is_stored_once(product: Product, reads_c: bool) -> None:
+def test_operands_are_read_once_per_tile_and_c_is_stored_once(product: HostLaunch, reads_c: bool) -> None:
     c, g = product.kernel, product.gemm
     found = count(c, g, LIMITS, reads_c=reads_c)
 
@@ -131,7 +131,7 @@ def test_operands_are_read_once_per_tile_and_c_is_stored_once(product: Product, 
 
 @COMPILED
 @given(legal(is_tiled=False))
-def test_blocks_are_all_tiles_in_all_splits_and_share_out_k(product: Product) -> None:
+def test_blocks_are_all_tiles_in_all_splits_and_share_out_k(product: HostLaunch) -> None:
     blocks, (steps, begin) = product.blocks, product.steps()
     assert len(np.unique(blocks)) == len(blocks) == np.prod(product.grid.size)
     tiles = np.unique(blocks[["product", "row", "column"]])
@@ -147,7 +147,7 @@ def test_blocks_are_all_tiles_in_all_splits_and_share_out_k(product: Product) ->
 def test_a_long_k_is_counted_by_a_part_of_it() -> None:
     """What is left out of k adds as much as what is executed says."""
     config = Config.from_dict({"reduction": "last_block", "split_k": 3, "flush_k": 256})
-    product = Product.of(config, Gemm(64, 128, 16 * 257 * 3 + 5), LIMITS)
+    product = HostLaunch.of(config, Gemm(64, 128, 16 * 257 * 3 + 5), LIMITS)
     periods = product.shortest()
     assert periods * product.period > 200
     steps, _ = product.steps()
@@ -159,7 +159,7 @@ def test_a_long_k_is_counted_by_a_part_of_it() -> None:
 def test_tiles_are_walked_as_the_scheduler_draws_it() -> None:
     """The example of kernels/tile_scheduler.cuh: along n, groups of 2, 4 x 3 tiles."""
     config = Config.from_dict({"raster": "n", "group": 2, "bm": 64, "bn": 128})
-    blocks = Product.of(config, Gemm(256, 384, 64), LIMITS).blocks
+    blocks = HostLaunch.of(config, Gemm(256, 384, 64), LIMITS).blocks
     picture = np.empty((4, 3), dtype=int)
     picture[blocks["row"], blocks["column"]] = np.arange(12)
     assert picture.tolist() == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
@@ -170,7 +170,7 @@ def test_the_last_wave_alone_is_split() -> None:
     config = Config.from_dict({"reduction": "last_wave", "split_k": 3, "min_blocks": 1})
     limits = known_limits("h200")
     few = type(limits).from_dict({**limits.to_dict(), "num_sms": 2, "compute_capability": [9, 0]})
-    product = Product.of(config, Gemm(64, 128 * 3, 64), few)
+    product = HostLaunch.of(config, Gemm(64, 128 * 3, 64), few)
     assert product.grid.split_tiles == 1
     walked = product.blocks[["column", "split", "splits"]].tolist()
     assert walked == [(0, 0, 1), (1, 0, 1), (2, 0, 3), (2, 1, 3), (2, 2, 3)]
@@ -178,14 +178,14 @@ def test_the_last_wave_alone_is_split() -> None:
 
 def test_the_worked_example_of_the_thread_tile() -> None:
     """kernels/thread_tile.cuh: lane 9 owns rows 4-7 and 20-23, columns 4-7 and 36-39."""
-    tile = drawn_parts.tile(Product.of(Config(), Gemm(4096, 4096, 4096), LIMITS), Config())
+    tile = drawn_parts.tile(HostLaunch.of(Config(), Gemm(4096, 4096, 4096), LIMITS), Config())
     assert tile["rows"][9] == [4, 5, 6, 7, 20, 21, 22, 23]
     assert tile["columns"][9] == [4, 5, 6, 7, 36, 37, 38, 39]
 
 
 def test_the_worked_example_of_the_copy() -> None:
     """kernels/tile_copy.cuh: thread 17 copies k = 1 of rows 1, 9, ..., 57."""
-    product = Product.of(Config(), Gemm(64, 128, 16), LIMITS)
+    product = HostLaunch.of(Config(), Gemm(64, 128, 16), LIMITS)
     assert product.numbers(4, "copies").tolist()[:2] == [8, 16]
     found = {
         (access.what, access.space): access for access in of_first_block(product) if access.kind == "copy"
