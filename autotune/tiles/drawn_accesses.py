@@ -82,7 +82,7 @@ def _texts(product: HostLaunch, config: Config) -> Texts:
     for where in ("epilogue.cuh", "reduce_cluster.cuh"):
         made[where, "sums", "shared", load] = (*_ROWS_READ, 0)
     text = "The product, scaled, on its way to C."
-    made["epilogue.cuh", "C", "global", store] = ("C: to global memory", text, 0)
+    made["output.cuh", "C", "global", store] = ("C: to global memory", text, 0)
     return made
 
 

@@ -24,7 +24,7 @@ from .warp_access import LINE, AccessCounts, WarpAccess
 _FILES = (
     "tile_copy.cuh", "dot_products.cuh", "fragments.cuh", "flush.cuh", "reduce_slices.cuh",
     "reduce_two_pass.cuh", "reduce_last_block.cuh", "staged_rows.cuh", "reduce_cluster.cuh", "epilogue.cuh",
-    REFERENCE_FILE,
+    "output.cuh", REFERENCE_FILE,
 )  # fmt: skip
 _WHATS = ("A", "B", "workspace", "sums", "C")
 _FROM, _TO = (number << 40 for number in (1, 4))
@@ -93,7 +93,8 @@ def _of_product(product: HostLaunch, *, reads_c: bool) -> Counts:
 
 def _place(key: AccessKey) -> tuple[int, int, bool, bool]:
     """Where accesses stand in a table: as operands come and sums go."""
-    return _FILES.index(key.where), _WHATS.index(key.what), key.space == "shared", key.kind == "load"
+    file = _FILES.index(key.where) if key.where in _FILES else len(_FILES)
+    return file, _WHATS.index(key.what), key.space == "shared", key.kind == "load"
 
 
 def _packed(product: HostLaunch, pack: Pack) -> list[WarpAccess]:
