@@ -21,6 +21,7 @@ from ..files.words import counted
 from ..kernel import compiler, template
 from ..store import exists, shown
 from . import common, console
+from .requests import DoctorRequest
 
 MIN_PYTHON = (3, 11)
 LOW_DISK_BYTES = 2 << 30
@@ -38,9 +39,9 @@ class Finding:
     next_step: str = ""
 
 
-def run(db: str, *, is_json: bool) -> None:
+def run(request: DoctorRequest, *, is_json: bool) -> None:
     """Print every finding. Raises EnvironmentProblem if something is broken, after all were printed."""
-    findings = [_safely(name, look) for name, look in _looks(db).items()]
+    findings = [_safely(name, look) for name, look in _looks(request.db).items()]
     if is_json:
         console.show_json({"version": __version__, "findings": [asdict(f) for f in findings]})
     else:

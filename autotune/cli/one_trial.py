@@ -13,6 +13,7 @@ from ..kernel.config import PARAMETER
 from ..kernel.resources import workspace_of
 from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
 from . import common, console
+from .requests import DiffRequest, ShowRequest
 
 _STATE = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons")
 _FIGURES = ("error_over_cublas", "error_ratio", "registers", "spill_bytes", "smem_bytes", "code_hash")
@@ -20,10 +21,10 @@ _SECONDS = ("compile_s", "verify_s", "measure_s")
 Facts = dict[str, Any]
 
 
-def show(db: str, trial_id: int, *, is_json: bool) -> None:
+def show(request: ShowRequest, *, is_json: bool) -> None:
     """Everything about one trial. Raises UsageError if there is none with this id."""
-    with common.open_existing(db) as store:
-        study, trial = _find(store, trial_id)
+    with common.open_existing(request.db) as store:
+        study, trial = _find(store, request.trial)
         facts = _facts(store, study, trial)
     if is_json:
         console.show_json(facts)
@@ -31,9 +32,10 @@ def show(db: str, trial_id: int, *, is_json: bool) -> None:
         console.show(_text(facts))
 
 
-def diff(db: str, first_id: int, second_id: int, *, is_json: bool) -> None:
+def diff(request: DiffRequest, *, is_json: bool) -> None:
     """What differs between two trials, and which is the faster. Raises UsageError if one is not there."""
-    with common.open_existing(db) as store:
+    first_id, second_id = request.trial, request.other
+    with common.open_existing(request.db) as store:
         found = [_find(store, trial_id) for trial_id in (first_id, second_id)]
         pair = [_facts(store, *each) for each in found]
         facts: Facts = {

@@ -3,11 +3,12 @@ parser's version, and an option that takes one value is given once."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, field, fields
 from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Annotated, Any, get_type_hints
@@ -21,56 +22,116 @@ from ..files.entries import hint
 from ..files.errors import UsageError
 from .ctrl_c import interrupt_in_order
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
-SWITCHES = {"is_json": Json, "is_quiet": Quiet}  # what a command may take besides its own options
+_CSV = "Print a table for spreadsheets: comma-separated values."
+# What a command may take besides its own options.
+SWITCHES = {
+    "is_json": Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")],
+    "is_csv": Annotated[
+        bool, typer.Option("--csv", help="Print a table for spreadsheets: comma-separated values.")
+    ],
+    "is_quiet": Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")],
+}
 
 
-def _declared(metavar: str, read: Callable[[str], Any]) -> dict[str, Any]:
-    """What `typer.Option` is told. Defaults are read, too, and are no texts."""
+REQUIRED: Any = MISSING  # an option without a default
+Reads = Callable[[str], dict[str, Any]]  # what Typer is told of an option of this name, besides its help
+
+
+def option(
+    help: str, default: Any = REQUIRED, read: Reads | None = None, *, flag: str = "", metavar: str = ""
+) -> Any:
+    """A field of a record that is an option: `--name-of-the-field`, or `flag`."""
+    return _field(typer.Option, help, default, read, flag, metavar)
+
+
+def argument(help: str, default: Any = REQUIRED, read: Reads | None = None, *, metavar: str = "") -> Any:
+    """A field of a record that is an argument."""
+    return _field(typer.Argument, help, default, read, "", metavar)
+
+
+def _field(kind: Any, help: str, default: Any, read: Reads | None, flag: str, metavar: str) -> Any:
+    def declared(field: str) -> Any:
+        name = flag or f"--{field.replace('_', '-')}"
+        told = {"help": help, **(read(name) if read else {}), **({"metavar": metavar} if metavar else {})}
+        return kind(*([flag] if flag else []), **told)
+
+    given = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
+    return field(**given, metadata={"declared": declared})
+
+
+def words(*known: str) -> Reads:
+    """Offers these words to a shell."""
+    offered = {"autocompletion": lambda incomplete: [word for word in known if word.startswith(incomplete)]}
+    return lambda name: offered
+
+
+def known_gpus(name: str) -> dict[str, Any]:
+    """Offers the kinds of GPU that are known."""
+
+    def kinds(incomplete: str) -> Iterator[str]:
+        from ..facts.device import KNOWN
+
+        return (name for name in ("auto", *KNOWN) if name.startswith(incomplete))
+
+    return {"autocompletion": kinds}
+
+
+def _reading(metavar: str, read: Callable[[str], Any]) -> dict[str, Any]:
+    """Defaults are read, too, and are no texts."""
     return {"metavar": metavar, "parser": lambda value: read(value) if isinstance(value, str) else value}
 
 
-def whole(name: str, least: int = 0, most: int = LARGEST, *, metavar: str = "INTEGER") -> dict[str, Any]:
-    """An option, or an argument, that is a whole number within these bounds."""
+def whole(least: int = 0, most: int = LARGEST, *, name: str = "") -> Reads:
+    """A whole number within these bounds."""
 
-    def read(text: str) -> int:
-        is_number = re.fullmatch(r"[+-]?\d{1,99}", text.strip(), re.ASCII)
-        return arguments.whole(name, int(text) if is_number else text, least, most)
+    def reads(flag: str) -> dict[str, Any]:
+        def read(text: str) -> int:
+            is_number = re.fullmatch(r"[+-]?\d{1,99}", text.strip(), re.ASCII)
+            return arguments.whole(name or flag, int(text) if is_number else text, least, most)
 
-    return _declared(metavar, read)
+        return _reading("INTEGER", read)
 
-
-def number(
-    name: str, least: float = 0.0, most: float = sys.float_info.max, *, is_above: bool = False, unit: str = ""
-) -> dict[str, Any]:
-    """An option that is a number within these bounds."""
-
-    def read(text: str) -> float:
-        try:
-            value: float | str = float(text)
-        except ValueError:
-            value = text
-        return arguments.number(name, value, least, most, is_above=is_above)
-
-    return _declared(unit or "NUMBER", read)
+    return reads
 
 
-def limit(name: str) -> dict[str, Any]:
-    """An option that is a number, or 0 for None: no limit."""
-    read = number(name)["parser"]
-    return _declared("NUMBER", lambda text: read(text) or None)
+def number(least: float = 0.0, most: float = sys.float_info.max, *, is_above: bool = False) -> Reads:
+    """A number within these bounds."""
+
+    def reads(flag: str) -> dict[str, Any]:
+        def read(text: str) -> float:
+            try:
+                value: float | str = float(text)
+            except ValueError:
+                value = text
+            return arguments.number(flag, value, least, most, is_above=is_above)
+
+        return _reading("NUMBER", read)
+
+    return reads
 
 
-def one_of(name: str, words: Sequence[str]) -> dict[str, Any]:
-    """An option that is one of these words."""
+def limit() -> Reads:
+    """A number, or 0 for None: no limit."""
 
-    def read(text: str) -> str:
-        if text not in words:
-            raise UsageError(f"{name} is {text!r} ({hint(text, words)})")
-        return text
+    def reads(flag: str) -> dict[str, Any]:
+        read = number()(flag)["parser"]
+        return _reading("NUMBER", lambda text: read(text) or None)
 
-    return _declared(f"[{'|'.join(words)}]", read)
+    return reads
+
+
+def one_of(*known: str) -> Reads:
+    """One of these words."""
+
+    def reads(flag: str) -> dict[str, Any]:
+        def read(text: str) -> str:
+            if text not in known:
+                raise UsageError(f"{flag} is {text!r} ({hint(text, known)})")
+            return text
+
+        return _reading(f"[{'|'.join(known)}]", read)
+
+    return reads
 
 
 class Command(TyperCommand):
@@ -97,34 +158,33 @@ class Command(TyperCommand):
 
 
 def declare(
-    group: typer.Typer,
-    runs: str,
-    record: Any,
-    *examples: str,
-    name: str = "",
-    switches: Sequence[str] = ("is_json",),
-    **settings: Any,
+    group: typer.Typer, runs: str, record: Any, switches: str = "json", *, name: str = "", **settings: Any
 ) -> None:
-    """Adds a command to a group: its options are the fields of a record, as they are annotated, and the
-    record's docstring is its help. `runs` is the function that is called with the record: `run` of the module
-    `search`, or another as `one_config:time_configs`. `switches`: what else it is given, by name.
+    """Adds a command to a group: its options are the fields of a record, and the record's docstring is its
+    help, with examples at its end. `runs`: what is called with the record, `run` of the module `search`, or
+    another as `one_config:time_configs`. `switches`: what else it is given, `is_json` by `json`.
     """
     module, _, function = runs.partition(":")
+    beside = [f"is_{one}" for one in switches.split()]
 
     def command(**given: Any) -> None:
         interrupt_in_order()
-        beside = {switch: given.pop(switch) for switch in switches}
-        getattr(import_module(f"{__package__}.{module}"), function or "run")(record(**given), **beside)
+        switched = {one: given.pop(one) for one in beside}
+        if switched.get("is_csv") and switched["is_json"]:
+            raise UsageError("--csv and --json: ask for one of them")
+        getattr(import_module(f"{__package__}.{module}"), function or "run")(record(**given), **switched)
 
-    kinds = get_type_hints(record, include_extras=True) | {switch: SWITCHES[switch] for switch in switches}
-    own = {one.name: _default(one) for one in fields(record)} | dict.fromkeys(switches, False)
-    command.__name__, command.__doc__, command.__annotations__ = name or module, record.__doc__, kinds
-    parameters = [
-        Parameter(one, Parameter.KEYWORD_ONLY, default=default, annotation=kinds[one])
-        for one, default in own.items()
-    ]
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    group.command(name or module, cls=Command, epilog=below(*examples), **settings)(command)
+    hints = get_type_hints(record)
+    own = {one.name: Annotated[hints[one.name], one.metadata["declared"](one.name)] for one in fields(record)}
+    own |= {one: SWITCHES[one] for one in beside}
+    defaults = {one.name: _default(one) for one in fields(record)} | dict.fromkeys(beside, False)
+    text, _, examples = inspect.cleandoc(record.__doc__).partition("\n\nExamples:\n")
+    command.__name__, command.__doc__, command.__annotations__ = name or function or module, text, own
+    command.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(one, Parameter.KEYWORD_ONLY, default=defaults[one], annotation=own[one]) for one in own]
+    )
+    below = examples_below(*inspect.cleandoc(examples).splitlines())
+    group.command(command.__name__, cls=Command, epilog=below, **settings)(command)
 
 
 def _default(one: Field[Any]) -> Any:
@@ -133,6 +193,6 @@ def _default(one: Field[Any]) -> Any:
     return Parameter.empty if one.default_factory is MISSING else one.default_factory()
 
 
-def below(*examples: str) -> str:
+def examples_below(*lines: str) -> str:
     """What stands below the options of a command, line for line."""
-    return "\n".join(["\b", "Examples:", *(f"  autotune {line}" for line in examples)])
+    return "\n".join(["\b", "Examples:", *(f"  autotune {line}" for line in lines)])

@@ -1,5 +1,5 @@
-"""What the command line reads: options that several commands share, and records of commands, whose fields are
-their options and whose docstring is their help.
+"""What the command line reads: a record for each command. Its fields are the options, each declared once by
+its name, type, help, default and rule; its docstring is the help, examples last.
 
 Nothing heavy is imported here, so that `autotune --help` answers at once.
 """
@@ -7,163 +7,71 @@ Nothing heavy is imported here, so that `autotune --help` answers at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
 
 from ..facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
-from . import parsing
+from .parsing import REQUIRED, argument, known_gpus, limit, number, one_of, option, whole, words
 
-
-def completing(*words: str) -> Callable[[str], list[str]]:
-    """Offers these words to a shell."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
-
-
-def kinds(incomplete: str) -> Iterator[str]:
-    """Offers the kinds of GPU that are known."""
-    from ..facts.device import KNOWN
-
-    return (name for name in ("auto", *KNOWN) if name.startswith(incomplete))
-
-
-Gpu = Annotated[
-    str,
-    typer.Option(
-        help="A GPU: its index, UUID or `auto`; or `replay:FILE`, a recorded space.",
-        autocompletion=completing("auto", "replay:"),
-    ),
-]
-RealGpu = Annotated[
-    str, typer.Option(help="A GPU: its index, UUID or `auto`.", autocompletion=completing("auto"))
-]
-Like = Annotated[
-    str | None,
-    typer.Option(
-        metavar="GPU",
-        help="Accept this GPU as another of the same compute capability, an H200 NVL as h200: trials and "
-        "times of that are lent to it. AUTOTUNE_LIKE does so for all commands, and for tables.",
-        autocompletion=kinds,
-    ),
-]
-_SHAPES: Any = typer.Option(
-    "--shape",
-    metavar="SHAPE",
-    help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32 (a batch of 32); repeatable.",
+# Options of several commands.
+GPU = partial(
+    option, "A GPU: its index, UUID or `auto`; or `replay:FILE`, a recorded space.", "auto",
+    words("auto", "replay:"),
+)  # fmt: skip
+REAL_GPU = partial(option, "A GPU: its index, UUID or `auto`.", "auto", words("auto"))
+SHAPE = partial(option, "4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.", "4096")
+SHAPES = partial(
+    option, "4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32 (a batch of 32); repeatable.", [],
+    flag="--shape", metavar="SHAPE",
+)  # fmt: skip
+SUITES = partial(
+    option,
+    "A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, epilogue, ld, align, count]; "
+    "what programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's TunableOp CSV. "
+    "Repeatable: their calls add up.",
+    [], flag="--suite", metavar="FILE",
+)  # fmt: skip
+WHERE = partial(
+    option, "Only configs that obey: `pack_a=0,reduction!=two_pass` (=, !=, <, <=, >, >=); repeatable.", [],
+    metavar="CONDITIONS",
+)  # fmt: skip
+MAX_WORKSPACE = partial(
+    option, "Only kernels whose launches take at most so much workspace.", None, number(), metavar="MIB"
 )
-Shapes = Annotated[list[str], _SHAPES]
-ShapesOrAll = Annotated[list[str] | None, _SHAPES]
-Suites = Annotated[
-    list[Path],
-    typer.Option(
-        "--suite",
-        metavar="FILE",
-        help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, epilogue, ld, align, "
-        "count]; what programs recorded (AUTOTUNE_RECORD); or a list: a CSV of m,n,k, JSON, or PyTorch's "
-        "TunableOp CSV. Repeatable: their calls add up.",
-    ),
-]
-Where = Annotated[
-    list[str],
-    typer.Option(
-        metavar="CONDITIONS",
-        help="Only configs that obey: `pack_a=0,reduction!=two_pass` (=, !=, <, <=, >, >=); repeatable.",
-    ),
-]
-MaxWorkspace = Annotated[
-    float | None,
-    typer.Option(
-        help="Only kernels whose launches take at most so much workspace.",
-        **parsing.number("--max-workspace", unit="MIB"),
-    ),
-]
-Order = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ORDER", help="Only kernels that sum in one order, bit by bit: `chain`, `chunks:512`, ..."
-    ),
-]
-Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets: comma-separated values.")]
-Cache = Annotated[
-    str,
-    typer.Option(
-        help="`cold`: operands come from memory; `warm`: they stay in the L2 cache.",
-        autocompletion=completing("cold", "warm"),
-    ),
-]
-MaxError = Annotated[
-    float | None,
-    typer.Option(
-        help="Fail kernels whose error is more than so many times cuBLAS's; 0: no limit.",
-        **parsing.limit("--max-error"),
-    ),
-]
-Accurate = Annotated[
-    float | None,
-    typer.Option(
-        "--max-error",
-        help="Leave out kernels whose error is more than so many times cuBLAS's; 0: no limit.",
-        **parsing.limit("--max-error"),
-    ),
-]
-Limit = Annotated[int, typer.Option(help="Show at most so many.", **parsing.whole("--limit", 1))]
-LimitOrAll = Annotated[
-    int | None,
-    typer.Option(help="Show at most so many: 20, or with --csv all.", **parsing.whole("--limit", 1)),
-]
-Trial = Annotated[
-    int,
-    typer.Argument(
-        help="A trial, as `trials best`, `history` and `failures` list it.",
-        **parsing.whole("ID, as `autotune trials history` lists it,", 1, metavar="ID"),
-    ),
-]
-Port = Annotated[
-    int, typer.Option(help="Of this machine; 0: any that is free.", **parsing.whole("--port", 0, 65535))
-]
-Host = Annotated[
-    str, typer.Option(help="Its address: this machine alone by default; 0.0.0.0: all of its network's.")
-]
-Seed = Annotated[
-    int, typer.Option(help="Seed of everything that is drawn at random.", **parsing.whole("--seed"))
-]
-Out = Annotated[Path, typer.Option(help="The JSON file to write.")]
-Recording = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
-]
-OneShape = Annotated[str | None, typer.Option(help="Which problem, where there are several.")]
-MappedTable = Annotated[
-    Path | None,
-    typer.Option(
-        "--table", metavar="DIR", help="An exported folder: maps of what it serves, and how certain that is."
-    ),
-]
-Ladders = Annotated[
-    list[Path],
-    typer.Option(
-        "--ladder",
-        metavar="FILE",
-        help="What `autotune ladder --json` printed: shown with its shape; repeatable.",
-    ),
-]
-Configs = Annotated[
-    list[str],
-    typer.Argument(metavar="CONFIG...", help="bm=64,bn=128,... or JSON; what is not named has its default."),
-]
-Rounds = Annotated[
-    int,
-    typer.Option(help="Interleaved rounds: samples of each kernel.", **parsing.whole("--rounds", 3, 10_000)),
-]
-
-SHOWN = 20  # trials
+ORDER = partial(
+    option, "Only kernels that sum in one order, bit by bit: `chain`, `chunks:512`, ...", None,
+    metavar="ORDER",
+)  # fmt: skip
+DB = partial(option, "Database: a SQLite file, or a URL (SQLite, PostgreSQL).", DEFAULT_DB)
+CACHE = partial(
+    option, "`cold`: operands come from memory; `warm`: they stay in the L2 cache.", "cold",
+    words("cold", "warm"),
+)  # fmt: skip
+_OF_CUBLAS = "kernels whose error is more than so many times cuBLAS's; 0: no limit."
+LARGEST_ERROR = partial(option, f"Fail {_OF_CUBLAS}", MAX_ERROR, limit())
+ACCURATE = partial(option, f"Leave out {_OF_CUBLAS}", MAX_ERROR, limit())
+LIMIT = partial(option, "Show at most so many.", default=20, read=whole(1))
+LIMIT_OR_ALL = partial(option, "Show at most so many: 20, or with --csv all.", None, whole(1))
+TRIAL = partial(
+    argument, "A trial, as `trials best`, `history` and `failures` list it.", REQUIRED,
+    whole(1, name="ID, as `autotune trials history` lists it,"), metavar="ID",
+)  # fmt: skip
+PORT = partial(option, "Of this machine; 0: any that is free.", read=whole(0, 65535))
+HOST = partial(
+    option, "Its address: this machine alone by default; 0.0.0.0: all of its network's.", "127.0.0.1"
+)
+SEED = partial(option, "Seed of everything that is drawn at random.", 0, whole())
+MAPPED_TABLE = partial(
+    option, "An exported folder: maps of what it serves, and how certain that is.", None, metavar="DIR"
+)
+LADDERS = partial(
+    option, "What `autotune ladder --json` printed: shown with its shape; repeatable.", [],
+    flag="--ladder", metavar="FILE",
+)  # fmt: skip
+ROUNDS = partial(option, "Interleaved rounds: samples of each kernel.", default=15, read=whole(3, 10_000))
 TABLE = Path("sgemm_dispatch")
-CALLS = Path("calls.json")
-REPORT = Path("report.html")
-TILES = Path("tiles.html")
+FOLDER = partial(argument, "An exported folder.", TABLE)
 
 
 @dataclass(frozen=True)
@@ -173,85 +81,72 @@ class SearchRequest:
     It ends by itself when nothing better is likely, or after --seconds or --trials. Ctrl-C keeps everything;
     run the same command again to resume. Of a suite that counts calls, as programs record it,
     the shapes that take most time come first, and what the program gains is told.
+
+    Examples:
+        search --shape 4096 --seconds 60
+        search --shape 4096x128x4096:NT --shape 1024 --trials 300
+        search --suite shapes.toml --db shapes.db
+        search --any 80 --seconds 600 --db any.db
+        search --suite calls.json --seconds 600 --db calls.db
+        search --suite calls.json --any 80 --seconds 600 --db any.db
+        search --shape 4096 --where 'pack_a=0,reduction!=two_pass'
+        search --gpu replay:space.json.gz --trials 100
     """
 
-    gpu: Gpu = "auto"
-    like: Like = None
-    shapes: Shapes = field(default_factory=list)
-    suites: Suites = field(default_factory=list)
-    trials: Annotated[
-        int | None,
-        typer.Option(help="Stop after so many trials of each shape.", **parsing.whole("--trials", 1)),
-    ] = None
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Stop after so many seconds. Without --seconds and --trials it ends by itself, when nothing "
-            "better is likely.",
-            **parsing.number("--seconds", is_above=True),
-        ),
-    ] = None
-    num_drawn: Annotated[
-        int,
-        typer.Option(
-            "--any",
-            help="So many more shapes, drawn at random (of a suite: by its counts), and kernels timed across "
-            "them: for any shape.",
-            **parsing.whole("--any", metavar="NUMBER"),
-        ),
-    ] = 0
-    seed: Seed = 0
-    sampler: Annotated[
-        str,
-        typer.Option(
-            help="What proposes configs: `autotune`, `random`, or Optuna's `tpe`, `gp` (needs torch, scipy) "
-            "or `cmaes` (needs cmaes): the nearest feasible config to what it asks for.",
-            autocompletion=completing("autotune", "random", "tpe", "gp", "cmaes"),
-        ),
-    ] = "autotune"
-    seeds: Annotated[
-        str,
-        typer.Option(
-            help="What a shape starts with: `shipped` kernels that are expected to do well on it, or `none`.",
-            autocompletion=completing("shipped", "none"),
-        ),
-    ] = "shipped"
-    stale: Annotated[
-        bool,
-        typer.Option(
-            "--stale",
-            help="Only shapes measured under another driver, cuBLAS, compiler or kernel than what is here, "
-            "and only their finalists: seconds per shape.",
-        ),
-    ] = False
-    insists: Annotated[
-        bool,
-        typer.Option("--insist", help="On a recording: take all --seconds, although no gain is likely."),
-    ] = False
-    effort: Annotated[
-        str,
-        typer.Option(
-            help="`quick`, `standard` or `thorough`: how much is tried for one decision, and how soon "
-            "a shape ends without --seconds and --trials.",
-            autocompletion=completing("quick", "standard", "thorough"),
-        ),
-    ] = "standard"
-    policy: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A TOML file of values that are to differ (autotune/search_policy.py)."
-        ),
-    ] = None
-    cache: Cache = "cold"
-    max_error: MaxError = MAX_ERROR
-    where: Where = field(default_factory=list)
-    max_workspace: MaxWorkspace = None
-    order: Order = None
-    db: Db = DEFAULT_DB
-    events: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Append what happens, one JSON object a line; -: to stdout."),
-    ] = None
+    gpu: str = GPU()
+    like: str | None = option(
+        "Accept this GPU as another of the same compute capability, an H200 NVL as h200: trials and times of "
+        "that are lent to it. AUTOTUNE_LIKE does so for all commands, and for tables.",
+        None, known_gpus, metavar="GPU",
+    )  # fmt: skip
+    shapes: list[str] = SHAPES()
+    suites: list[Path] = SUITES()
+    trials: int | None = option("Stop after so many trials of each shape.", None, whole(1))
+    seconds: float | None = option(
+        "Stop after so many seconds. Without --seconds and --trials it ends by itself, when nothing better "
+        "is likely.",
+        None, number(is_above=True),
+    )  # fmt: skip
+    num_drawn: int = option(
+        "So many more shapes, drawn at random (of a suite: by its counts), and kernels timed across them: "
+        "for any shape.",
+        0, whole(), flag="--any", metavar="NUMBER",
+    )  # fmt: skip
+    seed: int = SEED()
+    sampler: str = option(
+        "What proposes configs: `autotune`, `random`, or Optuna's `tpe`, `gp` (needs torch, scipy) or "
+        "`cmaes` (needs cmaes): the nearest feasible config to what it asks for.",
+        "autotune", words("autotune", "random", "tpe", "gp", "cmaes"),
+    )  # fmt: skip
+    seeds: str = option(
+        "What a shape starts with: `shipped` kernels that are expected to do well on it, or `none`.",
+        "shipped", words("shipped", "none"),
+    )  # fmt: skip
+    stale: bool = option(
+        "Only shapes measured under another driver, cuBLAS, compiler or kernel than what is here, and only "
+        "their finalists: seconds per shape.",
+        False, flag="--stale",
+    )  # fmt: skip
+    insists: bool = option(
+        "On a recording: take all --seconds, although no gain is likely.", False, flag="--insist"
+    )
+    effort: str = option(
+        "`quick`, `standard` or `thorough`: how much is tried for one decision, and how soon a shape ends "
+        "without --seconds and --trials.",
+        "standard", words("quick", "standard", "thorough"),
+    )  # fmt: skip
+    policy: Path | None = option(
+        "A TOML file of values that are to differ (autotune/search_policy.py).", None, metavar="FILE"
+    )
+    cache: str = CACHE()
+    max_error: float | None = LARGEST_ERROR()
+    where: list[str] = WHERE()
+    max_workspace: float | None = MAX_WORKSPACE()
+    order: str | None = ORDER()
+    db: str = DB()
+    events: Path | None = option(
+        "Append what happens, one JSON object a line; -: to stdout.", None, metavar="FILE"
+    )
 
 
 @dataclass(frozen=True)
@@ -260,95 +155,253 @@ class ExportRequest:
 
     A suite names the shapes to write. One that counts calls (count) says instead what kernels for shapes that
     were not tuned are chosen for.
+
+    Examples:
+        export-table
+        export-table --db shapes.db --suite shapes.toml --out my_kernels
     """
 
-    db: Db = DEFAULT_DB
-    out: Annotated[Path, typer.Option(help="The folder to write: what applications import.")] = TABLE
-    shapes: Shapes = field(default_factory=list)
-    suites: Suites = field(default_factory=list)
-    cache: Cache = "cold"
-    max_error: Accurate = MAX_ERROR
-    where: Where = field(default_factory=list)
-    max_workspace: MaxWorkspace = None
-    order: Order = None
-    max_kernels: Annotated[
-        int,
-        typer.Option(
-            help="For shapes that were not tuned, beside those that won.", **parsing.whole("--max-kernels")
-        ),
-    ] = MAX_KERNELS
-    max_megabytes: Annotated[
-        float,
-        typer.Option(
-            help="What these kernels, packed, take at most.",
-            **parsing.number("--max-megabytes", most=math.inf),
-        ),
-    ] = MAX_MEGABYTES
-    epilogues: Annotated[
-        list[str],
-        typer.Option(
-            "--epilogue", help="Have each kernel with it, too: bias, relu, gelu, gelu-tanh, bias-relu, ..."
-        ),
-    ] = field(default_factory=list)
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="c: with sources for programs in C and C++, in its folder c.",
-            **parsing.one_of("--format", ("python", "c")),
-        ),
-    ] = "python"
-    adds: Annotated[
-        bool, typer.Option("--add", help="Keep the tables of other kinds of GPU that the folder holds.")
-    ] = False
+    db: str = DB()
+    out: Path = option("The folder to write: what applications import.", TABLE)
+    shapes: list[str] = SHAPES()
+    suites: list[Path] = SUITES()
+    cache: str = CACHE()
+    max_error: float | None = ACCURATE()
+    where: list[str] = WHERE()
+    max_workspace: float | None = MAX_WORKSPACE()
+    order: str | None = ORDER()
+    max_kernels: int = option("For shapes that were not tuned, beside those that won.", MAX_KERNELS, whole())
+    max_megabytes: float = option(
+        "What these kernels, packed, take at most.", MAX_MEGABYTES, number(most=math.inf)
+    )
+    epilogues: list[str] = option(
+        "Have each kernel with it, too: bias, relu, gelu, gelu-tanh, bias-relu, ...", [], flag="--epilogue"
+    )
+    form: str = option(
+        "c: with sources for programs in C and C++, in its folder c.", "python", one_of("python", "c"),
+        flag="--format",
+    )  # fmt: skip
+    adds: bool = option("Keep the tables of other kinds of GPU that the folder holds.", False, flag="--add")
 
 
 @dataclass(frozen=True)
 class SpaceRequest:
-    """Count the kernels for a GPU and a shape, explain rules."""
+    """Count the kernels for a GPU and a shape, explain rules.
 
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="A GPU here (index, UUID, `auto`) or the name of a known kind, as h200 or rtx-3090.",
-            autocompletion=kinds,
-        ),
-    ] = "auto"
-    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096"
-    explain: Annotated[
-        str | None, typer.Option(metavar="CONFIG", help="Tell why this config is refused: bm=64,bn=128,...")
-    ] = None
-    where: Where = field(default_factory=list)
-    max_workspace: MaxWorkspace = None
-    order: Order = None
-    is_wide: Annotated[bool, typer.Option("--all", help="Count what is legal but known not to pay, too.")] = (
-        False
-    )
+    Examples:
+        space --gpu h200 --shape 4096x128x4096:NT
+        space --gpu h200 --where 'pack_a=0,bm>=64'
+        space --gpu rtx-3090 --explain bm=64,bn=128,stages=8
+    """
+
+    gpu: str = option(
+        "A GPU here (index, UUID, `auto`) or the name of a known kind, as h200 or rtx-3090.", "auto",
+        known_gpus,
+    )  # fmt: skip
+    shape: str = SHAPE()
+    explain: str | None = option("Tell why this config is refused: bm=64,bn=128,...", None, metavar="CONFIG")
+    where: list[str] = WHERE()
+    max_workspace: float | None = MAX_WORKSPACE()
+    order: str | None = ORDER()
+    is_wide: bool = option("Count what is legal but known not to pay, too.", False, flag="--all")
+
+
+@dataclass(frozen=True)
+class BestRequest:
+    """The winner of every study, against cuBLAS and the limit.
+
+    Examples:
+        trials best
+        trials best --db shapes.db --shape 4096 --json
+    """
+
+    db: str = DB()
+    shapes: list[str] = SHAPES()
+    max_error: float | None = ACCURATE()
+
+
+@dataclass(frozen=True)
+class HistoryRequest:
+    """The newest trials, in the order in which they were made.
+
+    Examples:
+        trials history --limit 50
+        trials history --csv > trials.csv
+    """
+
+    db: str = DB()
+    shapes: list[str] = SHAPES()
+    limit: int | None = LIMIT_OR_ALL()
+
+
+@dataclass(frozen=True)
+class FailuresRequest(HistoryRequest):
+    """What failed and why.
+
+    Examples:
+        trials failures
+        trials failures --shape 4096 --limit 5
+    """
+
+
+@dataclass(frozen=True)
+class ShowRequest:
+    """Everything that is known of one trial.
+
+    Examples:
+        trials show 312
+        trials show 312 --json
+    """
+
+    trial: int = TRIAL()
+    db: str = DB()
+
+
+@dataclass(frozen=True)
+class DiffRequest:
+    """What differs between two trials: parameters, times, registers, conditions.
+
+    Examples:
+        trials diff 312 298
+        trials diff 312 298 --json
+    """
+
+    trial: int = TRIAL()
+    other: int = TRIAL()
+    db: str = DB()
+
+
+@dataclass(frozen=True)
+class T4Request:
+    """Write the trials of a problem as T4, Kernel Tuner's results format.
+
+    Examples:
+        trials t4 --out 4096.json --shape 4096
+        trials t4 --out 4096.json --recording space.json.gz
+    """
+
+    out: Path = option("The JSON file to write.")
+    db: str = DB()
+    recording: Path | None = option("A recorded space, in the place of the database.", None, metavar="FILE")
+    shape: str | None = option("Which problem, where there are several.", None)
+
+
+@dataclass(frozen=True)
+class T1Request(T4Request):
+    """Write the trials of a problem as T1, a cache that Kernel Tuner searches in simulation.
+
+    Examples:
+        trials t1 --out 4096.json --shape 4096
+        trials t1 --out 4096.json --recording space.json.gz
+    """
+
+
+@dataclass(frozen=True)
+class DashboardRequest:
+    """Show all trials in Optuna's dashboard, those of a search that runs as they come.
+
+    Examples:
+        trials dashboard
+        trials dashboard --db shapes.db --port 8080
+    """
+
+    db: str = DB()
+    port: int = PORT(default=8572)
+    host: str = HOST()
+
+
+@dataclass(frozen=True)
+class MergeRequest:
+    """Copy all of another database, or of a recording, into this one.
+
+    Nothing is doubled. Killed, or repeated, it goes on.
+
+    Examples:
+        trials merge other.db
+        trials merge other.db --db postgresql://me@host/autotune
+    """
+
+    other: str = argument("The database to read: a SQLite file, or a URL; or a recording.")
+    db: str = DB()
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """Compare the best of two databases or tables, shape by shape.
+
+    Examples:
+        trials compare before.db after.db
+        trials compare a.db#3 sgemm_dispatch
+    """
+
+    first: str = argument("A database, a study of it (a.db#3), or an exported folder.")
+    second: str = argument("Another one.")
+    shapes: list[str] = SHAPES()
+    max_error: float | None = ACCURATE()
+
+
+@dataclass(frozen=True)
+class ForgetRequest:
+    """Delete all trials of shapes or studies.
+
+    Examples:
+        trials forget --shape 4096
+        trials forget --study 3 --yes
+    """
+
+    db: str = DB()
+    shapes: list[str] = SHAPES()
+    studies: list[int] = option("A study, by its id; repeatable.", [], whole(1), flag="--study", metavar="ID")
+    is_sure: bool = option("Do it, and do not only tell.", False, flag="--yes")
+
+
+@dataclass(frozen=True)
+class RunsRequest:
+    """Who searched what: host, GPU, command, driver, versions.
+
+    Examples:
+        runs
+        runs --db shapes.db --shape 4096 --json
+    """
+
+    db: str = DB()
+    shapes: list[str] = SHAPES()
+    limit: int = LIMIT()
 
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """Draw what the database holds into one HTML file."""
+    """Draw what the database holds into one HTML file.
 
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT
-    shapes: Shapes = field(default_factory=list)
-    table: MappedTable = None
-    ladders: Ladders = field(default_factory=list)
-    db: Db = DEFAULT_DB
-    max_error: Accurate = MAX_ERROR
+    Examples:
+        report
+        report --db shapes.db --shape 4096 --out 4096.html
+    """
+
+    out: Path = option("The HTML file to write.", Path("report.html"))
+    shapes: list[str] = SHAPES()
+    table: Path | None = MAPPED_TABLE()
+    ladders: list[Path] = LADDERS()
+    db: str = DB()
+    max_error: float | None = ACCURATE()
 
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """Show the same in the browser, and follow a search that runs."""
+    """Show the same in the browser, and follow a search that runs.
 
-    shapes: Shapes = field(default_factory=list)
-    table: MappedTable = None
-    ladders: Ladders = field(default_factory=list)
-    db: Db = DEFAULT_DB
-    port: Port = 8571
-    host: Host = "127.0.0.1"
-    max_error: Accurate = MAX_ERROR
+    Examples:
+        view
+        view --db shapes.db --table sgemm_dispatch --port 8600
+    """
+
+    shapes: list[str] = SHAPES()
+    table: Path | None = MAPPED_TABLE()
+    ladders: list[Path] = LADDERS()
+    db: str = DB()
+    port: int = PORT(default=8571)
+    host: str = HOST()
+    max_error: float | None = ACCURATE()
 
 
 @dataclass(frozen=True)
@@ -356,90 +409,175 @@ class EstimateRequest:
     """Run a program of torch, count its products, and predict what it gains.
 
     No table is needed, and no GPU: without one it runs on the CPU. Ends as the program does.
+
+    Examples:
+        estimate train.py --epochs 1
+        estimate --seconds 60 train.py
+        estimate -m package.train --lr 0.1
     """
 
-    program: Annotated[
-        list[str],
-        typer.Argument(metavar="PROGRAM [ARGUMENTS]...", help="A Python file, as it is, and its arguments."),
-    ]
-    is_module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module's name.")] = False
-    out: Annotated[Path, typer.Option(help="The file to write its calls into: a suite for `search`.")] = CALLS
-    seconds: Annotated[
-        float,
-        typer.Option(
-            help="End the program after so many seconds; 0: let it end.",
-            **parsing.number("--seconds", 0, 1e6),
-        ),
-    ] = 0.0
-    limit: Limit = 10
+    program: list[str] = argument(
+        "A Python file, as it is, and its arguments.", metavar="PROGRAM [ARGUMENTS]..."
+    )
+    is_module: bool = option("PROGRAM is a module's name.", False, flag="-m")
+    out: Path = option("The file to write its calls into: a suite for `search`.", Path("calls.json"))
+    seconds: float = option("End the program after so many seconds; 0: let it end.", 0.0, number(0, 1e6))
+    limit: int = LIMIT(default=10)
+
+
+@dataclass(frozen=True)
+class CoverageRequest:
+    """Tell what of a program's calls a table serves tuned, modelled, by cuBLAS, or not well.
+
+    By number and by time. No GPU is needed.
+
+    Examples:
+        coverage calls.json
+        coverage calls.json sgemm_dispatch --limit 50
+        coverage calls.json --json
+    """
+
+    calls: Path = argument(
+        "What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite.", metavar="CALLS"
+    )
+    table: Path = FOLDER()
+    limit: int = LIMIT()
+
+
+@dataclass(frozen=True)
+class ExplainRequest:
+    """Draw what kernels do with memory: blocks, warps, stages, banks, bytes. No GPU is needed.
+
+    The ladder from the naive kernel to a tuned one, winners that ship, and any config, in one HTML file.
+
+    Examples:
+        explain --shape 4096
+        explain --gpu rtx-4090 --shape 4096 --config bm=64,min_blocks=1
+        explain --shape 4096:NT --config vec_b=1 --out mine.html
+    """
+
+    out: Path = option("The HTML file to write.", Path("tiles.html"))
+    gpu: str = option("A known kind of GPU, as h200 or rtx-3090.", "h200", known_gpus)
+    shape: str = SHAPE()
+    configs: list[str] = option(
+        "A config to draw first: bm=64,bn=128,... or JSON; repeatable.", [], flag="--config", metavar="CONFIG"
+    )
 
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """Time the best known kernels against cuBLAS."""
+    """Time the best known kernels against cuBLAS.
 
-    gpu: Gpu = "auto"
-    shapes: Shapes = field(default_factory=list)
-    suites: Suites = field(default_factory=list)
-    rounds: Rounds = 15
-    cache: Cache = "cold"
-    max_error: Accurate = MAX_ERROR
-    db: Db = DEFAULT_DB
+    Examples:
+        bench
+        bench --db shapes.db --shape 4096 --rounds 50
+    """
+
+    gpu: str = GPU()
+    shapes: list[str] = SHAPES()
+    suites: list[Path] = SUITES()
+    rounds: int = ROUNDS()
+    cache: str = CACHE()
+    max_error: float | None = ACCURATE()
+    db: str = DB()
 
 
 @dataclass(frozen=True)
 class TimeRequest:
-    """Verify and time configs by hand, against cuBLAS. Nothing is stored."""
+    """Verify and time configs by hand, against cuBLAS. Nothing is stored.
 
-    config: Configs
-    gpu: Gpu = "auto"
-    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096"
-    rounds: Rounds = 15
-    cache: Cache = "cold"
-    max_error: MaxError = MAX_ERROR
+    Examples:
+        time bm=128,bn=128,tm=8,tn=8 --shape 4096
+        time bm=64 bm=128 --shape 4096:NT --rounds 30
+    """
+
+    config: list[str] = argument(
+        "bm=64,bn=128,... or JSON; what is not named has its default.", metavar="CONFIG..."
+    )
+    gpu: str = GPU()
+    shape: str = SHAPE()
+    rounds: int = ROUNDS()
+    cache: str = CACHE()
+    max_error: float | None = LARGEST_ERROR()
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    """Write what a config is compiled from, and the command that compiles it.
+
+    Examples:
+        source bm=128,bn=128 --gpu rtx-4090 --out sgemm.cu
+        source bm=64
+    """
+
+    config: str = argument("bm=64,bn=128,... or JSON.", metavar="CONFIG")
+    gpu: str = option(
+        "A known kind of GPU, as h200 or rtx-3090, or one here (index, UUID, `auto`).", "h200", known_gpus
+    )
+    shape: str = option("Its layout counts, and whether it is a batch.", "4096")
+    out: Path | None = option("The .cu file to write; without it, it is printed.", None)
 
 
 @dataclass(frozen=True)
 class LadderRequest:
-    """Time the classic steps beside the tuned kernel and cuBLAS."""
+    """Time the classic steps beside the tuned kernel and cuBLAS.
 
-    gpu: RealGpu = "auto"
-    shape: Annotated[str, typer.Option(help="4096 or 4096x128x4096 (m, n, k); NN only.")] = "4096"
-    rounds: Rounds = 9
-    cache: Cache = "cold"
-    max_error: Accurate = MAX_ERROR
-    db: Db = DEFAULT_DB
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the climb into this file.")] = None
+    Examples:
+        ladder --shape 4096
+        ladder --shape 4096 --svg climb.svg
+    """
+
+    gpu: str = REAL_GPU()
+    shape: str = option("4096 or 4096x128x4096 (m, n, k); NN only.", "4096")
+    rounds: int = ROUNDS(default=9)
+    cache: str = CACHE()
+    max_error: float | None = ACCURATE()
+    db: str = DB()
+    svg: Path | None = option("Draw the climb into this file.", None, metavar="FILE")
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """Check an exported folder on this GPU.
+
+    Examples:
+        verify
+        verify my_kernels --gpu 1
+        verify --quick
+    """
+
+    table: Path = FOLDER()
+    gpu: str = option(
+        "A GPU: its index, UUID or `auto`; `none` checks the files alone.", "auto", words("auto", "none")
+    )
+    is_quick: bool = option(
+        "One kernel alone: its result, and its time against the recorded one.", False, flag="--quick"
+    )
 
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """Time configs on shapes into a file for --gpu replay:FILE."""
+    """Time configs on shapes into a file for --gpu replay:FILE.
 
-    out: Annotated[Path, typer.Option(help="The recording to write; asked again, it goes on.")]
-    gpu: RealGpu = "auto"
-    shapes: Shapes = field(default_factory=list)
-    suites: Suites = field(default_factory=list)
-    configs: Annotated[
-        int | None,
-        typer.Option(
-            help="A sample of so many configs, the same for all shapes; all without it.",
-            **parsing.whole("--configs", 1, 10**6),
-        ),
-    ] = None
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Begin no other config after so many seconds.", **parsing.number("--seconds", 0, 1e9)
-        ),
-    ] = None
-    seed: Seed = 0
-    cache: Cache = "cold"
-    max_error: MaxError = MAX_ERROR
-    db: Annotated[
-        str | None,
-        typer.Option(help="Database of its trials, and of searches to sample from; OUT.db without it."),
-    ] = None
+    Examples:
+        record --shape 4096 --configs 3000 --out space.json.gz
+        record --suite shapes.toml --seconds 200 --out space.json.gz
+    """
+
+    out: Path = option("The recording to write; asked again, it goes on.")
+    gpu: str = REAL_GPU()
+    shapes: list[str] = SHAPES()
+    suites: list[Path] = SUITES()
+    configs: int | None = option(
+        "A sample of so many configs, the same for all shapes; all without it.", None, whole(1, 10**6)
+    )
+    seconds: float | None = option("Begin no other config after so many seconds.", None, number(0, 1e9))
+    seed: int = SEED()
+    cache: str = CACHE()
+    max_error: float | None = LARGEST_ERROR()
+    db: str | None = option(
+        "Database of its trials, and of searches to sample from; OUT.db without it.", None
+    )
 
 
 @dataclass(frozen=True)
@@ -448,130 +586,26 @@ class ContributeRequest:
 
     Cards wanted most: RTX 3090, RTX 4090 and Quadro RTX (4000 to 8000). It says what the file holds before it
     writes: names of users and hosts, paths and UUIDs never. Ctrl-C keeps all; asked again, it goes on.
+
+    Examples:
+        contribute
+        contribute --gpu 1 --seconds 1200 --out rtx-3090.json.gz
     """
 
-    gpu: RealGpu = "auto"
-    shapes: Shapes = field(default_factory=list)
-    suites: Suites = field(default_factory=list)
-    seconds: Annotated[
-        float, typer.Option(help="Of the whole run.", **parsing.number("--seconds", 0, 1e9, is_above=True))
-    ] = 600.0
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write; without it, it is named as the GPU.")
-    ] = None
+    gpu: str = REAL_GPU()
+    shapes: list[str] = SHAPES()
+    suites: list[Path] = SUITES()
+    seconds: float = option("Of the whole run.", 600.0, number(0, 1e9, is_above=True))
+    out: Path | None = option("The file to write; without it, it is named as the GPU.", None)
 
 
 @dataclass(frozen=True)
-class MergeRequest:
-    """Copy all of another database, or of a recording, into this one.
+class DoctorRequest:
+    """Tell what is here, what is missing, what to do.
 
-    Nothing is doubled. Killed, or repeated, it goes on.
+    Examples:
+        doctor
+        doctor --db shapes.db --json
     """
 
-    other: Annotated[
-        str, typer.Argument(help="The database to read: a SQLite file, or a URL; or a recording.")
-    ]
-    db: Db = DEFAULT_DB
-
-
-@dataclass(frozen=True)
-class CompareRequest:
-    """Compare the best of two databases or tables, shape by shape."""
-
-    first: Annotated[str, typer.Argument(help="A database, a study of it (a.db#3), or an exported folder.")]
-    second: Annotated[str, typer.Argument(help="Another one.")]
-    shapes: Shapes = field(default_factory=list)
-    max_error: Accurate = MAX_ERROR
-
-
-@dataclass(frozen=True)
-class ForgetRequest:
-    """Delete all trials of shapes or studies."""
-
-    db: Db = DEFAULT_DB
-    shapes: Shapes = field(default_factory=list)
-    studies: Annotated[
-        list[int],
-        typer.Option(
-            "--study", help="A study, by its id; repeatable.", **parsing.whole("--study", 1, metavar="ID")
-        ),
-    ] = field(default_factory=list)
-    is_sure: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False
-
-
-@dataclass(frozen=True)
-class RunsRequest:
-    """Who searched what: host, GPU, command, driver, versions."""
-
-    db: Db = DEFAULT_DB
-    shapes: Shapes = field(default_factory=list)
-    limit: Limit = 20
-
-
-@dataclass(frozen=True)
-class CoverageRequest:
-    """Tell what of a program's calls a table serves tuned, modelled, by cuBLAS, or not well.
-
-    By number and by time. No GPU is needed.
-    """
-
-    calls: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CALLS", help="What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite."
-        ),
-    ]
-    table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE
-    limit: Limit = 20
-
-
-@dataclass(frozen=True)
-class ExplainRequest:
-    """Draw what kernels do with memory: blocks, warps, stages, banks, bytes. No GPU is needed.
-
-    The ladder from the naive kernel to a tuned one, winners that ship, and any config, in one HTML file.
-    """
-
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = TILES
-    gpu: Annotated[
-        str,
-        typer.Option(help="A known kind of GPU, as h200 or rtx-3090.", autocompletion=kinds),
-    ] = "h200"
-    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096"
-    configs: Annotated[
-        list[str],
-        typer.Option(
-            "--config", metavar="CONFIG", help="A config to draw first: bm=64,bn=128,... or JSON; repeatable."
-        ),
-    ] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class SourceRequest:
-    """Write what a config is compiled from, and the command that compiles it."""
-
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="bm=64,bn=128,... or JSON.")]
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="A known kind of GPU, as h200 or rtx-3090, or one here (index, UUID, `auto`).",
-            autocompletion=kinds,
-        ),
-    ] = "h200"
-    shape: Annotated[str, typer.Option(help="Its layout counts, and whether it is a batch.")] = "4096"
-    out: Annotated[Path | None, typer.Option(help="The .cu file to write; without it, it is printed.")] = None
-
-
-@dataclass(frozen=True)
-class T4Request:
-    """Write the trials of a problem as T4, Kernel Tuner's results format."""
-
-    out: Out
-    db: Db = DEFAULT_DB
-    recording: Recording = None
-    shape: OneShape = None
-
-
-@dataclass(frozen=True)
-class T1Request(T4Request):
-    """Write the trials of a problem as T1, a cache that Kernel Tuner searches in simulation."""
+    db: str = DB()

@@ -15,18 +15,19 @@ from ..files.words import counted
 from ..kernel.config import PARAMETER, Config, lanes_k
 from ..kernel.resources import workspace_of
 from ..store import Store, StudySummary, TrialRecord
-from . import common, console
+from . import common, console, trials_csv
+from .requests import BestRequest, FailuresRequest, HistoryRequest
 
+SHOWN = 20  # trials
 REASON_WIDTH = 90
 OF_PRODUCTS = ("vs cuBLAS", "of limit", "TFLOP/s", "workspace")  # what no other problem has
 
 
-def best(
-    db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool, is_csv: bool = False
-) -> None:
-    """One line per study: its best trial, accurate to `max_error`, against cuBLAS and the limit."""
-    with common.open_existing(db) as store:
-        summaries = common.studies_of(store, common.read_problems(shapes), max_error)
+def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
+    """One line per study: its best trial, as accurate as it is to be, against cuBLAS and the limit."""
+    max_error = request.max_error
+    with common.open_existing(request.db) as store:
+        summaries = common.studies_of(store, common.read_problems(request.shapes), max_error)
         found = sorted(summaries, key=lambda summary: summary.study.gemm)
         studies = [_study_facts(store, summary, max_error) for summary in found]
     if is_json:
@@ -144,9 +145,12 @@ def brief(point: dict[str, Any] | None) -> str:
     return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} {how}{slices}{flush}{split}{packed}"
 
 
-def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+def history(request: HistoryRequest, *, is_json: bool, is_csv: bool = False) -> None:
     """The newest trials, oldest of them first."""
-    counts, newest = _newest(db, shapes, limit)
+    if is_csv:
+        trials_csv.run(request)
+        return
+    counts, newest = _newest(request)
     if is_json:
         console.show_json({"num_trials": counts.total(), "trials": [trial_facts(*row) for row in newest]})
         return
@@ -167,9 +171,12 @@ def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> Non
     console.show(console.table(headers, cells, right=(0, 4, 5)))
 
 
-def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+def failures(request: FailuresRequest, *, is_json: bool, is_csv: bool = False) -> None:
     """A count per outcome and the newest failures with their reasons."""
-    counts, newest = _newest(db, shapes, limit, is_failed=True)
+    if is_csv:
+        trials_csv.run(request, is_failed=True)
+        return
+    counts, newest = _newest(request, is_failed=True)
     del counts[Outcome.OK]
     if is_json:
         by_outcome = {outcome.value: count for outcome, count in counts.most_common()}
@@ -192,12 +199,13 @@ def _one_line(reason: str) -> str:
 
 
 def _newest(
-    db: str, shapes: Sequence[str], limit: int, *, is_failed: bool = False
+    request: HistoryRequest, *, is_failed: bool = False
 ) -> tuple[Counter[Outcome], list[tuple[Gemm, TrialRecord]]]:
     """How the trials of these shapes ended, or of all, and the newest of them, or of those that failed."""
-    with common.open_existing(db) as store:
-        summaries = common.studies_of(store, common.read_problems(shapes), is_brief=True)
-        found = store.newest([summary.study for summary in summaries], limit, is_failed=is_failed)
+    with common.open_existing(request.db) as store:
+        summaries = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
+        studies = [summary.study for summary in summaries]
+        found = store.newest(studies, request.limit or SHOWN, is_failed=is_failed)
         counts = Counter[Outcome]()
         for summary in summaries:
             counts.update(summary.counts)

@@ -7,17 +7,18 @@ from typing import Any
 
 from ..store import Store, StudyRef, TrialRecord
 from . import common, console
+from .requests import HistoryRequest
 
 _PAGE = 2_000  # trials that are held at a time
 
 
-def run(db: str, shapes: Sequence[str], limit: int | None, *, is_failed: bool = False) -> None:
+def run(request: HistoryRequest, *, is_failed: bool = False) -> None:
     """Print the trials of these shapes, or of all, or those that failed; the newest so many, or all of each
     study. Raises UsageError without trials."""
-    with common.open_existing(db) as store:
-        found = common.studies_of(store, common.read_problems(shapes), is_brief=True)
+    with common.open_existing(request.db) as store:
+        found = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
         studies = [summary.study for summary in found]
-        rows = _rows(store, studies, limit, is_failed=is_failed)
+        rows = _rows(store, studies, request.limit, is_failed=is_failed)
         console.show_csv(rows, names=_names(store, studies))
 
 

@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from ..files.errors import EnvironmentProblem, UsageError
 from ..files.requirements import DASHBOARD, pip_install
 from . import common, view
+from .requests import DashboardRequest
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 
@@ -24,19 +25,19 @@ class _Handler(WSGIRequestHandler):
         """Requests are nobody's concern."""
 
 
-def run(db: str, port: int, host: str, *, is_json: bool) -> None:
+def run(request: DashboardRequest, *, is_json: bool) -> None:
     """Serve the dashboard at an address of this machine until Ctrl-C. Raises EnvironmentProblem where it is
     not installed, UsageError where the port is taken, StoreError without a database."""
-    make_app = _make_app()
+    make_app, port, host = _make_app(), request.port, request.host
     from ..store.optuna_storage import OptunaStorage
 
-    with common.open_existing(db) as store, closing(OptunaStorage(store)) as storage:
+    with common.open_existing(request.db) as store, closing(OptunaStorage(store)) as storage:
         try:
             server = make_server(host, port, make_app(storage), _Server, _Handler)
         except OSError as error:
             raise UsageError(f"--port {port} of {host}: {error.strerror}; choose another one") from None
         with server:
-            view.tell(db, host, server.server_port, is_own=host in _OWN_NAMES, is_json=is_json)
+            view.tell(request.db, host, server.server_port, is_own=host in _OWN_NAMES, is_json=is_json)
             server.serve_forever()
 
 

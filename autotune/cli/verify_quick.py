@@ -8,8 +8,15 @@ from .. import gpu
 from ..files.errors import DispatchError, SlowGpu, UsageError
 from ..runtime.dispatcher import Dispatcher
 from ..runtime.settle.quick_check import SLOWER, QuickCheck
-from . import console
+from . import console, verify
+from .requests import VerifyRequest
 from .verify import NO_GPU
+
+
+def either(request: VerifyRequest, *, is_json: bool) -> None:
+    """Check one kernel of a folder, or all of it. Raises as `run` and `verify.run`."""
+    check = run if request.is_quick else verify.run
+    check(request.table, request.gpu, is_json=is_json)
 
 
 def run(folder: Path, selector: str, *, is_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import typer
 from cli_here import run_here
 from typer.testing import CliRunner
 
+from autotune.cli import requests
 from autotune.cli.app import app
 from autotune.files.errors import UsageError
 from autotune.suite import read_suites
@@ -99,3 +101,13 @@ def test_suites_add_up_with_their_counts(tmp_path: Path) -> None:
         read_suites([one, plain])
     found = _fault("bench", "--gpu", "replay:nothing", "--suite", str(one), "--suite", str(tmp_path / "no"))
     assert "no suite at" in str(found)
+
+
+def test_every_option_is_declared_once_as_a_field_of_a_record() -> None:
+    """But for --version and --debug, and what `SWITCHES` adds to a command."""
+    room = Path(requests.__file__).parent
+    texts = {path.name: path.read_text(encoding="utf-8") for path in room.glob("*.py")}
+    assert {name for name, text in texts.items() if "typer.Option" in text} == {"app.py", "parsing.py"}
+    declared = {name for name in vars(requests) if name.endswith("Request")}
+    named = re.findall(r"requests\.(\w+Request)", texts["app.py"])
+    assert sorted(named) == sorted(declared)

@@ -19,6 +19,7 @@ from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
 
 from autotune.cli import common, one_trial, trials
 from autotune.cli.report import contents, numbers_of
+from autotune.cli.requests import BestRequest, DiffRequest, FailuresRequest, HistoryRequest, ShowRequest
 from autotune.export.from_store import read_results
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
@@ -97,11 +98,11 @@ def readers(store: Store, path: Path, number: int) -> dict[str, Callable[[], Any
     """All that is made of a database."""
     db, gpu = str(path), KNOWN["h200"]
     found: dict[str, Callable[[], Any]] = {
-        "best": lambda: trials.best(db, (), 1.5, is_json=False),
-        "history": lambda: trials.history(db, (), 9, is_json=False),
-        "failures": lambda: trials.failures(db, (), 9, is_json=True),
-        "show": lambda: one_trial.show(db, 1 + number % 20, is_json=False),
-        "diff": lambda: one_trial.diff(db, 1 + number % 7, 2 + number % 5, is_json=False),
+        "best": lambda: trials.best(BestRequest(db), is_json=False),
+        "history": lambda: trials.history(HistoryRequest(db, limit=9), is_json=False),
+        "failures": lambda: trials.failures(FailuresRequest(db, limit=9), is_json=True),
+        "show": lambda: one_trial.show(ShowRequest(1 + number % 20, db), is_json=False),
+        "diff": lambda: one_trial.diff(DiffRequest(1 + number % 7, 2 + number % 5, db), is_json=False),
         "report": lambda: numbers_of(store, (), 1.5),
         "export": lambda: [read_results(store, e, gpu) for e in store.environments()[:1]],
     }
@@ -274,9 +275,9 @@ def test_the_row_is_named_and_the_others_are_shown(
     path: Path, capsys: pytest.CaptureFixture[str], sql: str, told: str
 ) -> None:
     damage(path, sql)
-    trials.best(str(path), (), 1.5, is_json=False)
+    trials.best(BestRequest(str(path)), is_json=False)
     best = capsys.readouterr()
-    trials.history(str(path), (), 99, is_json=False)
+    trials.history(HistoryRequest(str(path), limit=99), is_json=False)
     history = capsys.readouterr()
     assert str(SQUARE) in best.out and str(SQUARE) in history.out
     assert told in best.err + history.err
@@ -307,7 +308,7 @@ def test_the_next_in_line_takes_the_place_of_what_is_damaged(path: Path) -> None
 def test_nothing_but_damage_is_a_store_error(path: Path) -> None:
     damage(path, "UPDATE study SET policy = 'hot'")
     with pytest.raises(StoreError, match=r"damaged and left out: study 1 .*delete them, or restore a copy"):
-        trials.best(str(path), (), 1.5, is_json=False)
+        trials.best(BestRequest(str(path)), is_json=False)
     with Store.open(path) as store, pytest.raises(StoreError, match="study 1"):
         read_results(store, H200, KNOWN["h200"])
 

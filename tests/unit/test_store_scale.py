@@ -14,7 +14,7 @@ import pytest
 from store_cases import config, failed, ok, study_of
 
 from autotune.cli import report, trials, trials_csv
-from autotune.cli.requests import ReportRequest
+from autotune.cli.requests import FailuresRequest, HistoryRequest, ReportRequest
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Outcome
 from autotune.kernel.where import Where
@@ -59,9 +59,9 @@ def num_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 
 def test_the_newest_are_read_and_all_are_counted(path: Path, num_read: Counter[str], capsys) -> None:
-    trials.failures(str(path), (), SHOWN, is_json=False)
+    trials.failures(FailuresRequest(str(path), limit=SHOWN), is_json=False)
     assert f"{NUM // 3}" in capsys.readouterr().out
-    trials.history(str(path), (), SHOWN, is_json=True)
+    trials.history(HistoryRequest(str(path), limit=SHOWN), is_json=True)
     assert f'"num_trials": {2 * NUM}' in capsys.readouterr().out
     assert num_read["trials"] <= 2 * (SHOWN + 2)  # and the best of each shape
 
@@ -143,6 +143,6 @@ def test_columns_of_a_csv_are_asked_for_once_a_kernel(
 ) -> None:
     asked = []
     monkeypatch.setattr(Store, "best", lambda store, study, *_, **__: asked.append(study) or [])
-    trials_csv.run(str(path), (), SHOWN)
+    trials_csv.run(HistoryRequest(str(path), limit=SHOWN))
     lines = capsys.readouterr().out.splitlines()
     assert len(asked) == 1 and len(lines) == 1 + SHOWN and "config.split_k" in lines[0]
