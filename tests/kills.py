@@ -125,10 +125,11 @@ class Search:
             if process.poll() is None:
                 kill(process)
         assert code == 0, f"exit {code}:\n{self.said()}"
-        connection = sqlite3.connect(self.db)
-        running = connection.execute("SELECT number FROM optuna_trial WHERE state = 'RUNNING'").fetchall()
-        connection.close()
-        assert running == [], "what was killed never was"
+        if self.db.exists():  # or it went on with another's
+            connection = sqlite3.connect(self.db)
+            running = connection.execute("SELECT number FROM optuna_trial WHERE state = 'RUNNING'").fetchall()
+            connection.close()
+            assert running == [], "what was killed never was"
         facts: dict[str, Any] = json.loads((self.folder / "out").read_text(encoding="utf-8"))
         return facts
 

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import isfunction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +98,10 @@ def cublas() -> dict[str, Any]:
 
     kinds = (kind for _, kind in core_library.loaded().structs.blas._fields_)
     calls = zip(kinds, library.functions.items(), strict=True)
-    found = {name: kind(ctypes.cast(call, ctypes.c_void_p).value) for kind, (name, call) in calls}
+    found = {
+        name: call if isfunction(call) else kind(ctypes.cast(call, ctypes.c_void_p).value)  # or a stand-in
+        for kind, (name, call) in calls
+    }
     return found | {"cublasGetProperty": get_property}
 
 

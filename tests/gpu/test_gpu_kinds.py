@@ -133,6 +133,7 @@ def test_routing_leaves_other_gpus_alone(stranger: Path, torch: Any) -> None:
     assert "0 products served, 1 left alone" in routing.report()
 
 
+@pytest.mark.alone
 def test_a_quick_check_sees_the_times_that_it_is_told(single: Path, tmp_path: Path) -> None:
     """Times of the made table are invented: one that was measured here stands in, then one half as long."""
     runtime = Dispatcher(single)

@@ -72,6 +72,7 @@ def test_cold_rotates_among_more_than_twice_l2(client, limits):
     assert client.prepare(Problem(gemm, CachePolicy.WARM)).num_sets == 1
 
 
+@pytest.mark.alone
 def test_times_obey_physics(client, right, limits):
     """Nothing beats the roofline, and eight times the work takes longer."""
     times = []
