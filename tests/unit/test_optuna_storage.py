@@ -32,6 +32,9 @@ from autotune.store.optuna_storage import TRIAL_ID, OptunaStorage
 from autotune.target_finder import default_recording
 
 SPACE = product_space(6, 6, 4, words=3)
+FILE_FIRST = pytest.mark.parametrize(  # on a server in `make stress` alone
+    "url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.stress)], indirect=True
+)
 
 
 @pytest.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.stress)))
@@ -183,6 +186,7 @@ def test_a_search_tries_what_was_lined_up_first(either_store: Store, ours: Optun
     assert (trial.number, trial.params, trial.state) == (1, wanted, TrialState.COMPLETE)
 
 
+@FILE_FIRST
 def test_a_search_shows_what_is_under_way(url: str | Path) -> None:
     """Points are trials from when they are claimed, all of a block at once, and are gone with the search."""
     with Store.open(url) as store, Store.open(url) as beside:
@@ -331,6 +335,7 @@ def ask_and_tell(url: str | Path, num: int, name: str, seed: int, report: Path) 
         report.write_text(" ".join(map(str, tried)), encoding="ascii")
 
 
+@FILE_FIRST
 @pytest.mark.parametrize("num", [25, pytest.param(100, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("is_of_search", [False, True])
 def test_two_processes_try_no_point_twice_and_learn_all(
@@ -357,6 +362,7 @@ def test_two_processes_try_no_point_twice_and_learn_all(
         assert sampler._proposer._results.keys() == set(tried)
 
 
+@FILE_FIRST
 def test_a_search_and_somebody_who_asks_share_a_study(url: str | Path, tmp_path: Path) -> None:
     """Each learns what the other tried, and tries something else."""
     with Store.open(url) as store, closing(OptunaStorage(store)) as storage:
@@ -384,6 +390,7 @@ def ask_and_wait(url: str | Path, name: str, report: Path) -> None:
     time.sleep(60)
 
 
+@FILE_FIRST
 def test_a_killed_process_leaves_its_point_to_the_next(url: str | Path, tmp_path: Path) -> None:
     with closing(OptunaStorage(url)) as storage:
         study = optuna.create_study(study_name="mine", storage=storage)
@@ -407,6 +414,7 @@ def take(url: str | Path, name: str, num: int, report: Path) -> None:
     report.write_text(" ".join(map(str, numbers)), encoding="ascii")
 
 
+@FILE_FIRST
 def test_what_is_lined_up_goes_to_one_process(url: str | Path, tmp_path: Path) -> None:
     with closing(OptunaStorage(url)) as storage:
         study = optuna.create_study(study_name="mine", storage=storage)
