@@ -4,7 +4,7 @@ picks among them.
     python benchmarks/portfolio_reach.py studies/matrices/h200-nn.json.gz [more ...]
         [--sizes 16,32,64] [--folds 5]
 
-Of each matrix (record_matrix.py, write_matrix.py) the columns are left out by folds, as in an export
+Of each matrix (write_matrix.py) the columns are left out by folds, as in an export
 (autotune/export/left_out.py). Prints geometric means over the columns left out. chosen: the best of all rows
 over the best of the chosen; by kind of shape, too. picked: the best of the chosen over what the model picks;
 of four: over the best of the first four. /cuBLAS: cuBLAS over what the model picks, the least of these, and
