@@ -45,7 +45,7 @@ def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
 
 def _best_head(studies: Sequence[dict[str, Any]]) -> str:
     """What was measured, when, and what came of it in all."""
-    drivers = ", ".join(dict.fromkeys(s["driver"] for s in studies))
+    drivers = ", ".join(dict.fromkeys(s["driver"] for s in studies if s["driver"]))
     days = sorted(s["updated_at"][:10] for s in studies)
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     trials = counted(sum(s["num_trials"] for s in studies), "trial")
@@ -57,7 +57,8 @@ def _best_head(studies: Sequence[dict[str, Any]]) -> str:
         slower = sum(speedup < 1 for speedup in known)
         mean = console.ratio_text(geometric_mean(known))
         told.append(f"geometric mean {mean} cuBLAS, {slower:,} slower than it")
-    head = f"{studies[0]['measured_on']}, driver {drivers}: {'; '.join(told)}"
+    under = f", driver {drivers}" if drivers else ""
+    head = f"{studies[0]['measured_on']}{under}: {'; '.join(told)}"
     return console.paragraph(console.one_line(head))
 
 

@@ -91,7 +91,7 @@ def _winner(store: Store, summary: StudySummary, max_error: float | None) -> Win
 
 def _facts(gemm: Gemm, one: Winner, other: Winner) -> dict[str, Any]:
     samples = one.samples_us, other.samples_us
-    interval = stats.ratio_interval(*samples) if all(samples) else None
+    interval = stats.ratio_interval(*samples) if min(map(len, samples)) > 1 else None
     faster = None
     if interval is not None:
         faster = "first" if interval[0] > 1 else "second" if interval[1] < 1 else "neither"

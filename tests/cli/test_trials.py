@@ -25,6 +25,7 @@ from autotune.cli.requests import DashboardRequest
 from autotune.facts.device import KNOWN, Environment
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Measurement, Outcome
+from autotune.facts.other_problem import OtherProblem
 from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.kernel.config import Config
 from autotune.store import DuelRecord, FinalEntry, Store
@@ -372,3 +373,17 @@ def test_the_dashboard_is_served_over_the_database(db, monkeypatch, capsys):
 def _page(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
         return answer.read().decode()
+
+
+def test_a_single_sample_decides_no_comparison_and_an_unknown_driver_is_not_told(tmp_path: Path) -> None:
+    """As in files of other tools: their times may be rounded, and name no driver."""
+    point = {"x": 1, "y": 2}
+    for name, time_us in (("a.db", 1666.6667), ("b.db", 1666.667)):
+        with Store.open(tmp_path / name) as store:
+            environment = Environment("A", "", (0, 0), "", "", "", "", "2026-01-01")
+            study = store.study(environment, "other-kernel:conv", "", OtherProblem.of("conv", (9, 8)))
+            found = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,))
+            store.add_trial(study, "x=1,y=2", point, found, "record")
+    told = json.loads(run("trials", "compare", tmp_path / "a.db", tmp_path / "b.db", "--json").stdout)
+    assert (told["shapes"][0]["interval"], told["shapes"][0]["faster"]) == (None, None)
+    assert "driver" not in run("trials", "best", "--db", tmp_path / "a.db").stdout
