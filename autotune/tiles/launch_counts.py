@@ -104,7 +104,7 @@ def _packed(product: HostLaunch, pack: Pack) -> list[WarpAccess]:
     p, i = (PACK_TILE * place for place in np.divmod(within, -(-pack.padded // PACK_TILE)))
     reads = number * pack.stride + (i * ld + p if pack.is_k_major else p * ld + i)
     stores = (number * k + p) * pack.padded + i
-    left = [np.minimum(end, PACK_TILE) for end in (pack.extent - i, pack.padded - i, k - p)]
+    left = [np.minimum(end, PACK_TILE) for end in (pack.extent - i, k - p)]
     arguments = [
         *map(ctypes.c_int, (pack.extent, k)), ctypes.c_void_p(_FROM), ctypes.c_longlong(ld),
         ctypes.c_int(pack.is_k_major), ctypes.c_void_p(_TO), ctypes.c_int(pack.padded),

@@ -159,7 +159,7 @@ FAULTS = (
     ("executed", "(at_c % LINE, *left, rank", "(at_c % LINE, rank"),
     ("executed", "is_last, b[\"splits\"])", "is_last)"),
     ("executed", "grid.padded_n if spec.packs_b else gemm.ldb", "gemm.ldb"),
-    ("launch_counts", "pack.padded - i, k - p)", "k - p)"),
+    ("launch_counts", "pack.extent - i, k - p)", "k - p,)"),
     ("launch_counts", "_add(found, _counts(_packed(product, pack)))", "pass"),
     ("launch_counts", "int(not pack.is_a)", "0"),
 )  # fmt: skip
