@@ -91,7 +91,8 @@ class Arena:
         self.policy = policy
         self.max_error: float | None = MAX_ERROR  # of kernels that are taken from a database
         self.compiler = Compiler(self.limits.arch)
-        self.compiled: Build = cache(self.compiler.compile)  # what `ours` is built by
+        # what `ours` is built by
+        self.compiled: Build = cache(lambda config, variant: self.compiler.compile(config, variant))
         checks = self.compiler.compile_source(template.source(CHECKS_FILE), entry=CHECKS_ENTRY)
         self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
         self.cublas()  # before anything is measured

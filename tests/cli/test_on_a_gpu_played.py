@@ -207,7 +207,9 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
         device: int,
         on_check: Callable[[KernelCheck], None],
         is_checked: Callable[[Kernel], bool],
+        num_tuned: int,
     ) -> None:
+        assert num_tuned == 0
         kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
         asked.append((path, device, len(kernels)))
         checks = [KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, "") for kernel in kernels]

@@ -14,7 +14,7 @@ RESULTS = st.lists(st.tuples(st.integers(0, 5), st.floats(1.0, 1e6)), min_size=1
 
 def _next(results, under_way=()):
     regions, times = zip(*results, strict=True)
-    return next_region(np.array(regions), np.log(times), SearchPolicy.bandit_hope, under_way)
+    return next_region(np.array(regions), np.log(times), SearchPolicy().bandit_hope, under_way)
 
 
 @given(RESULTS, st.lists(st.integers(0, 7), max_size=30))

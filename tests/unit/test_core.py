@@ -526,7 +526,7 @@ def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path
     with pytest.raises(BUILD["NotBuilt"], match=r"no C compiler .* ziglang"):
         BUILD["build"]()
     monkeypatch.setitem(built, "find_spec", str)
-    assert built["_compiler"]() == [sys.executable, "-m", "ziglang", "cc"]
+    assert built["compiler"]() == [sys.executable, "-m", "ziglang", "cc"]
 
 
 def test_a_wheel_is_for_every_c_library_that_has_the_symbols(tmp_path: Path) -> None:

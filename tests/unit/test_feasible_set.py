@@ -203,5 +203,5 @@ def test_every_value_is_legal_somewhere(parameter: Parameter) -> None:
         assert any(
             find_config(rng, KNOWN[device], Gemm.parse(shape), LEGAL, pins)
             for shape in SHAPES
-            for device in ("h200", "quadro-rtx-5000")
+            for device in ("b200", "quadro-rtx-5000")
         ), value

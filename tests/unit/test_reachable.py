@@ -14,7 +14,7 @@ from space_cases import find_config
 
 from autotune.facts.device import KNOWN, DeviceLimits
 from autotune.facts.gemm import Gemm
-from autotune.kernel.config import PARAMETER, Config, Value
+from autotune.kernel.config import PACKED_ORDERS, PARAMETER, Config, Value
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import LEGAL, broken_rules
 
@@ -49,6 +49,8 @@ def _lacking(limits: DeviceLimits) -> dict[str, set[Value]]:
         lacking |= {"copy_a": {"async"}, "copy_b": {"async"}, "stages": {3, 4, 6}}
     if not limits.has_clusters:
         lacking |= {"reduction": {"cluster"}}
+    if not limits.has_packed_fma:
+        lacking |= {"order": set(PACKED_ORDERS)}
     return lacking
 
 
@@ -95,6 +97,7 @@ def test_what_the_hardware_lacks_is_in_no_set(device: str) -> None:
         ({"copy_a": "async"}, "async-device", limits.has_async_copy),
         ({"copy_b": "async"}, "async-device", limits.has_async_copy),
         ({"reduction": "cluster", "split_k": 2}, "cluster-device", limits.has_clusters),
+        ({"order": PACKED_ORDERS[0]}, "packed-device", limits.has_packed_fma),
     ):
         broken = [r.id for r in broken_rules(replace(plain, **change), limits, gemm)]
         assert broken == ([] if is_there else [rule])
