@@ -68,7 +68,7 @@ def test_a_search_on_a_full_disk_stops_and_goes_on_once_there_is_room(recording:
         {one} > facts.json; echo exit $?
         {count("trials.db")}; grep num_new facts.json
     """
-    done = small_disk("size=4m", "sh", "-c", script)
+    done = small_disk("size=8m", "sh", "-c", script)
     assert "free some space on the disk and run the same command again: it resumes" in done.stderr
     first, kept, second, final, last = done.stdout.splitlines()
     assert (first, second) == (f"exit {EnvironmentProblem.exit_code}", "exit 0")
