@@ -5,7 +5,7 @@
 FROM python:3.12-slim
 
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends make gcc libc6-dev \
+    && apt-get install -y --no-install-recommends make g++ libc6-dev \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home tuner \
     && install --directory --mode=1777 /work
