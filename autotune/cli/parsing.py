@@ -26,9 +26,7 @@ _CSV = "Print a table for spreadsheets: comma-separated values."
 # What a command may take besides its own options.
 SWITCHES = {
     "is_json": Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")],
-    "is_csv": Annotated[
-        bool, typer.Option("--csv", help="Print a table for spreadsheets: comma-separated values.")
-    ],
+    "is_csv": Annotated[bool, typer.Option("--csv", help=_CSV)],
     "is_quiet": Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")],
 }
 

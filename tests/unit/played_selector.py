@@ -270,7 +270,8 @@ class Selector:
         if near is None or not _is_near(near.gemm, gemm):
             return allowed
         ranked = self._ranked[near.gemm]
-        return allowed.at_least(self._sums.take(ranked).depths(self._own_splits[ranked], gemm))
+        measured = self._sums.take(ranked).depths(self._own_splits[ranked], gemm)
+        return Depths(*(max(one, float(others.max())) for one, others in zip(allowed, measured, strict=True)))
 
     def _nearest(self, call: Call) -> Pick | None:
         entries = self._entries_of[call.gemm.layout]

@@ -38,7 +38,6 @@ _CLUSTER = tuple(
 _ORDINAL = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _NOT_CAPTURING = cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-_RELEASE_THRESHOLD = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 _TIMING = cuda.CUevent_flags.CU_EVENT_DEFAULT
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
@@ -223,10 +222,6 @@ class Driver:
     def stream_device(self, stream: int) -> int:
         return int(_check("device of a stream", cuda.cuStreamGetDevice(stream)))
 
-    def stream_id(self, stream: int) -> int:
-        """Unlike its handle, never given to another stream of this process."""
-        return int(_check("identity of a stream", cuda.cuStreamGetId(stream)))
-
     def is_capturing(self, stream: int) -> bool:
         status = _check("asking a stream for its capture", cuda.cuStreamIsCapturing(stream))
         return bool(status != _NOT_CAPTURING)
@@ -240,26 +235,10 @@ class Driver:
         finally:
             _check("freeing an event", cuda.cuEventDestroy(event))
 
-    def make_pool(self, device: int, kept_bytes: int) -> int:
-        """A pool of a GPU's memory. Whenever the host waits for the GPU, the pool gives unused memory beyond
-        this many bytes back to the driver."""
-        properties = cuda.CUmemPoolProps()
-        properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        properties.location.id = device
+    def allocate(self, num_bytes: int, stream: int) -> int:
+        """Memory in the order of a stream."""
         with self.relaxed():
-            pool = _check("making a pool of device memory", cuda.cuMemPoolCreate(properties))
-            kept = cuda.cuuint64_t(kept_bytes)
-            _check("bounding a pool", cuda.cuMemPoolSetAttribute(pool, _RELEASE_THRESHOLD, kept))
-        return int(pool)
-
-    def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
-        """Memory in the order of a stream, from a pool, or from the GPU's default one."""
-        what = f"{num_bytes} bytes of device memory"
-        with self.relaxed():
-            if pool:
-                return int(_check(what, cuda.cuMemAllocFromPoolAsync(num_bytes, pool, stream)))
-            return int(_check(what, cuda.cuMemAllocAsync(num_bytes, stream)))
+            return int(_check(f"{num_bytes} bytes of device memory", cuda.cuMemAllocAsync(num_bytes, stream)))
 
     def free(self, address: int, stream: int) -> None:
         with self.relaxed():

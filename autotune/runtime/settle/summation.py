@@ -63,10 +63,6 @@ class Depths(NamedTuple):
     zero_mean: Any  # of data of zero mean
     positive: Any
 
-    def at_least(self, others: Depths) -> Depths:
-        """The greater of each and of all that these arrays hold."""
-        return Depths(*(max(own, float(found.max())) for own, found in zip(self, others, strict=True)))
-
     @classmethod
     def of_errors(cls, zero_mean: float, positive: float) -> Depths:
         """Those that sums have by their relative (Frobenius) errors."""
