@@ -4,7 +4,7 @@
 //   BN             columns of C per block; there are BM = 128 rows          64 128
 //   STAGES         tiles of A and planes of B in shared memory              2 ... 6
 //   PROMOTE_K      k after which sums leave the tensor cores               8 16, multiples of BK (tensor-promote)
-//   FLUSH_K        k after which they go on to sums in shared memory, 0: never   multiple of PROMOTE_K and BK (tensor-flush)
+//   FLUSH_K        k after which they go on to shared memory, 0: never     multiple of PROMOTE_K and BK (tensor-flush)
 //   LOADERS        warpgroups that load                                     1 2
 //   AHEAD          tiles of B that a loading thread has on their way        1 ... 4
 //   VEC_A VEC_B    floats per copy from global memory                       1 4
@@ -56,7 +56,7 @@ constexpr int TASKS = PLANE / (LOADING * CHUNK * CHUNK);    // of a loading thre
 
 // Which k the element `at` of a row's chunk holds. Four lanes of a warp read A for the same step, and where A is along
 // k each of them reads eight neighbours, so the k of a step are eight apart; B follows. What is summed in which step
-// is free: sums of a flush have no order that anything promises.
+// is free: the order within what leaves the tensor cores at a time is promised nowhere.
 __device__ constexpr int k_of(int chunk, int at) { return IS_K_MAJOR_A ? chunk + CHUNKS * at : CHUNK * chunk + at; }
 
 // Shared memory: planes of all stages, then tiles of A, flushed sums, and two barriers per stage.

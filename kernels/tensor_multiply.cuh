@@ -9,7 +9,7 @@
 //
 // Tensor cores add without rounding to the nearest: what a sum loses grows with the additions that it meets while it is
 // large. So the small products come first, and sums leave the tensor cores often. Each thread then adds to the nearest, as
-// any sum in FP32, and what that loses grows with their number: so long ones are flushed (docs/decisions/0076 has the
+// any sum in FP32, and what that loses grows with their number: so long ones are flushed (docs/notes/0076 has the
 // figures). While one warpgroup adds and splits, the other's products are under way.
 #pragma once
 
