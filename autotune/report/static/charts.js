@@ -183,12 +183,24 @@
       const made = autotune.element("div", {}, build());
       return kept(made, () => made.replaceChildren(build()));
     };
+    // What a reader chooses from: it follows the data until they have chosen, or have it in hand.
+    const form = (build) => {
+      let isKept = false;
+      const made = autotune.element("div", { class: "choices" }, build());
+      made.keep = () => {
+        isKept = true;
+      };
+      made.addEventListener("change", made.keep);
+      return kept(made, () => {
+        if (!isKept && !made.contains(document.activeElement)) made.replaceChildren(...build());
+      });
+    };
     const picture = (...given) => {
       const made = autotune.chart(...given);
       return kept(made, made.update);
     };
     const table = (made, rows) => kept(made, () => made.update(rows()));
-    return { updates, slot, picture, table };
+    return { updates, slot, form, picture, table };
   };
 
   // Before another page comes.

@@ -98,14 +98,14 @@
     };
   };
 
-  const importanceAndPairs = (get, picture, slot) =>
+  const importanceAndPairs = (get, changing) =>
     element(
       "div",
       { class: "halves" },
       element(
         "div",
         {},
-        picture("How much of the variance of log time each parameter explains alone", importance(get), {
+        changing.picture("How much of the variance of log time each parameter explains alone", importance(get), {
           name: "importance",
         }),
         hint(
@@ -113,37 +113,33 @@
           "A search tries good regions more often: a description of the trials, not a law.",
         ),
       ),
-      element("div", {}, pairCards(get, picture, slot)),
+      element("div", {}, pairCards(get, changing)),
     );
 
-  const pairCards = (get, picture, slot) => {
-    const found = get().document;
-    const first = found.pairs[0];
-    const chosen = first ? [first.first, first.second] : [];
-    const names = found.importance.map((parameter) => parameter.name);
-    if (chosen.length === 0) return [];
+  const pairCards = (get, { picture, slot, form }) => {
+    if (get().document.pairs.length === 0) return [];
+    const chosen = [];
+    const choose = ({ first, second }) => {
+      [chosen[0], chosen[1]] = [first, second];
+    };
+    const choices = () => {
+      const names = get().document.importance.map((parameter) => [parameter.name, parameter.name]);
+      return [0, 1].map((place) =>
+        autotune.choice(place ? "and" : "parameters", names, chosen[place], (name) => {
+          chosen[place] = name;
+          map.update();
+        }),
+      );
+    };
+    const selects = form(() => {
+      choose(get().document.pairs[0]);
+      return choices();
+    });
     const map = picture(
       "The best speed at each pair of values of two parameters",
       pairs(get, () => chosen),
       { height: 340, name: "pairs" },
     );
-    const selects = element("div", { class: "choices" });
-    const draw = () => {
-      selects.replaceChildren(
-        ...[0, 1].map((place) =>
-          autotune.choice(
-            place ? "and" : "parameters",
-            names.map((name) => [name, name]),
-            chosen[place],
-            (name) => {
-              chosen[place] = name;
-              map.update();
-            },
-          ),
-        ),
-      );
-    };
-    draw();
     const ranking = slot(() =>
       element(
         "ol",
@@ -159,8 +155,9 @@
                 {
                   type: "button",
                   click: () => {
-                    [chosen[0], chosen[1]] = [pair.first, pair.second];
-                    draw();
+                    choose(pair);
+                    selects.keep();
+                    selects.replaceChildren(...choices());
                     map.update();
                   },
                 },
@@ -176,25 +173,25 @@
 
   const NUM_FASTEST = 20; // trials that are listed
 
-  autotune.parameterCards = (get, { updates, slot, picture, table }) => {
+  autotune.parameterCards = (get, changing) => {
     const { document: found } = get();
     const fastest = () => autotune.fastest(get().rows, NUM_FASTEST);
     const isTimed = fastest().length > 0;
     return [
-      isTimed ? autotune.parallelCard(get, updates) : null,
+      isTimed ? autotune.parallelCard(get, changing) : null,
       more(
         "Importance of parameters",
         { open: !autotune.isNarrow(), name: "importance-card" },
         found.importance.length
-          ? importanceAndPairs(get, picture, slot)
+          ? importanceAndPairs(get, changing)
           : hint(`Told from ${found.least_trials} timed trials on.`),
       ),
       isTimed
         ? more(
             "Fastest trials, and two side by side",
             { name: "fastest" },
-            autotune.compareForm(get),
-            table(autotune.trialTable("The fastest trials", fastest(), found.order), fastest),
+            autotune.compareForm(get, changing),
+            changing.table(autotune.trialTable("The fastest trials", fastest(), found.order), fastest),
           )
         : null,
     ];

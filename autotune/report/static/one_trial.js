@@ -158,30 +158,25 @@
   };
 
   // Two trials by choice.
-  autotune.compareForm = (get) => {
-    const options = candidates(get().rows, get().document);
-    if (options.length < 2) return null;
-    const chosen = [options[0][0], options[1][0]];
-    const select = (place, label) =>
-      autotune.choice(label, options, chosen[place], (value) => {
-        chosen[place] = Number(value);
-      });
-    return element(
-      "div",
-      { class: "choices" },
-      select(0, "compare"),
-      select(1, "with"),
-      element(
-        "button",
-        {
-          type: "button",
-          id: "compare",
-          click: () => {
-            location.hash = path(autotune.place.id, ...chosen);
-          },
-        },
-        "Side by side",
-      ),
-    );
+  autotune.compareForm = (get, { form }) => {
+    if (candidates(get().rows, get().document).length < 2) return null;
+    const chosen = [];
+    const build = () => {
+      const options = candidates(get().rows, get().document);
+      [chosen[0], chosen[1]] = [options[0][0], options[1][0]];
+      const select = (place, label) =>
+        autotune.choice(label, options, chosen[place], (value) => {
+          chosen[place] = Number(value);
+        });
+      const show = () => {
+        location.hash = path(autotune.place.id, ...chosen);
+      };
+      return [
+        select(0, "compare"),
+        select(1, "with"),
+        element("button", { type: "button", id: "compare", click: show }, "Side by side"),
+      ];
+    };
+    return form(build);
   };
 }

@@ -101,7 +101,7 @@
     return hasAreas ? instance.getModel().getSeriesByIndex(0).getRawIndicesByActiveState("active") : null;
   };
 
-  autotune.parallelCard = (get, updates) => {
+  autotune.parallelCard = (get, { updates, form }) => {
     const chosen = {}; // parameter -> value: the keyboard's brush
     let brushed = null;
     const ok = () => get().rows.filter((row) => row.is_ok);
@@ -109,7 +109,7 @@
     const isChosen = (row) =>
       Object.entries(chosen).every(([name, value]) => value === "" || String(row.point[name]) === value);
     const drawn = () => fastest().filter(isChosen).reverse();
-    const names = axesOf(fastest(), get().document);
+    let names = [];
     const table = autotune.trialTable("The fastest trials that were chosen", [], get().document.order);
     const count = element("p", { class: "hint", role: "status" });
     const tell = () => {
@@ -122,6 +122,7 @@
     const listen = (instance) => {
       instance.on("axisareaselected", () => {
         brushed = brushedIn(instance);
+        selects.keep();
         tell();
       });
       autotune.openTrialOnClick(instance);
@@ -135,21 +136,24 @@
       picture.update();
       tell();
     };
-    const selects = names.map((name) => {
-      const values = autotune.valuesOf(ok(), name).map((value) => [String(value), String(value)]);
-      return autotune.choice(name, [["", "any"], ...values], "", (value) => {
-        chosen[name] = value;
-        brushed = null;
-        draw();
+    const selects = form(() => {
+      names = axesOf(fastest(), get().document);
+      return names.map((name) => {
+        const values = autotune.valuesOf(ok(), name).map((value) => [String(value), String(value)]);
+        return autotune.choice(name, [["", "any"], ...values], "", (value) => {
+          chosen[name] = value;
+          brushed = null;
+          draw();
+        });
       });
     });
-    tell();
+    draw();
     updates.push(() => brushed || draw()); // what is brushed stays as it is
     return more(
       "Parallel coordinates",
       { open: !autotune.isNarrow(), name: "parallel-card" },
       hint("Drag along an axis to keep what passes there, or choose a value. Blue is fast."),
-      element("div", { class: "choices" }, selects),
+      selects,
       picture,
       count,
       table,

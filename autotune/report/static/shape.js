@@ -67,8 +67,8 @@
 
   // Parts that come into being while a search runs: with another of them the page is made anew.
   const partsOf = ({ line, document: found, rows }) =>
-    [found.finalists, found.importance, rows.filter((row) => row.is_ok)]
-      .map((part) => part.length > 0)
+    [found.finalists, found.importance, found.pairs, rows.filter((row) => row.is_ok)]
+      .map((part) => Math.min(part.length, 2))
       .join() +
     (line.num_failed > 0);
 
