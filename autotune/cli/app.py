@@ -40,6 +40,15 @@ app.add_typer(
     epilog=parsing.examples_below("trials best", "trials failures --shape 4096 --limit 5"),
 )
 
+tables_app = typer.Typer(help="Signed tables, for programs elsewhere.", no_args_is_help=True)
+app.add_typer(
+    tables_app,
+    name="tables",
+    epilog=parsing.examples_below("tables key team.key", "tables publish --key team.key"),
+)
+tokens_app = typer.Typer(help="Who may ask a server.", no_args_is_help=True)
+app.add_typer(tokens_app, name="tokens", epilog=parsing.examples_below("tokens new laptop --role read"))
+
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
@@ -86,6 +95,16 @@ parsing.declare(trials_app, "trials_dashboard", requests.DashboardRequest, name=
 parsing.declare(trials_app, "trials_merge:merge", requests.MergeRequest, "json quiet")
 parsing.declare(trials_app, "trials_compare", requests.CompareRequest, name="compare")
 parsing.declare(trials_app, "trials_merge:forget", requests.ForgetRequest)
+
+parsing.declare(tables_app, "tables:make_key", requests.KeyRequest, name="key")
+parsing.declare(tables_app, "tables:publish", requests.PublishRequest)
+parsing.declare(tables_app, "tables:show_all", requests.TablesRequest, name="list")
+parsing.declare(tables_app, "tables:pull", requests.PullRequest)
+parsing.declare(tables_app, "tables:pin", requests.PinRequest)
+parsing.declare(tables_app, "tables:rollback", requests.RollbackRequest)
+parsing.declare(tokens_app, "tokens:new", requests.NewTokenRequest)
+parsing.declare(tokens_app, "tokens:show_all", requests.TokensRequest, name="list")
+parsing.declare(tokens_app, "tokens:revoke", requests.RevokeRequest)
 
 
 def _shortage(error: Exception) -> EnvironmentProblem | None:

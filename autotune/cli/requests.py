@@ -70,6 +70,14 @@ LADDERS = partial(
     flag="--ladder", metavar="FILE",
 )  # fmt: skip
 ROUNDS = partial(option, "Interleaved rounds: samples of each kernel.", default=15, read=whole(3, 10_000))
+SERVER = partial(
+    option, "A server's URL, instead of --db; its token is in AUTOTUNE_SERVER_TOKEN.", None, metavar="URL"
+)
+TRUSTED = partial(
+    option, "Public keys that tables are signed by, or files of them; else AUTOTUNE_SERVER_KEY has them.", [],
+    flag="--trust", metavar="KEY",
+)  # fmt: skip
+ADDRESS = partial(argument, "A table's address, or how it begins.", metavar="ADDRESS")
 TABLE = Path("sgemm_dispatch")
 FOLDER = partial(argument, "An exported folder.", TABLE)
 
@@ -608,4 +616,135 @@ class DoctorRequest:
         doctor --db shapes.db --json
     """
 
+    db: str = DB()
+
+
+@dataclass(frozen=True)
+class KeyRequest:
+    """Make a key that tables are signed with: a private one, and FILE.pub for programs and servers.
+
+    Examples:
+        tables key team.key
+    """
+
+    out: Path = argument("The new file of the private key.", metavar="FILE")
+
+
+@dataclass(frozen=True)
+class PublishRequest:
+    """Verify an exported folder, sign its tables and publish them.
+
+    Examples:
+        tables publish sgemm_dispatch --key team.key
+        tables publish --key team.key --server https://tune.example.com
+        tables publish --key team.key --gpu none
+    """
+
+    key: Path = option("The private key (`tables key`).", metavar="FILE")
+    table: Path = FOLDER()
+    gpu: str = option(
+        "A GPU to verify all kernels on: the tables for it are published; `none`: the files alone are "
+        "verified, of all tables.",
+        "auto", words("auto", "none"),
+    )  # fmt: skip
+    db: str = DB()
+    server: str | None = SERVER()
+
+
+@dataclass(frozen=True)
+class TablesRequest:
+    """The tables that were published, the newest last.
+
+    Examples:
+        tables list
+        tables list --server https://tune.example.com --json
+    """
+
+    db: str = DB()
+    server: str | None = SERVER()
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """Write a published table as a folder to import.
+
+    Examples:
+        tables pull 3f9a --out sgemm_dispatch --trust team.key.pub
+    """
+
+    address: str = ADDRESS()
+    out: Path = option("The folder to write: what applications import.", TABLE)
+    trusted: list[str] = TRUSTED()
+    db: str = DB()
+    server: str | None = SERVER()
+
+
+@dataclass(frozen=True)
+class PinRequest:
+    """Have programs take a table, whatever is published later.
+
+    Examples:
+        tables pin 3f9a
+        tables pin 3f9a --off
+    """
+
+    address: str = ADDRESS()
+    is_off: bool = option("From now on the newest one again.", False, flag="--off")
+    db: str = DB()
+    server: str | None = SERVER()
+
+
+@dataclass(frozen=True)
+class RollbackRequest:
+    """Take a table back: programs return to what was published before.
+
+    Examples:
+        tables rollback 3f9a
+    """
+
+    address: str = ADDRESS()
+    db: str = DB()
+    server: str | None = SERVER()
+
+
+@dataclass(frozen=True)
+class NewTokenRequest:
+    """Make a token for a server, and print it once: only its SHA-256 is kept.
+
+    Roles: `read` sees pages and tables, `request` also names shapes and tells how it was served, `work` ends
+    and repeats requests, `publish` sends and withdraws tables.
+
+    Examples:
+        tokens new laptop --role read
+        tokens new training --role request
+    """
+
+    name: str = argument("Whose it is.", metavar="NAME")
+    roles: list[str] = option(
+        "`read`, `request`, `work` or `publish`; repeatable.", ["read"],
+        one_of("read", "request", "work", "publish"), flag="--role",
+    )  # fmt: skip
+    db: str = DB()
+
+
+@dataclass(frozen=True)
+class TokensRequest:
+    """Names and roles of all tokens.
+
+    Examples:
+        tokens list
+    """
+
+    db: str = DB()
+
+
+@dataclass(frozen=True)
+class RevokeRequest:
+    """End a token; a server knows it within seconds.
+
+    Examples:
+        tokens revoke laptop
+    """
+
+    name: str = argument("Whose it is.", metavar="NAME")
     db: str = DB()

@@ -26,6 +26,7 @@ from ..runtime.table.table import Kernel, Table
 from . import console
 
 NO_GPU = "none"
+Checks = list[tuple[Kernel, Gemm, Measurement]]
 # Beside the shapes that a kernel was tuned for: ragged in every dimension, and smaller than any tile.
 ODD_EXTENTS = ((129, 257, 65), (1, 1, 1), (3, 515, 1031))
 
@@ -44,6 +45,13 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     if selector == NO_GPU:
         _tell_files(folder, files, is_json=is_json)
         return
+    kind, checks = check_kernels(folder, files, selector, is_json=is_json)
+    _tell_checks(files, kind.table, checks, is_json=is_json)
+    judge(folder, checks)
+
+
+def check_kernels(folder: Path, files: Files, selector: str, *, is_json: bool) -> tuple[KindFiles, Checks]:
+    """Run every kernel for a GPU on it. Raises as `run`, but judges nothing."""
     try:
         # nothing is timed: the policy is that of any table
         opened = targets.open_gpu(selector, CachePolicy(files.kinds[0].table.policy), note=console.note)
@@ -55,12 +63,10 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     with closing(opened) as target:
         kind = _kind_for(files, target.gpu)
         checks = _check(target, kind, is_quiet=is_json)
-    checks += _check_as_served(folder, kind, target.gpu.index)
-    _tell_checks(files, kind.table, checks, is_json=is_json)
-    _judge(folder, checks)
+    return kind, checks + _check_as_served(folder, kind, target.gpu.index)
 
 
-def _judge(folder: Path, checks: Sequence[tuple[Kernel, Gemm, Measurement]]) -> None:
+def judge(folder: Path, checks: Sequence[tuple[Kernel, Gemm, Measurement]]) -> None:
     failed = [one for one in checks if not one[2].is_ok]
     # of wrong kernels first: that a GPU has no memory left says nothing about a folder
     for kernel, gemm, found in sorted(failed, key=lambda one: one[2].outcome is Outcome.OUT_OF_MEMORY):
@@ -108,7 +114,7 @@ def _file_facts(files: Files) -> dict[str, Any]:
     }
 
 
-def _check(target: GpuTarget, kind: KindFiles, *, is_quiet: bool) -> list[tuple[Kernel, Gemm, Measurement]]:
+def _check(target: GpuTarget, kind: KindFiles, *, is_quiet: bool) -> Checks:
     checks = []
     with console.Progress(is_quiet=is_quiet) as progress:
         for kernel, gemm in _cases(kind.table):
@@ -127,7 +133,7 @@ def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
     return found[0]
 
 
-def _check_as_served(folder: Path, kind: KindFiles, device: int) -> list[tuple[Kernel, Gemm, Measurement]]:
+def _check_as_served(folder: Path, kind: KindFiles, device: int) -> Checks:
     """Kernels with an epilogue on a ragged shape each, by the runtime that serves applications: workers know
     none. Where all kernels sum in one order all of them, bit by bit. If the GPU has no memory left for one,
     this is the result of all that are left."""
@@ -136,7 +142,7 @@ def _check_as_served(folder: Path, kind: KindFiles, device: int) -> list[tuple[K
     if not kernels:
         return []
     found: list[KernelCheck] = []
-    left: list[tuple[Kernel, Gemm, Measurement]] = []
+    left: Checks = []
     try:
         verify_table(
             folder,

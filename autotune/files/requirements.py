@@ -13,6 +13,8 @@ JINJA = "jinja2>=3.1"
 STARLETTE = "starlette>=0.45"
 UVICORN = "uvicorn>=0.34"
 POSTGRESQL = "psycopg[binary]>=3.2"
+CRYPTOGRAPHY = "cryptography>=43"
+PROMETHEUS = "prometheus-client>=0.21"
 DASHBOARD = "optuna-dashboard>=0.20"
 
 

@@ -1,5 +1,6 @@
 """The store of every trial: `Store` and the records that it returns."""
 
+from .artifacts import Artifact, Artifacts, Channel, ChannelKey, Usage
 from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown, typed
 from .follower import Follower, Newest
@@ -18,7 +19,11 @@ from .records import (
 from .repository import Store
 
 __all__ = [
+    "Artifact",
+    "Artifacts",
     "Asked",
+    "Channel",
+    "ChannelKey",
     "Claimed",
     "Claims",
     "DuelRecord",
@@ -35,6 +40,7 @@ __all__ = [
     "StudyRef",
     "StudySummary",
     "TrialRecord",
+    "Usage",
     "exists",
     "shown",
     "typed",

@@ -24,6 +24,7 @@ from ..kernel.config import Value
 from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
 from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema
+from .artifacts import Artifacts
 from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
@@ -123,6 +124,10 @@ class Store(Closing):
     def claims(self, max_error: float | None = None) -> Claims:
         """Join the work on this database as one search."""
         return Claims(self._database, max_error)
+
+    def artifacts(self) -> Artifacts:
+        """The signed tables of this database, and who may ask for them."""
+        return Artifacts(self._database)
 
     def merge(self, other: Store, on_page: merging.OnPage = lambda done, total: None) -> merging.Merged:
         """Copy all that another database holds into this one; what is there stays. `on_page` is called with

@@ -62,11 +62,20 @@ RULES: dict[str, Room] = {
     "core": Room(frozenset(), frozenset()),  # it runs before anything is installed
     "core/hatch_hook": Room(frozenset(), frozenset({"hatchling"})),
     "runtime": _room("runtime", "perf_model", "kernel", packages=("numpy", "cuda")),
+    "runtime/service": _room("runtime", "perf_model", "kernel", packages=("numpy", "cuda", "cryptography")),
     "export": _room("export", "recording", "runtime", "perf_model", "kernel", packages=("numpy",)),
     "estimate": _room("estimate", "runtime", "kernel", packages=("torch",)),
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "recording", "runtime", "kernel", packages=("numpy", "jinja2")),
     "report/server": _room("report", packages=("starlette", "uvicorn")),
+    "service": _room(
+        "service",
+        "store",
+        "export",
+        "runtime",
+        "kernel",
+        packages=("cryptography", "prometheus_client", "starlette", "uvicorn"),
+    ),
     "tiles": _room("tiles", "report/palette", "kernel", "core", packages=("numpy",)),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
@@ -182,7 +191,18 @@ def _loaded_by(statement: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-HEAVY = {"cuda", "numpy", "optuna", "sqlalchemy", "alembic", "jinja2", "starlette", "uvicorn", "rich"}
+HEAVY = {
+    "cuda",
+    "numpy",
+    "optuna",
+    "sqlalchemy",
+    "alembic",
+    "jinja2",
+    "starlette",
+    "uvicorn",
+    "rich",
+    "cryptography",
+}
 
 
 def test_what_decides_a_search_stands_in_its_policy() -> None:
@@ -211,4 +231,4 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 def test_the_runtime_loads_only_numpy_and_cuda() -> None:
     loaded = _loaded_by("import autotune.runtime.dispatcher")
-    assert not loaded & {"optuna", "sqlalchemy", "alembic", "typer", "jinja2"}
+    assert not loaded & {"optuna", "sqlalchemy", "alembic", "typer", "jinja2", "cryptography", "http"}

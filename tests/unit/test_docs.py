@@ -181,8 +181,9 @@ def test_the_page_of_options_is_what_the_command_line_declares() -> None:
 def test_the_page_of_options_has_every_option_of_every_command() -> None:
     """By Typer's own reading: what `--help` shows."""
     root = typer.main.get_command(app)
-    commands = {name: command for name, command in root.commands.items() if name != "trials"}
-    commands |= {f"trials {name}": command for name, command in root.commands["trials"].commands.items()}
+    groups = {name: one.commands for name, one in root.commands.items() if hasattr(one, "commands")}
+    commands = {name: one for name, one in root.commands.items() if name not in groups}
+    commands |= {f"{group} {name}": one for group, own in groups.items() for name, one in own.items()}
     page = option_reference.page()
     for name, command in commands.items():
         section = page.partition(f"## autotune {name}\n")[2].partition("\n## ")[0]

@@ -1,0 +1,232 @@
+"""A table as an artefact: two files and a signed statement, whose SHA-256 is its address.
+
+    signed.json     the statement's text, its Ed25519 signature, and the public key of who signed
+    table.json, cubins.gz       as in an exported folder
+
+The statement names the GPU, driver and cuBLAS that the table was measured with, and the SHA-256 of both
+files. A cubin is code: what is not signed by a key that the reader was given is never read any further. The
+table is read from the bytes that were checked, and it states the SHA-256 of each cubin, which is checked when
+that is loaded. Only the signature needs the package `cryptography`. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from ...facts.frozen import frozen
+from ...files import strict
+from ...files.bounds import Within
+from ...files.errors import DispatchError, EnvironmentProblem
+from ...files.requirements import CRYPTOGRAPHY, pip_install
+from ..table.cubin_files import CubinFiles
+from ..table.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
+from ..table.kinds import GpuKind
+from ..table.table import CUBIN_FILE, TABLE_FILE, Table, parse
+
+KEY = "AUTOTUNE_SERVER_KEY"  # of the environment: see read_keys
+FORMAT, VERSION = "autotune signed table", 1
+SIGNED_FILE = "signed.json"
+MAX_SIGNED_BYTES = 1 << 14
+MAX_CUBINS_BYTES = 512 << 20  # of all kernels of a table; those of an export take 16 MB unless told otherwise
+MAX_BYTES = {SIGNED_FILE: MAX_SIGNED_BYTES, TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBINS_BYTES}
+_PREFIX = b"autotune signed table\0"  # no signature of anything else is one of a table
+_AGAIN = "publish the table again with `autotune tables publish`"
+_PUBLIC = re.compile("[0-9a-f]{64}")  # a public key as text
+
+
+@frozen()
+class FileSum:
+    """What a statement says of a file."""
+
+    sha256: str
+    num_bytes: Annotated[int, Within(1, MAX_CUBINS_BYTES)]
+
+    @classmethod
+    def of(cls, content: bytes) -> FileSum:
+        return cls(hashlib.sha256(content).hexdigest(), len(content))
+
+
+@frozen()
+class Statement:
+    """What is signed. `created_at`: of the table. `verified`: what was before it was published, its `files`
+    or all its `kernels` on such a GPU."""
+
+    format: str
+    version: int
+    gpu_name: str
+    compute_capability: tuple[int, int]
+    driver: str
+    cublas: str
+    created_at: str
+    verified: str
+    table: FileSum
+    cubins: FileSum
+
+    @property
+    def gpu_kind(self) -> GpuKind:
+        return GpuKind.of(self.gpu_name, self.compute_capability)
+
+
+class Signed(NamedTuple):
+    """A statement's text with its signature and the public key that is said to have made it, in hexadecimal
+    digits: nothing is proven yet."""
+
+    text: str
+    signature: str
+    key: str
+
+    @property
+    def address(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def render(self) -> bytes:
+        return json.dumps(dict(zip(_FIELDS, self, strict=True))).encode()
+
+
+_FIELDS = ("statement", "signature", "key")
+
+
+def state(table: bytes, cubins: bytes, verified: str) -> Statement:
+    """The statement on a table and its cubins. Raises DispatchError if it cannot be read."""
+    found = parse(_text(table))
+    environment = found.environment
+    kind = GpuKind.of_table(found)
+    return Statement(
+        FORMAT, VERSION, *kind, environment.driver_version, environment.cublas_version, found.created_at,
+        verified, FileSum.of(table), FileSum.of(cubins),
+    )  # fmt: skip
+
+
+def text_of(statement: Statement) -> str:
+    """The same text for the same statement."""
+    return json.dumps(asdict(statement), sort_keys=True)
+
+
+def message(text: str) -> bytes:
+    """What is signed of a statement's text."""
+    return _PREFIX + text.encode()
+
+
+def parse_signed(content: bytes) -> Signed:
+    """Of `signed.json`; proves nothing. Raises DispatchError for anything else."""
+    try:
+        found: dict[str, str] = strict.read(dict[str, str], strict.parse(content.decode()), SIGNED_FILE)
+        signed = Signed(*(found.pop(name) for name in _FIELDS))
+        is_one = not found and len(signed.signature) == 128 and is_hex(signed.signature)
+        if not (is_one and _PUBLIC.fullmatch(signed.key)):
+            raise strict.Misfit("it has other fields, or no signature")
+        return signed
+    except (ValueError, KeyError) as error:  # Misfit and what UTF-8 refuses are ValueErrors
+        raise DispatchError(f"this is no signed table ({error}); {_AGAIN}") from error
+
+
+def verified(signed: Signed, keys: Collection[str]) -> Statement:
+    """The statement, once it is proven to be signed by one of these keys. Raises DispatchError if it is not,
+    EnvironmentProblem without the package that proves it."""
+    if signed.key not in keys:
+        raise DispatchError(f"a table is signed by {signed.key[:16]}..., a key that nobody gave this program")
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"signatures cannot be checked ({error}), and nothing is loaded without; install: "
+            f"{pip_install(CRYPTOGRAPHY)}"
+        ) from error
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signed.key))
+        public.verify(bytes.fromhex(signed.signature), message(signed.text))
+    except (InvalidSignature, ValueError):
+        raise DispatchError(f"table {signed.address[:16]}... has a wrong signature; {_AGAIN}") from None
+    try:
+        found: Statement = strict.read(Statement, strict.parse(signed.text), "statement")
+        strict.check_version(found.version, VERSION)
+        if found.format != FORMAT:
+            raise strict.Misfit("it is of something else")
+    except ValueError as error:
+        raise DispatchError(f"a signed statement cannot be used ({error}); {_AGAIN}") from error
+    return found
+
+
+def checked_table(statement: Statement, table: bytes, cubins: bytes) -> Table:
+    """The table of an artefact whose files are those of its statement. Raises DispatchError."""
+    for name, expected, content in (
+        (TABLE_FILE, statement.table, table),
+        (CUBIN_FILE, statement.cubins, cubins),
+    ):
+        if FileSum.of(content) != expected:
+            raise DispatchError(f"{name} is not what was signed; {_AGAIN}")
+    found = parse(_text(table))
+    if GpuKind.of_table(found) != statement.gpu_kind:
+        raise DispatchError(f"a table is signed for {statement.gpu_kind}, and is for another GPU; {_AGAIN}")
+    return found
+
+
+def read_artifact(folder: Path, keys: Collection[str]) -> tuple[Statement, Table, CubinFiles]:
+    """What lies in a folder, if it is signed by one of these keys and unaltered. Raises DispatchError,
+    EnvironmentProblem."""
+    try:
+        signed, table, cubins = (read_file(folder / name, most, _AGAIN) for name, most in MAX_BYTES.items())
+    except FileNotFoundError as error:
+        raise DispatchError(f"{folder} is no signed table: {error.filename} is not there; {_AGAIN}") from None
+    statement = verified(parse_signed(signed), keys)
+    found = checked_table(statement, table, cubins)
+    return statement, found, CubinFiles(folder, found)
+
+
+def write_artifact(folder: Path, signed: Signed, table: bytes, cubins: bytes) -> Path:
+    """Store an artefact in a folder of its address within `folder`, whole or not at all; returns it. Raises
+    OSError."""
+    made = folder / signed.address
+    if made.is_dir():
+        return made
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as temporary:
+        new = Path(temporary) / made.name
+        new.mkdir()
+        for name, content in ((SIGNED_FILE, signed.render()), (TABLE_FILE, table), (CUBIN_FILE, cubins)):
+            (new / name).write_bytes(content)
+        try:
+            new.rename(made)
+        except OSError:  # another process was first
+            if not made.is_dir():
+                raise
+    return made
+
+
+def read_keys(told: str) -> frozenset[str]:
+    """Public keys, from the text of a key or the path of a file that holds one a line, several separated by
+    commas. Raises DispatchError."""
+    keys = set[str]()
+    for one in filter(None, map(str.strip, told.split(","))):
+        if _PUBLIC.fullmatch(one):
+            keys.add(one)
+            continue
+        try:
+            lines = read_file(one, MAX_SIGNED_BYTES, "name another").decode("ascii").split()
+        except (FileNotFoundError, UnicodeDecodeError):
+            lines = []
+        if not lines or not all(map(_PUBLIC.fullmatch, lines)):
+            raise DispatchError(
+                f"{one!r} is neither a public key of 64 hexadecimal digits nor a file of such"
+            )
+        keys.update(lines)
+    return frozenset(keys)
+
+
+def is_address(text: str) -> bool:
+    """Whether an artefact can have it."""
+    return is_sha256(text)
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DispatchError(f"{TABLE_FILE} is damaged: not UTF-8 text; {_AGAIN}") from error

@@ -1,0 +1,287 @@
+"""Signed tables, which of them is current, who may ask a server, and how programs were served.
+
+A table is for one *channel*: a GPU model with its driver and cuBLAS. What was decided about it is a list of
+events that only grows. A channel's current table follows from them: the last that was published, unless
+another was pinned, or the last was taken back (rollback). No table ever changes, and none is deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import delete, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from ..files.errors import UsageError
+from .artifact_models import ArtifactEventRow, ArtifactRow, TokenRow, UsageRow
+from .database import Database, outlasting
+from .models import utc_now
+
+What = Literal["publish", "pin", "unpin", "rollback"]
+MAX_USAGE = 100_000  # rows: GPUs x shapes x ways of being served; programs name the shapes
+
+
+class ChannelKey(NamedTuple):
+    """What a table was measured with."""
+
+    gpu_name: str
+    compute_capability: tuple[int, int]
+    driver: str
+    cublas: str
+
+    def __str__(self) -> str:
+        return f"{self.gpu_name}, driver {self.driver or '-'}, cuBLAS {self.cublas or '-'}"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A table as it is listed. `facts`: of its content, as who published it read them."""
+
+    address: str
+    channel: ChannelKey
+    facts: dict[str, Any]
+    created_at: datetime
+
+
+@dataclass
+class Channel:
+    """`published`: in order, those that were taken back not among them. `current`: None if all were."""
+
+    published: list[str] = field(default_factory=list)
+    pinned: str | None = None
+
+    @property
+    def current(self) -> str | None:
+        return self.pinned or (self.published[-1] if self.published else None)
+
+    def take(self, what: What, address: str) -> None:
+        """One more event."""
+        if what == "publish":
+            self.published = [*(one for one in self.published if one != address), address]
+        elif what == "rollback":
+            self.published = [one for one in self.published if one != address]
+        self.pinned = {"pin": address, "unpin": None}.get(what, self.pinned)
+
+
+class Usage(NamedTuple):
+    """Calls of a shape on a GPU that were served in one way (`Pick.how`, or cublas), and the GPU's time that
+    this is measured or predicted to have saved against cuBLAS."""
+
+    gpu_name: str
+    shape: str
+    how: str
+    calls: int
+    saved_us: float
+
+
+class Artifacts:
+    """The tables of one database. Several threads may use it. Each method is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @outlasting
+    def publish(
+        self,
+        address: str,
+        channel: ChannelKey,
+        files: tuple[bytes, bytes, bytes],
+        facts: Mapping[str, Any],
+        by: str,
+    ) -> bool:
+        """Store a table and have it be its channel's newest, in one transaction; what stands in the store and
+        is the channel's newest already stays. `files`: what is signed, table, cubins. Returns whether
+        anything changed."""
+        with self._database.writing() as session:
+            row = session.scalar(select(ArtifactRow.id).where(ArtifactRow.address == address))
+            channels = _channels(session)
+            if row is not None and channels.get(channel, Channel()).published[-1:] == [address]:
+                return False
+            if row is None:
+                signed, table, cubins = files
+                gpu_name, (major, minor), driver, cublas = channel
+                made = ArtifactRow(
+                    address=address, gpu_name=gpu_name, cc_major=major, cc_minor=minor, driver_version=driver,
+                    cublas_version=cublas, signed=signed, table_json=table, cubins=cubins, facts=dict(facts),
+                    created_at=utc_now(),
+                )  # fmt: skip
+                session.add(made)
+                session.flush()
+                row = made.id
+            session.execute(insert(ArtifactEventRow).values(_event(row, "publish", by)))
+            return True
+
+    @outlasting
+    def decide(self, what: What, address: str, by: str) -> ChannelKey:
+        """Pin a table, end that, or take it back; returns its channel. Raises UsageError for a table that is
+        not there, or where nothing else would be left."""
+        with self._database.writing() as session:
+            found = session.execute(_LISTED.where(ArtifactRow.address == address)).first()
+            if found is None:
+                raise UsageError(
+                    f"no table {address!r} was published; `autotune tables list` shows those that were"
+                )
+            artifact = _artifact(found)
+            channel = _channels(session)[artifact.channel]
+            if what == "rollback" and len(channel.published) < 2:
+                raise UsageError(
+                    f"nothing was published before {address[:16]} for {artifact.channel}; pin another"
+                )
+            session.execute(insert(ArtifactEventRow).values(_event(found.id, what, by)))
+            return artifact.channel
+
+    @outlasting
+    def channels(self) -> dict[ChannelKey, Channel]:
+        """Every channel that anything was published for."""
+        with self._database.reading() as session:
+            return _channels(session)
+
+    @outlasting
+    def all(self) -> list[Artifact]:
+        """Every table, in the order in which they were stored."""
+        with self._database.reading() as session:
+            return [_artifact(row) for row in session.execute(_LISTED.order_by(ArtifactRow.id))]
+
+    @outlasting
+    def newest_event(self) -> int:
+        """Grows with whatever is decided."""
+        with self._database.reading() as session:
+            return session.scalar(select(func.max(ArtifactEventRow.id))) or 0
+
+    @outlasting
+    def files(self, address: str) -> tuple[bytes, bytes, bytes] | None:
+        """What is signed, table, cubins of a table; None if it is not there."""
+        columns = ArtifactRow.signed, ArtifactRow.table_json, ArtifactRow.cubins
+        with self._database.reading() as session:
+            found = session.execute(select(*columns).where(ArtifactRow.address == address)).first()
+            return None if found is None else (found[0], found[1], found[2])
+
+    # ---- tokens
+
+    @outlasting
+    def add_token(self, name: str, token: str, roles: Sequence[str]) -> None:
+        """Only the token's SHA-256 is stored. Raises UsageError if the name is taken."""
+        values = {"name": name, "sha256": token_sum(token), "roles": [*roles], "created_at": utc_now()}
+        with self._database.writing() as session:
+            if session.scalar(select(TokenRow.id).where(TokenRow.name == name)) is not None:
+                raise UsageError(
+                    f"a token {name!r} is there already; revoke it first, or name this one otherwise"
+                )
+            session.execute(insert(TokenRow).values(values))
+
+    @outlasting
+    def revoke_token(self, name: str) -> None:
+        """Raises UsageError if there is none of this name."""
+        with self._database.writing() as session:
+            if not session.execute(
+                delete(TokenRow).where(TokenRow.name == name).returning(TokenRow.id)
+            ).first():
+                raise UsageError(f"there is no token {name!r}; `autotune tokens list` shows those there are")
+
+    @outlasting
+    def tokens(self) -> dict[str, tuple[str, frozenset[str]]]:
+        """Names and roles, by the SHA-256 of each token."""
+        with self._database.reading() as session:
+            rows = session.scalars(select(TokenRow).order_by(TokenRow.id))
+            return {row.sha256: (row.name, frozenset(row.roles)) for row in rows}
+
+    # ---- how programs were served
+
+    @outlasting
+    def add_usage(self, served: Iterable[Usage]) -> None:
+        """Add to what is known. Beyond MAX_USAGE rows only known ones grow."""
+        values = [one._asdict() | {"updated_at": utc_now()} for one in served]
+        if not values:
+            return
+        with self._database.writing() as session:
+            if (session.scalar(select(func.count()).select_from(UsageRow)) or 0) >= MAX_USAGE:
+                values = _known(session, values)
+            if values:
+                make = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+                upsert = make(UsageRow)
+                sums = {
+                    name: getattr(UsageRow, name) + upsert.excluded[name] for name in ("calls", "saved_us")
+                }
+                upsert = upsert.on_conflict_do_update(
+                    index_elements=["gpu_name", "shape", "how"],
+                    set_=sums | {"updated_at": upsert.excluded.updated_at},
+                )
+                session.execute(
+                    upsert, sorted(values, key=lambda one: (one["gpu_name"], one["shape"], one["how"]))
+                )
+
+    @outlasting
+    def usage(self) -> list[Usage]:
+        """By GPU; the most calls first."""
+        columns = (getattr(UsageRow, name) for name in Usage._fields)
+        with self._database.reading() as session:
+            query = select(*columns).order_by(UsageRow.gpu_name, UsageRow.calls.desc())
+            return [Usage(*row) for row in session.execute(query)]
+
+
+def token_sum(token: str) -> str:
+    """A token holds 256 random bits, so one SHA-256 of it tells nobody what it is."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+_COLUMNS = (
+    ArtifactRow.id, ArtifactRow.address, ArtifactRow.gpu_name, ArtifactRow.cc_major, ArtifactRow.cc_minor,
+    ArtifactRow.driver_version, ArtifactRow.cublas_version,
+)  # fmt: skip
+_LISTED = select(*_COLUMNS, ArtifactRow.facts, ArtifactRow.created_at)  # without the contents
+
+
+def _channel_of(row: Any) -> ChannelKey:
+    return ChannelKey(row.gpu_name, (row.cc_major, row.cc_minor), row.driver_version, row.cublas_version)
+
+
+def _artifact(row: Any) -> Artifact:
+    return Artifact(row.address, _channel_of(row), row.facts, row.created_at)
+
+
+def _channels(session: Session) -> dict[ChannelKey, Channel]:
+    query = select(*_COLUMNS, ArtifactEventRow.what).join(
+        ArtifactEventRow, ArtifactEventRow.artifact_id == ArtifactRow.id
+    )
+    found: dict[ChannelKey, Channel] = {}
+    for row in session.execute(query.order_by(ArtifactEventRow.id)):
+        key = _channel_of(row)
+        found[key] = channel = found.pop(key, Channel())  # in the order of their last events
+        channel.take(row.what, row.address)
+    return found
+
+
+def _event(artifact_id: int, what: What, by: str) -> dict[str, Any]:
+    return {"artifact_id": artifact_id, "what": what, "by": by, "created_at": utc_now()}
+
+
+def _known(session: Session, values: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = set(session.execute(select(UsageRow.gpu_name, UsageRow.shape, UsageRow.how)).tuples())
+    return [one for one in values if (one["gpu_name"], one["shape"], one["how"]) in known]
+
+
+def best_channel(channels: Mapping[ChannelKey, Channel], asked: ChannelKey) -> str | None:
+    """The current table for a GPU: of its own driver and cuBLAS, else of one of these, else of any, the one
+    that was last decided about."""
+    found = [
+        (key.driver == asked.driver, key.cublas == asked.cublas, at, channel.current)
+        for at, (key, channel) in enumerate(channels.items())
+        if key[:2] == asked[:2] and channel.current
+    ]
+    return max(found)[-1] if found else None
+
+
+def need_full(addresses: Iterable[str], begun: str) -> str:
+    """The address that begins so. Raises UsageError if none does, or several."""
+    found = [one for one in addresses if one.startswith(begun)]
+    if len(found) != 1:
+        how_many = "no table" if not found else "more than one table"
+        raise UsageError(
+            f"{how_many} has an address that begins with {begun!r}; `autotune tables list` shows them"
+        )
+    return found[0]
