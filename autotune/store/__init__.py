@@ -5,6 +5,7 @@ from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown, typed
 from .follower import Follower, Newest
 from .optuna_rows import Asked
+from .queue import ANY_GPU, Member, Queue, QueuedRequest, RequestState, Wanted, WorkerStatus
 from .records import (
     DuelRecord,
     Final,
@@ -19,6 +20,7 @@ from .records import (
 from .repository import Store
 
 __all__ = [
+    "ANY_GPU",
     "Artifact",
     "Artifacts",
     "Asked",
@@ -32,8 +34,12 @@ __all__ = [
     "Follower",
     "Glimpse",
     "Known",
+    "Member",
     "Newest",
     "News",
+    "Queue",
+    "QueuedRequest",
+    "RequestState",
     "RunRecord",
     "SearchRecord",
     "Store",
@@ -41,6 +47,8 @@ __all__ = [
     "StudySummary",
     "TrialRecord",
     "Usage",
+    "Wanted",
+    "WorkerStatus",
     "exists",
     "shown",
     "typed",

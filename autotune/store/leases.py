@@ -75,7 +75,9 @@ def living() -> Any:
 
 def beat(session: Session, name: str) -> int:
     """Show that a worker lives; returns its id. A worker that was declared dead gets a new id: others may
-    have its leases by now."""
+    have its leases by now. Where the database's clock was set back, nobody's leases last for longer."""
+    ahead = WorkerRow.expires_s > now_s() + LEASE_S
+    session.execute(update(WorkerRow).where(ahead).values(expires_s=now_s() + LEASE_S))
     query = update(WorkerRow).where(WorkerRow.name == name).values(expires_s=now_s() + LEASE_S)
     worker_id = session.execute(query.returning(WorkerRow.id)).scalar()
     return enrol(session, name) if worker_id is None else worker_id

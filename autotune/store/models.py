@@ -20,7 +20,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, MetaData, String, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, MetaData, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from ..kernel.config import Value
@@ -340,3 +340,76 @@ class LeaseRow(Base):
     scope: Mapped[str]
     task: Mapped[str]
     worker_id: Mapped[int] = mapped_column(index=True)
+
+
+# ---- the queue of a service (queue.py). Its times are seconds since 1970 on the database's clock.
+
+
+class RequestRow(Base):
+    """A shape that somebody wants tuned on GPUs of a model. `open_key` names both until the request ends, so
+    that there is one at a time; `num_claims` says whose claim of it counts, the last one's."""
+
+    __tablename__ = "request"
+    __table_args__ = (UniqueConstraint("open_key"), Index("ix_request_state", "state"))
+
+    open_key: Mapped[str | None]
+    m: Mapped[int]
+    n: Mapped[int]
+    k: Mapped[int]
+    trans_a: Mapped[bool]
+    trans_b: Mapped[bool]
+    batch: Mapped[int]
+    shares_a: Mapped[bool]
+    shares_b: Mapped[bool]
+    gpu: Mapped[str]  # a model's name; "": any
+    call: Mapped[dict[str, Any]]  # what else is known of the calls: leading dimensions, epilogue
+    num_calls: Mapped[float]  # a count, perhaps beyond an integer of 32 bits
+    gain_us: Mapped[float]  # of a call, as predicted
+    state: Mapped[str] = mapped_column(String(16))  # a RequestState
+    reason: Mapped[str]  # why it was refused or given up, or what the last try failed by
+    result: Mapped[dict[str, Any]]
+    num_tries: Mapped[int]  # that failed
+    num_claims: Mapped[int]
+    worker: Mapped[str]  # who is at it, or was: a name of `service_worker`
+    worker_id: Mapped[int | None]  # no foreign key, as in `lease`
+    until_s: Mapped[float | None]  # when the claim lapses although its worker lives
+    not_before_s: Mapped[float]
+    asked_by: Mapped[str]
+    asked_s: Mapped[float]
+    ended_s: Mapped[float | None]
+
+
+class ServiceWorkerRow(Base):
+    """A process that serves the queue, `name` as in `worker`; it stays a while once it ended."""
+
+    __tablename__ = "service_worker"
+    __table_args__ = (UniqueConstraint("name"),)
+
+    name: Mapped[str]
+    host: Mapped[str]
+    kind: Mapped[str] = mapped_column(String(16))  # gpu, or compile
+    gpu: Mapped[str]
+    gpu_uuid: Mapped[str]
+    slots: Mapped[int]  # what it does at a time
+    doing: Mapped[str]
+    since_s: Mapped[float]
+    num_done: Mapped[int]
+    began_s: Mapped[float]
+    ended_s: Mapped[float | None]
+
+
+class BuildRow(Base):
+    """A kernel that GPU workers wait for, and what a compile worker made of it: `packed` as the kernel cache
+    keeps it, or a failure's `outcome` and `reason`. `key` is the cache's, of all that decides the bytes."""
+
+    __tablename__ = "build"
+    __table_args__ = (UniqueConstraint("key"), Index("ix_build_ended_s", "ended_s"))
+
+    key: Mapped[str] = mapped_column(String(64))
+    task: Mapped[dict[str, Any]]
+    worker_id: Mapped[int | None]
+    outcome: Mapped[str] = mapped_column(String(32))
+    reason: Mapped[str]
+    packed: Mapped[bytes | None] = mapped_column(LargeBinary)
+    asked_s: Mapped[float]
+    ended_s: Mapped[float | None]

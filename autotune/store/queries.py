@@ -97,6 +97,11 @@ def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, Kernel
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
+def insert_into(session: Session, model: type[Base]) -> Any:
+    """An INSERT that may say what to do where such a row is there, as both kinds of database can."""
+    return _INSERTS[session.get_bind().dialect.name](model.__table__)
+
+
 def portions(values: Iterable[V]) -> Iterator[list[V]]:
     """Values in ascending order, a few at a time: each that a statement names is a parameter, and the number
     of these is limited (SQLite: 32,766)."""
@@ -109,7 +114,7 @@ def copy_trials(session: Session, which: ColumnElement[bool], to: int) -> None:
     names = [column.name for column in TrialRow.__table__.columns if column.name != "id"]
     values = [literal(to) if name == "study_id" else getattr(TrialRow, name) for name in names]
     theirs = select(*values).where(which).order_by(TrialRow.id)
-    insert = _INSERTS[session.get_bind().dialect.name](TrialRow)
+    insert = insert_into(session, TrialRow)
     session.execute(insert.from_select(names, theirs).on_conflict_do_nothing())
 
 
@@ -225,7 +230,7 @@ def config_ids(session: Session, points: Mapping[str, Mapping[str, Value]]) -> d
     ids = dict(session.execute(_KNOWN_CONFIGS, {"keys": list(points)}).all())
     missing = [{"key": key, "point": dict(points[key])} for key in sorted(points.keys() - ids.keys())]
     if missing:
-        insert = _INSERTS[session.get_bind().dialect.name](ConfigRow.__table__)
+        insert = insert_into(session, ConfigRow)
         session.execute(insert.on_conflict_do_nothing(), missing)
         keys = [row["key"] for row in missing]
         ids |= dict(session.execute(_KNOWN_CONFIGS, {"keys": keys}).all())

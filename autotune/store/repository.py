@@ -43,6 +43,7 @@ from .models import (
     utc_now,
 )
 from .process_name import my_name
+from .queue import Queue
 from .records import (
     DuelRecord,
     Final,
@@ -128,6 +129,10 @@ class Store(Closing):
     def artifacts(self) -> Artifacts:
         """The signed tables of this database, and who may ask for them."""
         return Artifacts(self._database)
+
+    def queue(self) -> Queue:
+        """The requests and workers of a service on this database."""
+        return Queue(self._database, self.damages)
 
     def merge(self, other: Store, on_page: merging.OnPage = lambda done, total: None) -> merging.Merged:
         """Copy all that another database holds into this one; what is there stays. `on_page` is called with

@@ -31,6 +31,7 @@ from .models import (
     FinalEntryRow,
     FinalRow,
     KernelRow,
+    RequestRow,
     RunRow,
     SearchRow,
     StudyRow,
@@ -106,6 +107,11 @@ def gemm_columns(gemm: Gemm) -> dict[str, Any]:
     return {field.name: getattr(gemm, field.name) for field in fields(Gemm)}
 
 
+def gemm_of(row: StudyRow | RequestRow) -> Gemm:
+    """Raises UsageError for columns that are no problem."""
+    return Gemm(*(getattr(row, field.name) for field in fields(Gemm)))
+
+
 def study_gemm(study_id: int, *columns: Any) -> tuple[int, Gemm]:
     """Id and problem of a study; columns as `gemm_columns` names them."""
     for field, value in zip(fields(Gemm), columns, strict=True):
@@ -153,9 +159,7 @@ def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: Kerne
             environment=environment(measured_by),
             source_hash=kernel.source_hash,
             compiler=kernel.compiler,
-            gemm=problem_of(
-                kernel.source_hash, Gemm(**{field.name: getattr(study, field.name) for field in fields(Gemm)})
-            ),
+            gemm=problem_of(kernel.source_hash, gemm_of(study)),
             policy=CachePolicy(study.policy),
             policy_version=study.policy_version,
         )

@@ -12,7 +12,7 @@ from .connect import shown
 
 VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
 # in order; a test holds them against migrations/versions
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = tuple(f"{number:04}" for number in range(1, 14))
 MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION = Table(  # as Alembic makes it
     VERSION_TABLE,
