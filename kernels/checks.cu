@@ -1,6 +1,7 @@
 // Kernels that make operands and check results while tuning. None of them is timed, so they are plain.
 //
 //   fill_normal        random normal numbers, a function of (seed, index) alone
+//   fill_operand       operands of one of several kinds, on which classes of accuracy are verified
 //   reference_tiles    float64 product of chosen tiles of C, and the product of absolute values
 //   compare_tiles      max over those tiles of |C - C64| / bound, and the sum of (C - C64)^2
 //   compare_whole      count of NaN and Inf in all of C, and max |C - other| / tolerance
@@ -42,14 +43,64 @@ __device__ __forceinline__ u64 scramble(u64 x) {
     return x ^ (x >> 31);
 }
 
-// Box-Muller from two 24-bit uniform numbers in (0, 1]: no value exceeds sqrt(-2 ln 2^-24) = 5.77.
+__device__ __forceinline__ u64 random_bits(u64 seed, u64 i) {
+    return scramble(scramble(seed + 1) + i * 0x9e3779b97f4a7c15ull);
+}
+
+// In (0, 1], of 24 bits.
+__device__ __forceinline__ float uniform(u64 bits) { return (static_cast<float>(bits) + 1.0f) * 0x1p-24f; }
+
+// Box-Muller from two 24-bit uniform numbers: no value exceeds sqrt(-2 ln 2^-24) = 5.77.
+__device__ __forceinline__ float normal(u64 seed, u64 i) {
+    const u64 bits = random_bits(seed, i);
+    return sqrtf(-2.0f * logf(uniform(bits >> 40))) * cospif(2.0f * uniform(bits & 0xffffffull));
+}
+
 extern "C" __global__ void fill_normal(float* out, u64 count, u64 seed) {
     const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+        out[i] = normal(seed, i);
+}
+
+// In the order of KINDS in autotune/facts/accuracy_class.py.
+enum Kind { NORMAL, UNIFORM, WIDE, SCALED, CANCELLING };
+
+constexpr u64 OF_SCALES = 0x5ca1e5, OF_CHANGES = 0xc4a9e5;  // seeds of their own
+constexpr int WIDE_EXPONENT = 20, SCALED_EXPONENT = 15;
+constexpr float CHANGE = 1e-4f;
+
+__device__ __forceinline__ float power_of_two(u64 bits, int most) {
+    return exp2f(static_cast<float>(static_cast<int>((bits >> 32) % (2 * most + 1)) - most));
+}
+
+// One element of an operand as stored, rows x columns for each product. p is its place along k.
+//
+//   UNIFORM      in (0, 1]: sums grow with k
+//   WIDE         normal times 2^-20 ... 2^20 by element
+//   SCALED       normal times 2^-15 ... 2^15 by row
+//   CANCELLING   normal; the second half along k repeats the first, changed by 1e-4, negated in A: of what has been
+//                summed at half of k little is left
+__device__ __forceinline__ float element(Kind kind, u64 seed, u64 i, u64 row, u64 p, u64 depth, u64 along_k,
+                                         bool negates) {
+    const u64 half = depth / 2;
+    if (kind == UNIFORM) return uniform(random_bits(seed, i) >> 40);
+    if (kind == WIDE) return normal(seed, i) * power_of_two(random_bits(seed + OF_SCALES, i), WIDE_EXPONENT);
+    if (kind == SCALED) return normal(seed, i) * power_of_two(random_bits(seed + OF_SCALES, row), SCALED_EXPONENT);
+    if (kind == CANCELLING && p >= half && p < 2 * half) {
+        const float changed = normal(seed, i - half * along_k) * (1.0f + CHANGE * normal(seed + OF_CHANGES, i));
+        return negates ? -changed : changed;
+    }
+    return normal(seed, i);
+}
+
+// `is_k_major`: the operand is contiguous along k, of which there are `columns` then, else `rows`.
+extern "C" __global__ void fill_operand(float* out, u64 count, u64 seed, int kind, u64 rows, u64 columns,
+                                        int is_k_major, int negates) {
+    const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-        const u64 bits = scramble(scramble(seed + 1) + i * 0x9e3779b97f4a7c15ull);
-        const float radius = (static_cast<float>(bits >> 40) + 1.0f) * 0x1p-24f;
-        const float angle = (static_cast<float>(bits & 0xffffffull) + 1.0f) * 0x1p-24f;
-        out[i] = sqrtf(-2.0f * logf(radius)) * cospif(2.0f * angle);
+        const u64 row = i / columns % rows, column = i % columns;
+        out[i] = element(static_cast<Kind>(kind), seed, i, row, is_k_major ? column : row, is_k_major ? columns : rows,
+                         is_k_major ? 1 : columns, negates != 0);
     }
 }
 

@@ -181,6 +181,22 @@ class Operands:
         self.canaries = self._buffer.address + list_offset  # address of the list that check_canaries reads
         self._buffer.upload(canary_list(self._buffer.address, self.layout.canaries), stream, list_offset)
 
+    def fill(self, kernel: EntryFunction, gemm: Gemm, kind: int, seed: int) -> None:
+        """Put other numbers into A and B of all sets, of a kind; `kernel`: `fill_operand` of checks.cu."""
+        (m, n, k), trans_a, trans_b = (gemm.m, gemm.n, gemm.k), gemm.trans_a, gemm.trans_b
+        stored = ((k, m) if trans_a else (m, k), not trans_a), ((n, k) if trans_b else (k, n), trans_b)
+        for number, region in enumerate(self.layout.operands):
+            if number % 3 == 2 or not region.num_bytes:
+                continue
+            (rows, columns), is_k_major = stored[number % 3]
+            count = region.num_bytes // FLOAT_BYTES
+            place = (ctypes.c_void_p(self._buffer.address + region.offset), ctypes.c_uint64(count))
+            drawn = (ctypes.c_uint64(2 * seed + number % 3), ctypes.c_int32(kind))
+            extents = (ctypes.c_uint64(rows), ctypes.c_uint64(columns))
+            flags = (ctypes.c_int32(is_k_major), ctypes.c_int32(number % 3 == 0))
+            blocks = min(FILL_BLOCKS, -(-count // FILL_THREADS))
+            kernel.launch(self._stream, (blocks, 1), FILL_THREADS, pack([*place, *drawn, *extents, *flags]))
+
     def poison(self, number: int) -> None:
         """Make every element of C of one set NaN."""
         self._buffer.fill(POISON_WORD, self.layout.operands[3 * number + 2], self._stream)

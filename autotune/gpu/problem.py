@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ..facts.accuracy_class import STRICT
 from ..facts.device import DeviceLimits
 from ..files.errors import EnvironmentProblem
 from .cublas import Cublas
 from .driver import check
-from .memory import Operands, num_sets
+from .memory import Enqueue, Operands, Workspace, num_sets
 from .module import Module
+from .promise_check import PromiseCheck
 from .protocol import Problem
 from .verification import Verifier
 
@@ -37,10 +39,13 @@ class PreparedProblem:
         except EnvironmentProblem:
             self.operands.free()
             raise
+        self._promise: PromiseCheck | None = None
         try:
             self.verifier.compute_reference(self.operands.sets[0])
             if cublas is not None:
                 self._check_reference(cublas)
+            if problem.accuracy != STRICT:
+                self._promise = PromiseCheck(driver, checks, problem, limits, cublas, stream)
         except EnvironmentProblem:
             self.free()
             raise
@@ -48,7 +53,11 @@ class PreparedProblem:
 
     @property
     def num_bytes(self) -> int:
-        return self.operands.num_bytes + self.verifier.num_bytes
+        return (
+            self.operands.num_bytes
+            + self.verifier.num_bytes
+            + (self._promise.num_bytes if self._promise else 0)
+        )
 
     @property
     def reference_share(self) -> float:
@@ -58,6 +67,12 @@ class PreparedProblem:
     def free(self) -> None:
         self.operands.free()
         self.verifier.free()
+        if self._promise is not None:
+            self._promise.free()
+
+    def broken_promise(self, enqueue: Enqueue, workspace: Workspace) -> str:
+        """Why a kernel that is right is none of the class that was asked for, or ""."""
+        return self._promise.why_not(enqueue, workspace) if self._promise else ""
 
     def _check_reference(self, cublas: Cublas) -> None:
         gemm = self.problem.gemm

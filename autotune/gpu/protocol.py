@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
+from ..facts.accuracy_class import STRICT
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
@@ -22,12 +23,14 @@ from ..target import CellTime
 @dataclass(frozen=True)
 class Problem:
     """What is computed and how it is timed; `seed` decides the operands. A candidate whose error is more than
-    `max_error` times cuBLAS's is not timed; None: any correct one is."""
+    `max_error` times cuBLAS's is not timed; None: any correct one is; nor is one that does not keep what its
+    class of `accuracy` promises."""
 
     gemm: Gemm
     policy: CachePolicy
     seed: int = 0
     max_error: float | None = None
+    accuracy: str = STRICT
 
 
 @dataclass(frozen=True)

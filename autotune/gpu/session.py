@@ -11,6 +11,7 @@ from statistics import median
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Discarded, Failure, Outcome
 from ..files.errors import EnvironmentProblem
+from ..kernel import templates
 from ..target import CellTime
 from . import cublas, driver, protocol, timing
 from .candidate import Loader, WrongResult
@@ -159,6 +160,10 @@ class Session:
         )
         if why := why_inaccurate(verdict.error_over_cublas, request.problem.max_error):
             return replace(right, outcome=Outcome.INACCURATE, reason=why)
+        if why := prepared.broken_promise(enqueue, self.workspace):
+            return replace(
+                right, outcome=Outcome.INACCURATE, reason=why, verify_s=time.perf_counter() - began
+            )
         guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
         reason, floor_us = "", self._floor_us(prepared)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
@@ -209,7 +214,8 @@ class Session:
 
     def _floor_us(self, prepared: PreparedProblem) -> float:
         problem = prepared.problem
-        return timing.floor_us(problem.gemm, self.limits, problem.policy, len(prepared.operands.sets))
+        tflops = templates.tflops(problem.accuracy, self.limits)
+        return timing.floor_us(problem.gemm, self.limits, problem.policy, len(prepared.operands.sets), tflops)
 
     def _known_us(self, problem: Problem, cutoff_us: float | None) -> float | None:
         """The best time known before, cuBLAS's or the incumbent's."""

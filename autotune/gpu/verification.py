@@ -147,6 +147,12 @@ class Verdict:
     error_over_cublas: float | None = None
 
     @property
+    def errors(self) -> tuple[float, float]:
+        """By Frobenius and by element against |A| |B|, in the units of this problem: they compare with others
+        of it."""
+        return self.error_norm, self.error_ratio
+
+    @property
     def fault(self) -> str:
         """Why the result is wrong, or "" if it is right."""
         at = ", ".join(map(str, self.at))
@@ -192,16 +198,24 @@ def _strides(lead: int, is_transposed: bool, products: int) -> list[ctypes.c_int
 class Verifier:
     """The reference of one problem, and the check of a C against it.
 
-    Raises EnvironmentProblem where memory does not suffice.
+    `most_tiles`: of C, that are checked at most; None: as time and memory allow. Raises EnvironmentProblem
+    where memory does not suffice.
     """
 
     def __init__(
-        self, driver: Any, checks: Module, gemm: Gemm, limits: DeviceLimits, seed: int, stream: Any
+        self,
+        driver: Any,
+        checks: Module,
+        gemm: Gemm,
+        limits: DeviceLimits,
+        seed: int,
+        stream: Any,
+        most_tiles: int | None = None,
     ) -> None:
         self._driver, self._checks, self._stream = driver, checks, stream
         self._gemm = gemm
         free, _ = check(driver.cuMemGetInfo)
-        self.tiles = choose_tiles(gemm, tile_budget(gemm, limits, int(free)), seed)
+        self.tiles = choose_tiles(gemm, most_tiles or tile_budget(gemm, limits, int(free)), seed)
         elements = len(self.tiles) * TILE_ELEMENTS
         # One allocation: products (8 bytes each), magnitudes (4), findings, numbers of tiles (4).
         self._findings = Region(REFERENCE_BYTES * elements, ctypes.sizeof(RawFindings))

@@ -8,7 +8,9 @@ from compiled_once import of_entries
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 
-ENTRIES = ("fill_normal", "reference_tiles", "compare_tiles", "compare_whole", "check_canaries")
+ENTRIES = (
+    *("fill_normal", "fill_operand", "reference_tiles", "compare_tiles", "compare_whole", "check_canaries"),
+)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120"])

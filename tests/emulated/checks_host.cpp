@@ -85,6 +85,10 @@ extern "C" {
 void host_fill(unsigned blocks, float* out, u64 count, u64 seed) {
     run(blocks, [=] { fill_normal(out, count, seed); });
 }
+void host_fill_operand(unsigned blocks, float* out, u64 count, u64 seed, int kind, u64 rows, u64 columns, int is_k_major,
+                       int negates) {
+    run(blocks, [=] { fill_operand(out, count, seed, kind, rows, columns, is_k_major, negates); });
+}
 void host_reference(unsigned slots, int m, int n, int k, const float* a, long long ar, long long ac, long long ap,
                     const float* b, long long br, long long bc, long long bp, const int* tiles, double* reference,
                     float* magnitudes) {

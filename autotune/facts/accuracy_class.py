@@ -1,0 +1,49 @@
+"""Accuracy classes: what is promised of a product in FP32, not how it is computed.
+
+    strict      FMAs in FP32 alone: the error is that of adding up k products, in the kernel's order
+    fp32        an error no larger than SGEMM's (cuBLAS, pedantic FP32) by Frobenius and by element against
+                |A| |B|, on operands of every kind in `KINDS`; Inf and NaN as `special_values` says
+    fp32-range  reserved: the same while exponents lie within a stated range
+
+A wider class holds the narrower ones: strict kernels serve a call for fp32. Nothing is ever served by a class
+wider than what was asked for. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..files.errors import UsageError
+
+STRICT, FP32 = "strict", "fp32"
+CLASSES = (STRICT, FP32)  # each holds those before it
+RESERVED = "fp32-range"
+
+# Kinds of operands on which a class is verified, in the order of `fill_operand` in kernels/checks.cu. Their
+# own facts are stated there; `normal` is that of every problem.
+KINDS = ("normal", "uniform", "wide", "scaled", "cancelling")
+
+
+def read(text: str) -> str:
+    """The class of this name. Raises UsageError."""
+    if text == RESERVED:
+        raise UsageError(f"accuracy {text!r} is reserved for a class that no kernel has yet; pass {FP32!r}")
+    if text not in CLASSES:
+        raise UsageError(f"accuracy {text!r}: expected one of {', '.join(CLASSES)}")
+    return text
+
+
+def serves(kernel: str, asked: str) -> bool:
+    """Whether a kernel of one class may serve a call for another."""
+    return CLASSES.index(kernel) <= CLASSES.index(asked)
+
+
+def held_by(widest: str) -> Sequence[str]:
+    """The classes that one of them holds, itself the last."""
+    return CLASSES[: CLASSES.index(widest) + 1]
+
+
+def excess(ours: tuple[float, float], sgemms: tuple[float, float]) -> float:
+    """The largest of our errors (Frobenius, by element) over SGEMM's on the same operands: at most 1 is as
+    the class promises. Where SGEMM is exact, so must we be."""
+    return max(a / b if b else float("inf") if a else 0.0 for a, b in zip(ours, sgemms, strict=True))
