@@ -11,7 +11,8 @@ from typing import Protocol, runtime_checkable
 from .facts.device import DeviceLimits, Environment
 from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy, Discarded, Failure, Measurement
-from .kernel.config import PARAMETER, Config, Value
+from .kernel import templates
+from .kernel.config import Value
 from .kernel.feasible_set import FeasibleSet
 from .kernel.summation_order import SummationOrder
 
@@ -19,9 +20,9 @@ Point = Mapping[str, Value]
 
 
 def point_key(point: Point) -> str:
-    """The identity of a point in the store: `Config.key` for our kernel, name=value,... for others."""
-    if point.keys() == PARAMETER.keys():
-        return Config.from_dict(point).key
+    """The identity of a point in the store: `Config.key` for our kernels, name=value,... for others."""
+    if templates.is_ours(point):
+        return templates.read(point).key
     return ",".join(f"{name}={value}" for name, value in point.items())
 
 

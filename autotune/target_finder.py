@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import gpu
+from .facts.accuracy_class import STRICT
 from .facts.device import KNOWN, DeviceLimits, limits_by_name
 from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy
@@ -15,6 +16,7 @@ from .files.errors import EnvironmentProblem, UsageError
 from .files.words import option
 from .gpu.driver import device_limits, is_selector
 from .gpu.gpu_target import GpuTarget
+from .kernel.templates import accuracy_of
 from .recording import matrix
 from .recording.matrix import TimeMatrix
 from .recording.replay import ReplayTarget
@@ -33,12 +35,13 @@ def open_target(
     max_error: float | None = None,
     *,
     note: Note,
+    accuracy: str = STRICT,
 ) -> Target:
     """What a selector names: `auto`, a GPU by index or UUID, `replay:FILE`. `auto` falls back on a recorded
     space that ships with autotune, and says so by `note`.
 
     Of several recordings the first that holds all of `gemms` is taken. Kernels whose error is more than
-    `max_error` times cuBLAS's cannot win.
+    `max_error` times cuBLAS's cannot win; `accuracy` is the class of all.
 
     Raises UsageError or EnvironmentProblem if the selector names nothing usable.
     """
@@ -48,12 +51,12 @@ def open_target(
         replayed = ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
         if replayed.note:
             note(replayed.note)
-        return replayed
+        return _of_class(replayed, accuracy)
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
-        return open_gpu(selector, policy, gemms, max_error, note=note)
+        return open_gpu(selector, policy, gemms, max_error, note=note, accuracy=accuracy)
     recording = default_recording(gemms)
-    target = ReplayTarget(recording, max_error=max_error)
+    target = _of_class(ReplayTarget(recording, max_error=max_error), accuracy)
     where = target.environment
     note(
         f"No GPU can be used here: {problem}.\n"
@@ -62,6 +65,16 @@ def open_target(
         "exported is marked so."
     )
     return target
+
+
+def _of_class(recorded: ReplayTarget, accuracy: str) -> ReplayTarget:
+    """Raises UsageError for a recording of kernels of another class."""
+    if (found := accuracy_of(recorded.source_hash)) != accuracy:
+        raise UsageError(
+            f"{option('accuracy')} {accuracy}: the recording holds kernels of accuracy {found}; name a GPU "
+            f"by {option('gpu')}, or ask for {found}"
+        )
+    return recorded
 
 
 def selector_of(gpu: str | int | None) -> str:
@@ -91,13 +104,14 @@ def open_gpu(
     max_error: float | None = None,
     *,
     note: Note,
+    accuracy: str = STRICT,
 ) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError, also if it has too little memory for one of
     these problems, or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"{option('gpu')} {selector}: a recording cannot run kernels; name a GPU")
     _need_memory(selector, gemms)
-    return GpuTarget(selector, policy=policy, max_error=max_error, note=note)
+    return GpuTarget(selector, policy=policy, max_error=max_error, note=note, accuracy=accuracy)
 
 
 def why_no_gpu() -> str | None:

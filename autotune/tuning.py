@@ -20,6 +20,8 @@ from .drawn_shapes import DrawnSearch, drawn_for
 from .export import exporter
 from .export.from_store import read_results
 from .facts import alike
+from .facts.accuracy_class import STRICT
+from .facts.accuracy_class import read as read_class
 from .facts.alike import names_for
 from .facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .facts.device import DeviceLimits, Environment, limits_by_name
@@ -32,10 +34,10 @@ from .files.arguments import number, whole
 from .files.errors import DispatchError, EnvironmentProblem, UsageError
 from .files.words import command, option
 from .gpu.driver import device_limits
-from .kernel import epilogue_names, same_code, template
+from .kernel import epilogue_names
 from .kernel.compiler import Compiler
-from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
+from .kernel.templates import OF_CLASS, Template, accuracy_of, is_current, is_ours
 from .kernel.where import VALUES, Where
 from .perf_model.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
@@ -52,7 +54,7 @@ from .search.propose.origins import FILL, FOUND_ELSEWHERE
 from .search.propose.samplers import Sampler
 from .search.stale import Stale, compared, stale_shapes
 from .search_policy import SearchPolicy, read_effort
-from .shipped.starting_points import StartingPoints
+from .shipped.starting_points import StartingPoints, on_tensor_cores
 from .store import Store, TrialRecord, shown
 from .suite import MOST_CALLS
 from .target import Filling, Target, point_key
@@ -143,10 +145,9 @@ class Result:
     @property
     def is_exportable(self) -> bool:
         """Whether the kernels are those of this autotune, or stood in for by a recording of them."""
-        is_same = same_code.is_same(self.source_hash, template.source_hash())
         points = [best.point for best in self.best.values() if best is not None]
-        is_ours = all(set(point) == set(PARAMETER) for point in points)
-        return is_same or (self.environment.is_recorded and is_ours)
+        is_recorded = self.environment.is_recorded and all(map(is_ours, points))
+        return is_recorded or is_current(self.source_hash)
 
     def export(self, folder: str | Path, *, note: Note = _note) -> Table:
         """Write the winners of these shapes as a folder that applications import (`Dispatcher`), and other
@@ -164,6 +165,7 @@ class Result:
             where=str(self.where),
             max_workspace=self.where.max_workspace_mib,
             order=str(self.where.order) if self.where.order else None,
+            accuracy=accuracy_of(self.source_hash),
             note=note,
         )
 
@@ -200,6 +202,7 @@ def tune(
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
     order: str | None = None,
+    accuracy: str = STRICT,
     sampler: Sampler = DEFAULT_SAMPLER,
     effort: str = "standard",
     policy: SearchPolicy | None = None,
@@ -248,6 +251,9 @@ def tune(
         max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
         order       `chain` or `chunks:512`: only kernels that sum in this order (docs/manual/bits.md), which
                     err alike, so that `max_error` does not count; None: any order
+        accuracy    `strict`: FMAs in FP32; `fp32`: kernels on tensor cores that err no more than SGEMM
+                    (docs/manual/numerics.md). Its studies are its own: search for both, and an export for
+                    `fp32` takes whichever is faster
         sampler     `autotune`: a model proposes what to try; `random`: any points of the feasible set;
                     `tpe`, `gp`, `cmaes` or any sampler of Optuna: the nearest point to what it asks for
         effort      `quick`, `standard` or `thorough`: how much is tried for one decision, and without seconds
@@ -284,7 +290,10 @@ def tune(
     seed, db = options.seed, _path(db)
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
-    opened = targets.open_target(targets.selector_of(gpu), read_policy(cache), gemms, max_error, note=note)
+    template = _template(accuracy, conditions, num_drawn)
+    opened = targets.open_target(
+        *(targets.selector_of(gpu), read_policy(cache), gemms, max_error), note=note, accuracy=accuracy
+    )
     _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
     with (
         closing(opened) as target,
@@ -296,14 +305,18 @@ def tune(
         _tell_alike(target.limits, note)
         recorded = target if isinstance(target, ReplayTarget) else None
         if recorded is None:  # other kernels may be recorded: their spaces check
-            conditions.check(VALUES)
+            conditions.check(template.values)
         listed = gemms or (recorded.gemms if recorded else ())
         kept = _stale(store, target, named) if stale else {}
         listed = tuple(kept) or listed
         name = store.begin_run(target.environment, list(map(str, listed)))
         as_named = replace(target.limits, name=names_for(target.limits.name)[-1])
         starts = StartingPoints(targets.matrices(), as_named)
-        options = replace(options, starts=starts, insists=insists or recorded is None)
+        options = replace(
+            options,
+            starts=starts if accuracy == STRICT else on_tensor_cores,
+            insists=insists or recorded is None,
+        )
         if stale:
             options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
         options = _after_cublas(target, store, options, interrupts)
@@ -340,6 +353,17 @@ def tune(
             source_hash=target.source_hash,
             optimum_us=_optima(recorded, found.shapes, conditions) if recorded else {},
         )
+
+
+def _template(accuracy: str, conditions: Where, num_drawn: int) -> Template:
+    """What a search for a class searches. Raises UsageError for what only strict kernels have."""
+    found = OF_CLASS[read_class(accuracy)]
+    if accuracy != STRICT and (conditions.order or num_drawn):
+        other = option("order") if conditions.order else option("num_drawn")
+        raise UsageError(
+            f"{option('accuracy')} {accuracy} and {other}: only strict kernels have that; leave out one"
+        )
+    return found
 
 
 def _tell_alike(limits: DeviceLimits, note: Note) -> None:
@@ -468,6 +492,7 @@ def export_table(
     where: str | Iterable[str] = (),
     max_workspace: float | None = None,
     order: str | None = None,
+    accuracy: str = STRICT,
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),

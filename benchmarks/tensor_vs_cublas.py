@@ -249,7 +249,9 @@ def _line(found: Mapping[str, Any]) -> str:
     text = f"{found['shape']}: {found['speedup']:.2f}x {FAST}, {found['tflops']:.1f} TFLOP/s; {found['best']}"
     text += f"; largest errors over its, by promote_k and flush_k (Frobenius, by element): {over}"
     if "sustained_tflops" in found:
-        text += f"; sustained {({name: round(rate, 1) for name, rate in found['sustained_tflops'].items()})}"
+        text += (
+            f"; sustained { ({name: round(rate, 1) for name, rate in found['sustained_tflops'].items()}) }"
+        )
     return text
 
 

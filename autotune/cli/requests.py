@@ -43,6 +43,12 @@ ORDER = partial(
     option, "Only kernels that sum in one order, bit by bit: `chain`, `chunks:512`, ...", None,
     metavar="ORDER",
 )  # fmt: skip
+ACCURACY = partial(
+    option,
+    "`strict`: FMAs in FP32; `fp32`: what errs no more than SGEMM, on tensor cores too (compute capability "
+    "9.0).",
+    "strict", words("strict", "fp32"),
+)  # fmt: skip
 DB = partial(option, "Database: a SQLite file, or a URL (SQLite, PostgreSQL).", DEFAULT_DB)
 CACHE = partial(
     option, "`cold`: operands come from memory; `warm`: they stay in the L2 cache.", "cold",
@@ -151,6 +157,7 @@ class SearchRequest:
     where: list[str] = WHERE()
     max_workspace: float | None = MAX_WORKSPACE()
     order: str | None = ORDER()
+    accuracy: str = ACCURACY()
     db: str = DB()
     events: Path | None = option(
         "Append what happens, one JSON object a line; -: to stdout.", None, metavar="FILE"

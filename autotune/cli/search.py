@@ -76,6 +76,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             where=request.where,
             max_workspace=request.max_workspace,
             order=request.order,
+            accuracy=request.accuracy,
             sampler=request.sampler,
             seed=request.seed,
             num_drawn=request.num_drawn,

@@ -14,10 +14,10 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement, Outcome
 from ..files.errors import TrialFailure, UsageError
-from ..kernel import template
+from ..kernel import template, templates
 from ..kernel.compiler import Compiler, Cubin
-from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec
+from ..kernel.templates import AnyConfig
 from ..target import Point
 from . import instance
 from .protocol import KernelCode
@@ -45,17 +45,17 @@ class KernelBuilder:
     def __init__(self, limits: DeviceLimits, *, cache_dir: Path | None, note: Callable[[str], None]) -> None:
         self._limits = limits
         self.compiler = Compiler(limits.arch, cache_dir=cache_dir, note=note)
-        self._recent: OrderedDict[tuple[Gemm, Config], KernelCode] = OrderedDict()  # that were in duels
+        self._recent: OrderedDict[tuple[Gemm, AnyConfig], KernelCode] = OrderedDict()  # that were in duels
 
-    def refusal(self, gemm: Gemm, config: Config) -> str:
+    def refusal(self, gemm: Gemm, config: AnyConfig) -> str:
         """Why a config is not compiled for this problem, or ""."""
         return instance.refusal(config, self._limits, gemm)
 
-    def begin(self, gemm: Gemm, config: Config) -> Future[Cubin]:
+    def begin(self, gemm: Gemm, config: AnyConfig) -> Future[Cubin]:
         """Compile a config on a thread. The future raises TrialFailure if it does not compile."""
         return self.compiler.submit(config, instance.variant(gemm))
 
-    def begin_all(self, wanted: Sequence[tuple[Gemm, Config]]) -> list[Making]:
+    def begin_all(self, wanted: Sequence[tuple[Gemm, AnyConfig]]) -> list[Making]:
         """Compile these, each kernel once; the results come later."""
         compiles: dict[Hashable, Future[Cubin]] = {}
         makings: list[Making] = []
@@ -69,12 +69,12 @@ class KernelBuilder:
             makings.append(partial(self.built, gemm, config, compiles[kernel].result))
         return makings
 
-    def load(self, gemm: Gemm, config: Config) -> Cubin:
+    def load(self, gemm: Gemm, config: AnyConfig) -> Cubin:
         """A kernel that was compiled before: from the cache, bypassing the compiler's queue. Raises
         TrialFailure if it must be compiled again and does not compile."""
         return self.compiler.compile(config, instance.variant(gemm))
 
-    def built(self, gemm: Gemm, config: Config, cubin: Callable[[], Cubin]) -> Built:
+    def built(self, gemm: Gemm, config: AnyConfig, cubin: Callable[[], Cubin]) -> Built:
         """What came of a legal config; `cubin` waits for it."""
         try:
             compiled = cubin()
@@ -95,7 +95,7 @@ class KernelBuilder:
             return Built(replace(facts, outcome=Outcome.DOES_NOT_FIT, reason=reason))
         return Built(facts, code)
 
-    def recent(self, gemm: Gemm, config: Config) -> KernelCode:
+    def recent(self, gemm: Gemm, config: AnyConfig) -> KernelCode:
         """A kernel that ran before, and may be needed again soon. Raises what `load` does."""
         if (gemm, config) not in self._recent:
             cubin = self.load(gemm, config)
@@ -108,7 +108,7 @@ class KernelBuilder:
     def kernels(self, gemm: Gemm, points: Sequence[Point]) -> list[KernelCode]:
         """Points that ran before, compiled side by side. Raises UsageError for one that is illegal,
         TrialFailure for one that does not compile."""
-        configs = [Config.from_dict(point) for point in points]
+        configs = [templates.read(point) for point in points]
         for config in configs:
             if refusal := self.refusal(gemm, config):
                 raise UsageError(f"{config} is not legal for {gemm}: {refusal}")
@@ -118,7 +118,7 @@ class KernelBuilder:
             for config, future in zip(configs, compiled, strict=True)
         ]
 
-    def build(self, gemm: Gemm, config: Config) -> KernelCode:
+    def build(self, gemm: Gemm, config: AnyConfig) -> KernelCode:
         """One config, whether it spills or not. Raises UsageError where it is illegal for the problem or does
         not fit the device, TrialFailure where it does not compile."""
         if refusal := self.refusal(gemm, config):

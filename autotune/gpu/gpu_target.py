@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ..facts.accuracy_class import STRICT
 from ..facts.device import DeviceLimits, Environment
 from ..facts.gemm import Gemm
 from ..facts.measurement import ENERGY_S, CachePolicy, Measurement, Outcome
 from ..files.errors import TrialFailure
-from ..kernel import feasible_set, template
+from ..kernel import feasible_set, templates
 from ..kernel.compiler import Cubin
-from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
 from ..kernel.summation_order import SummationOrder
 from ..target import Baseline, Cell, CellTime, Point, Rounds
@@ -32,9 +32,10 @@ class GpuTarget:
     the GPU that `selector` names (index, UUID or `auto`).
 
     Raises EnvironmentProblem if there is no usable GPU, driver or compiler, UsageError for a selector that
-    names none. Futures raise only EnvironmentProblem (no memory for the problem, no process to
-    compile in) and DeviceLost. A candidate whose error is more than `max_error` times cuBLAS's fails, untimed
-    (None: any correct result is accepted). `note` receives messages for the user.
+    names none, or a class that the GPU has no kernels for. Futures raise only EnvironmentProblem (no memory
+    for the problem, no process to compile in) and DeviceLost. A candidate whose error is more than
+    `max_error` times cuBLAS's fails, untimed (None: any correct result is accepted). `accuracy`: the class of
+    the kernels that are searched, which each is held to. `note` receives messages for the user.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class GpuTarget:
         cache_dir: Path | None = None,
         seed: int = 0,
         max_error: float | None = None,
+        accuracy: str = STRICT,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.gpu = driver.find_gpu(selector)
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy, self.max_error, self._seed = policy, max_error, seed
-        self.source_hash = template.source_hash()
+        templates.need_search_space(accuracy, self.limits)
+        self.source_hash, self._accuracy = templates.source_of(accuracy), accuracy
         self.builder = KernelBuilder(self.limits, cache_dir=cache_dir, note=note)
         try:
             self.worker = GpuWorker(self.gpu.uuid, self.limits, self.builder.checks(), note)
@@ -75,12 +78,14 @@ class GpuTarget:
         return time.monotonic()
 
     def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
-        return feasible_set.feasible_set(self.limits, gemm, order=order)
+        if self._accuracy == STRICT:
+            return feasible_set.feasible_set(self.limits, gemm, order=order)
+        return feasible_set.tensor_set(self.limits, gemm)
 
     def problem(self, gemm: Gemm) -> Problem:
         """The problem on which candidates are verified and timed. Raises UsageError if C is empty."""
         gemm.need_output()
-        return Problem(gemm, self.policy, self._seed, self.max_error)
+        return Problem(gemm, self.policy, self._seed, self.max_error, self._accuracy)
 
     def baseline(self, gemm: Gemm) -> Baseline:
         """cuBLAS on this problem, timed once per worker and policy; None where cuBLAS is absent."""
@@ -88,7 +93,7 @@ class GpuTarget:
 
     def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
         """Compile on a thread, then verify and time. Raises UsageError for a point that is no config."""
-        config = Config.from_dict(point)
+        config = templates.read(point)
         if refusal := self.builder.refusal(gemm, config):
             return _refused(refusal)
         problem, measured = self.problem(gemm), Future[Measurement]()
@@ -106,7 +111,7 @@ class GpuTarget:
     def submit_compiled(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
         """Take a kernel from the cache, then verify and time it, once no candidate waits for the GPU. See
         `target.Reusing`. Raises UsageError for a point that is no config."""
-        config = Config.from_dict(point)
+        config = templates.read(point)
         if refusal := self.builder.refusal(gemm, config):
             return _refused(refusal)
         making = partial(self.builder.built, gemm, config, partial(self.builder.load, gemm, config))
@@ -115,7 +120,7 @@ class GpuTarget:
     def code_hash(self, gemm: Gemm, point: Point) -> Future[str | None]:
         """Of the machine code of a point, compiled on a thread. See `target.Building`. Raises UsageError for
         a point that is no config."""
-        config, found = Config.from_dict(point), Future[str | None]()
+        config, found = templates.read(point), Future[str | None]()
         if self.builder.refusal(gemm, config):
             found.set_result(None)
             return found
@@ -135,7 +140,7 @@ class GpuTarget:
         """Compile what the cells need, then time them one after another; nothing is verified. One whose point
         is illegal, does not compile, spills or does not fit has no samples, but a reason. Raises UsageError
         for a point that is no config."""
-        wanted = [(cell.gemm, Config.from_dict(cell.point)) for cell in cells if cell.point is not None]
+        wanted = [(cell.gemm, templates.read(cell.point)) for cell in cells if cell.point is not None]
         return self.worker.cells(cells, self.builder.begin_all(wanted), self.policy)
 
     def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
@@ -152,7 +157,7 @@ class GpuTarget:
         """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`.
 
         The future raises what `compare` does. Points that are no configs raise UsageError here."""
-        first, second = map(Config.from_dict, points)
+        first, second = map(templates.read, points)
 
         def pair() -> tuple[KernelCode, KernelCode]:
             return self.builder.recent(gemm, first), self.builder.recent(gemm, second)

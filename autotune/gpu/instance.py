@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from ..kernel import resources, rules
+from ..kernel import templates
 from ..kernel.compiler import Cubin
-from ..kernel.config import Config
 from ..kernel.launch import NARROW_LD, LaunchSpec, Variant, plan, too_large
+from ..kernel.templates import AnyConfig
 from .protocol import KernelCode
 
 # A few bytes spilled before the main loop hardly cost time; more than this are inside it, and the candidate
@@ -25,17 +25,17 @@ def variant(gemm: Gemm) -> Variant:
     return Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm), gemm.is_batched)
 
 
-def code(gemm: Gemm, config: Config, cubin: Cubin, limits: DeviceLimits) -> KernelCode:
+def code(gemm: Gemm, config: AnyConfig, cubin: Cubin, limits: DeviceLimits) -> KernelCode:
     """What the worker is sent."""
-    spec = resources.launch_spec(config, gemm, limits, is_wide=is_wide(gemm))
+    spec = templates.launch_spec(config, gemm, limits, is_wide=is_wide(gemm))
     return KernelCode(cubin.code, cubin.sha256, spec)
 
 
-def refusal(config: Config, limits: DeviceLimits, gemm: Gemm) -> str:
+def refusal(config: AnyConfig, limits: DeviceLimits, gemm: Gemm) -> str:
     """Why a config does not suit this problem or device, by the rules that it breaks, or ""."""
     if gemm.m == 0 or gemm.n == 0:
         return "C is empty: there is nothing to launch"
-    broken = rules.broken_rules(config, limits, gemm)
+    broken = templates.of(config).broken_rules(config, limits, gemm)
     return "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
 
 
@@ -46,11 +46,11 @@ def spills(cubin: Cubin) -> str:
     return f"{cubin.spill_bytes} bytes spilled to local memory, {ALLOWED_SPILL_BYTES} are allowed"
 
 
-def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits, gemm: Gemm) -> str:
+def misfit(cubin: Cubin, config: AnyConfig, spec: LaunchSpec, limits: DeviceLimits, gemm: Gemm) -> str:
     """Why the compiled kernel cannot be launched on this device, or ""."""
     smem = spec.smem_bytes + cubin.static_smem_bytes
     if smem > limits.smem_per_block:
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
-    if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
+    if templates.blocks_per_sm(config, limits, gemm, cubin.registers) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
     return too_large(plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k, gemm.strides))

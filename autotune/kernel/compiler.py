@@ -24,9 +24,9 @@ from ..files import wheel_libraries
 from ..files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
 from ..files.requirements import NVRTC, pip_install
-from . import identity, machine_code, nvrtc, same_code, template
-from .config import Config
+from . import identity, machine_code, nvrtc, template, templates
 from .launch import Variant
+from .templates import AnyConfig
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
 # Where cuda.core keeps files, in folders by the first letters of their keys, and where it writes them. Those
@@ -164,21 +164,20 @@ class Compiler:
         self.version = compiler_version()
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="nvrtc")
-        self._under_way: dict[tuple[Config, Variant], Future[Cubin]] = {}
+        self._under_way: dict[tuple[AnyConfig, Variant], Future[Cubin]] = {}
         self._idle: list[nvrtc.Process] = []
         self._lock = threading.Lock()
         self._note, self._is_noted = note, False
         self._place = "of a user without a home"
         self._cache = self._open_cache(cache_dir)
 
-    def compile(self, config: Config, variant: Variant) -> Cubin:
+    def compile(self, config: AnyConfig, variant: Variant) -> Cubin:
         """Compile one instance of the template; the cubin says which (identity.py). Raises TrialFailure
         (compile_failed, compile_timeout, compile_crashed) and EnvironmentProblem."""
-        name = identity.of(same_code.kept_as(template.source_hash()), config, variant)
-        source = template.source() + identity.declaration(name)
-        return self.compile_source(source, template.macros(config, variant), name=name)
+        source, macros, name = templates.compiled(config, variant)
+        return self.compile_source(source, macros, name=name, arch=templates.of(config).arch)
 
-    def submit(self, config: Config, variant: Variant) -> Future[Cubin]:
+    def submit(self, config: AnyConfig, variant: Variant) -> Future[Cubin]:
         """`compile` on the pool.
 
         Configs that share a cubin compile once even while the first of them is under way: the others wait
@@ -195,7 +194,7 @@ class Compiler:
         future.add_done_callback(lambda _: self._forget(key))
         return future
 
-    def _forget(self, key: tuple[Config, Variant]) -> None:
+    def _forget(self, key: tuple[AnyConfig, Variant]) -> None:
         with self._lock:
             self._under_way.pop(key, None)
 
@@ -207,11 +206,14 @@ class Compiler:
         entry: str = template.ENTRY,
         options: Sequence[str] = (),
         name: str = "",
+        arch: str | None = None,
     ) -> Cubin:
         """Compile any text; `entry` names the function whose figures are reported. `name` is the identity
-        that the text declares, if it does: code with another is refused."""
+        that the text declares, if it does: code with another is refused. `arch`: instead of this
+        compiler's."""
+        arch = arch or self.arch
         defines = [f"-D{name}={value}" for name, value in (macros or {}).items()]
-        all_options = (f"-arch={self.arch}", *_BASE_OPTIONS, *options, *defines)
+        all_options = (f"-arch={arch}", *_BASE_OPTIONS, *options, *defines)
         key = hashlib.sha256("\0".join((self.version, entry, *all_options, source)).encode()).hexdigest()
         cached = self._load(key)
         if cached is not None and identity.read(cached.code) == name:
@@ -220,7 +222,7 @@ class Compiler:
         cubin = Cubin(
             code=made.code,
             sha256=hashlib.sha256(made.code).hexdigest(),
-            arch=self.arch,
+            arch=arch,
             compiler=self.version,
             compile_s=made.seconds,
             **parse_report(made.log, entry),

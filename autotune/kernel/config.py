@@ -62,31 +62,13 @@ class Config:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
         """Read a full or partial mapping; missing parameters keep their defaults."""
-        data = {name: plain(value) for name, value in data.items()}
-        unknown = sorted(set(data) - set(PARAMETER))
-        if unknown:
-            raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETER)}")
-        for name, value in data.items():
-            if type(value) not in (int, str) or value not in PARAMETER[name].values:
-                raise UsageError(f"{name} = {value!r}: expected {PARAMETER[name].describe()}")
-        return cls(**data)
+        return cls(**checked(data, PARAMETER))
 
     @classmethod
     def parse(cls, text: str) -> Config:
         """Read `bm=64,bn=128,copy_a=async`, or the same as a JSON object; missing parameters keep their
         defaults."""
-        if text.lstrip().startswith("{"):
-            try:
-                return cls.from_dict(json.loads(text))
-            except ValueError as error:
-                raise UsageError(f"config {text!r} is no JSON: {error}; write bm=64,bn=128") from error
-        pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
-        if not all(equals and name for name, equals, _ in pairs):
-            raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")
-        values = {name.strip(): _number_or_word(value.strip()) for name, _, value in pairs}
-        if len(values) < len(pairs):
-            raise UsageError(f"config {text!r}: name each parameter once")
-        return cls.from_dict(values)
+        return cls.from_dict(values_in(text))
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))  # in the order of the fields; dataclasses.asdict would take ten times as long
@@ -123,6 +105,35 @@ def lanes_k(c: Any) -> Any:
 def threads_along_k(c: Any) -> Any:
     """Threads of a block, in slices and lanes, that divide the k of a sum; of a Config or columns."""
     return c.slice_k * lanes_k(c)
+
+
+def values_in(text: str) -> Mapping[str, Any]:
+    """What `bm=64,bn=128` names, or the same as a JSON object. Raises UsageError."""
+    if text.lstrip().startswith("{"):
+        try:
+            found: Mapping[str, Any] = json.loads(text)
+            return found
+        except ValueError as error:
+            raise UsageError(f"config {text!r} is no JSON: {error}; write bm=64,bn=128") from error
+    pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
+    if not all(equals and name for name, equals, _ in pairs):
+        raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")
+    values = {name.strip(): _number_or_word(value.strip()) for name, _, value in pairs}
+    if len(values) < len(pairs):
+        raise UsageError(f"config {text!r}: name each parameter once")
+    return values
+
+
+def checked(data: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Values of parameters, as Python's own. Raises UsageError for an unknown name or value."""
+    data = {name: plain(value) for name, value in data.items()}
+    unknown = sorted(set(data) - set(parameters))
+    if unknown:
+        raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(parameters)}")
+    for name, value in data.items():
+        if type(value) not in _PLAIN or value not in parameters[name].values:
+            raise UsageError(f"{name} = {value!r}: expected {parameters[name].describe()}")
+    return data
 
 
 def _number_or_word(text: str) -> Value:

@@ -18,7 +18,8 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted, option
-from .config import PARAMETER, PARAMETERS, Value
+from . import tensor_config as tensor
+from .config import PARAMETER, PARAMETERS, Parameter, Value
 from .resources import workspaces
 from .rules import RULE, RULES, Rule, rules_of
 from .summation_order import CONDITIONS, SummationOrder
@@ -144,6 +145,11 @@ class FeasibleSet:
         return set(self.names) == set(PARAMETER)
 
     @cached_property
+    def is_tensor(self) -> bool:
+        """Whether they are of our kernel on tensor cores."""
+        return set(self.names) == set(tensor.PARAMETER)
+
+    @cached_property
     def values(self) -> tuple[tuple[Value, ...], ...]:
         return tuple(v for f in self.factors for v in f.values)
 
@@ -192,7 +198,8 @@ class FeasibleSet:
         """The points of this set, of this problem, that obey conditions, under other numbers. Raises
         UsageError for conditions on what no point has, and if none is left: it names the one that leaves
         none."""
-        where.check({name: VALUES.get(name, own) for name, own in zip(self.names, self.values, strict=True)})
+        known = {} if self.is_tensor else VALUES
+        where.check({name: known.get(name, own) for name, own in zip(self.names, self.values, strict=True)})
         found = self
         for number, condition in enumerate(where.conditions):
             at = next(i for i, factor in enumerate(self.factors) if condition.name in factor.names)
@@ -272,6 +279,8 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
     left."""
     if where.shape is None or where.max_workspace is None or not len(space):
         return space
+    if space.is_tensor:  # whose launches take none
+        return space
     names = (*_OF_TILES, *_OF_SPLITS)
     if not set(names) <= set(space.names):
         raise UsageError(
@@ -333,8 +342,11 @@ class _Tree:
     those of level i + 1 extend them. A rule on early parameters is judged where combinations are few, and
     holds for the many that extend them."""
 
-    def __init__(self, names: Sequence[str], limits: DeviceLimits, gemm: Gemm) -> None:
+    def __init__(
+        self, names: Sequence[str], parameters: Mapping[str, Parameter], limits: DeviceLimits, gemm: Gemm
+    ) -> None:
         self._names, self._limits, self._gemm = names, limits, gemm
+        self._values = [parameters[name].values for name in names]
         # Of each level but the first, (rows,) each:
         self._codes: list[np.ndarray] = []  # of the parameter that it adds; uint8
         self._before: list[np.ndarray] = []  # the row of the level before that each goes on from
@@ -360,7 +372,7 @@ class _Tree:
     def _legal(self, rules: Sequence[Rule]) -> np.ndarray:
         """The choices of the next parameter that rules allow each row of the last level, as bits; (rows,)."""
         added = self._names[len(self._codes)]
-        num_choices = len(PARAMETER[added].values)
+        num_choices = len(self._values[len(self._codes)])
         legal: np.ndarray = np.full(
             1, (1 << num_choices) - 1, dtype=np.uint8 if num_choices <= 8 else np.uint32
         )
@@ -384,18 +396,20 @@ class _Tree:
         for at in range(max(needs, default=-1) + 1):
             kinds = kinds[self._before[at]] if len(found) > 1 else np.zeros(len(self._codes[at]), np.int32)
             if at in needs:
-                count = len(PARAMETER[self._names[at]].values)
+                count = len(self._values[at])
                 kinds = number[kinds] * np.int32(count) + self._codes[at]
                 occurs = np.zeros(len(found) * count, dtype=bool)
                 occurs[kinds] = True
                 number = np.cumsum(occurs, dtype=np.int32) - 1
                 before, codes = np.divmod(np.flatnonzero(occurs), count)
                 found = np.column_stack([found[before], codes.astype(np.uint8)])
+        if not len(found):
+            return np.zeros(len(kinds), kind)
         columns = {
-            self._names[at]: np.array(PARAMETER[self._names[at]].values)[codes, None]
+            self._names[at]: np.array(self._values[at])[codes, None]
             for at, codes in zip(needs, found.T, strict=True)
         }
-        choices = columns[added] = np.array(PARAMETER[added].values)
+        choices = columns[added] = np.array(self._values[len(self._codes)])
         holds = rule.holds(_Columns(columns), self._limits, self._gemm)
         bits = np.broadcast_to(holds, (len(found), len(choices))) @ (1 << np.arange(len(choices)))
         return np.asarray(bits.astype(kind)[number][kinds])
@@ -412,12 +426,18 @@ def _set_bits(words: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gemm: Gemm) -> Factor:
+def _join(
+    names: Sequence[str],
+    rules: Iterable[Rule],
+    limits: DeviceLimits,
+    gemm: Gemm,
+    parameters: Mapping[str, Parameter] = PARAMETER,
+) -> Factor:
     """All combinations of the parameters that obey the rules, one parameter joined at a time.
 
     A rule is applied as soon as the parameters it needs are there, which keeps the table small.
     """
-    pending, tree = list(rules), _Tree(names, limits, gemm)
+    pending, tree = list(rules), _Tree(names, parameters, limits, gemm)
     for at in range(len(names)):
         known = names[: at + 1]
         ready = [r for r in pending if set(r.needs) <= set(known)]
@@ -427,7 +447,7 @@ def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gem
                 f"{gemm} on {limits.name}: more than {MAX_ROWS:,} combinations of {', '.join(known)} are "
                 "legal, too many to enumerate; leave out --all, or ask about one config with --explain"
             )
-    return Factor(tuple(names), tuple(PARAMETER[n].values for n in names), tree.table(), is_sorted=True)
+    return Factor(tuple(names), tuple(parameters[n].values for n in names), tree.table(), is_sorted=True)
 
 
 def feasible_set(
@@ -450,6 +470,18 @@ def feasible_set(
         factors.append(_join(names, own, limits, gemm))
     space = FeasibleSet(tuple(factors))
     return space if _sums_fit(space, limits, gemm) else _coupled(space, _OF_SUMS, _fit(limits, gemm))
+
+
+def tensor_set(limits: DeviceLimits, gemm: Gemm) -> FeasibleSet:
+    """As `feasible_set`, of the kernel on tensor cores: empty on a GPU that cannot run it."""
+    names = tuple(tensor.PARAMETER)
+    core = tuple(name for name in names if name not in _WALK_FACTOR)
+    return FeasibleSet(
+        tuple(
+            _join(own, [r for r in tensor.RULES if set(r.needs) <= set(own)], limits, gemm, tensor.PARAMETER)
+            for own in (core, _WALK_FACTOR)
+        )
+    )
 
 
 def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[_Columns], np.ndarray]:

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from .config import Config
 from .launch import Variant
+from .tensor_config import TensorConfig
 
 MARK = "autotune kernel: "
 MAX_LENGTH = 2048  # of a text; today's have some 340 characters
 FAMILY = "sgemm"  # of kernels, as same_code.json names it, too
+TENSOR_FAMILY = "tensor_sgemm"  # those of TensorConfig
 
 
-def of(source_hash: str, config: Config, variant: Variant) -> str:
+def of(source_hash: str, config: Config | TensorConfig, variant: Variant) -> str:
     """The identity of the kernel that this config is compiled to."""
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
     added = ["wide"] * variant.is_wide + ["batched"] * variant.is_batched + [str(variant.epilogue)]
-    return f"{FAMILY} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
+    family = TENSOR_FAMILY if isinstance(config, TensorConfig) else FAMILY
+    return f"{family} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
 
 
 def declaration(identity: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..files.errors import EnvironmentProblem
 from .config import PARAMETER, Config
 from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
+from .tensor_config import TensorConfig
 
 ENTRY = "sgemm"
 LAUNCHED = ("split_k", "raster", "group")  # parameters that a kernel is given when it is launched
@@ -57,24 +58,27 @@ def source_hash(main: str = MAIN_FILE, folder: Path | None = None) -> str:
     return hashlib.sha256(" ".join(_COMMENT.sub("", source(main, folder)).split()).encode()).hexdigest()
 
 
-def macros(config: Config, variant: Variant) -> dict[str, int]:
-    """The macros that turn the template into one instance: `BM` for `bm`; words by their rank.
+def macros(config: Config | TensorConfig, variant: Variant) -> dict[str, int]:
+    """The macros that turn its template into one instance: `BM` for `bm`; words by their rank.
 
     `split_k`, `raster` and `group` are launch arguments. Of splits, only whether there is a reduction reaches
     the compiler; but the size of clusters is compiled in. Batches and what an epilogue adds are named only to
     kernels that have them.
     """
     values: dict[str, int] = {}
+    if isinstance(config, TensorConfig):
+        values = {name.upper(): value for name, value in config.to_dict().items() if name not in LAUNCHED}
+        return values | _variant_macros(variant)
     for name, parameter in PARAMETER.items():
         value = getattr(config, name)
         values[name.upper()] = value if isinstance(value, int) else parameter.values.index(value)
     for name in LAUNCHED:
         del values[name.upper()]
     cluster = config.split_k if config.reduction == "cluster" else 1
-    return values | {"CLUSTER": cluster, "WIDE": int(variant.is_wide)} | variant_macros(variant)
+    return values | {"CLUSTER": cluster, "WIDE": int(variant.is_wide)} | _variant_macros(variant)
 
 
-def variant_macros(variant: Variant) -> dict[str, int]:
+def _variant_macros(variant: Variant) -> dict[str, int]:
     """Of what any kernel may be compiled for: its layouts, batches, what it adds."""
     return {
         "TRANS_A": int(variant.trans_a),

@@ -1,15 +1,21 @@
 """One instance of the kernel on tensor cores (`kernels/tensor_sgemm.cu`): its parameters, rules and launch.
 
-Compute capability 9.0 alone: its instructions are of sm_90a, which no other GPU runs.
+Compute capability 9.0 alone: its instructions are of sm_90a, which no other GPU runs. Copied into exported
+tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
+from .config import Parameter, checked
 from .launch import LaunchSpec, Variant
-from .template import variant_macros
+from .rules import LEGAL, Rule, RuleKind
 
 MAIN_FILE = "tensor_sgemm.cu"
 ARCH = "sm_90a"
@@ -19,13 +25,14 @@ WARPGROUP, NUM_MULTIPLIERS = 128, 2
 PLANE_ALIGNMENT = 1024  # bytes
 BARRIER_BYTES = 16  # of a stage
 REGISTERS = 64 * 1024  # of an SM, which a block has alone
+# A third of the tensor cores' rate in TF32, 1,024 multiply-adds per SM and cycle, over that of 128 lanes
+OVER_FMA = 1024 / 3 / 128
+LEAST_RESULTS = 64 * 64  # of C: fewer show no error that can be compared, and keep no tensor core busy
 
 
 @frozen()
 class TensorConfig:
-    """Columns of C per block; stages in shared memory; the k after which sums leave the tensor cores, and
-    that after which they go on to shared memory (0: never); warpgroups that load, and how many tiles of B
-    each of their threads has on its way; floats per access to A, B, C; how blocks walk over C."""
+    """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
     bn: int = 128
     stages: int = 3
@@ -39,48 +46,124 @@ class TensorConfig:
     group: int = 8
     raster: str = "n"
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TensorConfig:
+        """As `Config.from_dict`."""
+        return cls(**checked(data, PARAMETER))
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
     @property
     def key(self) -> str:
         return ",".join(f"{name}={value}" for name, value in vars(self).items())
 
     @property
+    def kernel(self) -> TensorConfig:
+        """The config without the parameters of the launch: equal for configs that share a cubin."""
+        return replace(self, raster="n", group=1)
+
+    @property
+    def in_any_splits(self) -> TensorConfig:
+        return self
+
+    @property
     def threads(self) -> int:
         return WARPGROUP * (self.loaders + NUM_MULTIPLIERS)
 
+    def __str__(self) -> str:
+        return self.key
 
-def smem_bytes(config: TensorConfig, trans_a: bool) -> int:
-    """Of a block: planes of B, tiles of A, flushed sums, barriers, and what aligning the first may take."""
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("bn", (64, 128), "columns of C per block (BN)", "elements"),
+    Parameter("stages", (2, 3, 4, 5, 6), "tiles of A and planes of B held in shared memory", "tiles"),
+    Parameter("promote_k", (8, 16, 32, 64), "k after which sums leave the tensor cores", "steps"),
+    Parameter(
+        "flush_k",
+        (0, 256, 512, 1024),
+        "k after which sums move on to sums in shared memory, 0 never",
+        "steps",
+    ),
+    Parameter("loaders", (1, 2), "warpgroups that load", "warpgroups"),
+    Parameter("ahead", (1, 2, 3, 4), "tiles of B that a loading thread has on their way", "tiles"),
+    Parameter("vec_a", (1, 4), "elements of A per copy from global memory", "elements"),
+    Parameter("vec_b", (1, 4), "elements of B per copy from global memory", "elements"),
+    Parameter("vec_c", (1, 2), "elements of C per access to global memory", "elements"),
+    Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
+    Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
+)
+PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+
+
+def smem_bytes(c: Any, trans_a: Any) -> Any:
+    """Of a block: planes of B, tiles of A, flushed sums, barriers, and what aligning the first may take. Of a
+    config or columns of configs."""
     tile_a = BK * (BM + 8) if trans_a else BM * (BK + 4)
-    flushed = BM * config.bn if config.flush_k else 0
-    floats = config.stages * (2 * config.bn * BK + tile_a) + flushed
-    return FLOAT_BYTES * floats + BARRIER_BYTES * config.stages + PLANE_ALIGNMENT
+    flushed = BM * c.bn * (c.flush_k > 0)
+    floats = c.stages * (2 * c.bn * BK + tile_a) + flushed
+    return FLOAT_BYTES * floats + BARRIER_BYTES * c.stages + PLANE_ALIGNMENT
 
 
-def broken_rules(config: TensorConfig, limits: DeviceLimits, gemm: Gemm) -> tuple[str, ...]:
-    """What forbids this config on this GPU for this shape, a sentence each."""
-    c = config
-    contiguous_a = gemm.m if gemm.trans_a else gemm.k
-    contiguous_b = gemm.k if gemm.trans_b else gemm.n
-    rules = {
-        "tensor cores are asked in the way of compute capability 9.0": limits.compute_capability == (9, 0),
-        "the tensor cores' tiles are 64 or 128 wide": c.bn in (64, 128),
-        "sums leave the tensor cores after 8 or 16 of k, or whole tiles": c.promote_k in (8, 16)
-        or (c.promote_k > 0 and c.promote_k % BK == 0),
-        "sums are flushed where they have just left the tensor cores": c.flush_k % max(BK, c.promote_k) == 0,
-        "stages fit the shared memory of a block": smem_bytes(c, gemm.trans_a) <= limits.smem_per_block,
-        "a tile is loaded by whole tasks": 2 * c.bn % (WARPGROUP * c.loaders) == 0,
-        "loading threads hold the tiles on their way": 32 * c.ahead * c.bn // (WARPGROUP * c.loaders) <= 64,
-        "rows of A are whole vectors": not (contiguous_a % c.vec_a or gemm.lda % c.vec_a),
-        "rows of B are whole vectors": not (contiguous_b % c.vec_b or gemm.ldb % c.vec_b),
-        "rows of C are whole vectors": not (gemm.n % c.vec_c or gemm.ldc % c.vec_c),
-    }
-    return tuple(sentence for sentence, holds in rules.items() if not holds)
+def _loading(c: Any) -> Any:
+    return WARPGROUP * c.loaders
 
 
-def macros(config: TensorConfig, variant: Variant) -> dict[str, int]:
-    """That turn the text into one instance."""
-    names = ("bn", "stages", "promote_k", "flush_k", "loaders", "ahead", "vec_a", "vec_b", "vec_c")
-    return {name.upper(): getattr(config, name) for name in names} | variant_macros(variant)
+def _is_widest(vec: Any, most: int, lead: int) -> Any:
+    return vec == (1 if lead % most else most)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("tensor-promote", "template", ("promote_k",),
+         "sums leave the tensor cores after 8 or 16 of k, or whole tiles",
+         lambda c, d, g: (c.promote_k == 8) | (c.promote_k == 16) | (c.promote_k % BK == 0)),
+    Rule("tensor-flush", "template", ("promote_k", "flush_k"),
+         "sums are flushed where they have just left the tensor cores",
+         lambda c, d, g: (c.flush_k % BK == 0) & (c.flush_k % c.promote_k == 0)),
+    Rule("tensor-device", "device", ("bn",),
+         "tensor cores are asked in the way of compute capability 9.0, which no other GPU knows",
+         lambda c, d, g: (c.bn > 0) & (d.compute_capability == (9, 0))),
+    Rule("tensor-stages", "device", ("bn", "stages", "flush_k"),
+         "stages and flushed sums fit the shared memory of a block",
+         lambda c, d, g: smem_bytes(c, g.trans_a) <= d.smem_per_block),
+    Rule("tensor-tasks", "template", ("bn", "loaders"), "a tile is loaded by whole tasks of 4 x 4 elements",
+         lambda c, d, g: 2 * c.bn % _loading(c) == 0),
+    Rule("tensor-ahead", "template", ("bn", "loaders", "ahead"),
+         "loading threads hold the tiles on their way in 64 registers",
+         lambda c, d, g: BK * c.ahead * c.bn // _loading(c) <= 64),
+    Rule("extent-a", "shape", ("vec_a",), "rows of A (as stored) are whole vectors",
+         lambda c, d, g: g.lda % c.vec_a == 0),
+    Rule("extent-b", "shape", ("vec_b",), "rows of B (as stored) are whole vectors",
+         lambda c, d, g: g.ldb % c.vec_b == 0),
+    Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
+         lambda c, d, g: g.ldc % c.vec_c == 0),
+    Rule("tensor-results", "shape", ("bn",),
+         "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
+         lambda c, d, g: (c.bn > 0) & (g.num_results >= LEAST_RESULTS)),
+    Rule("worth-promote", "worth", ("promote_k",),
+         "sums leave after 16 of k or more: each time rounds, and after every 8 errors grow",
+         lambda c, d, g: c.promote_k > 8),
+    Rule("worth-flush", "worth", ("flush_k",), "flush the sums of a k that is at least twice as deep",
+         lambda c, d, g: (c.flush_k == 0) | (g.k >= 2 * c.flush_k)),
+    Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
+         lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
+    Rule("worth-vector-a", "worth", ("vec_a",), "the widest vectors that A allows",
+         lambda c, d, g: _is_widest(c.vec_a, 4, g.lda)),
+    Rule("worth-vector-b", "worth", ("vec_b",), "the widest vectors that B allows",
+         lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb)),
+    Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
+         lambda c, d, g: _is_widest(c.vec_c, 2, g.ldc)),
+    Rule("worth-group", "worth", ("raster", "group"),
+         "walk along m in plain order or not at all: groups go along n",
+         lambda c, d, g: (c.raster == "n") | (c.group == 1)),
+)  # fmt: skip
+
+
+def broken_rules(
+    config: TensorConfig, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
+) -> tuple[Rule, ...]:
+    """The rules of those kinds that this config breaks."""
+    return tuple(r for r in RULES if r.kind in kinds and not r.holds(config, limits, gemm))
 
 
 def launch_spec(config: TensorConfig, variant: Variant) -> LaunchSpec:

@@ -24,6 +24,7 @@ from ..files.words import option
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of
 from .summation_order import SummationOrder, has_order
+from .tensor_config import PARAMETER as TENSOR_PARAMETER
 
 _RELATIONS = {
     "=": operator.eq,
@@ -108,7 +109,8 @@ class Where:
 
     def holds(self, point: Mapping[str, Value]) -> bool:
         """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
-        values = {**_DEFAULTS, **point}
+        is_tensor = point.keys() == TENSOR_PARAMETER.keys()
+        values = {**({} if is_tensor else _DEFAULTS), **point}
         is_obeying = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
         if self.order is not None:  # which kernels of others have not
             is_obeying &= point.keys() <= PARAMETER.keys() and bool(
@@ -116,7 +118,7 @@ class Where:
             )
         if self.shape is None or self.max_workspace is None or not is_obeying:
             return is_obeying
-        found = workspace_of(point, *self.shape)
+        found = 0 if is_tensor else workspace_of(point, *self.shape)
         return found is not None and found <= self.max_workspace
 
     def in_least_splits(self, config: Config) -> Config | None:

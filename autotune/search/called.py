@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from ..facts.alike import names_for
 from ..facts.gemm import Gemm
+from ..kernel.templates import accuracy_of
 from ..perf_model.cublas_model import least_us
 from ..store import Store
 from ..target import Target
@@ -24,7 +25,8 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
     names = names_for(target.environment.gpu_name)
     for found in sorted(store.studies(target.max_error), key=lambda found: found.updated_at):
         of = found.study
-        if of.environment.gpu_name in names and of.policy == target.policy:
+        is_alike = accuracy_of(of.source_hash) == accuracy_of(target.source_hash)
+        if of.environment.gpu_name in names and of.policy == target.policy and is_alike:
             best = None if found.best is None else found.best.measurement.time_us
             if time_us := best or found.cublas_us:
                 known[of.gemm] = time_us

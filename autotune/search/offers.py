@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
+from ..kernel.templates import AnyConfig
 from ..search_policy import SearchPolicy
 from ..store import Store, StudyRef
 from ..target import Point
@@ -26,7 +26,7 @@ class Offers:
         space: FeasibleSet,
         proposer: Proposer,
         policy: SearchPolicy,
-        starts: Iterable[Config],
+        starts: Iterable[AnyConfig],
         max_error: float | None,
     ) -> None:
         self._store, self._study, self._space = store, study, space

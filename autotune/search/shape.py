@@ -10,8 +10,9 @@ from ..facts.device import Environment
 from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement
 from ..files.errors import DuplicateTrial, UsageError
-from ..kernel.config import Config
+from ..kernel import templates
 from ..kernel.feasible_set import FeasibleSet
+from ..kernel.templates import AnyConfig
 from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
 from ..store import Claims, News, Store, StudyRef
@@ -58,7 +59,7 @@ class ShapeSearch:
         sampler: Sampler = DEFAULT_SAMPLER,
         seed: int = 0,
         policy: SearchPolicy | None = None,
-        starts: Iterable[Config] = (),
+        starts: Iterable[AnyConfig] = (),
         where: Where = ANY,
         taken_over: TakenOver | None = None,
     ) -> None:
@@ -68,7 +69,8 @@ class ShapeSearch:
         self.gemm, self.space, self._store, self.taken_over = gemm, space, store, taken_over
         self.study = study = study_of(store, target, gemm)
         baseline = target.baseline(gemm)
-        limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs) or None
+        peak = templates.tflops(templates.accuracy_of(target.source_hash), target.limits)
+        limit_us = gemm.limit_us(peak, target.limits.bandwidth_gbs) or None
         self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits), policy)
         self.accounts = Accounts(target.capacity)
         self.findings = Findings(store, study, baseline, limit_us, max_error, policy, where)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..facts.gemm import Gemm
 from ..files.words import counted
-from ..kernel import same_code
-from ..kernel.config import PARAMETER, Config
+from ..kernel import same_code, templates
+from ..kernel.templates import AnyConfig, accuracy_of, is_ours
 from ..store import Store, StudyRef
 from ..target import Target
 from .same_code_trials import take_over
@@ -25,7 +25,7 @@ class Stale(NamedTuple):
 
     study: StudyRef
     changes: tuple[Change, ...]
-    finalists: tuple[Config, ...]
+    finalists: tuple[AnyConfig, ...]
     harmless: tuple[Change, ...] = ()
 
     @property
@@ -48,15 +48,17 @@ def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
     for summary in sorted(store.studies(target.max_error), key=lambda summary: summary.updated_at):
         study, here = summary.study, target.environment
         alike = (study.environment.gpu_name, study.environment.recorded_on, study.policy)
+        if accuracy_of(study.source_hash) != accuracy_of(target.source_hash):
+            continue
         final = store.final(study, target.max_error)
         if final is None or alike != (here.gpu_name, here.recorded_on, target.policy):
             continue
         changes = changes_since(study, target)
         if not changes:
             fresh.add(study.gemm)
-        points = [entry.point for entry in final.entries if set(entry.point) == set(PARAMETER)]
+        points = [entry.point for entry in final.entries if is_ours(entry.point)]
         if changes and points:  # of several the newest stays
-            found[study.gemm] = Stale(study, changes, tuple(map(Config.from_dict, points)))
+            found[study.gemm] = Stale(study, changes, tuple(map(templates.read, points)))
     return {gemm: found[gemm] for gemm in sorted(found) if gemm not in fresh}
 
 

@@ -8,7 +8,7 @@ The same call on the same store goes on where the last one ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Any
 from ..facts.gemm import Gemm
 from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
+from ..kernel.templates import AnyConfig
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.final_results import Finals
@@ -166,10 +167,14 @@ class Tuner:
         taken_over = self._take_over(gemm, space)
         return ShapeSearch(
             self._target, self._store, self._claims, gemm, space,
-            starts=self._options.starts(gemm) if space.is_ours and self._options.policy.num_seeds else (),
+            starts=self._starts(gemm, space),
             sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy, where=where,
             taken_over=taken_over,
         )  # fmt: skip
+
+    def _starts(self, gemm: Gemm, space: FeasibleSet) -> Iterable[AnyConfig]:
+        is_known = space.is_ours or space.is_tensor  # else others' kernels were recorded
+        return self._options.starts(gemm) if is_known and self._options.policy.num_seeds else ()
 
     def _take_over(self, gemm: Gemm, space: FeasibleSet) -> TakenOver | None:
         """What an earlier compiler or kernel measured on machine code that is the same here."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..export.portfolio import Costs, TimedKernel, candidates
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
+from ..kernel.tensor_config import TensorConfig
 from ..recording.matrix import TimeMatrix
 
 
@@ -38,6 +40,22 @@ class StartingPoints:
             if kernels and gemm.layout not in self._costs:
                 self._costs[gemm.layout] = Costs(gemm.layout, kernels, self._limits)
         return self._costs[gemm.layout].ranked(as_single(gemm)) if kernels else []
+
+
+def on_tensor_cores(gemm: Gemm) -> list[TensorConfig]:
+    """Configs of the kernel on tensor cores with the widest vectors that the operands allow, those first that
+    were the fastest (docs/notes/0076), and then those whose errors are smaller."""
+    vectors: dict[str, Any] = {
+        name: most if lead % most == 0 else 1
+        for name, most, lead in (("vec_a", 4, gemm.lda), ("vec_b", 4, gemm.ldb), ("vec_c", 2, gemm.ldc))
+    }
+    tiles = ((128, 2), (64, 1), (128, 1))
+    sums = ((32, 0), (32, 512), (16, 512), (16, 256))
+    return [
+        TensorConfig(bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, **vectors)
+        for promote_k, flush_k in sums
+        for bn, loaders in tiles
+    ]
 
 
 def as_single(gemm: Gemm) -> Gemm:

@@ -11,6 +11,7 @@ from pathlib import Path
 from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
+from ..facts.accuracy_class import STRICT
 from ..facts.alike import names_for
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
@@ -21,6 +22,7 @@ from ..files.errors import DuplicateTrial, StoreError, UsageError
 from ..files.words import command, option
 from ..kernel import same_code
 from ..kernel.config import Value
+from ..kernel.templates import accuracy_of
 from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
 from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema
@@ -258,7 +260,9 @@ class Store(Closing):
         )
         with self._reading() as session:
             found = session.execute(query.order_by(StudyRow.id.desc()))
-            return list(self.damages.readable(found, rows.study_ref))
+            others = self.damages.readable(found, rows.study_ref)
+            mine = accuracy_of(study.source_hash)
+            return [other for other in others if accuracy_of(other.source_hash) == mine]
 
     def with_twins(self, study: StudyRef) -> list[StudyRef]:
         """Its twins and, last, the study itself: all that is known of its problem on such GPUs."""
@@ -274,18 +278,23 @@ class Store(Closing):
         environment: Environment,
         policy: CachePolicy = CachePolicy.COLD,
         max_error: float | None = None,
+        accuracy: str = STRICT,
     ) -> list[StudyRef]:
-        """The studies of an export: one per problem, all of one kernel code.
+        """The studies of an export: one per problem, all of one kernel code, of this class.
 
         Of GPUs of this name (and of the same recording, if it is one), the kernel code of the
         newest ok trial that is accurate to `max_error`; of its studies under this policy, for each
         problem the newest with such a trial. Sorted by problem.
         """
-        found = self.studies_by_problem(environment, policy, max_error)
+        found = self.studies_by_problem(environment, policy, max_error, accuracy)
         return [found[gemm][0] for gemm in sorted(found)]
 
     def studies_by_problem(
-        self, environment: Environment, policy: CachePolicy, max_error: float | None
+        self,
+        environment: Environment,
+        policy: CachePolicy,
+        max_error: float | None,
+        accuracy: str = STRICT,
     ) -> dict[Gemm, list[StudyRef]]:
         """As `latest_studies`, with the older ones behind the newest."""
         alike = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION)
@@ -294,6 +303,7 @@ class Store(Closing):
             for ref in self._measured_studies(max_error)
             if (ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version)
             == alike
+            and accuracy_of(ref.source_hash) == accuracy
         ]
         found: dict[Gemm, list[StudyRef]] = {}
         for ref in refs:

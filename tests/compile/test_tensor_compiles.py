@@ -38,7 +38,7 @@ def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: st
     gemm = Gemm.parse(f"512:{layout}")
     assert tensor.broken_rules(config, KNOWN["h100"], gemm) == ()
     variant = Variant(gemm.trans_a, gemm.trans_b)
-    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), tensor.macros(config, variant))
+    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, variant))
     assert cubin.spill_bytes == cubin.stack_bytes == 0
     assert cubin.registers * config.threads <= tensor.REGISTERS
     loop = sass.Code(cubin.code, template.ENTRY, "sm_90").count()
@@ -48,4 +48,4 @@ def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: st
 def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:
     variant = Variant(is_batched=True, epilogue=Epilogue("rows", "gelu_tanh", keeps=True))
     for config in (TensorConfig(), replace(TensorConfig(), **UNALIGNED)):
-        compiler.compile_source(template.source(tensor.MAIN_FILE), tensor.macros(config, variant))
+        compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, variant))

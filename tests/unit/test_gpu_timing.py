@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from statistics import median
 
 import pytest
@@ -108,11 +109,12 @@ def test_what_is_impossible_is_suspicious_and_what_is_not_much_faster_is_not(tim
 
 def test_memory_sets_a_floor_only_where_operands_come_from_memory():
     limits, gemm = KNOWN["h200"], Gemm(4096, 1, 4096)
-    cold = timing.floor_us(gemm, limits, CachePolicy.COLD, num_sets=10)
-    warm = timing.floor_us(gemm, limits, CachePolicy.WARM, num_sets=1)
+    floor_us = partial(timing.floor_us, gemm, limits, tflops=limits.fma_tflops)
+    cold = floor_us(CachePolicy.COLD, num_sets=10)
+    warm = floor_us(CachePolicy.WARM, num_sets=1)
     assert warm == pytest.approx(gemm.flops / limits.fma_tflops / 1e6)
     assert cold == gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) > 10 * warm
-    assert timing.floor_us(gemm, limits, CachePolicy.COLD, num_sets=1) == warm  # all of it stays in L2
+    assert floor_us(CachePolicy.COLD, num_sets=1) == warm  # all of it stays in L2
 
 
 def test_rounds_are_permutations_and_repeat_with_their_seed():

@@ -15,28 +15,31 @@ import numpy as np
 from ...kernel.config import PACKED_ORDERS, Config, Value
 from ...kernel.feasible_set import FeasibleSet
 from ...kernel.relatives import in_pairs
+from ...kernel.templates import AnyConfig
 from .candidates import Candidates
 
 _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
 
 
-def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
+def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
     """Numbers of points to start with, in the order of these configs, one for each tile and way to split k.
 
     Where the set has no config with its way to split k, a config stands for its tile without splits; where
     the GPU does FMAs in pairs, for itself with pairs. It is left out if its nearest point has another tile or
     another way to split k: a recorded sample may hold nothing similar, and a distant relative is no better
-    than a random point. None for a space that is not of our kernel, as in recordings of other tools. Each is
-    computed when it is requested.
+    than a random point. None for a space that is not of our kernels, as in recordings of other tools. Those
+    of the kernel on tensor cores count as they are. Each is computed when it is requested.
     """
     if not space.is_ours or not len(space):
+        yield from (n for n in space.find_all([c.to_dict() for c in configs]) if n is not None)
         return
     candidates = Candidates(space)
     ways, orders = (
         next(factor for factor in space.factors if name in factor.names).reached(name)
         for name in ("reduction", "order")
     )
-    here = (c if c.reduction in ways else replace(c, reduction="none", split_k=1) for c in configs)
+    ours = (c for c in configs if isinstance(c, Config))
+    here = (c if c.reduction in ways else replace(c, reduction="none", split_k=1) for c in ours)
     if not set(PACKED_ORDERS).isdisjoint(orders):
         here = (in_pairs(c, are_packed=True) for c in here)
     for config in one_per_tile(here):

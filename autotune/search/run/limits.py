@@ -11,7 +11,7 @@ from ...facts.gemm import Gemm
 from ...facts.stats import Patience
 from ...files.arguments import number, whole
 from ...files.words import option
-from ...kernel.config import Config
+from ...kernel.templates import AnyConfig
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
 from ..progress import StopReason
@@ -19,7 +19,7 @@ from ..propose.samplers import DEFAULT_SAMPLER, Sampler, need_sampler
 from ..shape import ShapeSearch
 
 
-def no_starts(gemm: Gemm) -> Sequence[Config]:
+def no_starts(gemm: Gemm) -> Sequence[AnyConfig]:
     """Nothing is known of any shape."""
     return ()
 
@@ -44,7 +44,7 @@ class Options:
     trials: int | None = None
     seconds: float | None = None
     seed: int = 0
-    starts: Callable[[Gemm], Sequence[Config]] = no_starts
+    starts: Callable[[Gemm], Sequence[AnyConfig]] = no_starts
     policy: SearchPolicy = field(default_factory=SearchPolicy)
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()

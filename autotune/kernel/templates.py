@@ -1,0 +1,147 @@
+"""The templates in `kernels/`: which one a config is of, and what is asked of any of them.
+
+    sgemm          FMAs in FP32, on any GPU: Config          accuracy strict
+    tensor_sgemm   three products of TF32 parts, on Hopper's tensor cores: TensorConfig   accuracy fp32
+
+Their arguments and launches are the same. A point names all parameters of one of them, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..facts.accuracy_class import FP32, STRICT
+from ..facts.device import DeviceLimits
+from ..facts.gemm import Gemm
+from ..files.errors import UsageError
+from . import identity, resources, rules, same_code, template
+from . import tensor_config as tensor
+from .config import PARAMETER, Config, Parameter, Value, values_in
+from .launch import PLAIN, Epilogue, LaunchSpec, Variant
+from .tensor_config import TensorConfig
+
+AnyConfig = Config | TensorConfig
+_CLASS_MARK = (
+    ":"  # in what studies keep as the source of their kernels: its hash, then the class, if not strict
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    """`arch`: what compiles it for a GPU, instead of the GPU's own."""
+
+    main_file: str
+    accuracy: str  # the class of its kernels
+    parameters: Mapping[str, Parameter]
+    config: type[Config] | type[TensorConfig]
+    broken_rules: Callable[..., tuple[rules.Rule, ...]]
+    arch: str | None = None
+
+    @property
+    def values(self) -> dict[str, tuple[Value, ...]]:
+        """Of parameters, as conditions name them."""
+        return {name: one.values for name, one in self.parameters.items()}
+
+    @property
+    def source_hash(self) -> str:
+        """Of the text, or of the oldest with the same code."""
+        return same_code.kept_as(template.source_hash(self.main_file))
+
+
+SGEMM = Template(template.MAIN_FILE, STRICT, PARAMETER, Config, rules.broken_rules)
+TENSOR = Template(
+    tensor.MAIN_FILE, FP32, tensor.PARAMETER, TensorConfig, tensor.broken_rules, arch=tensor.ARCH
+)
+OF_CLASS = {one.accuracy: one for one in (SGEMM, TENSOR)}  # what a search for a class searches
+
+
+def of(config: AnyConfig) -> Template:
+    return TENSOR if isinstance(config, TensorConfig) else SGEMM
+
+
+def read(point: Mapping[str, Any]) -> AnyConfig:
+    """The config that a point of either template names; of the first where parameters are missing. Raises
+    UsageError."""
+    found = TENSOR if point.keys() == tensor.PARAMETER.keys() else SGEMM
+    return found.config.from_dict(point)
+
+
+def is_ours(point: Mapping[str, Any]) -> bool:
+    """Whether a point names all parameters of one of the templates."""
+    return any(point.keys() == one.parameters.keys() for one in OF_CLASS.values())
+
+
+def parse(key: str) -> AnyConfig:
+    """The config of a key in the store. Raises UsageError."""
+    return read(values_in(key))
+
+
+def compiled(config: AnyConfig, variant: Variant) -> tuple[str, dict[str, int], str]:
+    """The text that is compiled to a config's kernel, its macros, and the identity that its cubin states."""
+    its = of(config)
+    name = identity.of(its.source_hash, config, variant)
+    return template.source(its.main_file) + identity.declaration(name), template.macros(config, variant), name
+
+
+def launch_spec(
+    config: AnyConfig,
+    gemm: Gemm,
+    limits: DeviceLimits,
+    *,
+    is_wide: bool = False,
+    epilogue: Epilogue = PLAIN,
+) -> LaunchSpec:
+    """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
+    if isinstance(config, TensorConfig):
+        variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
+        return tensor.launch_spec(config, variant)
+    return resources.launch_spec(config, gemm, limits, is_wide=is_wide, epilogue=epilogue)
+
+
+def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int) -> int:
+    """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
+    if isinstance(config, TensorConfig):
+        return limits.regs_per_sm // (config.threads * registers)
+    return int(resources.blocks_per_sm(config, limits, gemm, registers))
+
+
+# ------------------------------------------------------------------------------------------------
+# Studies: trials of another template, or held against another promise, are those of another kernel
+
+
+def source_of(accuracy: str) -> str:
+    """What studies keep as the source of the kernels that a search for a class searches."""
+    own = template.source_hash(OF_CLASS[accuracy].main_file)
+    return own if accuracy == STRICT else f"{own}{_CLASS_MARK}{accuracy}"
+
+
+def accuracy_of(study_source: str) -> str:
+    """The class of the kernels of such a study."""
+    mark = study_source.rpartition(_CLASS_MARK)[2]
+    return mark if mark in OF_CLASS else STRICT
+
+
+def is_current(study_source: str) -> bool:
+    """Whether such kernels are compiled here from text with the same code."""
+    return same_code.is_same(study_source, source_of(accuracy_of(study_source)))
+
+
+def tflops(accuracy: str, limits: DeviceLimits) -> float:
+    """The most that a GPU computes within a class; of multiplications and additions of the product, in
+    TFLOP/s."""
+    return limits.fma_tflops * (tensor.OVER_FMA if accuracy != STRICT else 1)
+
+
+def need_search_space(accuracy: str, limits: DeviceLimits) -> None:
+    """Raises UsageError where this GPU runs no kernel of a class beyond the strict ones."""
+    broken = [r for r in tensor.broken_rules(TensorConfig(), limits, _ANY, ("device",)) if accuracy != STRICT]
+    if broken:
+        raise UsageError(
+            f"{limits.name} runs no kernel of accuracy {accuracy} but strict ones: {broken[0].sentence}; "
+            f"search for accuracy {STRICT}, which serves there"
+        )
+
+
+_ANY = Gemm(4096, 4096, 4096)

@@ -1,0 +1,170 @@
+"""A search for a class of accuracy: its space, its seeds, its studies, and what others see of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_target import FakeTarget
+
+import autotune
+from autotune.facts.accuracy_class import FP32, STRICT
+from autotune.facts.device import KNOWN
+from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy, Outcome
+from autotune.files.errors import UsageError
+from autotune.kernel import template, templates
+from autotune.kernel import tensor_config as tensor
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import feasible_set, tensor_set
+from autotune.kernel.tensor_config import TensorConfig
+from autotune.kernel.where import Where
+from autotune.search import Options
+from autotune.search import tune as search
+from autotune.shipped.starting_points import on_tensor_cores
+from autotune.store import Store
+from autotune.target import point_key
+
+H100 = KNOWN["h100"]
+SQUARE = Gemm(4096, 4096, 4096)
+
+
+def _all_points(space):
+    return [space.point(number) for number in range(len(space))]
+
+
+@pytest.mark.parametrize("shape", ["4096", "4097", "4096x4098x4100:TT", "512x600x2048b8:NT"])
+def test_the_space_holds_exactly_what_the_rules_allow(shape):
+    gemm = Gemm.parse(shape)
+    space = tensor_set(H100, gemm)
+    points = _all_points(space)
+    assert len({point_key(point) for point in points}) == len(points) == space.num_points > 500
+    kinds = ("template", "device", "shape", "worth")
+    assert all(not tensor.broken_rules(templates.read(point), H100, gemm, kinds) for point in points[::7])
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        drawn = {name: one.values[rng.integers(len(one.values))] for name, one in tensor.PARAMETER.items()}
+        is_legal = not tensor.broken_rules(TensorConfig.from_dict(drawn), H100, gemm, kinds)
+        assert (space.find(drawn) is not None) == is_legal, drawn
+
+
+def test_each_rule_of_the_text_has_its_sentence_here():
+    asserted = re.findall(r'"rule ([a-z-]+)"', template.source(tensor.MAIN_FILE))
+    ids = {rule.id for rule in tensor.RULES}
+    assert {one for one in asserted if one.startswith("tensor-")} <= ids | {"tensor-width"}
+    assert len(ids) == len(tensor.RULES)
+
+
+@pytest.mark.parametrize("kind", ["rtx-4090", "a100", "rtx-2080-ti"])
+def test_other_gpus_have_no_such_kernel_and_say_why(kind):
+    limits = KNOWN.get(kind) or next(x for x in KNOWN.values() if x.compute_capability != (9, 0))
+    assert not len(tensor_set(limits, SQUARE))
+    with pytest.raises(UsageError, match=r"runs no kernel of accuracy fp32 but strict ones: tensor cores"):
+        templates.need_search_space(FP32, limits)
+    templates.need_search_space(STRICT, limits)
+
+
+def test_few_results_are_no_evidence():
+    assert not len(tensor_set(H100, Gemm(32, 32, 4096)))
+
+
+def test_points_name_their_template():
+    config = TensorConfig(bn=64, loaders=1)
+    assert templates.read(config.to_dict()) == config == templates.parse(config.key)
+    assert point_key(config.to_dict()) == config.key
+    assert templates.read(Config().to_dict()) == Config() == templates.parse(Config().key)
+    assert templates.of(config).accuracy == FP32
+    with pytest.raises(UsageError, match="unknown parameter 'ahead'"):
+        Config.from_dict(config.to_dict())
+    with pytest.raises(UsageError, match="expected columns of C per block"):
+        templates.read(config.to_dict() | {"bn": 96})
+
+
+def test_studies_of_a_class_are_apart():
+    source = templates.source_of(FP32)
+    assert templates.accuracy_of(source) == FP32
+    assert templates.source_of(STRICT) == template.source_hash()
+    assert templates.accuracy_of(template.source_hash()) == STRICT
+    assert templates.accuracy_of("kernel_tuner:gemm:fast") == STRICT
+    assert templates.is_current(source)
+    assert templates.is_current(template.source_hash())
+    assert not templates.is_current("0" * 64 + ":fp32")
+
+
+def test_the_starts_are_legal_and_the_fastest_comes_first():
+    for gemm in (SQUARE, Gemm(4097, 4097, 4097), Gemm.parse("4096x4096x4096:TT")):
+        starts = on_tensor_cores(gemm)
+        assert all(not tensor.broken_rules(config, H100, gemm) for config in starts)
+    assert on_tensor_cores(SQUARE)[0] == TensorConfig(flush_k=0)
+
+
+def _target(space, source, **options):
+    target = FakeTarget(space, time_us=_us, **options)
+    target.source_hash, target.environment = source, replace(target.environment, gpu_name="NVIDIA H200")
+    return target
+
+
+def _us(point) -> float:
+    numbers = [value for value in point.values() if isinstance(value, int)]
+    return 100.0 + sum(numbers) % 37 + 1e-3 * len(str(point))
+
+
+def _is_refused(point) -> Outcome:
+    return Outcome.INACCURATE if point["promote_k"] == 64 else Outcome.OK
+
+
+def test_a_search_for_a_class_leaves_strict_studies_alone(tmp_path):
+    strict = _target(feasible_set(H100, SQUARE), template.source_hash())
+    wider = _target(tensor_set(H100, SQUARE), templates.source_of(FP32), outcome=_is_refused)
+    with Store.open(tmp_path / "both.db") as store:
+        search(strict, store, [SQUARE], Options(trials=12))
+        alone = [point_key(point) for _, point in strict.submitted]
+        search(wider, store, [SQUARE], Options(trials=30, starts=on_tensor_cores))
+        environment = strict.environment
+        for accuracy, kind in ((STRICT, Config), (FP32, TensorConfig)):
+            (study,) = store.latest_studies(environment, CachePolicy.COLD, accuracy=accuracy)
+            assert templates.accuracy_of(study.source_hash) == accuracy
+            assert all(isinstance(templates.read(t.point), kind) for t in store.trials(study))
+        winner = templates.read(store.final(study).winner.point)
+        assert isinstance(winner, TensorConfig) and winner.promote_k != 64
+        first = [templates.read(point) for _, point in wider.submitted[:3]]
+        assert first[0] in on_tensor_cores(SQUARE)
+        again = _target(feasible_set(H100, SQUARE), template.source_hash())
+        search(again, store, [SQUARE], Options(trials=14))
+        keys = [point_key(point) for _, point in again.submitted]
+        assert len(keys) == 2 and not set(keys) & set(alone)
+    with Store.open(tmp_path / "one.db") as store:
+        other = _target(feasible_set(H100, SQUARE), template.source_hash())
+        search(other, store, [SQUARE], Options(trials=12))
+        assert [point_key(point) for _, point in other.submitted] == alone  # the same trials for a seed
+
+
+def test_conditions_are_on_the_parameters_of_the_template():
+    space = tensor_set(H100, SQUARE)
+    some = space.where(Where.parse("bn=64,promote_k>=32"), SQUARE)
+    assert {(p["bn"], p["promote_k"]) for p in _all_points(some)} == {(64, 32), (64, 64)}
+    with pytest.raises(UsageError, match="no parameter 'slice_k'"):
+        space.where(Where.parse("slice_k=1"), SQUARE)
+    limited = Where.parse("", 0).on(SQUARE, H100)
+    assert space.where(limited, SQUARE).num_points == space.num_points
+    assert limited.holds(TensorConfig().to_dict())
+    assert not Where.parse("bm=64").holds(TensorConfig().to_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"accuracy": "fp32-range"}, "reserved"),
+        ({"accuracy": "tf32"}, "one of strict, fp32"),
+        ({"accuracy": "fp32", "order": "chain"}, "only strict kernels have that"),
+        ({"accuracy": "fp32", "num_drawn": 3}, "only strict kernels have that"),
+        ({"accuracy": "fp32"}, "the recording holds kernels of accuracy strict"),
+    ],
+)
+def test_what_a_class_does_not_go_with_is_refused(tmp_path, options, words):
+    recording = autotune.target_finder.recordings()[0]
+    with pytest.raises(UsageError, match=words):
+        autotune.tune(4096, gpu=f"replay:{recording}", db=tmp_path / "x.db", **options)
+    assert not (tmp_path / "x.db").exists()
