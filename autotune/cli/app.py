@@ -49,6 +49,11 @@ app.add_typer(
 tokens_app = typer.Typer(help="Who may ask a server.", no_args_is_help=True)
 app.add_typer(tokens_app, name="tokens", epilog=parsing.examples_below("tokens new laptop --role read"))
 
+requests_app = typer.Typer(help="Shapes that a team wants tuned.", no_args_is_help=True)
+app.add_typer(
+    requests_app, name="requests", epilog=parsing.examples_below("requests add --shape 4096", "requests list")
+)
+
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
@@ -73,6 +78,7 @@ parsing.declare(app, "runs", requests.RunsRequest)
 parsing.declare(app, "report", requests.ReportRequest)
 parsing.declare(app, "view", requests.ViewRequest)
 _OWN_OPTIONS_FIRST = {"allow_interspersed_args": False}  # the program's own follow it
+parsing.declare(app, "serve", requests.ServeRequest)
 parsing.declare(app, "estimate", requests.EstimateRequest, context_settings=_OWN_OPTIONS_FIRST)
 parsing.declare(app, "coverage", requests.CoverageRequest)
 parsing.declare(app, "explain", requests.ExplainRequest)
@@ -105,6 +111,9 @@ parsing.declare(tables_app, "tables:rollback", requests.RollbackRequest)
 parsing.declare(tokens_app, "tokens:new", requests.NewTokenRequest)
 parsing.declare(tokens_app, "tokens:show_all", requests.TokensRequest, name="list")
 parsing.declare(tokens_app, "tokens:revoke", requests.RevokeRequest)
+
+parsing.declare(requests_app, "asked_shapes:add", requests.AskRequest)
+parsing.declare(requests_app, "asked_shapes:show_all", requests.QueueRequest, name="list")
 
 
 def _shortage(error: Exception) -> EnvironmentProblem | None:

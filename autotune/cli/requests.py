@@ -718,8 +718,8 @@ class RollbackRequest:
 class NewTokenRequest:
     """Make a token for a server, and print it once: only its SHA-256 is kept.
 
-    Roles: `read` sees pages and tables, `request` also names shapes and tells how it was served, `work` ends
-    and repeats requests, `publish` sends and withdraws tables.
+    Roles: `read` sees pages and tables, `request` also names shapes and tells how calls were served, `work`
+    also sends signed tables, `publish` sends them, pins them and takes them back.
 
     Examples:
         tokens new laptop --role read
@@ -755,3 +755,63 @@ class RevokeRequest:
 
     name: str = argument("Whose it is.", metavar="NAME")
     db: str = DB()
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """Serve a team: requests for shapes, tables, workers, pages and metrics, on one database and one port.
+
+    This machine alone is answered unless --host says otherwise; then everybody needs a token (`tokens new`),
+    and either a certificate or a proxy that has one.
+
+    Examples:
+        serve
+        serve --db postgresql://autotune@db/autotune --trust team.key.pub
+        serve --host 0.0.0.0 --name tune.example.com --certificate tune.pem --certificate-key tune-key.pem
+        serve --host 10.0.0.5 --name tune.example.com --behind-proxy
+    """
+
+    db: str = DB()
+    port: int = PORT(default=8571)
+    host: str = HOST()
+    names: list[str] = option(
+        "A name that others call this server by; repeatable.", [], flag="--name", metavar="NAME"
+    )
+    certificate: Path | None = option("Its certificate, with those that vouch for it.", None, metavar="FILE")
+    certificate_key: Path | None = option("The key of the certificate.", None, metavar="FILE")
+    is_behind_proxy: bool = option("A proxy before it has the certificate.", False, flag="--behind-proxy")
+    trusted: list[str] = TRUSTED()
+    is_read_only: bool = option(
+        "Nothing is changed: a role of the database that only reads is enough.", False, flag="--read-only"
+    )
+    rate: float = option("Requests a second of one client.", 500.0, number(0.1, 1e6))
+
+
+@dataclass(frozen=True)
+class AskRequest:
+    """Ask for shapes: workers tune what promises most first.
+
+    Examples:
+        requests add --shape 4096 --gpu-name 'NVIDIA H100 80GB HBM3'
+        requests add --suite calls.json --server https://tune.example.com
+    """
+
+    shapes: list[str] = SHAPES()
+    suites: list[Path] = SUITES()
+    gpu_name: str = option("Of GPUs of this model; without it, of any.", "")
+    db: str = DB()
+    server: str | None = SERVER()
+
+
+@dataclass(frozen=True)
+class QueueRequest:
+    """The queue: what is open, the most promising first, then what ended.
+
+    Examples:
+        requests list
+        requests list --server https://tune.example.com --limit 50
+    """
+
+    limit: int = LIMIT()
+    db: str = DB()
+    server: str | None = SERVER()

@@ -29,6 +29,7 @@ SCRIPTS = tuple(
 )  # fmt: skip
 
 LIVE = ROOM / "static/live.js"  # behind them, where a server follows a search
+SERVICE_NEEDS, SERVICE = ("theme.js", "elements.js", "figures.js"), ROOM / "static/service.js"
 
 
 def jinja() -> Any:

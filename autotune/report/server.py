@@ -64,9 +64,9 @@ class Pages:
         self._overview: Spared[bytes] = Spared()
         self._studies: defaultdict[int, Spared[documents.Document]] = defaultdict(Spared)
 
-    def app(self, host: str = HOST) -> Starlette:
-        """What answers at this address of the machine: at any but its own, whatever name it is called by."""
-        routes = [
+    def routes(self) -> list[Route]:
+        """What answers, for an application."""
+        return [
             Route("/", self.index),
             Route("/static/{name}", self.static),
             Route("/api/version", self.version),
@@ -75,8 +75,11 @@ class Pages:
             Route("/api/table", self.table),
             Route("/tiles/{study}/{trial}", self.tiles),
         ]
+
+    def app(self, host: str = HOST) -> Starlette:
+        """What answers at this address of the machine: at any but its own, whatever name it is called by."""
         guard = Middleware(TrustedHostMiddleware, allowed_hosts=OWN_NAMES if host in OWN_NAMES else ["*"])
-        return Starlette(routes=routes, middleware=[guard], exception_handlers={StoreError: _told})
+        return Starlette(routes=self.routes(), middleware=[guard], exception_handlers={StoreError: _told})
 
     def index(self, request: Request) -> Response:
         return HTMLResponse(page.frame([f"/static/{name}" for name in _FILES]), headers=_FRESH)

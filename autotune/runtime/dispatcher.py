@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,16 @@ if TYPE_CHECKING:
     from .launch.cuda_driver import Driver
     from .launch.engines import Engines
     from .launch.planner import Planner
+    from .service.program_client import ProgramClient
     from .settle.quick_check import QuickCheck
+    from .table.cubin_files import CubinFiles
+    from .table.kinds import GpuKind
+    from .table.table import Table
     from .torch.tensor_calls import TorchCalls
+    from .torch.torch_gain import ProgramGain
     from .torch.torch_routing import TorchRouting
 
-_CHOICES, _RECORD = "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
+_CHOICES, _RECORD, _SERVER = "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD", "AUTOTUNE_SERVER"
 _OWN_FOLDER = Path(__file__).resolve().parents[2]  # of an exported table
 _OPTIONS = "settle", "deterministic", "choices", "cublas", "fallback"
 _made: WeakValueDictionary[tuple[str, tuple[Any, ...], int], Dispatcher] = WeakValueDictionary()
@@ -71,7 +76,8 @@ class Dispatcher:
 
     `tables`: those of all kinds of GPU; `table`: the first of them, which was exported first.
     `num_copied`: how many products needed a packed copy of a, of b or of out.
-    If the environment variable AUTOTUNE_RECORD names a file, calls are recorded there (`record_calls`).
+    If the environment variable AUTOTUNE_RECORD names a file, calls are recorded there (`record_calls`). If
+    AUTOTUNE_SERVER is set, a server is told how calls are served, and offers tables (service/).
     A copy, and what is unpickled in the same process, is the dispatcher itself. Another process opens the
     folder again, once, with the same options; what was settled or counted here stays here.
 
@@ -101,9 +107,12 @@ class Dispatcher:
         pinned = choices or os.environ.get(_CHOICES)
         if pinned:
             self._pin(Path(pinned))
+        self.is_exchangeable = not (deterministic or pinned)
         self.num_copied = Counter[str]()
         self._driver = driver
         self._opened: tuple[Engines, Products] | None = None
+        self._former: list[tuple[Engines, Products]] = []  # of earlier tables: graphs may hold their kernels
+        self._client: ProgramClient | None = None
         self._is_without_cuda = False  # as a pick found out
         self._routing: TorchRouting | None = None
         self._record_file: str | None = None
@@ -300,11 +309,61 @@ class Dispatcher:
     def counts(self) -> list[Counted]:
         """How often each kind of call was served so far, and by what; of routed products those, too, that
         were left to torch's cuBLAS."""
-        return [counted for engine in self._engines for counted in engine.counts()]
+        return [counted for _, counted in self.counts_by_engine()]
+
+    def counts_by_engine(self) -> list[tuple[Planner, Counted]]:
+        """The same, each with the engine that served it, or left it."""
+        return [(engine, counted) for engine in self._engines for counted in engine.counts()]
+
+    @property
+    def kinds(self) -> tuple[OneKind, ...]:
+        """The kinds of GPU that it serves."""
+        return self._kinds
+
+    @property
+    def cublas_version(self) -> str | None:
+        """Of the cuBLAS that this process has loaded."""
+        return self._kinds[0].cublas_version
+
+    @property
+    def measured_gain(self) -> ProgramGain | None:
+        """What was measured last of the program's gain (`TorchRouting.measure_gain`)."""
+        return None if self._routing is None else self._routing.gain
 
     @property
     def _engines(self) -> list[Planner]:
-        return [] if self._opened is None else self._opened[0].all
+        opened = [*self._former, *([] if self._opened is None else [self._opened])]
+        return [engine for engines, _ in opened for engine in engines.all]
+
+    def exchange(self, tables: Mapping[GpuKind, tuple[Table, CubinFiles]]) -> None:
+        """Serve GPUs of these kinds by other tables from the next call on, of all threads. What earlier
+        tables loaded stays loaded, since graphs hold it. Raises DispatchError where the folder has no table
+        for such GPUs, and for a deterministic dispatcher or one with a file of choices."""
+        kinds = {kind.gpu_kind: kind for kind in self._kinds}
+        if not self.is_exchangeable or not tables.keys() <= kinds.keys():
+            raise DispatchError("only choices that nobody pinned, for GPUs of the folder, may be exchanged")
+        found = kinds | {name: kinds[name].with_table(*table) for name, table in tables.items()}
+        with UNFORKED, self._lock:
+            self._kinds = tuple(found.values())
+            self.tables = tuple(kind.table for kind in self._kinds)
+            self.table = self.tables[0]
+            if self._opened is not None:
+                self._former.append(self._opened)
+                self._opened, self._tensors, self._met_torch = (
+                    self._made(self._former[-1][0].driver),
+                    None,
+                    set(),
+                )
+                if self._routing is not None:
+                    self._routing.exchange(self._opened[0].routed)
+
+    def take_update(self, gather: Callable[[str], Sequence[str]] | None = None) -> bool:
+        """Take the tables that a server offers (AUTOTUNE_SERVER, AUTOTUNE_SERVER_KEY), if they have arrived;
+        returns whether that was done. A program of one process does so by itself between two calls. Of
+        several ranks each calls this at the same step, and all take them if all were offered the same.
+        `gather`: returns every rank's text, by default with torch.distributed.
+        """
+        return self._client is not None and self._client.take(gather)
 
     def sgemm(
         self,
@@ -416,7 +475,8 @@ class Dispatcher:
 
         with self._lock:
             calls, below = engine.tensor_calls(), engine.tensor_calls(is_below_autograd=True)
-            if calls is not None and below is not None and engine not in self._met_torch:
+            is_used = self._opened is not None and engine in self._opened[0].all
+            if is_used and calls is not None and below is not None and engine not in self._met_torch:
                 tensors = self._tensors or TorchCalls(sys.modules["torch"])
                 tensors.add(calls, below)
                 self._tensors = tensors
@@ -440,20 +500,24 @@ class Dispatcher:
         return self._opened or self._open()
 
     def _open(self) -> tuple[Engines, Products]:
-        from .calls.arrays import Libraries
-        from .calls.multiply import Products
         from .launch.cuda_driver import Driver
-        from .launch.engines import Engines
 
         with self._lock:
             if self._opened is None:
-                driver = self._driver or Driver()
-                engines = Engines(self._kinds, driver, self._fallback, self._record_too)
-                self._opened = (
-                    engines,
-                    Products(engines, Libraries(driver), self.num_copied, self._meet_torch),
-                )
+                self._opened = self._made(self._driver or Driver())
+                if os.environ.get(_SERVER):
+                    from .service.program_client import ProgramClient
+
+                    self._client = ProgramClient(self)
             return self._opened
+
+    def _made(self, driver: Driver) -> tuple[Engines, Products]:
+        from .calls.arrays import Libraries
+        from .calls.multiply import Products
+        from .launch.engines import Engines
+
+        engines = Engines(self._kinds, driver, self._fallback, self._record_too)
+        return engines, Products(engines, Libraries(driver), self.num_copied, self._meet_torch)
 
     def _open_for(self, device: int | None) -> tuple[Engines, int]:
         """The engines, and the number of a GPU: this one, or that for host arrays. Raises DispatchError."""

@@ -53,6 +53,7 @@ class OneKind:
         is_deterministic: bool,
     ) -> None:
         self.table, self.gpu_kind = table, GpuKind.of_table(table)
+        self._given_blas = blas
         if table.order is not None:  # which nobody promises of cuBLAS
             blas = BlasProvider(is_on=False)
         self._code, self._blas, self._is_first_use = code, blas, is_first_use
@@ -62,6 +63,16 @@ class OneKind:
         self._known: KnownChoices | None = None  # as long as nothing is pinned or settled
         self._picks: dict[tuple[int, int, int, bool, bool] | Gemm, Pick] = {}
         self._opened: tuple[Engine, Settler] | None = None
+
+    @property
+    def cublas_version(self) -> str | None:
+        """Of the cuBLAS that this process has loaded, if it may serve."""
+        return self._given_blas.loaded_version()
+
+    def with_table(self, table: Table, code: CubinFiles) -> OneKind:
+        """As this one, with another table for such GPUs."""
+        blas, is_first_use = self._given_blas, self._is_first_use
+        return OneKind(table, code, blas, is_first_use=is_first_use, is_deterministic=False)
 
     def remembered(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
         """The earlier pick for a shape: with exactly these types, as 1, True and 1.0 are one key."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ..files import strict
 from ..files.errors import UsageError
-from ..runtime.service.server_calls import NoAnswer, ServerCalls
+from ..runtime.service.server_calls import NoAnswer, ServerCalls, fetch_files
 from ..runtime.service.signed_table import MAX_BYTES, MAX_CUBINS_BYTES, SIGNED_FILE, is_address
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE
 from ..store import Artifacts
@@ -129,12 +129,3 @@ class ServerTables:
 
     def _full(self, address: str) -> str:
         return need_full((one["address"] for one in self.listed()), address)
-
-
-def fetch_files(calls: ServerCalls, address: str) -> tuple[bytes, bytes, bytes]:
-    """The files of a table of a server, none checked. Raises NoAnswer."""
-    found = [calls.get("tables", address, name, most_bytes=most) for name, most in MAX_BYTES.items()]
-    if any(one.status != 200 for one in found):
-        raise NoAnswer(f"the server has no table {address}")
-    signed, table, cubins = (one.content for one in found)
-    return signed, table, cubins

@@ -74,6 +74,7 @@ RULES: dict[str, Room] = {
         "export",
         "runtime",
         "kernel",
+        "report/page",
         packages=("cryptography", "prometheus_client", "starlette", "uvicorn"),
     ),
     "tiles": _room("tiles", "report/palette", "kernel", "core", packages=("numpy",)),

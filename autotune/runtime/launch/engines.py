@@ -97,6 +97,14 @@ class Engines:
     def routed_kinds(self, has_bias: bool) -> RoutedKinds:
         """What serves torch's own products, with or without a bias. The first kind's engine leaves alone
         calls on GPUs without a table."""
+        try:
+            first = self.for_host()
+        except DispatchError:  # there is no table for any: all calls are left alone
+            first = 0
+        return RoutedKinds(self.routed(has_bias), first)
+
+    def routed(self, has_bias: bool) -> Callable[[int], RoutedEngine]:
+        """Makes the engine for torch's own products on a GPU, one for each kind."""
         made: dict[OneKind, RoutedEngine] = {}
 
         def make(device: int) -> RoutedEngine:
@@ -111,11 +119,7 @@ class Engines:
                     self._on_new(engine)
             return made[kind]
 
-        try:
-            first = self.for_host()
-        except DispatchError:  # there is no table for any: all calls are left alone
-            first = 0
-        return RoutedKinds(make, first)
+        return make
 
     def _fault(self, device: int) -> str | None:
         here = kind_here(self.driver, device)

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from ...files import strict
 from ...files.errors import DispatchError
+from .signed_table import MAX_BYTES
 
 SERVER, TOKEN = "AUTOTUNE_SERVER", "AUTOTUNE_SERVER_TOKEN"
 TIMEOUT_S = 5.0  # of each step of an exchange
@@ -100,6 +101,15 @@ class ServerCalls:
             told = content[:200].decode(errors="replace")
             raise NoAnswer(f"{self._shown} refuses ({response.status}): {told}")
         return answer
+
+
+def fetch_files(calls: ServerCalls, address: str) -> tuple[bytes, bytes, bytes]:
+    """The files of a table of a server, none checked. Raises NoAnswer."""
+    found = [calls.get("tables", address, name, most_bytes=most) for name, most in MAX_BYTES.items()]
+    if any(one.status != 200 for one in found):
+        raise NoAnswer(f"the server has no table {address}")
+    signed, table, cubins = (one.content for one in found)
+    return signed, table, cubins
 
 
 def _joined(path: tuple[str, ...]) -> str:

@@ -222,6 +222,7 @@ class RoutedKinds:
         self._make, self._calls, self.tables = make, SeveralCalls(), Tables()
         self._lock = threading.Lock()
         self._engines: dict[int, RoutedEngine] = {}
+        self._former = list[RoutedEngine]()  # whose calls still count
         self._is_open = self._add(first)
 
     def tensor_calls(self) -> SeveralCalls | None:
@@ -246,12 +247,25 @@ class RoutedKinds:
     def told(self) -> AllKinds:
         """All kinds of call so far."""
         kinds, forgotten, saved_us = list[Decided](), Counter[str](), 0.0
-        for engine in dict.fromkeys(self._engines.values()):
+        for engine in dict.fromkeys((*self._former, *self._engines.values())):
             told = engine.told()
             kinds += told.kinds
             forgotten += told.forgotten
             saved_us += told.saved_us
         return AllKinds(kinds, forgotten, saved_us)
+
+    def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
+        """Decide by the engines that this makes from the next call on. Former ones stay: threads may be
+        within them."""
+        with self._lock:
+            before, self._make = self._engines, make
+            self._engines = {device: make(device) for device in before}
+            pairs = dict.fromkeys((before[device], self._engines[device]) for device in before)
+            calls = [new.tensor_calls(is_below_autograd=True) for _, new in pairs]
+            self._calls.exchange([one for one in calls if one is not None])
+            for old, new in pairs:
+                self.tables.exchange(old.core, new.core, new.has(BIAS))
+                self._former.append(old)
 
     def _engine_of(self, device: int) -> RoutedEngine:
         if device not in self._engines:

@@ -125,8 +125,12 @@ class SeveralCalls:
         self.sgemm: Callable[..., Any] = self._by_any
 
     def add(self, calls: TensorCalls) -> None:
-        self._all = [*self._all, calls]
-        self.sgemm = calls.sgemm if len(self._all) == 1 else self._by_any
+        self.exchange([*self._all, calls])
+
+    def exchange(self, calls: list[TensorCalls]) -> None:
+        """Ask these from now on."""
+        self._all = calls
+        self.sgemm = calls[0].sgemm if len(calls) == 1 else self._by_any
 
     def _by_any(self, *arguments: Any) -> Any:
         for calls in self._all:

@@ -93,6 +93,14 @@ class ProgramGain:
             told.append(f"measuring ended early: {self._why_not}")
         return "\n".join(told)
 
+    def measured(self) -> tuple[int, float]:
+        """Of how many pairs of stretches it is known, and the time in us that these took less routed than
+        plain."""
+        pairs = [
+            (x, y) for c in list(self._cycles.values()) for x, y in zip(c.plain_s, c.routed_s, strict=False)
+        ]
+        return len(pairs), 1e6 * sum(plain_s - routed_s for plain_s, routed_s in pairs)
+
     def _see(self) -> None:
         """Called before a call is served."""
         try:

@@ -106,6 +106,14 @@ class Tables:
             self.list[at].has_bias = has_bias
             self.list[at].handle = core.handle  # from here on it is read
 
+    def exchange(self, core: Core, other: Core, has_bias: bool) -> None:
+        """Have another table in the place of one. Calls may be within that: whoever exchanges it keeps it."""
+        if core in self._cores:
+            at = self._cores.index(core)
+            self.list[at].has_bias = False  # until it is known of which
+            self.list[at].handle = other.handle
+            self.list[at].has_bias, self._cores[at] = has_bias, other
+
 
 class Router:
     """May be entered while Python's kernels are registered. Raises NoRouter.

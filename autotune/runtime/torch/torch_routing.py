@@ -29,7 +29,7 @@ from ...kernel.launch import Epilogue
 from ..calls.arrays import Torch
 from ..calls.product import stacked
 from ..choose.pick import MAX_PLANS
-from .routed_engine import AllKinds, Decided, RoutedKinds
+from .routed_engine import AllKinds, Decided, RoutedEngine, RoutedKinds
 from .torch_gain import ProgramGain
 from .torch_router import NoRouter, Router
 
@@ -84,6 +84,7 @@ class TorchRouting:
         self._plain, self._biased = _Products(plain), _Products(biased)
         self._others: Counter[str] = Counter()
         self._router: Router | None = None
+        self.gain: ProgramGain | None = None  # the last one that was measured
         self.no_router = ""
         try:
             self._router = Router(torch, plain.tables, biased.tables, _BEFORE_TABLES, self._key)
@@ -127,6 +128,12 @@ class TorchRouting:
         except NoRouter as reason:
             self._do_without(str(reason))
         return library
+
+    def exchange(self, make: Callable[[bool], Callable[[int], RoutedEngine]]) -> None:
+        """Route to other tables from the next call on: `make` has what makes their engines, without and with
+        a bias."""
+        self._plain.exchange(make(False))
+        self._biased.exchange(make(True))
 
     def _do_without(self, reason: str) -> None:
         """Continue without the router in C++."""
@@ -254,7 +261,8 @@ class TorchRouting:
                 "what a program gains is measured with the router in C++, which there is not: "
                 f"{self.no_router}"
             )
-        return ProgramGain(self._router.watch, self._wait)
+        self.gain = ProgramGain(self._router.watch, self._wait)
+        return self.gain
 
     def _wait(self) -> None:
         if self._torch.cuda.is_current_stream_capturing():
@@ -339,6 +347,10 @@ class _Products:
 
     def told(self) -> AllKinds:
         return self._engine.told()
+
+    def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
+        self._engine.exchange(make)
+        self._known.clear()
 
 
 def _kinds(plain: AllKinds, biased: AllKinds) -> list[RoutedKind]:

@@ -1,0 +1,190 @@
+"""A program's side of a server of tables, in a thread of its own that no call waits for.
+
+    AUTOTUNE_SERVER         its URL: it is told which shapes were called for, how each was served, and what a
+                            program measured to gain
+    AUTOTUNE_SERVER_TOKEN   a token with the role `request`, where it asks for one
+    AUTOTUNE_SERVER_KEY     the public keys, or files of them, of who signs tables: with them, better tables
+                            are taken between two calls; nothing else is ever loaded
+
+Calls are counted by the core anyway; the thread reads these counts. A table that was taken is kept in the
+cache folder, and serves the next process before the server answers, and without it. A program that asked
+torch for determinism takes none, and several ranks only together (`Dispatcher.take_update`). Copied into
+exported tables.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import random
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..native.forks import UNFORKED
+
+if TYPE_CHECKING:
+    from ..choose.pick import Counted
+    from ..launch.planner import Planner
+    from ..one_kind import OneKind
+    from ..table.cubin_files import CubinFiles
+    from ..table.kinds import GpuKind
+    from ..table.table import Table
+    from ..torch.torch_gain import ProgramGain
+
+FIRST_S, PERIOD_S, LONGEST_S = 1.0, 10.0, 300.0  # between two exchanges; the last: while the server is gone
+EXIT_S = 0.25  # that the end of a program waits at most for the last counts to be sent
+PERIOD = "AUTOTUNE_SERVER_SECONDS"  # instead of PERIOD_S
+_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+_log = logging.getLogger("autotune")
+Offered = tuple[str, "Table", "CubinFiles"]  # with its address
+
+
+class ServedProgram(Protocol):
+    """What is served: the dispatcher."""
+
+    is_exchangeable: bool
+
+    @property
+    def kinds(self) -> tuple[OneKind, ...]: ...
+
+    @property
+    def cublas_version(self) -> str | None: ...
+
+    @property
+    def measured_gain(self) -> ProgramGain | None: ...
+
+    def counts_by_engine(self) -> list[tuple[Planner, Counted]]: ...
+
+    def exchange(self, tables: Mapping[GpuKind, tuple[Table, CubinFiles]]) -> None: ...
+
+
+class ProgramClient:
+    """For one dispatcher, as long as that is there. Nothing here raises or waits in a thread of the program,
+    but for `take`."""
+
+    def __init__(self, dispatcher: ServedProgram) -> None:
+        self._dispatcher, self._process = weakref.ref(dispatcher), os.getpid()
+        self._is_ended, self._is_fine, self._last_fault = threading.Event(), False, ""
+        self._lock = threading.Lock()
+        self._offered: dict[GpuKind, Offered] = {}  # checked, and not taken yet
+        self.taken: dict[GpuKind, str] = {}  # addresses
+        self._thread = threading.Thread(target=self._run, name="autotune server", daemon=True)
+        with suppress(RuntimeError):  # no thread can be had: then nobody is told
+            self._thread.start()
+            atexit.register(self.end)
+
+    def end(self) -> None:
+        """Send what is left, if the server answered a moment ago, and end."""
+        self._is_ended.set()
+        atexit.unregister(self.end)
+        if self._is_fine and os.getpid() == self._process:
+            self._thread.join(EXIT_S)
+
+    def _run(self) -> None:
+        try:
+            with UNFORKED:  # a child would wait for an import for ever
+                from .program_exchange import ProgramExchange
+            exchange = ProgramExchange(self)
+            period_s = float(os.environ.get(PERIOD) or PERIOD_S)
+        except Exception as error:  # whatever is amiss with it, the program goes on
+            _log.warning("no server is told: %s", error)
+            return
+        self._do(exchange.restore)
+        pause_s = min(FIRST_S, period_s)
+        while not self._is_ended.wait(pause_s * random.uniform(0.8, 1.2)):
+            if self._dispatcher() is None:
+                return
+            self._is_fine = self._do(exchange.tell) and self._do(exchange.ask)
+            pause_s = period_s if self._is_fine else min(LONGEST_S, 2 * pause_s)
+        self._do(exchange.tell)
+
+    def _do(self, what: Callable[[ServedProgram], None]) -> bool:
+        """Whether that went well; else the log tells, once until it does."""
+        dispatcher = self._dispatcher()
+        try:
+            if dispatcher is not None:
+                what(dispatcher)
+            return True
+        except Exception as error:
+            told = str(error)
+            if told != self._last_fault:
+                _log.warning("%s; this program goes on without", told)
+            self._last_fault = told
+            return False
+
+    # ---- tables
+
+    def offer(self, dispatcher: ServedProgram, kind: GpuKind, offered: Offered) -> None:
+        """A table that was checked: take it, or keep it until all ranks do."""
+        with self._lock:
+            self._offered[kind] = offered
+        if not _is_one_of_several():
+            self._take(dispatcher, self._chosen())
+
+    def take(self, gather: Callable[[str], Sequence[str]] | None) -> bool:
+        """See `Dispatcher.take_update`."""
+        dispatcher, offered = self._dispatcher(), self._chosen()
+        told = ",".join(sorted(f"{kind}={one[0]}" for kind, one in offered.items()))
+        everybody = (gather or _gather)(told)
+        if dispatcher is None or any(one != told for one in everybody):
+            return False
+        return self._take(dispatcher, offered)
+
+    def _chosen(self) -> dict[GpuKind, Offered]:
+        with self._lock:
+            return dict(self._offered)
+
+    def _take(self, dispatcher: ServedProgram, offered: Mapping[GpuKind, Offered]) -> bool:
+        if not offered or not dispatcher.is_exchangeable or _is_deterministic():
+            return False
+        dispatcher.exchange({kind: (table, code) for kind, (_, table, code) in offered.items()})
+        with self._lock:
+            for kind, one in offered.items():
+                self.taken[kind] = one[0]
+                if self._offered.get(kind) is one:
+                    del self._offered[kind]
+        return True
+
+    def knows(self, kind: GpuKind) -> str | None:
+        """The address of the table that was taken or offered last."""
+        with self._lock:
+            offered = self._offered.get(kind)
+            return self.taken.get(kind) if offered is None else offered[0]
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def _is_deterministic() -> bool:
+    asked = getattr(_torch(), "are_deterministic_algorithms_enabled", None)
+    return asked is not None and bool(asked())
+
+
+def _distributed() -> Any:
+    """torch.distributed, while ranks are at work."""
+    found = getattr(_torch(), "distributed", None)
+    is_there = found is not None and found.is_available() and found.is_initialized()
+    return found if is_there else None
+
+
+def _is_one_of_several() -> bool:
+    distributed = _distributed()
+    if distributed is not None:
+        return bool(distributed.get_world_size() > 1)
+    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _RANKS)
+
+
+def _gather(told: str) -> Sequence[str]:
+    """Every rank's text. Alone, without torch.distributed, only what a single process says is known."""
+    distributed = _distributed()
+    if distributed is None:
+        return [told] if not _is_one_of_several() else ["another rank, which nothing here can ask"]
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, told)
+    return found

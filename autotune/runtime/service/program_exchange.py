@@ -1,0 +1,165 @@
+"""What a program tells a server of tables, and what it takes from it: one exchange after another.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...facts.gemm import Gemm
+from ...files.cache_folder import default_cache_dir, own_folder
+from ...files.errors import DispatchError
+from ..choose.pick import Counted
+from ..one_kind import OneKind
+from ..table.kinds import GpuKind
+from .server_calls import SERVER, TOKEN, ServerCalls, fetch_files
+from .signed_table import KEY, is_address, parse_signed, read_artifact, read_keys, write_artifact
+
+if TYPE_CHECKING:
+    from .program_client import Offered, ProgramClient, ServedProgram
+
+MAX_SHAPES = 256  # of one message; the others follow
+MAX_KEPT = 16  # tables in the cache folder
+_FOLDER, _LAST = "served", ".last"
+
+
+class ProgramExchange:
+    """Speaks to the server that the environment names. Raises DispatchError if that is wrong."""
+
+    def __init__(self, client: ProgramClient) -> None:
+        self._client = client
+        self._calls = ServerCalls(os.environ[SERVER], os.environ.get(TOKEN, ""))
+        self._keys = read_keys(os.environ.get(KEY, ""))
+        self._told: dict[tuple[int, Counted], int] = {}  # calls, by what served them
+        self._told_gain = 0, 0.0
+
+    # ---- what it tells
+
+    def tell(self, dispatcher: ServedProgram) -> None:
+        """How calls were served since the last time. Raises NoAnswer, and tells the same again."""
+        kinds = {id(kind.table): kind for kind in dispatcher.kinds}
+        by_gpu: dict[GpuKind, list[tuple[tuple[int, Counted], int, dict[str, Any]]]] = {}
+        for engine, counted in dispatcher.counts_by_engine():
+            kind = kinds.get(id(getattr(engine, "table", None)))
+            key = id(engine), counted._replace(calls=0)
+            new = counted.calls - self._told.get(key, 0)
+            if kind is not None and counted.gemm is not None and new > 0:
+                by_gpu.setdefault(kind.gpu_kind, []).append((key, counted.calls, _served(kind, counted, new)))
+        gain = _gain(dispatcher)
+        for gpu_kind, served in by_gpu.items():
+            served.sort(key=lambda one: -one[2]["calls"])
+            message = {
+                "gpu_name": gpu_kind.name,
+                "compute_capability": list(gpu_kind.compute_capability),
+                "table": self._client.taken.get(gpu_kind, ""),
+                "shapes": [document for _, _, document in served[:MAX_SHAPES]],
+                "measured": {"pairs": gain[0] - self._told_gain[0], "saved_us": gain[1] - self._told_gain[1]},
+            }
+            self._calls.post("served", content=message)
+            self._told_gain = gain
+            self._told |= {key: calls for key, calls, _ in served[:MAX_SHAPES]}
+
+    # ---- what it takes
+
+    def restore(self, dispatcher: ServedProgram) -> None:
+        """Take what an earlier process kept, if it still is what was signed. Raises OSError."""
+        if not self._keys:
+            return
+        folder = own_folder(default_cache_dir(), _FOLDER)
+        for kind in dispatcher.kinds:
+            with suppress(DispatchError, FileNotFoundError):
+                address = (folder / _last_of(kind.gpu_kind)).read_text(encoding="ascii").strip()
+                self._offer(dispatcher, kind, folder, address)
+
+    def ask(self, dispatcher: ServedProgram) -> None:
+        """Take tables that are current, if they are signed by a key of this program. Raises NoAnswer,
+        DispatchError, OSError."""
+        if not self._keys:
+            return
+        folder = own_folder(default_cache_dir(), _FOLDER)
+        for kind in dispatcher.kinds:
+            known = self._client.knows(kind.gpu_kind) or ""
+            environment, (major, minor) = kind.table.environment, kind.gpu_kind.compute_capability
+            answer = self._calls.get(
+                "tables", "current", tag=f'"{known}"' if known else "", gpu_name=kind.gpu_kind.name,
+                compute_capability=f"{major}.{minor}", driver=environment.driver_version,
+                cublas=dispatcher.cublas_version or environment.cublas_version,
+            )  # fmt: skip
+            if answer.status == 200:
+                address = answer.document().get("address")
+                if isinstance(address, str) and is_address(address) and address != known:
+                    self._offer(dispatcher, kind, folder, address)
+
+    def _offer(self, dispatcher: ServedProgram, kind: OneKind, folder: Path, address: str) -> None:
+        """Offer a table to the program, from the cache folder or the server. Raises as `ask`."""
+        if not is_address(address):
+            raise DispatchError("another file lies where a table's address should")
+        made = folder / address
+        if not made.is_dir():
+            signed, *files = fetch_files(self._calls, address)
+            parsed = parse_signed(signed)
+            if parsed.address != address:
+                raise DispatchError("the server gave another table than was asked for; it was not loaded")
+            made = write_artifact(folder, parsed, *files)
+        try:
+            statement, table, code = read_artifact(made, self._keys)
+        except DispatchError:
+            shutil.rmtree(made, ignore_errors=True)  # the server may have a whole one
+            raise
+        if statement.gpu_kind != kind.gpu_kind:
+            raise DispatchError(f"the server offers a table for {statement.gpu_kind}; it was not loaded")
+        is_older = table.created_at <= kind.table.created_at
+        if is_older and kind.gpu_kind not in self._client.taken:  # the folder's own is newer
+            return
+        offered: Offered = address, table, code
+        self._client.offer(dispatcher, kind.gpu_kind, offered)
+        _keep(folder, kind.gpu_kind, address)
+
+
+def _served(kind: OneKind, counted: Counted, calls: int) -> dict[str, Any]:
+    """How calls of one kind were served; what one takes, and what it takes cuBLAS, where that is known."""
+    gemm = counted.gemm
+    assert gemm is not None
+    pick = kind.pick(gemm)
+    is_packed = counted.lds == gemm.lds
+    return {
+        "m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout, "batch": gemm.batch,
+        "shared": _shared(gemm), "lds": [] if is_packed else list(counted.lds), "calls": calls,
+        "how": pick.how, "provider": counted.provider, "expected_us": pick.expected_us or 0.0,
+        "cublas_us": pick.cublas_us or 0.0,
+    }  # fmt: skip
+
+
+def _shared(gemm: Gemm) -> str:
+    return "a" if gemm.shares_a else "b" if gemm.shares_b else ""
+
+
+def _gain(dispatcher: ServedProgram) -> tuple[int, float]:
+    gain = dispatcher.measured_gain
+    return (0, 0.0) if gain is None else gain.measured()
+
+
+def _last_of(kind: GpuKind) -> str:
+    return hashlib.sha256(str(kind).encode()).hexdigest()[:16] + _LAST
+
+
+def _keep(folder: Path, kind: GpuKind, address: str) -> None:
+    """Name the table for later processes, and delete the oldest of many."""
+    name = folder / _last_of(kind)
+    new = name.with_name(f"{name.name}.{os.getpid()}")
+    new.write_text(address, encoding="ascii")
+    new.replace(name)
+    (folder / address).touch()
+    for old in sorted(_tables_in(folder), key=lambda path: -path.stat().st_mtime)[MAX_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _tables_in(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if is_address(path.name))
