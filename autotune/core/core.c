@@ -135,6 +135,29 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     return AUTOTUNE_OK;
 }
 
+autotune_status autotune_make_live(autotune_handle *handle, autotune_plan *const rivals[], int32_t num,
+                                   double expected_us, uint64_t seed, autotune_plan **plan) {
+    if (num < 1 || num > AT_MAX_RIVALS) return AUTOTUNE_BAD_CALL;
+    at_runner *runner = handle->runner;
+    *plan = at_plan_new(runner, handle->table, &rivals[0]->planned);
+    if (!*plan) return AUTOTUNE_NO_MEMORY;
+    (*plan)->live = at_live_new(runner->cuda, rivals, num, expected_us, seed);
+    if ((*plan)->live) return AUTOTUNE_OK;
+    at_plan_release(*plan);
+    return AUTOTUNE_NO_MEMORY;
+}
+
+void autotune_begin_turn(const autotune_plan *plan, void *stream, autotune_turn *turn) {
+    at_begin_turn(plan->live, plan->planned.context, (uint64_t)(uintptr_t)stream, turn);
+}
+
+void autotune_end_turn(const autotune_plan *plan, void *stream, const autotune_turn *turn, int32_t is_done) {
+    if (turn->is_left_alone && is_done) at_count_call(turn->plan);
+    at_end_turn(plan->live, plan->planned.context, (uint64_t)(uintptr_t)stream, turn, is_done);
+}
+
+void autotune_tell_live(const autotune_plan *plan, autotune_live_state *state) { at_live_tell(plan->live, state); }
+
 /* Recording begins at the first plan: a process may be forked before that, and its children record for themselves. */
 static autotune_status record_calls(at_runner *runner, const char *file) {
     autotune_status status = AUTOTUNE_OK;

@@ -11,6 +11,7 @@
 #include "blas.h"
 #include "choice.h"
 #include "driver.h"
+#include "live.h"
 #include "plan.h"
 #include "table.h"
 #include "tally.h"
@@ -80,6 +81,20 @@ AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle,
 /* Keeps a plan for all calls of a kind, or drops all plans. */
 AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan);
 AUTOTUNE_API void autotune_forget(autotune_handle *handle);
+
+/* Makes a plan whose calls are served by some plans in turn until it is known which serves best (live.h); the first serves
+ * where no turns are taken. They are of one kind of call, at most AT_MAX_RIVALS, and stay held. `expected_us`: of a call;
+ * `seed`: of the order. */
+AUTOTUNE_API autotune_status autotune_make_live(autotune_handle *handle, autotune_plan *const rivals[], int32_t num,
+                                                double expected_us, uint64_t seed, autotune_plan **plan);
+
+/* Begins a call of such a plan on a stream, which says what serves it, and ends it when that is enqueued (`is_done`), or
+ * is not. A call that is left alone is counted then. */
+AUTOTUNE_API void autotune_begin_turn(const autotune_plan *plan, void *stream, autotune_turn *turn);
+AUTOTUNE_API void autotune_end_turn(const autotune_plan *plan, void *stream, const autotune_turn *turn, int32_t is_done);
+
+/* What is known so far. */
+AUTOTUNE_API void autotune_tell_live(const autotune_plan *plan, autotune_live_state *state);
 
 /* How often each kind of call was served since the handle was opened: copies up to `room` counts, the newest kind first,
  * and returns how many there are. Calls of dropped plans stay counted; launches in a workspace of the

@@ -16,7 +16,9 @@ static const char *const NAMES[] = {
     "cuThreadExchangeStreamCaptureMode", "cuMemPoolCreate", "cuMemPoolSetAttribute",
     "cuMemAllocFromPoolAsync", "cuMemFreeAsync",      "cuMemsetD8Async",
     "cuMemAlloc_v2",       "cuStreamGetCaptureInfo_v2", "cuUserObjectCreate",
-    "cuGraphRetainUserObject", "cuUserObjectRelease",
+    "cuGraphRetainUserObject", "cuUserObjectRelease", "cuEventCreate",
+    "cuEventDestroy_v2",      "cuEventRecord",          "cuEventQuery",
+    "cuEventElapsedTime",     "cuStreamQuery",
 };
 #define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
 _Static_assert(sizeof(autotune_driver) == NUM_NAMES * sizeof(void *), "a name for each call");

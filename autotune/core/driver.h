@@ -63,6 +63,12 @@ typedef struct {
     int (*make_user_object)(uint64_t *object, void *of, void (*at_end)(void *of), unsigned references, unsigned flags);
     int (*retain_user_object)(uint64_t graph, uint64_t object, unsigned references, unsigned flags);
     int (*release_user_object)(uint64_t object, unsigned references);
+    int (*make_event)(uint64_t *event, unsigned flags);
+    int (*free_event)(uint64_t event);
+    int (*record_event)(uint64_t event, uint64_t stream);
+    int (*query_event)(uint64_t event);
+    int (*elapsed)(float *ms, uint64_t first, uint64_t last);
+    int (*query_stream)(uint64_t stream);
 } autotune_driver;
 
 #define AT_DRIVER "libcuda.so.1"

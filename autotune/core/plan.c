@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "forks.h"
+#include "live.h"
 
 #define EPILOGUE_WORDS 5
 #define STRIDES 3
@@ -104,10 +105,12 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
 }
 
 void at_plan_release(autotune_plan *plan) {
-    if (plan && atomic_fetch_sub_explicit(&plan->references, 1, memory_order_acq_rel) == 1) free(plan);
+    if (!plan || atomic_fetch_sub_explicit(&plan->references, 1, memory_order_acq_rel) > 1) return;
+    at_live_free(plan->live);
+    free(plan);
 }
 
-static autotune_plan *referenced(autotune_plan *plan) {
+autotune_plan *at_plan_hold(autotune_plan *plan) {
     atomic_fetch_add_explicit(&plan->references, 1, memory_order_relaxed);
     return plan;
 }
@@ -156,7 +159,7 @@ void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *pl
     if (!place->plan) runner->num_remembered++;
     at_plan_release(place->plan);
     place->kind = of;
-    place->plan = referenced(plan);
+    place->plan = at_plan_hold(plan);
     pthread_mutex_unlock(&runner->lock);
 }
 
@@ -165,17 +168,24 @@ void at_count_call(autotune_plan *plan) {
     if (plan->planned.is_left_alone && plan->planned.k) at_count(plan->tally); /* another library serves it */
 }
 
-autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, bool *is_left_alone) {
+static autotune_plan *wanted_of(autotune_plan *plan, int32_t wanted) {
+    if (!plan || !plan->live) return plan;
+    autotune_plan *winner = wanted == AUTOTUNE_AS_PLANNED ? NULL : at_live_winner(plan->live);
+    if (winner) return winner;
+    return wanted == AUTOTUNE_IN_TURNS ? plan : at_live_first(plan->live);
+}
+
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, int32_t wanted, bool *is_left_alone) {
     const autotune_kind of = normal(*kind);
     *is_left_alone = false;
     if (!at_use_cuda()) return NULL;
     pthread_mutex_lock(&runner->lock);
-    autotune_plan *plan = place_of(runner, &of)->plan;
-    *is_left_alone = plan && plan->planned.is_left_alone;
+    autotune_plan *plan = wanted_of(place_of(runner, &of)->plan, wanted);
+    *is_left_alone = plan && !plan->live && plan->planned.is_left_alone;
     if (*is_left_alone) {
         at_count_call(plan);
     } else if (plan) {
-        referenced(plan);
+        at_plan_hold(plan);
     }
     pthread_mutex_unlock(&runner->lock);
     return *is_left_alone ? NULL : plan;

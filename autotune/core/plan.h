@@ -53,6 +53,7 @@ typedef struct autotune_plan {
     atomic_int references;
     atomic_ullong num_tensor_calls; /* of autotune_sgemm_of_tensors */
     autotune_planned planned;
+    struct at_live *live; /* several plans serve in turn, until one has won (live.h); NULL: this one serves */
     const autotune_kernel *kernel; /* NULL: cuBLAS alone serves */
     at_workspaces *workspaces;
     at_handles *handles;
@@ -92,15 +93,20 @@ void at_runner_free(at_runner *runner);
 
 /* A plan with one reference; NULL where memory of the host is short. */
 autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const autotune_planned *planned);
+autotune_plan *at_plan_hold(autotune_plan *plan);
 void at_plan_release(autotune_plan *plan);
 
 /* Keep a plan for calls of a kind; if there are too many, all are dropped. */
 void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *plan);
 void at_forget(at_runner *runner);
 
+/* Which plan is wanted of a kind that is settled on its own calls: the first one, whatever was settled; the one that has
+ * won, or the first; or before one has won the one whose calls take turns. */
+enum { AUTOTUNE_AS_PLANNED, AUTOTUNE_AS_SETTLED, AUTOTUNE_IN_TURNS };
+
 /* The plan for a kind of call, with its own reference; NULL if there is none, or this process is the fork of one that
  * used CUDA, or if the plan leaves such calls alone: then this one is counted. */
-autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, bool *is_left_alone);
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, int32_t wanted, bool *is_left_alone);
 
 /* One call more of tensors. */
 void at_count_call(autotune_plan *plan);

@@ -267,7 +267,8 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
     const bool is_read = read_product(all, arguments, &asked) &&
                          (num == PLAIN_ARGUMENTS || read_epilogue(all, arguments, &asked));
     bool is_left_alone = false;
-    autotune_plan *plan = is_read ? at_recall(all->handle->runner, &asked.kind, &is_left_alone) : NULL;
+    autotune_plan *plan = is_read ? at_recall(all->handle->runner, &asked.kind, AUTOTUNE_AS_SETTLED, &is_left_alone)
+                                  : NULL;
     if (!plan) return answer(is_left_alone ? python->no : python->none);
     at_count_call(plan);
     void *result = served(all, arguments, &asked, plan);
@@ -276,10 +277,10 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
 }
 
 autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void *b, const void *out, const void *bias,
-                             bool *is_left_alone) {
+                             int32_t wanted, int32_t *answer) {
     const tensor *const operands[] = {a, b, out};
     product asked = {.kind.bias = bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE};
-    *is_left_alone = false;
+    *answer = AUTOTUNE_SERVED;
     if (at_is_forked()) return NULL;
     for (int i = 0; i < 2 + (out != NULL); i++) {
         if (!read_operand(operands[i], i, &asked.of[i], &asked.kind)) return NULL;
@@ -287,7 +288,10 @@ autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void 
     if (!count_products(asked.of, out, &asked.kind)) return NULL;
     if (!out) expect_new(&asked.kind);
     if (bias && !read_bias(bias, &asked.bias, &asked.kind)) return NULL;
-    return at_recall(handle->runner, &asked.kind, is_left_alone);
+    bool is_left_alone;
+    autotune_plan *plan = at_recall(handle->runner, &asked.kind, wanted, &is_left_alone);
+    *answer = is_left_alone ? AUTOTUNE_LEFT_ALONE : plan && plan->live ? AUTOTUNE_TURN : AUTOTUNE_SERVED;
+    return plan;
 }
 
 static uint64_t address_of(const tensor *x) { return x ? (uint64_t)(uintptr_t)x->data + x->byte_offset : 0; }

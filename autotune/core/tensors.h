@@ -61,9 +61,11 @@ AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments,
  * Without an out, C is new, packed and aligned.
  *
  * The known plan that serves a product, with its own reference; NULL if there is none, or if the known plan leaves such
- * calls alone: then the call is counted. */
+ * calls alone: then the call is counted. `wanted`: AUTOTUNE_AS_PLANNED and so on (plan.h). `answer`: the caller begins a
+ * turn of a plan whose calls take turns. */
+enum { AUTOTUNE_SERVED, AUTOTUNE_LEFT_ALONE, AUTOTUNE_TURN };
 AUTOTUNE_API autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void *b, const void *out,
-                                          const void *bias, bool *is_left_alone);
+                                          const void *bias, int32_t wanted, int32_t *answer);
 
 /* Launches such a plan for its tensors, of which only the bias may be NULL, on a stream, and counts the call. Returns
  * AUTOTUNE_OVERLAP, with nothing launched, if C shares memory with an operand, and AUTOTUNE_UNKNOWN if it is aligned

@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 from ..files.arguments import whole
 from ..files.errors import DispatchError
 from ..kernel.launch import ACTIVATIONS
-from .calls.options import Activation, Fallback, Settle, fallback_of, is_first_use, is_switched_on
+from .calls.options import Activation, Fallback, Settle, fallback_of, is_switched_on, settle_of
 from .calls.product import make_gemm, packed_forms
 from .choose.pick import Counted, Pick
 from .cublas.blas_provider import BlasProvider
@@ -62,8 +62,9 @@ class Dispatcher:
 
     settle: "first-use" times the model's first few accurate launches at the first call of a kind that was not
     tuned, outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
-    processes (settling.py). "off", the default, waits for no GPU; `settle()` still works. By default the
-    environment variable AUTOTUNE_SETTLE decides.
+    processes (settling.py). "live" settles routed products of torch on the program's own calls, by launches
+    that sum alike, "live-any-order" by others, too (torch/live_plans.py). "off", the default, waits for no
+    GPU; `settle()` still works. By default the environment variable AUTOTUNE_SETTLE decides.
     choices: a file that `export_choices` wrote. Its choices have priority over all others. By default the
     environment variable AUTOTUNE_CHOICES names it.
     deterministic: only the folder and the file of choices decide what serves a call, in every process.
@@ -96,11 +97,11 @@ class Dispatcher:
         fallback: Fallback | None = None,
         driver: Driver | None = None,
     ) -> None:
-        settles = is_first_use(settle, deterministic)
+        settles = settle_of(settle, deterministic)
         self._is_deterministic = deterministic
         self._fallback = fallback_of(fallback, deterministic)
         blas = BlasProvider(is_switched_on(cublas, deterministic))
-        self._kinds = open_kinds(Path(folder), blas, is_first_use=settles, is_deterministic=deterministic)
+        self._kinds = open_kinds(Path(folder), blas, settles, is_deterministic=deterministic)
         self.tables = tuple(kind.table for kind in self._kinds)
         self.table = self.tables[0]
         self._lock = threading.RLock()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..facts.alike import LIKE
 from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
+from .calls.options import Settle
 from .calls.product import packed
 from .choose.chooser import Chooser
 from .choose.pick import Call, Pick
@@ -39,8 +40,8 @@ MAX_PICKS = 4096  # shapes whose picks are remembered
 class OneKind:
     """Serves GPUs of one kind. Threads may share it. The modules that launch are imported when it is opened.
 
-    `is_first_use`: kinds of call that the model picks for are settled at their first use. `is_deterministic`:
-    the loaded cuBLAS decides nothing.
+    `settles`: how kinds of call that the model picks for are settled. `is_deterministic`: the loaded cuBLAS
+    decides nothing.
     """
 
     def __init__(
@@ -48,15 +49,16 @@ class OneKind:
         table: Table,
         code: CubinFiles,
         blas: BlasProvider,
+        settles: Settle,
         *,
-        is_first_use: bool,
         is_deterministic: bool,
     ) -> None:
         self.table, self.gpu_kind = table, GpuKind.of_table(table)
         self._given_blas = blas
         if table.order is not None:  # which nobody promises of cuBLAS
             blas = BlasProvider(is_on=False)
-        self._code, self._blas, self._is_first_use = code, blas, is_first_use
+        self._code, self._blas, self._settles = code, blas, settles
+        self._is_first_use = settles == "first-use"
         # deterministic: processes differ in which cuBLAS they have loaded, and when
         self.chooser = Chooser(table, None if is_deterministic else blas.loaded_version)
         self._lock = threading.RLock()
@@ -71,8 +73,7 @@ class OneKind:
 
     def with_table(self, table: Table, code: CubinFiles) -> OneKind:
         """As this one, with another table for such GPUs."""
-        blas, is_first_use = self._given_blas, self._is_first_use
-        return OneKind(table, code, blas, is_first_use=is_first_use, is_deterministic=False)
+        return OneKind(table, code, self._given_blas, self._settles, is_deterministic=False)
 
     def remembered(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
         """The earlier pick for a shape: with exactly these types, as 1, True and 1.0 are one key."""
@@ -164,7 +165,7 @@ class OneKind:
         from .torch.routed_engine import AsPicked, RoutedEngine
 
         rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, self._known, AsPicked()
-        made = RoutedEngine(has_bias, core_of(self.table), *rest)
+        made = RoutedEngine(has_bias, core_of(self.table), self._settles, *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
         return made
 
@@ -174,19 +175,13 @@ def _told_for_others(tell: Callable[[], str]) -> str:
 
 
 def open_kinds(
-    folder: Path, blas: BlasProvider, *, is_first_use: bool, is_deterministic: bool
+    folder: Path, blas: BlasProvider, settles: Settle, *, is_deterministic: bool
 ) -> tuple[OneKind, ...]:
     """All kinds of a folder, read at once. Raises DispatchError where anything is missing or damaged."""
 
     def read() -> tuple[OneKind, ...]:
         return tuple(
-            OneKind(
-                table,
-                CubinFiles(path, table),
-                blas,
-                is_first_use=is_first_use,
-                is_deterministic=is_deterministic,
-            )
+            OneKind(table, CubinFiles(path, table), blas, settles, is_deterministic=is_deterministic)
             for path, table in load_kinds(folder)
         )
 

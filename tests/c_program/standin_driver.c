@@ -188,6 +188,19 @@ OUT int cuStreamGetCaptureInfo_v2(uint64_t stream, int *status, uint64_t *id, ui
     *id = *graph = 1;
     return nodes || num_nodes ? INVALID_VALUE : 0;
 }
+/* Nothing here is asynchronous, and no time passes. */
+OUT int cuEventCreate(uint64_t *event, unsigned flags) {
+    *event = 1;
+    return flags ? INVALID_VALUE : 0;
+}
+OUT int cuEventDestroy_v2(uint64_t event) { return event == 1 ? 0 : INVALID_VALUE; }
+OUT int cuEventRecord(uint64_t event, uint64_t stream) { return event == 1 && stream != 99 ? 0 : INVALID_VALUE; }
+OUT int cuEventQuery(uint64_t event) { return event == 1 ? 0 : INVALID_VALUE; }
+OUT int cuEventElapsedTime(float *ms, uint64_t first, uint64_t last) {
+    *ms = 1;
+    return first == 1 && last == 1 ? 0 : INVALID_VALUE;
+}
+OUT int cuStreamQuery(uint64_t stream) { return stream == 99 ? INVALID_VALUE : 0; }
 /* The graph of stream 99, and what it calls at its end. */
 static void (*end_of_graph)(void *);
 static void *held_by_graph;

@@ -342,6 +342,9 @@ def calls_of(driver: FakeDriver) -> Any:
         assert (references, flags) == (1, 1)
         driver.retain(graph, made)
 
+    def elapsed(at: int, first: int, last: int) -> None:
+        ctypes.c_float.from_address(at).value = driver.elapsed_us(first, last) / 1e3
+
     actions: dict[str, Callable[..., None]] = {
         "current_context": lambda at: put(at, driver.current_context()),
         "push_context": driver.push_context,
@@ -360,6 +363,12 @@ def calls_of(driver: FakeDriver) -> Any:
         "make_user_object": make_user_object,
         "retain_user_object": retain,
         "release_user_object": lambda made, _: driver.end(made),
+        "make_event": lambda at, flags: put(at, driver.make_event()),
+        "free_event": lambda event: driver.free_event(event),
+        "record_event": lambda event, stream: driver.record_on(event, stream),
+        "query_event": lambda event: driver.query_event(event),
+        "elapsed": elapsed,
+        "query_stream": lambda stream: driver.query_stream(stream),
     }
     struct = core_library.loaded().structs.driver
     kinds = dict(struct._fields_)
@@ -747,6 +756,16 @@ class FakeDriver:
     def record(self, event: int, stream: int) -> None:
         assert self.handles[stream] == "stream"
         self.handles[event] = self.clock_us
+
+    def record_on(self, event: int, stream: int) -> None:
+        """On a stream of the program's."""
+        self.handles[event] = self.clock_us
+
+    def query_event(self, event: int) -> None:
+        """Raises CudaFault if the GPU has not passed it."""
+
+    def query_stream(self, stream: int) -> None:
+        """Raises CudaFault if the GPU works on it."""
 
     def elapsed_us(self, begin: int, end: int) -> float:
         return self.handles[end] - self.handles[begin]

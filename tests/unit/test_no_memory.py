@@ -184,9 +184,10 @@ def test_the_router_is_not_told_of_a_plan_for_them(runtime, offered):  # noqa: F
     def is_left_alone(address: int) -> bool:
         extents = [(ctypes.c_int64 * 2)(*SHAPES[name]) for name in ("a", "b")]
         told = [_DLTensor(address, CUDA, 0, 2, FLOAT, 32, 1, ctypes.addressof(one)) for one in extents]
-        at, found = map(ctypes.addressof, told), ctypes.c_bool()
-        assert not core.library.autotune_meet(core.handle, *at, None, None, ctypes.byref(found))
-        return found.value
+        at, found, numbers = map(ctypes.addressof, told), ctypes.c_int32(), core.library.numbers
+        asked = None, None, numbers.AS_SETTLED
+        assert not core.library.autotune_meet(core.handle, *at, *asked, ctypes.byref(found))
+        return found.value == numbers.LEFT_ALONE
 
     assert is_left_alone(1 << 40) and not is_left_alone(0) and not is_left_alone(1 << 20)
 

@@ -694,7 +694,7 @@ def test_the_environment_says_what_is_not_passed(
 
 def test_options_that_are_none_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ({"settle": "always"}, {"settle": True}, {"settle": 3}):
-        with pytest.raises(DispatchError, match=r"settle is .*say 'off' or 'first-use'"):
+        with pytest.raises(DispatchError, match=r"settle is .*say 'off', 'first-use', 'live' or"):
             Dispatcher(folder, **options)
     with pytest.raises(DispatchError, match="deterministic is a str"):
         Dispatcher(folder, deterministic="yes")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from ...files.arguments import flag
 from ...files.errors import DispatchError
 from ..table.kinds import FALLBACK
 
-Settle = Literal["off", "first-use"]
+Settle = Literal["off", "first-use", "live", "live-any-order"]
 Fallback = Literal["refuse", "cublas"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
 _SETTLE, _CUBLAS = "AUTOTUNE_SETTLE", "AUTOTUNE_CUBLAS"
@@ -26,17 +26,19 @@ def fallback_of(fallback: Fallback | None, deterministic: bool) -> Fallback:
     raise DispatchError(f"{name} is {told!r}; say 'refuse' or 'cublas'")
 
 
-def is_first_use(settle: Settle | None, deterministic: bool) -> bool:
-    """Whether a kind of call is settled at its first use. Raises DispatchError for options that are invalid,
-    or contradict each other."""
+def settle_of(settle: Settle | None, deterministic: bool) -> Settle:
+    """What is settled where a table is used. Raises DispatchError for options that are invalid, or contradict
+    each other."""
     deterministic = flag("deterministic", deterministic, error=DispatchError)
-    told = os.environ.get(_SETTLE) or "off" if settle is None else settle
-    if told not in ("off", "first-use"):
+    told: Any = os.environ.get(_SETTLE) or "off" if settle is None else settle
+    if told not in get_args(Settle):
         name = _SETTLE if settle is None else "settle"
-        raise DispatchError(f"{name} is {told!r}; say 'off' or 'first-use'")
-    if deterministic and settle == "first-use":
+        *others, last = map(repr, get_args(Settle))
+        raise DispatchError(f"{name} is {told!r}; say {', '.join(others)} or {last}")
+    if deterministic and settle not in (None, "off"):
         raise DispatchError("a deterministic dispatcher settles nothing; leave out settle or deterministic")
-    return told == "first-use" and not deterministic
+    found: Settle = "off" if deterministic else told
+    return found
 
 
 def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:

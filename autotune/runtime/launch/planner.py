@@ -160,11 +160,12 @@ class Planner:
             self._plans.clear()
         self._plans[key] = plan
         if plan.core is not None and plan.unsettled is None:
-            self.remember_in_core(key, plan.core)
+            self.remember_in_core(key, plan.core.address)
 
-    def remember_in_core(self, key: Key, plan: CorePlan) -> None:
+    def remember_in_core(self, key: Key, address: int | None) -> None:
+        """Use the core's plan at an address for all calls that reach it of this kind."""
         kind = self.core.library.structs.kind(**_kind(key))
-        self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.address)
+        self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), address)
 
     def forget_plans(self) -> None:
         """Plan every kind of call again: its kernel may have changed."""

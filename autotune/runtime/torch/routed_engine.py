@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
@@ -16,6 +17,7 @@ from ...files.errors import DispatchError
 from ...kernel.epilogue_names import BIAS
 from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue
 from ...perf_model.constants import LAUNCH_APART_US
+from ..calls.options import Settle
 from ..calls.product import Forms, Product, make_gemm, packed
 from ..choose.pick import MAX_PLANS, Call, Pick, numbered
 from ..cublas.blas_provider import BlasProvider
@@ -23,6 +25,7 @@ from ..launch.devices import OpenGpu
 from ..launch.engine import Engine
 from ..launch.planner import CorePlan, Key, Plan, key_of
 from ..native.core import Core
+from .live_plans import LivePlan, LiveState, has_ranks, sums_as
 from .tensor_calls import SeveralCalls
 from .torch_router import Tables
 
@@ -36,19 +39,23 @@ _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
 _UNFIT = "strides or extents that no kernel takes, a bias that none adds, or another GPU"
 _EMPTY = "no elements"
+_SETTLED = "torch's own kernel took its turn, or was measured to be best"
 _NOT_TUNED = "a batch of a product that was not tuned in batches"
 
 
 @dataclass
 class Decided:
     """The decision on a kind of call: `reason` says why it is left alone, and is "" if it is served.
-    `is_forgotten`: its calls are in the totals, and are not counted any more."""
+    `is_forgotten`: its calls are in the totals, and are not counted any more. `live`: its calls are served in
+    turn by this and by `beside`, until one has won."""
 
     gemm: Gemm
     pick: Pick | None
     reason: str
     plan: CorePlan
     is_forgotten: bool = False
+    beside: tuple[Decided, ...] = ()
+    live: LivePlan | None = None
 
     @property
     def is_served(self) -> bool:
@@ -73,11 +80,12 @@ class Decided:
 
 class AllKinds(NamedTuple):
     """All kinds of call: those that are remembered, and of those that are not any more the calls by reason,
-    and what these saved in all."""
+    and what these saved in all. `live`: what is known of those that are settled on their own calls."""
 
     kinds: list[Decided]
     forgotten: Counter[str]
     saved_us: float
+    live: list[LiveState]
 
 
 class AsPicked(BlasProvider):
@@ -95,16 +103,19 @@ class AsPicked(BlasProvider):
 
 class RoutedEngine(Engine):
     """An `Engine` that plans only calls that it expects to serve faster than cuBLAS, or all if its kernels
-    sum in one order. `has_bias`: a vector is added to each row, by the kernel's epilogue if the table has it.
-    Else C begins as a copy of the vector, so C is written and read once more; cuBLAS adds it within the
-    product."""
+    sum in one order. `settles`: "live" lets others serve, too, until it is known what serves best.
 
-    def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
+    `has_bias`: a vector is added to each row, by the kernel's epilogue if the table has it. Else C begins as
+    a copy of the vector, so C is written and read once more; cuBLAS adds it within the product."""
+
+    def __init__(self, has_bias: bool, core: Core, settles: Settle, *arguments: Any) -> None:
         super().__init__(*arguments, core=core)
         self._has_bias, self._asked = has_bias, BIAS if has_bias else PLAIN
+        self._settles, self.is_live = settles, settles.startswith("live")
         self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
         self._lock = threading.Lock()
         self._new: tuple[Pick | None, str] = (None, "")  # of the plan that is being made
+        self._new_beside: tuple[Decided, ...] = ()
         self._decided: dict[Key, Decided] = {}
         self._forgotten, self._saved_us = Counter[str](), 0.0  # calls of kinds that were, by reason
 
@@ -132,17 +143,47 @@ class RoutedEngine(Engine):
                     alone = self._left_alone(packed(gemm), devices[0], key[2])
                     self._keep(key, Decided(gemm, None, why_not, alone))
             found = self._decided[key]
-            self.remember_in_core(key, found.plan)  # it may have been forgotten there
+            self.remember_in_core(key, (found.live or found.plan).address)  # it may have been forgotten there
             return found
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
         pick = self._in_few_launches(pick, Call(problem.gemm, problem.lds, addresses, problem.batch))
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
+        rivals = self._rivals(problem, gpu, pick, addresses) if self._is_live(pick, problem) else iter(())
+        self._new_beside = tuple(islice(rivals, self.core.library.numbers.AT_MAX_RIVALS - 1))
         if not reason:
-            pick = replace(pick, provider="autotune")
-            return super().plan_of(problem, gpu, pick, addresses)
+            return self._served(problem, gpu, pick, addresses)
         return Plan(problem, gpu, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
+
+    def _served(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Plan:
+        return super().plan_of(problem, gpu, replace(pick, provider="autotune"), addresses)
+
+    def _is_live(self, pick: Pick, problem: Product) -> bool:
+        """Whether a kind of call that the model picks for is settled on its own calls. Ranks would each
+        settle on what they measure, and replicated products would differ."""
+        is_open = pick.how == "modelled" and not problem.gemm.is_batched
+        return self.is_live and self.table.order is None and is_open and not has_ranks()
+
+    def _rivals(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Iterator[Decided]:
+        """What serves in turn with a pick, which serves or is left alone: torch's own kernel, and the
+        launches that are ranked first, those that sum in the same order unless others are asked for."""
+        gemm, epilogue = problem.gemm, self._chooser.kernels[pick.kernel_id].variant.epilogue
+        launches = [pick] if self._new[1] else []
+        if not launches:
+            yield Decided(gemm, pick, _SETTLED, self._left_alone(problem, gpu.device, addresses))
+        for one in self._chooser.ranked(Call(gemm, problem.lds, addresses), NUM_RANKED):
+            own = one if epilogue == PLAIN else self._chooser.with_epilogue(one, epilogue)
+            is_like = self._settles == "live-any-order" or self._sums(own) == self._sums(pick)
+            if is_like and (own.kernel_id, own.split_k) != (pick.kernel_id, pick.split_k):
+                launches.append(own)
+        for one in launches:
+            core = self._served(problem, gpu, one, addresses).core
+            assert core is not None
+            yield Decided(gemm, one, "", core)
+
+    def _sums(self, pick: Pick) -> tuple[Any, ...]:
+        return sums_as(self._chooser.kernels[pick.kernel_id], pick)
 
     def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
         """The same, or another launch that is expected to be as good for a program: it waits for the GPU, or
@@ -175,12 +216,17 @@ class RoutedEngine(Engine):
 
     def remember(self, key: Key, plan: Plan) -> None:
         if plan.core is not None:  # else there is nothing to launch
-            self._keep(key, Decided(plan.problem.gemm, *self._new, plan.core))
+            beside, (pick, reason) = self._new_beside, self._new
+            found = Decided(plan.problem.gemm, pick, reason, plan.core, beside=beside)
+            if beside:
+                expected_us = (pick and (pick.expected_us or pick.cublas_us)) or SHORT_US
+                found.live = LivePlan(self.core, [plan.core, *(one.plan for one in beside)], expected_us)
+            self._keep(key, found)
 
     def _keep(self, key: Key, decided: Decided) -> None:
         if len(self._decided) >= MAX_DECIDED:
             self.forget_plans()
-            for one in self._decided.values():
+            for one in self._all():
                 one.is_forgotten = True
                 self._forgotten[one.reason] += one.num_calls
                 self._saved_us += one.saved_us
@@ -210,13 +256,19 @@ class RoutedEngine(Engine):
     def told(self) -> AllKinds:
         """All kinds of call so far."""
         with self._lock:
-            return AllKinds([*self._decided.values()], self._forgotten.copy(), self._saved_us)
+            live = [one.live.state() for one in self._decided.values() if one.live]
+            return AllKinds([*self._all()], self._forgotten.copy(), self._saved_us, live)
+
+    def _all(self) -> Iterator[Decided]:
+        for one in self._decided.values():
+            yield from (one, *one.beside)
 
 
 class RoutedKinds:
     """Decides by the table for the GPU that tensors are on. `make` returns the engine for a GPU, the same for
     all of a kind; for a GPU without a table it returns any engine, which leaves its calls alone. `first`: a
-    GPU whose engine is made at once. `tables`: of all engines, for the router in C++."""
+    GPU whose engine is made at once. `tables`: of all engines, for the router in C++. `is_live`: kinds of
+    call are settled on their own calls."""
 
     def __init__(self, make: Callable[[int], RoutedEngine], first: int) -> None:
         self._make, self._calls, self.tables = make, SeveralCalls(), Tables()
@@ -224,6 +276,7 @@ class RoutedKinds:
         self._engines: dict[int, RoutedEngine] = {}
         self._former = list[RoutedEngine]()  # whose calls still count
         self._is_open = self._add(first)
+        self.is_live = self._engines[first].is_live
 
     def tensor_calls(self) -> SeveralCalls | None:
         """What serves torch's tensors on all GPUs; None if this torch does not support it."""
@@ -246,13 +299,14 @@ class RoutedKinds:
 
     def told(self) -> AllKinds:
         """All kinds of call so far."""
-        kinds, forgotten, saved_us = list[Decided](), Counter[str](), 0.0
+        kinds, forgotten, saved_us, live = list[Decided](), Counter[str](), 0.0, list[LiveState]()
         for engine in dict.fromkeys((*self._former, *self._engines.values())):
             told = engine.told()
             kinds += told.kinds
             forgotten += told.forgotten
             saved_us += told.saved_us
-        return AllKinds(kinds, forgotten, saved_us)
+            live += told.live
+        return AllKinds(kinds, forgotten, saved_us, live)
 
     def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
         """Decide by the engines that this makes from the next call on. Former ones stay: threads may be

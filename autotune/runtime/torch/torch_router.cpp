@@ -12,6 +12,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/dlpack.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -54,17 +56,30 @@ struct Watch {
     int64_t is_plain; // whether all calls are left alone, uncounted
 };
 
+// What serves one call of a kind that is settled on its own calls (core/live.h).
+struct Turn {
+    void *plan;
+    int32_t is_left_alone, number;
+    double began_us;
+};
+
+enum Wanted { AS_PLANNED, AS_SETTLED, IN_TURNS }; // core/plan.h
+enum Answer { SERVED, LEFT_ALONE, TAKES_TURN };   // core/tensors.h
+
 // Python fills this in, and keeps it. Functions of the core (core.h, tensors.h), and one of torch's exchange of tensors.
 struct Router {
     void *(*meet)(void *handle, const DLTensor *a, const DLTensor *b, const DLTensor *out, const DLTensor *bias,
-                  bool *is_left_alone);
+                  int32_t wanted, int32_t *answer);
     int (*serve)(const void *handle, void *plan, const DLTensor *a, const DLTensor *b, const DLTensor *c,
                  const DLTensor *bias, double alpha, double beta, void *stream);
     void (*release_plan)(void *plan);
+    void (*begin_turn)(const void *plan, void *stream, Turn *turn);
+    void (*end_turn)(const void *plan, void *stream, const Turn *turn, int32_t is_done);
     int (*current_stream)(DLDeviceType type, int32_t device, void **stream);
     const Table *plain, *biased; // for products, and for those to which a vector is added
     uint64_t *num_left_alone;    // (reasons)
     Watch *watch;
+    int64_t is_live; // whether kinds of call are settled on their own calls
 };
 
 // alpha A B + beta C. Without an out the result is new; without a C, alpha is 1.
@@ -82,6 +97,7 @@ struct Met {
     const void *handle = nullptr;
     std::unique_ptr<void, void (*)(void *)> plan{nullptr, nullptr};
     bool is_added = false; // the kernel adds C, a bias
+    bool takes_turn = false;
 };
 
 // The tensor for the core, in the form in which it reads Python's tensors too. This backend's devices count as CUDA's.
@@ -196,26 +212,42 @@ struct Entered {
         for (; table->handle; table++) {
             const bool is_added = is_bias && table->has_bias, is_written = asked.out && (!asked.c || is_added);
             const DLTensor *to = is_written ? &out : nullptr, *bias = is_added ? &c : nullptr;
-            bool is_left_alone;
-            void *plan = router.meet(table->handle, &a, &b, to, bias, &is_left_alone);
-            if (plan || is_left_alone) return {is_left_alone, table->handle, {plan, router.release_plan}, is_added};
+            int32_t answer;
+            void *plan = router.meet(table->handle, &a, &b, to, bias, wanted(), &answer);
+            const bool is_left_alone = answer == LEFT_ALONE;
+            if (plan || is_left_alone)
+                return {is_left_alone, table->handle, {plan, router.release_plan}, is_added, answer == TAKES_TURN};
         }
         return {};
     }
 
+    // What serves may change from call to call only where nobody relies on equal bits: not where torch is deterministic,
+    // nor where a forward pass is computed again within a backward one.
+    Wanted wanted() const {
+        if (!router.is_live) return AS_SETTLED;
+        const bool is_recomputed = torch::autograd::get_current_graph_task_id() != -1 && c10::GradMode::is_enabled();
+        return is_recomputed || at::globalContext().deterministicAlgorithms() ? AS_PLANNED : IN_TURNS;
+    }
+
+    bool has_stream(const Tensor &a, void **stream) const {
+        return router.current_stream && !router.current_stream(kDLCUDA, view(a).device.device_id, stream);
+    }
+
     // The result, or none if Python must serve.
-    Tensor serve(const Met &met, const Product &asked) const {
+    Tensor serve(const Met &met, const Product &asked) const { return serve(met, met.plan.get(), asked); }
+
+    Tensor serve(const Met &met, void *plan, const Product &asked) const {
         const bool is_copied = asked.reads_c() && !met.is_added;
-        if (!met.plan || (is_copied && asked.out) || !is_real(asked.alpha) || !is_real(asked.beta)) return {};
+        if (!plan || (is_copied && asked.out) || !is_real(asked.alpha) || !is_real(asked.beta)) return {};
         Tensor result = asked.out ? *asked.out : new_result(asked);
         if (is_copied) result.copy_(*asked.c);
         const DLTensor a = view(asked.a), b = view(asked.b), c = view(result);
         const DLTensor bias = met.is_added ? view(*asked.c) : DLTensor{};
         const double alpha = asked.alpha ? asked.alpha->toDouble() : 1, beta = is_copied ? asked.beta->toDouble() : 0;
         void *stream = nullptr;
-        if (!router.current_stream || router.current_stream(kDLCUDA, c.device.device_id, &stream)) return {};
+        if (!has_stream(asked.a, &stream)) return {};
         const DLTensor *added = met.is_added ? &bias : nullptr;
-        if (router.serve(met.handle, met.plan.get(), &a, &b, &c, added, alpha, beta, stream)) return {};
+        if (router.serve(met.handle, plan, &a, &b, &c, added, alpha, beta, stream)) return {};
         return result;
     }
 
@@ -238,8 +270,27 @@ struct Kernel {
     template <typename Own, typename Python> Tensor run(const Product &asked, Own own, Python python) const {
         const Met met = entered->meet(num_dimensions, asked);
         if (met.is_left_alone) return own();
-        Tensor found = entered->serve(met, asked);
+        Tensor found = met.takes_turn ? in_turn(met, asked, own) : entered->serve(met, asked);
         return found.defined() ? std::move(found) : python();
+    }
+
+    // The result by what has its turn; none if Python must serve.
+    template <typename Own> Tensor in_turn(const Met &met, const Product &asked, Own own) const {
+        struct Ended { // also by an exception of torch's own kernel
+            const Router &router;
+            const void *plan;
+            void *stream = nullptr;
+            Turn turn{};
+            bool is_done = false;
+            ~Ended() { router.end_turn(plan, stream, &turn, is_done); }
+        };
+        void *stream = nullptr;
+        if (!entered->has_stream(asked.a, &stream)) return {};
+        Ended ended{entered->router, met.plan.get(), stream};
+        entered->router.begin_turn(ended.plan, stream, &ended.turn);
+        Tensor found = ended.turn.is_left_alone ? Tensor(own()) : entered->serve(met, ended.turn.plan, asked);
+        ended.is_done = found.defined();
+        return found;
     }
 
     template <typename... Arguments> Tensor by_python(DispatchKeySet keys, const Arguments &...arguments) const {

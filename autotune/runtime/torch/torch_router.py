@@ -50,11 +50,15 @@ class _Table(ctypes.Structure):
 
 
 class _Router(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_void_p)
-        for name in (
-            "meet", "serve", "release_plan", "current_stream", "plain", "biased", "num_left_alone", "watch",
-        )
+    _fields_ = (
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "meet", "serve", "release_plan", "begin_turn", "end_turn", "current_stream", "plain",
+                "biased", "num_left_alone", "watch",
+            )
+        ),
+        ("is_live", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -118,20 +122,34 @@ class Tables:
 class Router:
     """May be entered while Python's kernels are registered. Raises NoRouter.
 
-    `reasons`: why calls are left alone before a table is asked, as torch_router.cpp numbers them.
+    `reasons`: why calls are left alone before a table is asked, as torch_router.cpp numbers them. `is_live`:
+    kinds of call are settled on their own calls.
     """
 
-    def __init__(self, torch: Any, plain: Tables, biased: Tables, reasons: Sequence[str], key: str) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        plain: Tables,
+        biased: Tables,
+        reasons: Sequence[str],
+        key: str,
+        *,
+        is_live: bool = False,
+    ) -> None:
         self._library = _library(torch, key.lower())
         self._kept = plain, biased
         self._reasons, self._counts = reasons, (ctypes.c_uint64 * len(reasons))()
         core = loaded()
-        calls = core.autotune_meet, core.autotune_serve, core.autotune_release_plan
+        calls = (
+            core.autotune_meet, core.autotune_serve, core.autotune_release_plan, core.autotune_begin_turn,
+            core.autotune_end_turn,
+        )  # fmt: skip
         self.watch = Watch()
         self._router = _Router(
             *(ctypes.cast(call, ctypes.c_void_p).value for call in calls),
             current_stream_of(torch.Tensor),
             *(ctypes.addressof(x) for x in (plain.list, biased.list, self._counts, self.watch)),
+            is_live,
         )
         self._key, self._entered = key, None
 

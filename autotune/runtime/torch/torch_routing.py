@@ -29,6 +29,7 @@ from ...kernel.launch import Epilogue
 from ..calls.arrays import Torch
 from ..calls.product import stacked
 from ..choose.pick import MAX_PLANS
+from .live_plans import LiveState
 from .routed_engine import AllKinds, Decided, RoutedEngine, RoutedKinds
 from .torch_gain import ProgramGain
 from .torch_router import NoRouter, Router
@@ -87,7 +88,8 @@ class TorchRouting:
         self.gain: ProgramGain | None = None  # the last one that was measured
         self.no_router = ""
         try:
-            self._router = Router(torch, plain.tables, biased.tables, _BEFORE_TABLES, self._key)
+            tables = plain.tables, biased.tables
+            self._router = Router(torch, *tables, _BEFORE_TABLES, self._key, is_live=plain.is_live)
         except NoRouter as reason:
             self.no_router = str(reason)
 
@@ -278,6 +280,7 @@ class TorchRouting:
             f"predicted, not measured: {self.saved_us / 1e3:,.1f} ms of the GPU's time saved"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
+        lines += self._live_lines()
         if self.no_router:
             lines.append(f"  by kernels in Python, which take longer on the host: {self.no_router}")
         if why_tf32 := forced_tf32():
@@ -288,12 +291,30 @@ class TorchRouting:
             lines.append(f"  and {counted(len(served) - _MOST_TOLD, 'other kind')} (`kinds()` has all)")
         return "\n".join(lines)
 
+    def live(self) -> list[LiveState]:
+        """What is known of the kinds that are settled on their own calls."""
+        return [*self._plain.told().live, *self._biased.told().live]
+
+    def _live_lines(self) -> list[str]:
+        if self.no_router and self._plain.is_live:
+            return ["  nothing is settled on the program's calls: that takes the router in C++"]
+        live = self.live()
+        num_settled = sum(one.is_settled and not one.is_dropped for one in live)
+        num_dropped, num_won = sum(one.is_dropped for one in live), sum(one.winner > 0 for one in live)
+        if not live:
+            return []
+        return [
+            f"  settled on their own calls: {num_settled} of {counted(len(live), 'kind')}, of which "
+            f"{num_won} changed; {num_dropped} dropped, since what was measured spreads"
+        ]
+
 
 class _Products:
     """Products by one engine; threads may share it. Raises DispatchError where torch is too old."""
 
     def __init__(self, engine: RoutedKinds) -> None:
         self._engine, self._library = engine, Torch(is_below_autograd=True)
+        self.is_live = engine.is_live
         calls = engine.tensor_calls()
         if calls is None:
             raise DispatchError("this torch does not offer its tensors to C; update it to 2.10 or later")
