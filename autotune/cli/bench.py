@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Any
 
 from .. import target_finder as targets
-from ..facts import stats
 from ..facts.gemm import Gemm
 from ..facts.measurement import read_policy
 from ..files.errors import UsageError
@@ -37,21 +36,14 @@ def run(request: BenchRequest, *, is_json: bool) -> None:
                 progress.update(f"timing {gemm} ({number}/{len(tuned)})")
                 results.append(_race(target, gemm, point, request.rounds))
         facts = {
-            "gpu": target.environment.gpu_name,
-            "is_recorded": target.environment.is_recorded,
-            "recorded_on": target.environment.recorded_on or None,
+            **common.measured_on(target.environment),
             "policy": target.policy,
             "num_rounds": request.rounds,
             "shapes": results,
         }
         measured_on = common.source_text(target.environment)
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(
-            f"{measured_on}, {facts['policy']} operands, {counted(request.rounds, 'interleaved round')}\n"
-            f"{_table(results)}"
-        )
+    head = f"{measured_on}, {facts['policy']} operands, {counted(request.rounds, 'interleaved round')}"
+    console.answer(facts, lambda: f"{head}\n{_table(results)}", is_json=is_json)
 
 
 def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:
@@ -87,20 +79,11 @@ def _race(target: Target, gemm: Gemm, point: Point, rounds: int) -> dict[str, An
     (samples,), baseline = timed.samples_us, timed.baseline
     if not samples:
         raise UsageError(f"the kernel for {gemm} gives a wrong result here: {dict(point)}; search again")
-    time_us = stats.median(samples)
-    ratios = [c / s for c, s in zip(baseline.samples_us, samples, strict=False)]
-    limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
     return {
         "shape": str(gemm),
-        "time_us": time_us,
+        **common.race(gemm, target.limits, samples, baseline.samples_us),
         "cublas_time_us": baseline.time_us,
-        "speedup": stats.median(ratios) if ratios else None,
-        "speedup_interval": stats.median_interval(ratios) if ratios else None,
-        "tflops": gemm.tflops(time_us),
-        "limit_us": limit_us,
-        "share_of_limit": limit_us / time_us,
         "config": dict(point),
-        "samples_us": samples,
         "cublas_samples_us": baseline.samples_us,
         "marks": timed.marks,
     }
@@ -114,7 +97,7 @@ def _table(results: Sequence[dict[str, Any]]) -> str:
             console.time_text(r["time_us"]),
             console.time_text(r["cublas_time_us"]),
             console.ratio_text(r["speedup"]),
-            "-" if r["speedup_interval"] is None else "{:.3f}-{:.3f}".format(*r["speedup_interval"]),
+            common.interval_text(r["speedup_interval"]),
             f"{r['tflops']:.1f}",
             console.ratio_text(r["share_of_limit"], "%"),
             brief(r["config"]),

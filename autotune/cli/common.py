@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from ..facts import stats
 from ..facts.alike import LIKE
-from ..facts.device import Environment, limits_by_name
+from ..facts.device import DeviceLimits, Environment, limits_by_name
 from ..facts.gemm import Gemm
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
+from ..kernel.where import Where
 from ..store import Store, StudySummary
 from ..suite import by_shape, epilogues_of, read_kinds
 from . import console
@@ -110,6 +113,48 @@ def source_text(environment: Environment) -> str:
     if environment.is_recorded:
         return console.one_line(f"recorded on {environment.gpu_name}, {environment.recorded_on}")
     return console.one_line(environment.gpu_name)
+
+
+def measured_on(environment: Environment) -> dict[str, Any]:
+    """The GPU that times are of, and whether and when they were recorded."""
+    return {
+        "gpu": environment.gpu_name,
+        "is_recorded": environment.is_recorded,
+        "recorded_on": environment.recorded_on or None,
+    }
+
+
+def conditions(where: Where) -> dict[str, Any]:
+    """What configs had to obey."""
+    return {
+        "where": str(where) or None,
+        "max_workspace_mib": where.max_workspace_mib,
+        "order": str(where.order) if where.order else None,
+    }
+
+
+def race(
+    gemm: Gemm, limits: DeviceLimits, samples_us: Sequence[float], cublas_us: Sequence[float]
+) -> dict[str, Any]:
+    """A kernel's times in rounds that it shared with cuBLAS: medians, and 95 % intervals. Ratios are of one
+    round each. None where no round has a time."""
+    time_us = stats.median(samples_us) if samples_us else None
+    ratios = [cublas / own for cublas, own in zip(cublas_us, samples_us, strict=False)]
+    limit_us = gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    return {
+        "time_us": time_us,
+        "speedup": stats.median(ratios) if ratios else None,
+        "speedup_interval": stats.median_interval(ratios) if ratios else None,
+        "tflops": time_us and gemm.tflops(time_us),
+        "limit_us": limit_us or None,
+        "share_of_limit": share(limit_us, time_us),
+        "samples_us": list(samples_us),
+    }
+
+
+def interval_text(interval: Sequence[float] | None) -> str:
+    """`0.981-1.024`, or a dash."""
+    return "-" if interval is None else "{:.3f}-{:.3f}".format(*interval)
 
 
 def share(part: float | None, whole: float | None) -> float | None:

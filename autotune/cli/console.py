@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TextIO
 
@@ -84,6 +84,14 @@ def show_json(data: Mapping[str, Any]) -> None:
     """The same facts for machines: one JSON object on stdout. JSON has no infinity and no NaN (the error
     of a result that holds a NaN, say): they become null."""
     show(json.dumps(finite(data), indent=2, default=str, allow_nan=False))
+
+
+def answer(facts: Mapping[str, Any], text: Callable[[], str], *, is_json: bool) -> None:
+    """The result of a command: its facts for machines, or as text."""
+    if is_json:
+        show_json(facts)
+    else:
+        show(text())
 
 
 def show_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:

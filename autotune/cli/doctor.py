@@ -42,10 +42,8 @@ class Finding:
 def run(request: DoctorRequest, *, is_json: bool) -> None:
     """Print every finding. Raises EnvironmentProblem if something is broken, after all were printed."""
     findings = [_safely(name, look) for name, look in _looks(request.db).items()]
-    if is_json:
-        console.show_json({"version": __version__, "findings": [asdict(f) for f in findings]})
-    else:
-        console.show(_text(findings))
+    facts = {"version": __version__, "findings": [asdict(f) for f in findings]}
+    console.answer(facts, lambda: _text(findings), is_json=is_json)
     broken = [finding.name for finding in findings if finding.state == BROKEN]
     if broken:
         raise EnvironmentProblem(f"autotune cannot work here: see {', '.join(broken)} above")

@@ -85,10 +85,7 @@ def run(request: EstimateRequest, *, is_json: bool) -> None:
             write_file(request.out, (Path(folder) / CALLS).read_bytes())
     kinds, figures = _predicted(calls)
     facts = _facts(request, work, kinds, figures, ended)
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(_text(facts))
+    console.answer(facts, lambda: _text(facts), is_json=is_json)
     raise typer.Exit(ended.code)
 
 

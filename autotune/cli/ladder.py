@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import target_finder as targets
-from ..facts import stats
 from ..facts.gemm import Gemm
 from ..facts.measurement import POLICY_VERSION, read_policy
 from ..files.errors import TrialFailure, UsageError
@@ -59,10 +58,7 @@ def run(request: LadderRequest, *, is_json: bool) -> None:
         facts = _facts(target, gemm, request.rounds, rungs, result)
     if request.svg:
         write_file(request.svg, draw(facts), option="--svg")
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(_table(facts))
+    console.answer(facts, lambda: _table(facts), is_json=is_json)
 
 
 def _tuned(db: str, target: GpuTarget, gemm: Gemm) -> list[Step]:
@@ -108,12 +104,12 @@ def _facts(
     for rung in rungs:
         samples = next(left) if rung.code else ()
         reason = rung.reason or ("" if samples else "gives a wrong result here")
-        row = _row(rung.step.name, rung.step.adds, gemm, samples, result.baseline_us, limit_us)
+        row = _row(rung.step.name, rung.step.adds, target, gemm, samples, result.baseline_us)
         wanted = rung.step.kernel
         what = wanted.to_dict() if isinstance(wanted, Config) else wanted.entry
         rows.append({**row, "kernel": what, "reason": reason})
     if result.baseline_us:
-        row = _row(CUBLAS, "cublasSgemm", gemm, result.baseline_us, result.baseline_us, limit_us)
+        row = _row(CUBLAS, "cublasSgemm", target, gemm, result.baseline_us, result.baseline_us)
         rows.append({**row, "kernel": f"cuBLAS {target.environment.cublas_version}", "reason": ""})
     return {
         "shape": str(gemm),
@@ -130,25 +126,12 @@ def _facts(
 
 
 def _row(
-    name: str,
-    adds: str,
-    gemm: Gemm,
-    samples: Sequence[float],
-    cublas_us: Sequence[float],
-    limit_us: float,
+    name: str, adds: str, target: GpuTarget, gemm: Gemm, samples: Sequence[float], cublas_us: Sequence[float]
 ) -> dict[str, Any]:
-    """One rung in figures: the median time, and the median of the ratios to cuBLAS within rounds."""
-    time_us = stats.median(samples) if samples else None
-    ratios = [theirs / ours for theirs, ours in zip(cublas_us, samples, strict=False)]
-    return {
-        "name": name,
-        "adds": adds,
-        "time_us": time_us,
-        "gflops": time_us and 1e3 * gemm.tflops(time_us),
-        "share_of_limit": common.share(limit_us, time_us),
-        "speedup": stats.median(ratios) if ratios else None,
-        "samples_us": samples,
-    }
+    """One rung in figures."""
+    found = common.race(gemm, target.limits, samples, cublas_us)
+    figures = {one: found[one] for one in ("time_us", "share_of_limit", "speedup", "samples_us")}
+    return {"name": name, "adds": adds, "gflops": found["tflops"] and 1e3 * found["tflops"], **figures}
 
 
 def _table(facts: dict[str, Any]) -> str:

@@ -55,11 +55,8 @@ def time_configs(request: TimeRequest, *, is_json: bool) -> None:
             "kernels": kernels,
         }
         source = common.source_text(target.environment)
-    if is_json:
-        console.show_json(facts)
-        return
     head = f"{source}, {gemm}, {facts['policy']} operands, {counted(rounds, 'interleaved round')}"
-    console.show(f"{head}\n{_table(kernels, timed.baseline.time_us)}")
+    console.answer(facts, lambda: f"{head}\n{_table(kernels, timed.baseline.time_us)}", is_json=is_json)
 
 
 def _need_legal(config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind]) -> None:
@@ -86,23 +83,14 @@ def _facts(
 ) -> dict[str, Any]:
     if not samples_us:
         raise UsageError(f"{config} on {gemm} gave a wrong result when it was timed; run it again")
-    time_us = stats.median(samples_us)
-    ratios = [theirs / ours for theirs, ours in zip(cublas_us, samples_us, strict=False)]
-    limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs) or None
     return {
         "config": config.to_dict(),
-        "time_us": time_us,
+        **common.race(gemm, target.limits, samples_us, cublas_us),
         "time_interval_us": stats.median_interval(samples_us),
-        "speedup": stats.median(ratios) if ratios else None,
-        "speedup_interval": stats.median_interval(ratios) if ratios else None,
-        "tflops": gemm.tflops(time_us),
-        "limit_us": limit_us,
-        "share_of_limit": common.share(limit_us, time_us),
         "error_over_cublas": found.error_over_cublas,
         "registers": found.registers,
         "spill_bytes": found.spill_bytes,
         "smem_bytes": found.smem_bytes,
-        "samples_us": list(samples_us),
     }
 
 
@@ -113,7 +101,7 @@ def _table(kernels: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
             brief(kernel["config"]),
             console.time_text(kernel["time_us"]),
             console.ratio_text(kernel["speedup"]),
-            _interval_text(kernel["speedup_interval"]),
+            common.interval_text(kernel["speedup_interval"]),
             f"{kernel['tflops']:.1f}",
             console.ratio_text(kernel["share_of_limit"], "%"),
             console.ratio_text(kernel["error_over_cublas"]),
@@ -123,10 +111,6 @@ def _table(kernels: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
     ]
     cublas = [("cuBLAS", console.time_text(cublas_us), *["-"] * 6)] if cublas_us else []
     return console.table(headers, [*rows, *cublas], right=range(1, len(headers)))
-
-
-def _interval_text(interval: tuple[float, float] | None) -> str:
-    return "-" if interval is None else "{:.3f}-{:.3f}".format(*interval)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -26,10 +26,7 @@ def show(request: ShowRequest, *, is_json: bool) -> None:
     with common.open_existing(request.db) as store:
         study, trial = _find(store, request.trial)
         facts = _facts(store, study, trial)
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(_text(facts))
+    console.answer(facts, lambda: _text(facts), is_json=is_json)
 
 
 def diff(request: DiffRequest, *, is_json: bool) -> None:
@@ -43,13 +40,14 @@ def diff(request: DiffRequest, *, is_json: bool) -> None:
             "differences": _differences(*map(_flat, pair)),
             "times": _times(store, found[0], found[1]),
         }
-    if is_json:
-        console.show_json(facts)
-        return
-    headers = ("what", f"trial {first_id}", f"trial {second_id}")
+    console.answer(facts, lambda: _differences_text(facts), is_json=is_json)
+
+
+def _differences_text(facts: Facts) -> str:
+    headers = ("what", *(f"trial {trial_id}" for trial_id in facts["trials"]))
     rows = [(name, *map(_cell, values)) for name, values in facts["differences"].items()]
-    console.show(console.table(headers, rows) if rows else "the trials differ in nothing that is stored")
-    console.show("\n" + _verdict(facts["times"], first_id, second_id))
+    table = console.table(headers, rows) if rows else "the trials differ in nothing that is stored"
+    return f"{table}\n\n{_verdict(facts['times'], *facts['trials'])}"
 
 
 def _find(store: Store, trial_id: int) -> tuple[StudyRef, TrialRecord]:

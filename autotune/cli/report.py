@@ -40,9 +40,9 @@ def run(request: ReportRequest, *, is_json: bool) -> None:
     if is_json:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
         return
-    num_trials = sum(study.num_trials for study in studies)
+    num_trials = counted(sum(study.num_trials for study in studies), "trial")
     num_studies = counted(len(studies), "study", "studies")
-    console.show(f"wrote {out}: {num_studies}{part}, {counted(num_trials, 'trial')}; open it in a browser")
+    console.show(f"wrote {out}: {num_studies}{part}, {num_trials}; open it in a browser")
 
 
 def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
@@ -81,12 +81,9 @@ def describe(point: Mapping[str, Value]) -> str:
 
 
 def _facts(s: StudyNumbers) -> dict[str, Any]:
-    environment = s.study.environment
     return {
         "shape": str(s.study.gemm),
-        "gpu": environment.gpu_name,
-        "is_recorded": environment.is_recorded,
-        "recorded_on": environment.recorded_on or None,
+        **common.measured_on(s.study.environment),
         "policy": s.study.policy,
         "num_trials": s.num_trials,
         "num_failed": s.num_failed,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -89,22 +90,23 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         )
         facts = _facts(result, request, time.monotonic() - began_s)
         lines.write("result", facts)
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(_text(facts, common.source_text(result.environment)))
-        if result.filled is not None:
-            console.show(_filled_text(result.filled))
-        if result.gain is not None:
-            console.show(_gain_text(result.gain))
-        if result.is_exportable and any(result.best.values()):
-            suites = [f" --suite {shlex.quote(str(suite))}" for suite in request.suites if is_counted]
-            db, password = typed(request.db)
-            options = f"{''.join(suites)}{result.where.options}"
-            console.show(f"Next: autotune export-table --db {db}{options}{password}")
+    suites = request.suites if is_counted else []
+    console.answer(facts, lambda: "\n".join(_parts(result, facts, request.db, suites)), is_json=is_json)
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
+
+
+def _parts(result: Result, facts: dict[str, Any], db: str, suites: Sequence[Path]) -> Iterator[str]:
+    yield _text(facts, common.source_text(result.environment))
+    if result.filled is not None:
+        yield _filled_text(result.filled)
+    if result.gain is not None:
+        yield _gain_text(result.gain)
+    if result.is_exportable and any(result.best.values()):
+        named = "".join(f" --suite {shlex.quote(str(suite))}" for suite in suites)
+        db, password = typed(db)
+        yield f"Next: autotune export-table --db {db}{named}{result.where.options}{password}"
 
 
 def _both(painter: Painter, lines: EventLines, event: Event) -> None:
@@ -260,19 +262,15 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
 
 
 def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, Any]:
-    found, environment, trials = result.search, result.environment, result.trials
+    found, trials = result.search, result.trials
     shapes = [
         _shape_facts(shape, trials[shape.gemm]) | _optimum(result.optimum_us, shape)
         for shape in result.shapes
     ]
     return {
-        "gpu": environment.gpu_name,
-        "is_recorded": environment.is_recorded,
-        "recorded_on": environment.recorded_on or None,
+        **common.measured_on(result.environment),
         "policy": result.cache,
-        "where": str(result.where) or None,
-        "max_workspace_mib": result.where.max_workspace_mib,
-        "order": str(result.where.order) if result.where.order else None,
+        **common.conditions(result.where),
         "sampler": request.sampler,
         "seed": request.seed,
         "db": shown(request.db),

@@ -15,7 +15,7 @@ from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.summation_order import has_order
 from ..kernel.where import VALUES, Where
 from ..target_finder import limits_named
-from . import console, expected
+from . import common, console, expected
 from .requests import SpaceRequest
 
 KINDS = {
@@ -40,10 +40,7 @@ def run(request: SpaceRequest, *, is_json: bool) -> None:
     is_wide = request.is_wide
     found = feasible_set(limits, gemm, is_wide=is_wide, order=conditions.order).where(conditions, gemm)
     facts = _facts(found, conditions, limits, gemm, is_wide=is_wide)
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(_text(facts, conditions, limits, gemm))
+    console.answer(facts, lambda: _text(facts, conditions, limits, gemm), is_json=is_json)
 
 
 def _facts(
@@ -56,9 +53,7 @@ def _facts(
         "gpu": limits.name,
         "arch": limits.arch,
         "shape": str(gemm),
-        "where": str(where) or None,
-        "max_workspace_mib": where.max_workspace_mib,
-        "order": str(where.order) if where.order else None,
+        **common.conditions(where),
         "num_configs": found.num_points,
         "factors": factors,
         "values": reachable,
@@ -118,10 +113,7 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
         "broken_conditions": disobeyed,
         "workspace_bytes": num_bytes,
     }
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(_explanation(config, limits, gemm, facts))
+    console.answer(facts, lambda: _explanation(config, limits, gemm, facts), is_json=is_json)
 
 
 def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[str, Any]) -> str:

@@ -47,10 +47,7 @@ def run(request: CompareRequest, *, is_json: bool) -> None:
         "only_in_first": [str(gemm) for gemm in sorted(one) if gemm not in other],
         "only_in_second": [str(gemm) for gemm in sorted(other) if gemm not in one],
     }
-    if is_json:
-        console.show_json(facts)
-    else:
-        console.show(_text(facts))
+    console.answer(facts, lambda: _text(facts), is_json=is_json)
 
 
 def _named(source: str) -> str:

@@ -31,10 +31,7 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     runtime = Dispatcher(folder, settle="off", cublas=False, fallback="refuse")
     here = gpu.find_gpu(selector)
     found = runtime.verify_quick(device=None if selector == "auto" else here.index)
-    if is_json:
-        console.show_json(_facts(found))
-    else:
-        console.show(str(found))
+    console.answer(_facts(found), lambda: str(found), is_json=is_json)
     _judge(folder, found)
 
 
