@@ -8,10 +8,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from importlib import import_module
 from inspect import Parameter, Signature
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, dataclass_transform, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -29,6 +29,14 @@ SWITCHES = {
     "is_csv": Annotated[bool, typer.Option("--csv", help=_CSV)],
     "is_quiet": Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")],
 }
+
+
+@dataclass_transform(frozen_default=True)
+class Request:
+    """What a command is given: a frozen dataclass, whose fields are options and arguments."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
 
 REQUIRED: Any = MISSING  # an option without a default

@@ -7,12 +7,11 @@ Nothing heavy is imported here, so that `autotune --help` answers at once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ..facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
-from .parsing import REQUIRED, argument, known_gpus, limit, number, one_of, option, whole, words
+from .parsing import REQUIRED, Request, argument, known_gpus, limit, number, one_of, option, whole, words
 
 # Options of several commands.
 GPU = partial(
@@ -88,8 +87,7 @@ TABLE = Path("sgemm_dispatch")
 FOLDER = partial(argument, "An exported folder.", TABLE)
 
 
-@dataclass(frozen=True)
-class SearchRequest:
+class SearchRequest(Request):
     """Search the best kernels for shapes on a GPU.
 
     It ends by itself when nothing better is likely, or after --seconds or --trials. Ctrl-C keeps everything;
@@ -164,8 +162,7 @@ class SearchRequest:
     )
 
 
-@dataclass(frozen=True)
-class ExportRequest:
+class ExportRequest(Request):
     """Write the winners as a folder to import.
 
     A suite names the shapes to write. One that counts calls (count) says instead what kernels for shapes that
@@ -199,8 +196,7 @@ class ExportRequest:
     adds: bool = option("Keep the tables of other kinds of GPU that the folder holds.", False, flag="--add")
 
 
-@dataclass(frozen=True)
-class SpaceRequest:
+class SpaceRequest(Request):
     """Count the kernels for a GPU and a shape, explain rules.
 
     Examples:
@@ -221,8 +217,7 @@ class SpaceRequest:
     is_wide: bool = option("Count what is legal but known not to pay, too.", False, flag="--all")
 
 
-@dataclass(frozen=True)
-class BestRequest:
+class BestRequest(Request):
     """The winner of every study, against cuBLAS and the limit.
 
     Examples:
@@ -235,8 +230,7 @@ class BestRequest:
     max_error: float | None = ACCURATE()
 
 
-@dataclass(frozen=True)
-class HistoryRequest:
+class HistoryRequest(Request):
     """The newest trials, in the order in which they were made.
 
     Examples:
@@ -249,7 +243,6 @@ class HistoryRequest:
     limit: int | None = LIMIT_OR_ALL()
 
 
-@dataclass(frozen=True)
 class FailuresRequest(HistoryRequest):
     """What failed and why.
 
@@ -259,8 +252,7 @@ class FailuresRequest(HistoryRequest):
     """
 
 
-@dataclass(frozen=True)
-class ShowRequest:
+class ShowRequest(Request):
     """Everything that is known of one trial.
 
     Examples:
@@ -272,8 +264,7 @@ class ShowRequest:
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class DiffRequest:
+class DiffRequest(Request):
     """What differs between two trials: parameters, times, registers, conditions.
 
     Examples:
@@ -286,8 +277,7 @@ class DiffRequest:
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class T4Request:
+class T4Request(Request):
     """Write the trials of a problem as T4, Kernel Tuner's results format.
 
     Examples:
@@ -301,7 +291,6 @@ class T4Request:
     shape: str | None = option("Which problem, where there are several.", None)
 
 
-@dataclass(frozen=True)
 class T1Request(T4Request):
     """Write the trials of a problem as T1, a cache that Kernel Tuner searches in simulation.
 
@@ -311,8 +300,7 @@ class T1Request(T4Request):
     """
 
 
-@dataclass(frozen=True)
-class DashboardRequest:
+class DashboardRequest(Request):
     """Show all trials in Optuna's dashboard, those of a search that runs as they come.
 
     Examples:
@@ -325,8 +313,7 @@ class DashboardRequest:
     host: str = HOST()
 
 
-@dataclass(frozen=True)
-class MergeRequest:
+class MergeRequest(Request):
     """Copy all of another database, or of a recording, into this one.
 
     Nothing is doubled. Killed, or repeated, it goes on.
@@ -340,8 +327,7 @@ class MergeRequest:
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class CompareRequest:
+class CompareRequest(Request):
     """Compare the best of two databases or tables, shape by shape.
 
     Examples:
@@ -355,8 +341,7 @@ class CompareRequest:
     max_error: float | None = ACCURATE()
 
 
-@dataclass(frozen=True)
-class ForgetRequest:
+class ForgetRequest(Request):
     """Delete all trials of shapes or studies.
 
     Examples:
@@ -370,8 +355,7 @@ class ForgetRequest:
     is_sure: bool = option("Do it, and do not only tell.", False, flag="--yes")
 
 
-@dataclass(frozen=True)
-class RunsRequest:
+class RunsRequest(Request):
     """Who searched what: host, GPU, command, driver, versions.
 
     Examples:
@@ -384,8 +368,7 @@ class RunsRequest:
     limit: int = LIMIT()
 
 
-@dataclass(frozen=True)
-class ReportRequest:
+class ReportRequest(Request):
     """Draw what the database holds into one HTML file.
 
     Examples:
@@ -401,8 +384,7 @@ class ReportRequest:
     max_error: float | None = ACCURATE()
 
 
-@dataclass(frozen=True)
-class ViewRequest:
+class ViewRequest(Request):
     """Show the same in the browser, and follow a search that runs.
 
     Examples:
@@ -419,8 +401,7 @@ class ViewRequest:
     max_error: float | None = ACCURATE()
 
 
-@dataclass(frozen=True)
-class EstimateRequest:
+class EstimateRequest(Request):
     """Run a program of torch, count its products, and predict what it gains.
 
     No table is needed, and no GPU: without one it runs on the CPU. Ends as the program does.
@@ -440,8 +421,7 @@ class EstimateRequest:
     limit: int = LIMIT(default=10)
 
 
-@dataclass(frozen=True)
-class CoverageRequest:
+class CoverageRequest(Request):
     """Tell what of a program's calls a table serves tuned, modelled, by cuBLAS, or not well.
 
     By number and by time. No GPU is needed.
@@ -459,8 +439,7 @@ class CoverageRequest:
     limit: int = LIMIT()
 
 
-@dataclass(frozen=True)
-class ExplainRequest:
+class ExplainRequest(Request):
     """Draw what kernels do with memory: blocks, warps, stages, banks, bytes. No GPU is needed.
 
     The ladder from the naive kernel to a tuned one, winners that ship, and any config, in one HTML file.
@@ -479,8 +458,7 @@ class ExplainRequest:
     )
 
 
-@dataclass(frozen=True)
-class BenchRequest:
+class BenchRequest(Request):
     """Time the best known kernels against cuBLAS.
 
     Examples:
@@ -497,8 +475,7 @@ class BenchRequest:
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class TimeRequest:
+class TimeRequest(Request):
     """Verify and time configs by hand, against cuBLAS. Nothing is stored.
 
     Examples:
@@ -516,8 +493,7 @@ class TimeRequest:
     max_error: float | None = LARGEST_ERROR()
 
 
-@dataclass(frozen=True)
-class SourceRequest:
+class SourceRequest(Request):
     """Write what a config is compiled from, and the command that compiles it.
 
     Examples:
@@ -533,8 +509,7 @@ class SourceRequest:
     out: Path | None = option("The .cu file to write; without it, it is printed.", None)
 
 
-@dataclass(frozen=True)
-class LadderRequest:
+class LadderRequest(Request):
     """Time the classic steps beside the tuned kernel and cuBLAS.
 
     Examples:
@@ -551,8 +526,7 @@ class LadderRequest:
     svg: Path | None = option("Draw the climb into this file.", None, metavar="FILE")
 
 
-@dataclass(frozen=True)
-class VerifyRequest:
+class VerifyRequest(Request):
     """Check an exported folder on this GPU.
 
     Examples:
@@ -570,8 +544,7 @@ class VerifyRequest:
     )
 
 
-@dataclass(frozen=True)
-class RecordRequest:
+class RecordRequest(Request):
     """Time configs on shapes into a file for --gpu replay:FILE.
 
     Examples:
@@ -595,8 +568,7 @@ class RecordRequest:
     )
 
 
-@dataclass(frozen=True)
-class ContributeRequest:
+class ContributeRequest(Request):
     """Measure a card for those who have none: one run of ten minutes, one file to give away.
 
     Cards wanted most: RTX 3090, RTX 4090 and Quadro RTX (4000 to 8000). It says what the file holds before it
@@ -614,8 +586,7 @@ class ContributeRequest:
     out: Path | None = option("The file to write; without it, it is named as the GPU.", None)
 
 
-@dataclass(frozen=True)
-class DoctorRequest:
+class DoctorRequest(Request):
     """Tell what is here, what is missing, what to do.
 
     Examples:
@@ -626,8 +597,7 @@ class DoctorRequest:
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class KeyRequest:
+class KeyRequest(Request):
     """Make a key that tables are signed with: a private one, and FILE.pub for programs and servers.
 
     Examples:
@@ -637,8 +607,7 @@ class KeyRequest:
     out: Path = argument("The new file of the private key.", metavar="FILE")
 
 
-@dataclass(frozen=True)
-class PublishRequest:
+class PublishRequest(Request):
     """Verify an exported folder, sign its tables and publish them.
 
     Examples:
@@ -658,8 +627,7 @@ class PublishRequest:
     server: str | None = SERVER()
 
 
-@dataclass(frozen=True)
-class TablesRequest:
+class TablesRequest(Request):
     """The tables that were published, the newest last.
 
     Examples:
@@ -671,8 +639,7 @@ class TablesRequest:
     server: str | None = SERVER()
 
 
-@dataclass(frozen=True)
-class PullRequest:
+class PullRequest(Request):
     """Write a published table as a folder to import.
 
     Examples:
@@ -686,8 +653,7 @@ class PullRequest:
     server: str | None = SERVER()
 
 
-@dataclass(frozen=True)
-class PinRequest:
+class PinRequest(Request):
     """Have programs take a table, whatever is published later.
 
     Examples:
@@ -701,8 +667,7 @@ class PinRequest:
     server: str | None = SERVER()
 
 
-@dataclass(frozen=True)
-class RollbackRequest:
+class RollbackRequest(Request):
     """Take a table back: programs return to what was published before.
 
     Examples:
@@ -714,8 +679,7 @@ class RollbackRequest:
     server: str | None = SERVER()
 
 
-@dataclass(frozen=True)
-class NewTokenRequest:
+class NewTokenRequest(Request):
     """Make a token for a server, and print it once: only its SHA-256 is kept.
 
     Roles: `read` sees pages and tables, `request` also names shapes and tells how calls were served, `work`
@@ -734,8 +698,7 @@ class NewTokenRequest:
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class TokensRequest:
+class TokensRequest(Request):
     """Names and roles of all tokens.
 
     Examples:
@@ -745,8 +708,7 @@ class TokensRequest:
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class RevokeRequest:
+class RevokeRequest(Request):
     """End a token; a server knows it within seconds.
 
     Examples:
