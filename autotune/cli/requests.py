@@ -719,8 +719,7 @@ class RevokeRequest(Request):
     db: str = DB()
 
 
-@dataclass(frozen=True)
-class ServeRequest:
+class ServeRequest(Request):
     """Serve a team: requests for shapes, tables, workers, pages and metrics, on one database and one port.
 
     This machine alone is answered unless --host says otherwise; then everybody needs a token (`tokens new`),
@@ -749,8 +748,7 @@ class ServeRequest:
     rate: float = option("Requests a second of one client.", 500.0, number(0.1, 1e6))
 
 
-@dataclass(frozen=True)
-class AskRequest:
+class AskRequest(Request):
     """Ask for shapes: workers tune what promises most first.
 
     Examples:
@@ -765,8 +763,7 @@ class AskRequest:
     server: str | None = SERVER()
 
 
-@dataclass(frozen=True)
-class QueueRequest:
+class QueueRequest(Request):
     """The queue: what is open, the most promising first, then what ended.
 
     Examples:
