@@ -19,6 +19,7 @@ from . import target_finder as targets
 from .drawn_shapes import DrawnSearch, drawn_for
 from .export import exporter
 from .export.from_store import read_results
+from .export.tuned import TunedResults
 from .facts import alike
 from .facts.accuracy_class import STRICT
 from .facts.accuracy_class import read as read_class
@@ -37,7 +38,16 @@ from .gpu.driver import device_limits
 from .kernel import epilogue_names
 from .kernel.compiler import Compiler
 from .kernel.feasible_set import FeasibleSet, feasible_set
-from .kernel.templates import OF_CLASS, Template, accuracy_of, is_current, is_ours
+from .kernel.templates import (
+    OF_CLASS,
+    SGEMM,
+    Template,
+    accuracy_of,
+    has_kernels,
+    is_current,
+    is_ours,
+    source_of,
+)
 from .kernel.where import VALUES, Where
 from .perf_model.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
@@ -517,6 +527,9 @@ def export_table(
         max_workspace   MiB that a launch may take for packed copies and partial sums, on any shape; None:
                         1 GiB of each
         order           in which all kernels of the table sum, as of `tune`; cuBLAS then never serves
+        accuracy        `fp32`: the table holds kernels on tensor cores, too, for calls that ask for that
+                        class (`Dispatcher(accuracy=)`, `sgemm(accuracy=)`); others are served as before.
+                        Conditions concern the kernels that have the parameter
         max_kernels     the most kernels for shapes that were not tuned, beside the winners
         max_megabytes   the most that the files of these take
         calls           how often a program calls for which shape, tuned or not: kernels for shapes that were
@@ -545,7 +558,8 @@ def export_table(
         epilogue_names.named(epilogues),
         Where.parse(where, max_workspace, order),
     )
-    conditions.check(VALUES)
+    template = _template(accuracy, conditions, 0)
+    conditions.check({**template.values, **VALUES})
     max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
     with Store.open_existing(db) as store, store.damages.told(note):
         environments = store.environments(max_error)
@@ -554,19 +568,23 @@ def export_table(
             raise DispatchError(f"{shown(db)} holds no kernel that ran; run {command('search')} first")
         newest, limits = environments[0], _limits(environments[0])
         read = read_policy(cache)
-        results = read_results(
-            store,
-            newest,
-            limits,
-            policy=read,
-            gemms=gemms or None,
-            max_error=max_error,
-            where=conditions,
-            drawn_origin=FILL,
+        reading: Callable[..., TunedResults] = partial(
+            read_results, store, newest, limits, policy=read, max_error=max_error, drawn_origin=FILL,
             foreign_origins=FOUND_ELSEWHERE,
-        )
+        )  # fmt: skip
+        tensor = None
+        if accuracy != STRICT:
+            tensor = _of_wider(reading, newest, limits, gemms, conditions, accuracy, note)
+        conditions = conditions.among(VALUES)
+        known = store.studies_by_problem(newest, read, max_error)
+        also = {shape.gemm for shape in tensor.shapes} if tensor else set()
+        wanted = [gemm for gemm in gemms if gemm in known or gemm not in also]
+        if tensor is not None and also and not (wanted if gemms else known):
+            results = replace(tensor, shapes=(), source_hash=SGEMM.source_hash)
+        else:
+            results = reading(gemms=wanted or None, where=conditions)
         is_limited = bool(conditions) and not gemms
-        measured = store.studies_by_problem(newest, read, max_error) if is_limited else {}
+        measured = known if is_limited else {}
     lacking = sorted(measured.keys() - {shape.gemm for shape in results.shapes})
     if lacking:
         note(f"left out, as no result obeys {conditions.told}: {', '.join(map(str, lacking))}")
@@ -576,6 +594,7 @@ def export_table(
             results,
             Path(folder),
             compiler,
+            tensor=tensor,
             matrices=targets.matrices(),
             where=conditions,
             max_kernels=max_kernels,
@@ -595,6 +614,24 @@ def export_table(
         note(f"{shown(db)} also holds trials of {names}; the newest were exported")
     here = GpuKind.of(newest.gpu_name, newest.compute_capability)
     return next(table for _, table in load_kinds(Path(folder)) if GpuKind.of_table(table) == here)
+
+
+def _of_wider(
+    reading: Callable[..., TunedResults],
+    environment: Environment,
+    limits: DeviceLimits,
+    gemms: Sequence[Gemm],
+    conditions: Where,
+    accuracy: str,
+    note: Note,
+) -> TunedResults:
+    """The results of kernels of a wider class, for those of the shapes that have any. Where a GPU has no such
+    kernels, none: strict ones serve. Raises DispatchError if nothing was searched for it."""
+    if not has_kernels(accuracy, limits):
+        note(f"{limits.name} runs strict kernels alone: they serve calls for accuracy {accuracy}, too")
+        return TunedResults(environment, limits, source_of(accuracy), "", 0, ())
+    found = reading(where=conditions.among(OF_CLASS[accuracy].parameters), accuracy=accuracy)
+    return replace(found, shapes=tuple(s for s in found.shapes if not gemms or s.gemm in gemms))
 
 
 def space(

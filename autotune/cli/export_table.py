@@ -13,7 +13,7 @@ from .. import tuning
 from ..files.words import counted
 from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN
-from ..kernel.resources import workspace_bytes
+from ..kernel.templates import workspace_bytes
 from ..kernel.where import MIB
 from ..runtime.table.kinds import load_kinds, names_of
 from ..runtime.table.table import LeftOut, Table
@@ -39,6 +39,7 @@ def run(request: ExportRequest, *, is_json: bool) -> None:
             where=request.where,
             max_workspace=request.max_workspace,
             order=request.order,
+            accuracy=request.accuracy,
             max_kernels=request.max_kernels,
             max_megabytes=request.max_megabytes,
             calls=calls if is_counted else {},
@@ -107,6 +108,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         "is_recorded": table.is_recorded,
         "recorded_on": table.recorded_on or None,
         "order": table.order,
+        "accuracy": table.accuracy,
         "max_workspace_mib": None if table.max_workspace is None else table.max_workspace / MIB,
         "num_kernels": len(plain),
         "num_general": sum(kernel.id not in tuned for kernel in plain),

@@ -182,6 +182,7 @@ class ExportRequest(Request):
     where: list[str] = WHERE()
     max_workspace: float | None = MAX_WORKSPACE()
     order: str | None = ORDER()
+    accuracy: str = ACCURACY()
     max_kernels: int = option("For shapes that were not tuned, beside those that won.", MAX_KERNELS, whole())
     max_megabytes: float = option(
         "What these kernels, packed, take at most.", MAX_MEGABYTES, number(most=math.inf)

@@ -14,12 +14,14 @@ import typer
 
 from .. import target_finder as targets
 from .. import tuning
+from ..facts.accuracy_class import STRICT
 from ..facts.device import limits_by_name
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy
 from ..files.errors import EnvironmentProblem, UsageError
 from ..files.words import counted
 from ..kernel.resources import workspace_of
+from ..kernel.templates import accuracy_of
 from ..search import SearchResult, ShapeResult
 from ..search.called import Gain
 from ..search.fill import Filled
@@ -106,7 +108,9 @@ def _parts(result: Result, facts: dict[str, Any], db: str, suites: Sequence[Path
     if result.is_exportable and any(result.best.values()):
         named = "".join(f" --suite {shlex.quote(str(suite))}" for suite in suites)
         db, password = typed(db)
-        yield f"Next: autotune export-table --db {db}{named}{result.where.options}{password}"
+        accuracy = accuracy_of(result.source_hash)
+        options = f"{named}{result.where.options}{'' if accuracy == STRICT else f' --accuracy {accuracy}'}"
+        yield f"Next: autotune export-table --db {db}{options}{password}"
 
 
 def _both(painter: Painter, lines: EventLines, event: Event) -> None:

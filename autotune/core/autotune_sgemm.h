@@ -48,6 +48,7 @@ typedef enum {
     AUTOTUNE_NO_EPILOGUE, /* the table has no kernels with such an epilogue: export-table --epilogue */
     AUTOTUNE_MANY_LAUNCHES,    /* an untuned batch without cuBLAS would be more than 65536 launches: tune it, or split it */
     AUTOTUNE_NO_BLAS, /* cuBLAS alone serves, and gives no handle: it failed before, or a graph is being captured */
+    AUTOTUNE_NO_CLASS, /* no table serves that class of accuracy: search and export-table with --accuracy */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
@@ -56,6 +57,14 @@ typedef enum {
 /* Opens the tables that this folder holds, one for each kind of GPU. A shared library with them then stays loaded until
  * the process ends, even after dlclose: graphs that end call it. */
 AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
+
+typedef enum {
+    AUTOTUNE_ACCURACY_STRICT, /* FMAs in FP32: what autotune_create opens */
+    AUTOTUNE_ACCURACY_FP32    /* kernels on tensor cores, too, whose errors are no larger than cublasSgemm's */
+} autotune_accuracy;
+
+/* The same for a class of accuracy: no product of this handle is served by a wider one. */
+AUTOTUNE_API autotune_status autotune_create_accuracy(autotune_handle **handle, autotune_accuracy accuracy);
 
 /* Closes a handle that no call uses any more, on the host and on GPUs; NULL is allowed. Device memory and
  * loaded code stay until the context ends: freeing them would wait for the GPU. Does nothing in a process

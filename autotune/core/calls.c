@@ -409,6 +409,8 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_MANY_LAUNCHES: return "the batch was not tuned, and cuBLAS cannot be called: it would be a launch for "
                                             "each of more than 65536 products; tune such batches, let cuBLAS serve, or "
                                             "pass parts of the batch";
+        case AUTOTUNE_NO_CLASS: return "no table serves that class of accuracy: run `autotune search` and `autotune "
+                                       "export-table --format c` with --accuracy";
         case AUTOTUNE_NO_BLAS: return "cuBLAS gives no handle, and no kernel is there to serve";
         default: return "no status of this library";
     }

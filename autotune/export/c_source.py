@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..facts.accuracy_class import FP32, STRICT
 from ..files.words import counted
 from ..runtime.native import core_library
 from ..runtime.native.core import TableArrays, table_struct
@@ -35,6 +36,7 @@ _NAMED = f"""\
 #ifndef AUTOTUNE_TABLE
 #define AUTOTUNE_TABLE 0x{_OF_TABLE}
 #define autotune_create autotune_create_{_OF_TABLE}
+#define autotune_create_accuracy autotune_create_accuracy_{_OF_TABLE}
 #elif AUTOTUNE_TABLE != 0x{_OF_TABLE}
 #error "headers of two exported tables are included in one source file: include each in a file of its own"
 #endif
@@ -43,9 +45,14 @@ _NAMED = f"""\
 _DECLARED = f"""\
 /* The plain name is for programs that look for it (dlsym), or declare it themselves. */
 #undef autotune_create
+#undef autotune_create_accuracy
 AUTOTUNE_API autotune_status autotune_create_{_OF_TABLE}(autotune_handle **handle);
+AUTOTUNE_API autotune_status autotune_create_accuracy_{_OF_TABLE}(autotune_handle **handle,
+                                                                  autotune_accuracy accuracy);
 AUTOTUNE_API __attribute__((weak, alias("autotune_create_{_OF_TABLE}"))) autotune_status
 autotune_create(autotune_handle **handle);
+AUTOTUNE_API __attribute__((weak, alias("autotune_create_accuracy_{_OF_TABLE}"))) autotune_status
+autotune_create_accuracy(autotune_handle **handle, autotune_accuracy accuracy);
 """
 
 
@@ -82,7 +89,8 @@ def _label(number: int) -> str:
 def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
     """All but the heads. `sizes`: in bytes, of all cubins by SHA-256, in the order of their labels."""
     arrays, of = TableArrays(), core_library.loaded().structs
-    structs = [table_struct(of, table, arrays) for table in tables]
+    views = [*(table.for_class(STRICT) for table in tables), *(t for t in tables if t.accuracy == FP32)]
+    structs = [table_struct(of, table, arrays) for table in views]
     names = {address: f"array_{number}" for number, address in enumerate(arrays.by_address)}
     labels = {name: _label(number) for number, name in enumerate(sizes)}
     parts = [
@@ -92,7 +100,7 @@ def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
         *(f"extern const unsigned char {label}[];" for label in labels.values()),
         "",
     ]
-    for number, (table, struct) in enumerate(zip(tables, structs, strict=True)):
+    for number, (table, struct) in enumerate(zip(views, structs, strict=True)):
         struct.codes = number + 1  # stands for the address of the array below
         names[number + 1] = f"codes_{number}"
         parts += [f"static const autotune_code codes_{number}[] = {{"]
@@ -101,13 +109,25 @@ def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
         parts += [*_definition(names[address], array, names), ""]
     parts += ["static const autotune_table tables[] = {"]
     parts += [f"    {_value(struct, names)}," for struct in structs]
+    num_strict, num_fp32 = len(tables), len(views) - len(tables)
+    serving = f"autotune_open_kinds(tables + {num_strict}, {num_fp32}, handle)"
     parts += [
         "};",
         "",
         _DECLARED,
         f"autotune_status autotune_create_{_OF_TABLE}(autotune_handle **handle) {{",
+        f"    return autotune_open_kinds(tables, {num_strict}, handle);",
+        "}",
+        f"autotune_status autotune_create_accuracy_{_OF_TABLE}(autotune_handle **handle,",
+        "    autotune_accuracy accuracy) {",
+        "    if (!handle) return AUTOTUNE_BAD_CALL;",
+        "    *handle = NULL;",
+        f"    if (accuracy == AUTOTUNE_ACCURACY_STRICT) return autotune_create_{_OF_TABLE}(handle);",
+        *([f"    if (accuracy == AUTOTUNE_ACCURACY_FP32) return {serving};"] if num_fp32 else []),
+        "    return AUTOTUNE_NO_CLASS;",
+        "}",
+        "",
     ]
-    parts += [f"    return autotune_open_kinds(tables, {len(tables)}, handle);", "}", ""]
     return "\n".join(parts)
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError, TrialFailure
-from ..kernel.config import Config
 from ..kernel.launch import Variant
+from ..kernel.templates import AnyConfig
 from ..runtime.table.cubin_files import packed
 from .wishes import Wish
 
@@ -35,7 +35,7 @@ class KernelCompiler(Protocol):
     def arch(self) -> str: ...
     @property
     def version(self) -> str: ...
-    def submit(self, config: Config, variant: Variant, /) -> Future[Any]: ...  # of a CubinLike
+    def submit(self, config: AnyConfig, variant: Variant, /) -> Future[Any]: ...  # of a CubinLike
 
 
 OnCompiled = Callable[[int, int], None]  # kernels that are done, and all
@@ -46,7 +46,7 @@ class Compiling:
 
     def __init__(self, compiler: KernelCompiler) -> None:
         self._compiler = compiler
-        self._pending: dict[tuple[Config, Variant], Future[CubinLike]] = {}
+        self._pending: dict[tuple[AnyConfig, Variant], Future[CubinLike]] = {}
 
     def begin(self, wishes: Iterable[Wish]) -> None:
         """Does not wait."""

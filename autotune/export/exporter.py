@@ -8,7 +8,7 @@ matrices of times ─► portfolio.py ─────────┘        left
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,13 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .. import __version__
+from ..facts.accuracy_class import CLASSES, FP32, STRICT
 from ..facts.defaults import MAX_KERNELS, MAX_MEGABYTES
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
 from ..files.strict import Misfit
 from ..files.words import command, counted, option
-from ..kernel import same_code, template
+from ..kernel import same_code, template, templates
 from ..kernel.launch import Epilogue
+from ..kernel.templates import TENSOR
 from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
 from ..runtime.table.soundness import check_identity
@@ -34,7 +36,7 @@ from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, portfolio
 from .provider import known_of_cublas, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape
-from .wishes import Wish, all_wishes, defaults, with_epilogues
+from .wishes import Wish, all_wishes, defaults, winners_of, with_epilogues
 
 MEGABYTE = 1e6  # bytes
 MOST_NAMED = 3  # shapes in a note
@@ -46,6 +48,7 @@ def export_table(
     folder: Path,
     compiler: KernelCompiler,
     *,
+    tensor: TunedResults | None = None,
     matrices: Sequence[TimeMatrix] = (),
     where: Where = ANY,
     max_kernels: int = MAX_KERNELS,
@@ -62,6 +65,7 @@ def export_table(
 ) -> Path:
     """Write the importable folder for these results; returns it. An existing folder is replaced, or extended.
 
+    `tensor`: results of kernels on tensor cores, for a table that serves accuracy fp32, too.
     `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
     the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, whose cubins take at
     most `max_megabytes`, of those that obey `where` in some number of splits. `calls`: how often a program
@@ -76,10 +80,14 @@ def export_table(
     extended; UsageError if Python cannot import its name; EnvironmentProblem if the disk is full.
     """
     prepare(folder, note, adds=adds)
-    _check(results, compiler, note)
+    _check(results, tensor, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     tuned = cut_to_chosen(results)
     _tell_replaced(results, tuned, note)
+    fast = None
+    if tensor is not None:
+        fast = cut_to_chosen(tensor)
+        _tell_replaced(tensor, fast, note)
     limits, compiling = results.limits, Compiling(compiler)
     compiling.begin(all_wishes(tuned, {}, where.order))
     most = max_kernels // len(LAYOUTS)
@@ -101,6 +109,12 @@ def export_table(
     wishes = within(asked, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
+    if fast is not None:
+        asked = list({wish.id: wish for wish in winners_of(fast)}.values())
+        on_step(f"compiling {counted(len(asked), 'kernel')} on tensor cores")
+        cubins |= compiling.wait(asked, on_compiled)
+        kernels += figures.on_tensor_cores(fast, asked, cubins, TENSOR.source_hash)
+        wishes += asked
     added = with_epilogues(wishes, epilogues, called)
     on_step(f"compiling {counted(len(added), 'variant')} of these that add a bias or an activation")
     cubins |= compiling.wait(added, on_compiled)
@@ -118,15 +132,17 @@ def export_table(
         environment=results.environment,
         limits=results.limits,
         power_limit_w=results.power_limit_w,
-        kernels=tuple(sorted(kernels, key=lambda k: k.id)),
+        kernels=tuple(sorted(kernels, key=lambda k: (CLASSES.index(k.accuracy), k.id))),
         places=places,
         defaults={wish.layout: wish.id for wish in defaults(results.limits, where.order)},
         cublas=known_of_cublas(cublas, limits),
-        entries=tuple(_entry(shape) for shape in tuned.shapes if shape.ranked),
+        entries=tuple(_entries(tuned, fast)),
         left_out=figures_of(judged),
         epilogues=tuple(epilogues),
         max_workspace=where.max_workspace,
         order=str(where.order) if where.order else None,
+        accuracy=STRICT if fast is None else FP32,
+        tensor_source_hash=TENSOR.source_hash if any(k.accuracy != STRICT for k in kernels) else "",
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 
@@ -146,8 +162,18 @@ def _known(
     }
 
 
-def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str], None]) -> None:
-    if not results.shapes:
+def _check(
+    results: TunedResults,
+    tensor: TunedResults | None,
+    compiler: KernelCompiler,
+    note: Callable[[str], None],
+) -> None:
+    if tensor is not None and not templates.is_current(tensor.source_hash):
+        raise DispatchError(
+            f"the results of accuracy {FP32} are of another kernel source; run {command('search')} "
+            f"--accuracy {FP32} again with this autotune"
+        )
+    if not results.shapes and tensor is None:
         raise DispatchError(f"no tuned shape to export; run {command('search')} first")
     if not same_code.is_same(results.source_hash, template.source_hash()):
         where = (
@@ -224,6 +250,24 @@ def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:
     """A name that is equal for points that one kernel of a table serves."""
     kernel = gemm.layout, point.config.key
     return (*kernel, "batched") if gemm.is_batched else kernel
+
+
+def _entries(strict: TunedResults, fast: TunedResults | None) -> Iterator[Entry]:
+    """Of all tuned shapes, kernels of the faster class first. Each was timed beside cuBLAS by its own search:
+    times of the second are taken over its cuBLAS's then, times that of the first."""
+    wider = {} if fast is None else {shape.gemm: _entry(shape) for shape in fast.shapes if shape.ranked}
+    for shape in strict.shapes:
+        if not shape.ranked:
+            continue
+        entry, other = _entry(shape), wider.pop(shape.gemm, None)
+        if other is None:
+            yield entry
+            continue
+        scale = entry.cublas_us / other.cublas_us if entry.cublas_us and other.cublas_us else 1.0
+        theirs = tuple(replace(one, time_us=one.time_us * scale) for one in other.ranked)
+        both = sorted((entry.ranked, theirs), key=lambda ranked: ranked[0].time_us)
+        yield replace(entry, cublas_us=entry.cublas_us or other.cublas_us, ranked=(*both[0], *both[1]))
+    yield from wider.values()
 
 
 def _entry(shape: TunedShape) -> Entry:

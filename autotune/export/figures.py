@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..facts.accuracy_class import FP32, STRICT
 from ..facts.gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
-from ..kernel.resources import launch_spec, residency
+from ..kernel.templates import TENSOR, launch_spec, residency, tflops
 from ..perf_model.constants import Floats
 from ..perf_model.fit import Sample, guess, learn
 from ..perf_model.model_figures import ModelFigures
@@ -20,6 +21,7 @@ from .tuned import TunedResults
 from .wishes import Wish
 
 _DEFAULT = 1.5  # times the rule-of-thumb figures: the assumed cost of a step of a default (unmeasured)
+LEAST_TIMED = 6  # shapes from which the model was seen to predict others within a tenth
 _FEW = 0.2  # deviation of times of a kernel that was timed on one shape; half as much on two (unmeasured)
 
 Samples = Mapping[str, Mapping[Config, Sequence[Sample]]]  # of each layout, by `Config.in_any_splits`
@@ -50,12 +52,44 @@ def kernels(
     return found, places
 
 
+def on_tensor_cores(
+    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], source_hash: str
+) -> list[Kernel]:
+    """Kernels on tensor cores that searches found. One has a model if it was timed on LEAST_TIMED shapes of
+    its layout or more; else it serves the shapes that it was tuned for, and no others."""
+    limits = results.limits
+    fast = replace(limits, fma_tflops=tflops(FP32, limits))  # whose steps are shorter than FMAs allow
+    known = {shape.gemm: shape.all_times for shape in results.shapes if not shape.gemm.is_batched}
+    found: list[Kernel] = []
+    for layout in LAYOUTS:
+        there = [wish for wish in wishes if wish.layout == layout]
+        records = {wish.id: _record(wish, cubins[wish.id], results) for wish in there}
+        times: dict[str, list[Sample]] = {}
+        for wish in there:
+            spec = launch_spec(wish.config, wish.gemm, limits)
+            own = [
+                Sample(spec, gemm, times_us[wish.config])
+                for gemm, times_us in known.items()
+                if gemm.layout == layout and wish.config in times_us
+            ]
+            if len(own) >= LEAST_TIMED and not wish.is_batched:
+                times[wish.id] = own
+        if times:
+            learned = learn(list(times.values()), [records[name].blocks_per_sm for name in times], fast)
+            for (name, own), one in zip(times.items(), learned.figures, strict=True):
+                model = replace(one, relative_error=error_of(one, own))
+                records[name] = replace(records[name], model=model)
+        found += [launchable(record, limits, source_hash) for record in records.values()]
+    return found
+
+
 def with_epilogues(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike]
 ) -> list[Kernel]:
     """Kernels with an epilogue: they have no model, as nothing is picked among them."""
-    limits, source_hash = results.limits, results.source_hash
-    return [launchable(_record(wish, cubins[wish.id], results), limits, source_hash) for wish in wishes]
+    of = {STRICT: results.source_hash, FP32: TENSOR.source_hash}
+    records = [_record(wish, cubins[wish.id], results) for wish in wishes]
+    return [launchable(record, results.limits, of[record.accuracy]) for record in records]
 
 
 def weights_text(weights: Floats) -> str:

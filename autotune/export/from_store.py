@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
+from ..facts.accuracy_class import STRICT
 from ..facts.defaults import MAX_ERROR
 from ..facts.device import DeviceLimits, Environment
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy
 from ..files.errors import DispatchError, UsageError
 from ..files.words import command
-from ..kernel.config import Config
+from ..kernel import templates
+from ..kernel.templates import AnyConfig
 from ..kernel.where import ANY, Where
 from ..store import Store, StudyRef
 from .tuned import TunedPoint, TunedResults, TunedShape
@@ -31,8 +33,9 @@ def read_results(
     where: Where = ANY,
     drawn_origin: str = "",
     foreign_origins: Collection[str] = (),
+    accuracy: str = STRICT,
 ) -> TunedResults:
-    """The newest results for GPUs of this kind (or this recording), of one kernel source.
+    """The newest results for GPUs of this kind (or this recording), of one kernel source, that of a class.
 
     `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
     left out (None: no limit), and those that do not obey `where`. A shape without a final and with trials of
@@ -41,10 +44,10 @@ def read_results(
     all of those asked for, was tuned, or if the results are of kernels that are not autotune's; StoreError if
     they are all damaged.
     """
-    found = store.studies_by_problem(environment, policy, max_error)
+    found = store.studies_by_problem(environment, policy, max_error, accuracy)
     studies = [found[gemm] for gemm in sorted(found) if gemms is None or gemm in gemms]
     most = min(MOST_TIMES, MOST_OF_ALL // max(1, len(studies)))
-    drawn, parse = "" if gemms else drawn_origin, cache(Config.parse)
+    drawn, parse = "" if gemms else drawn_origin, cache(templates.parse)
     shapes = [
         _shape(store, ones, most, max_error, where.on(ones[0].gemm, limits), foreign_origins, drawn, parse)
         for ones in studies
@@ -55,6 +58,8 @@ def read_results(
         store.damages.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
         obeying, same = f" that obey {where.told}" if where else "", where.options
+        if accuracy != STRICT:
+            obeying, same = f" of accuracy {accuracy}{obeying}", f"{same} --accuracy {accuracy}"
         raise DispatchError(
             f"no results{obeying} for {what} on {environment.gpu_name}; run {command('search', same)} for it"
         )
@@ -77,7 +82,7 @@ def _shape(
     where: Where,
     foreign_origins: Collection[str],
     drawn_origin: str,
-    parse: Callable[[str], Config],
+    parse: Callable[[str], AnyConfig],
 ) -> TunedShape | None:
     """The final ranking if there was one, else only the fastest trial, or none for a drawn shape; None if
     every trial is damaged, or none obeys. `studies`: those of a problem on GPUs of a kind, the newest first,
@@ -85,21 +90,21 @@ def _shape(
     study = studies[0]
     final, baseline = store.final(study, max_error, where), store.baseline(study)
     try:
-        found: dict[Config, float] = {}
-        own: set[Config] = set()
+        found: dict[AnyConfig, float] = {}
+        own: set[AnyConfig] = set()
         for one in reversed(studies):
             timed = store.timed(one, max_error, most, where)
             found |= {parse(key): time_us for key, (time_us, _) in timed.items()}
             own |= {parse(key) for key, (_, origin) in timed.items() if origin not in foreign_origins}
         if final is None:
             ranked = tuple(
-                TunedPoint(Config.from_dict(best.point), best.measurement.time_us, True)
+                TunedPoint(templates.read(best.point), best.measurement.time_us, True)
                 for best in store.best(study, 1, max_error, where=where)
                 if best.measurement.time_us is not None
             )
         else:
             ranked = tuple(
-                TunedPoint(Config.from_dict(e.point), e.time_us, e.is_tied, e.joules) for e in final.entries
+                TunedPoint(templates.read(e.point), e.time_us, e.is_tied, e.joules) for e in final.entries
             )
     except UsageError as error:
         raise DispatchError(

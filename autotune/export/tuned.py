@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..facts.device import DeviceLimits, Environment
 from ..facts.gemm import Gemm
-from ..kernel.config import Config
 
 
 @dataclass(frozen=True)
 class TunedPoint:
-    """One ranked config of a tuned shape. `is_tied`: it cannot be told apart from the best."""
+    """One ranked config of a tuned shape, of one of the templates (kernel/templates.py). `is_tied`: it cannot
+    be told apart from the best."""
 
-    config: Config
+    config: Any
     time_us: float
     is_tied: bool
     joules: float | None = None  # of one launch, where it was measured
@@ -27,12 +28,12 @@ class TunedShape:
 
     gemm: Gemm
     ranked: tuple[TunedPoint, ...]
-    times: tuple[tuple[Config, float], ...] = ()
+    times: tuple[tuple[Any, float], ...] = ()
     cublas_us: float | None = None
-    own: Collection[Config] = frozenset()
+    own: Collection[Any] = frozenset()
 
     @property
-    def all_times(self) -> dict[Config, float]:
+    def all_times(self) -> dict[Any, float]:
         """Every ok time; for a ranked config the later and more accurate time counts."""
         return dict(self.times) | {point.config: point.time_us for point in self.ranked}
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
+from ..kernel import tensor_config
 from ..kernel.config import Config
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import PLAIN, Epilogue, Variant
 from ..kernel.relatives import stand_in
 from ..kernel.rules import broken_rules
 from ..kernel.summation_order import CHAIN, SummationOrder
+from ..kernel.tensor_config import TensorConfig
 from .tuned import TunedResults
 
 # Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
@@ -25,7 +28,7 @@ OF_LAYERS = ("NN", "NT")
 class Wish:
     """A kernel that the table should have."""
 
-    config: Config
+    config: Any  # of one of the templates (kernel/templates.py)
     layout: str
     is_wide: bool = False
     is_required: bool = False
@@ -48,8 +51,11 @@ class Wish:
         c = self.config
         batched = ":batched" if self.is_batched else ""
         digest = hashlib.sha256(f"{c.key}:{self.layout}:{self.is_wide}{batched}".encode()).hexdigest()
-        split = (f"-split{c.split_k}" if c.split_k > 1 else "") + ("-batched" if self.is_batched else "")
-        plain = f"{self.layout.lower()}-{c.bm}x{c.bn}x{c.bk}{split}-{digest[:8]}"
+        if isinstance(c, TensorConfig):
+            tile = f"tensor-{tensor_config.BM}x{c.bn}x{tensor_config.BK}"
+        else:
+            tile = f"{c.bm}x{c.bn}x{c.bk}" + (f"-split{c.split_k}" if c.split_k > 1 else "")
+        plain = f"{self.layout.lower()}-{tile}{'-batched' if self.is_batched else ''}-{digest[:8]}"
         return plain if self.epilogue == PLAIN else f"{plain}-{self.epilogue}"
 
 
@@ -58,7 +64,7 @@ def all_wishes(
 ) -> list[Wish]:
     """Each kernel once, winners first, for results whose rankings are settled. Raises DispatchError where a
     GPU cannot run the default."""
-    winners = list(_winners(results))
+    winners = list(winners_of(results))
     # these serve other shapes, too
     won = {(wish.layout, wish.config.in_any_splits) for wish in winners if not wish.is_batched}
     more = [
@@ -72,7 +78,8 @@ def all_wishes(
     return list(reversed(unique.values()))
 
 
-def _winners(results: TunedResults) -> Iterator[Wish]:
+def winners_of(results: TunedResults) -> Iterator[Wish]:
+    """Of shapes whose rankings are settled."""
     for shape in results.shapes:
         for point in shape.ranked:
             is_batched = shape.gemm.is_batched

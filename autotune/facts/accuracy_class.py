@@ -2,7 +2,7 @@
 
     strict      FMAs in FP32 alone: the error is that of adding up k products, in the kernel's order
     fp32        an error no larger than SGEMM's (cuBLAS, pedantic FP32) by Frobenius and by element against
-                |A| |B|, on operands of every kind in `KINDS`; Inf and NaN as `special_values` says
+                |A| |B|, on operands of every kind in `KINDS`; an Inf in an operand may give NaN
     fp32-range  reserved: the same while exponents lie within a stated range
 
 A wider class holds the narrower ones: strict kernels serve a call for fp32. Nothing is ever served by a class
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..files.errors import UsageError
+from ..files.errors import AutotuneError, UsageError
 
 STRICT, FP32 = "strict", "fp32"
 CLASSES = (STRICT, FP32)  # each holds those before it
@@ -24,12 +24,12 @@ RESERVED = "fp32-range"
 KINDS = ("normal", "uniform", "wide", "scaled", "cancelling")
 
 
-def read(text: str) -> str:
-    """The class of this name. Raises UsageError."""
+def read(text: str, *, error: type[AutotuneError] = UsageError) -> str:
+    """The class of this name. Raises `error`."""
     if text == RESERVED:
-        raise UsageError(f"accuracy {text!r} is reserved for a class that no kernel has yet; pass {FP32!r}")
+        raise error(f"accuracy {text!r} is reserved for a class that no kernel has yet; pass {FP32!r}")
     if text not in CLASSES:
-        raise UsageError(f"accuracy {text!r}: expected one of {', '.join(CLASSES)}")
+        raise error(f"accuracy {text!r:.60}: expected one of {', '.join(CLASSES)}")
     return text
 
 

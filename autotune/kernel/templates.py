@@ -107,6 +107,21 @@ def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers
     return int(resources.blocks_per_sm(config, limits, gemm, registers))
 
 
+def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int | None = None) -> int:
+    """Blocks of one kernel that an SM holds at a time, at least 1: by the compiler's registers per thread, or
+    else by those that are expected."""
+    if isinstance(config, TensorConfig):
+        return max(
+            1, limits.regs_per_sm // (config.threads * (registers or tensor.REGISTERS // config.threads))
+        )
+    return resources.residency(config, limits, gemm, registers)
+
+
+def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
+    """Memory that a launch of this config takes besides its operands."""
+    return 0 if isinstance(config, TensorConfig) else resources.workspace_bytes(config, gemm, limits)
+
+
 # ------------------------------------------------------------------------------------------------
 # Studies: trials of another template, or held against another promise, are those of another kernel
 
@@ -134,10 +149,19 @@ def tflops(accuracy: str, limits: DeviceLimits) -> float:
     return limits.fma_tflops * (tensor.OVER_FMA if accuracy != STRICT else 1)
 
 
+def has_kernels(accuracy: str, limits: DeviceLimits) -> bool:
+    """Whether this GPU runs kernels of a class beyond those of narrower ones."""
+    return accuracy == STRICT or not _refusing(limits)
+
+
+def _refusing(limits: DeviceLimits) -> tuple[rules.Rule, ...]:
+    return tensor.broken_rules(TensorConfig(), limits, _ANY, ("device",))
+
+
 def need_search_space(accuracy: str, limits: DeviceLimits) -> None:
     """Raises UsageError where this GPU runs no kernel of a class beyond the strict ones."""
-    broken = [r for r in tensor.broken_rules(TensorConfig(), limits, _ANY, ("device",)) if accuracy != STRICT]
-    if broken:
+    broken = _refusing(limits)
+    if accuracy != STRICT and broken:
         raise UsageError(
             f"{limits.name} runs no kernel of accuracy {accuracy} but strict ones: {broken[0].sentence}; "
             f"search for accuracy {STRICT}, which serves there"

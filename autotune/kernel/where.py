@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -120,6 +120,10 @@ class Where:
             return is_obeying
         found = 0 if is_tensor else workspace_of(point, *self.shape)
         return found is not None and found <= self.max_workspace
+
+    def among(self, names: Collection[str]) -> Where:
+        """The same without conditions on other parameters: a template lacks those of another."""
+        return replace(self, conditions=tuple(one for one in self.conditions if one.name in names))
 
     def in_least_splits(self, config: Config) -> Config | None:
         """The config, or else the same kernel in the least number of splits with which it obeys; None if it

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..facts.gemm import LAYOUTS, Gemm
+from ..kernel.config import Config
 from ..runtime.choose.chooser import Chooser
 from ..runtime.choose.pick import NUM_FIRST, Call, Pick
 from ..runtime.table.kinds import load_kinds
@@ -115,7 +116,8 @@ class Maps:
         elif cell.provider == "cublas":
             picked_us = study.cublas_us
         else:
-            key = replace(self._kernels[cell.kernel].config, split_k=cell.split_k).key
+            config = self._kernels[cell.kernel].config
+            key = replace(config, split_k=cell.split_k).key if isinstance(config, Config) else config.key
             picked_us = next((t.measurement.time_us for t in study.ok if t.key == key), None)
             if study.final:
                 picked_us = next((e.time_us for e in study.final.entries if e.key == key), picked_us)

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from ..facts.accuracy_class import STRICT
+from ..facts.accuracy_class import read as read_class
 from ..files.arguments import whole
 from ..files.errors import DispatchError
 from ..kernel.launch import ACTIVATIONS
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 _CHOICES, _RECORD, _SERVER = "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD", "AUTOTUNE_SERVER"
 _OWN_FOLDER = Path(__file__).resolve().parents[2]  # of an exported table
-_OPTIONS = "settle", "deterministic", "choices", "cublas", "fallback"
+_OPTIONS = "settle", "deterministic", "choices", "cublas", "fallback", "accuracy"
 _made: WeakValueDictionary[tuple[str, tuple[Any, ...], int], Dispatcher] = WeakValueDictionary()
 
 
@@ -75,6 +77,10 @@ class Dispatcher:
     an error; with "cublas", cuBLAS serves them, with one warning. By default the environment variable
     AUTOTUNE_FALLBACK decides, unless `deterministic`.
 
+    accuracy: the class of what serves calls that name none (facts/accuracy_class.py): "strict", the default,
+    or "fp32", which takes kernels on tensor cores, too, whose errors are no larger than SGEMM's, if the
+    folder was exported for it.
+
     `tables`: those of all kinds of GPU; `table`: the first of them, which was exported first.
     `num_copied`: how many products needed a packed copy of a, of b or of out.
     If the environment variable AUTOTUNE_RECORD names a file, calls are recorded there (`record_calls`). If
@@ -95,20 +101,25 @@ class Dispatcher:
         choices: str | Path | None = None,
         cublas: bool | None = None,
         fallback: Fallback | None = None,
+        accuracy: str = STRICT,
         driver: Driver | None = None,
     ) -> None:
         settles = settle_of(settle, deterministic)
         self._is_deterministic = deterministic
         self._fallback = fallback_of(fallback, deterministic)
         blas = BlasProvider(is_switched_on(cublas, deterministic))
-        self._kinds = open_kinds(Path(folder), blas, settles, is_deterministic=deterministic)
+        self.accuracy = read_class(accuracy, error=DispatchError)
+        self._kinds = open_kinds(
+            Path(folder), blas, settles, is_deterministic=deterministic, accuracy=accuracy
+        )
         self.tables = tuple(kind.table for kind in self._kinds)
         self.table = self.tables[0]
         self._lock = threading.RLock()
-        pinned = choices or os.environ.get(_CHOICES)
+        pinned = os.environ.get(_CHOICES) if choices is None else choices
         if pinned:
             self._pin(Path(pinned))
         self.is_exchangeable = not (deterministic or pinned)
+        self._others: dict[str, Dispatcher] = {}  # of the same folder, by the class that they serve
         self.num_copied = Counter[str]()
         self._driver = driver
         self._opened: tuple[Engines, Products] | None = None
@@ -121,7 +132,9 @@ class Dispatcher:
             self.record_calls(os.environ[_RECORD])
         self._tensors: TorchCalls | None = None
         self._met_torch: set[Planner] = set()
-        options = settle, deterministic, choices and str(Path(choices).absolute()), cublas, fallback
+        told = choices and str(Path(choices).absolute())
+        self._options = settle, deterministic, told, cublas, fallback, accuracy
+        options = self._options
         made_by = _told_folder(Path(folder)), options
         # The same number in each process that makes as many alike
         number = next(one for one in count() if _made.setdefault((*made_by, one), self) is self)
@@ -136,6 +149,24 @@ class Dispatcher:
     def __deepcopy__(self, _: object) -> Dispatcher:
         return self
 
+    def for_class(self, accuracy: str) -> Dispatcher:
+        """The dispatcher of the same folder and options that serves another class of accuracy; itself for its
+        own. Files of choices are of one class, and not passed on. Raises DispatchError if the folder serves
+        no such class."""
+        if accuracy == self.accuracy:
+            return self
+        with self._lock:
+            if accuracy not in self._others:
+                settle, deterministic, _, cublas, fallback, _ = self._options
+                other = Dispatcher(
+                    self._made_by[0] or _OWN_FOLDER, settle=settle, deterministic=deterministic, choices="",
+                    cublas=cublas, fallback=fallback, accuracy=accuracy, driver=self._driver,
+                )  # fmt: skip
+                if self._record_file is not None:
+                    other.record_calls(self._record_file)
+                self._others[accuracy] = other
+            return self._others[accuracy]
+
     def pick(
         self,
         m: int,
@@ -148,6 +179,7 @@ class Dispatcher:
         shares_a: bool = False,
         shares_b: bool = False,
         device: int | None = None,
+        accuracy: str | None = None,
     ) -> Pick:
         """What a product of packed, aligned matrices would run, and why. Needs no GPU; choices settled on one
         are known after a product ran there, or `settle` was called.
@@ -155,9 +187,14 @@ class Dispatcher:
         `batch`: number of products, one after the other; `shares_a` (`shares_b`): all read the same A (B).
         `device`: number of the GPU. Without it a folder with one table asks no GPU; among several tables, the
         one for the current GPU decides, else the one for the first GPU that has one, else the first table.
-        Raises DispatchError for extents that are not whole numbers or out of range, and for a GPU that is not
-        served.
+        `accuracy`: as of `sgemm`. Raises DispatchError for extents that are not whole numbers or out of
+        range, for a GPU that is not served, and a class that the folder does not serve.
         """
+        if accuracy is not None and accuracy != self.accuracy:
+            shape = (m, n, k, trans_a, trans_b)
+            return self.for_class(accuracy).pick(
+                *shape, batch=batch, shares_a=shares_a, shares_b=shares_b, device=device
+            )
         is_one = device is None and len(self._kinds) == 1
         kind = self._kinds[0] if is_one else self._kind_here(device)
         # 1, True and 1.0 are one key: what is of another type is checked first
@@ -306,14 +343,17 @@ class Dispatcher:
             self._record_file = named
             for engine in self._engines:
                 engine.record(named)
+            for other in self._others.values():
+                other.record_calls(named)
 
     def counts(self) -> list[Counted]:
         """How often each kind of call was served so far, and by what; of routed products those, too, that
         were left to torch's cuBLAS."""
-        return [counted for _, counted in self.counts_by_engine()]
+        own = [counted for _, counted in self.counts_by_engine()]
+        return own + [counted for other in list(self._others.values()) for counted in other.counts()]
 
     def counts_by_engine(self) -> list[tuple[Planner, Counted]]:
-        """The same, each with the engine that served it, or left it."""
+        """The same of its own class of accuracy, each with the engine that served it, or left it."""
         return [(engine, counted) for engine in self._engines for counted in engine.counts()]
 
     @property
@@ -379,6 +419,7 @@ class Dispatcher:
         stream: Any = None,
         bias: Any = None,
         activation: Activation | None = None,
+        accuracy: str | None = None,
     ) -> Any:
         """C[m,n] = alpha * op(a) * op(b) + beta * C, where op transposes if trans_a (trans_b) is set; with
         bias and activation C = activation(alpha * op(a) * op(b) + beta * C + bias).
@@ -400,6 +441,8 @@ class Dispatcher:
         the plain product, never by cuBLAS. The table has to hold it with that epilogue (`autotune
         export-table --epilogue bias-relu`).
 
+        accuracy: "strict" or "fp32", the class of what may serve this call; by default the dispatcher's.
+
         NumPy arrays are copied to a GPU and the result back: this waits for the GPU and is for
         convenience, not for speed.
 
@@ -410,6 +453,11 @@ class Dispatcher:
 
         Raises DispatchError before any launch if anything about the call or the table is wrong.
         """
+        if accuracy is not None and accuracy != self.accuracy:
+            return self.for_class(accuracy).sgemm(
+                a, b, out, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, stream=stream, bias=bias,
+                activation=activation,
+            )  # fmt: skip
         tensors = self._tensors
         if (
             tensors is not None
@@ -428,13 +476,17 @@ class Dispatcher:
         _, products = self._on_gpus()
         return products.multiply((a, b, out), (alpha, beta), (trans_a, trans_b), stream, (bias, activation))
 
-    def torch(self) -> TorchRouting:
+    def torch(self, accuracy: str | None = None) -> TorchRouting:
         """A context in which products of an unmodified PyTorch program are routed to this table, where it is
         expected to be faster than cuBLAS (torch_routing.py). Its `report()` says how they were served. The
         first time for a torch a C++ compiler runs some 10 s (torch_router.py); AUTOTUNE_ROUTER=0 avoids that.
+        `accuracy`: as of `sgemm`.
 
-        Raises DispatchError where torch is not imported or too old, or the core was not built.
+        Raises DispatchError where torch is not imported or too old, the core was not built, or the folder
+        does not serve that class.
         """
+        if accuracy is not None and accuracy != self.accuracy:
+            return self.for_class(accuracy).torch()
         from .torch.torch_routing import TorchRouting
 
         if self._routing is None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..facts.accuracy_class import STRICT, serves
 from ..facts.alike import LIKE
 from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
@@ -72,7 +73,9 @@ class OneKind:
         return self._given_blas.loaded_version()
 
     def with_table(self, table: Table, code: CubinFiles) -> OneKind:
-        """As this one, with another table for such GPUs."""
+        """As this one, with another table for such GPUs. Raises DispatchError if that does not serve its
+        class of accuracy."""
+        table = table.for_class(self.table.accuracy)
         return OneKind(table, code, self._given_blas, self._settles, is_deterministic=False)
 
     def remembered(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
@@ -175,14 +178,28 @@ def _told_for_others(tell: Callable[[], str]) -> str:
 
 
 def open_kinds(
-    folder: Path, blas: BlasProvider, settles: Settle, *, is_deterministic: bool
+    folder: Path,
+    blas: BlasProvider,
+    settles: Settle,
+    *,
+    is_deterministic: bool,
+    accuracy: str = STRICT,
 ) -> tuple[OneKind, ...]:
-    """All kinds of a folder, read at once. Raises DispatchError where anything is missing or damaged."""
+    """All kinds of a folder, read at once, as they serve a class of accuracy. Raises DispatchError where
+    anything is missing or damaged, or if no table serves that class."""
 
     def read() -> tuple[OneKind, ...]:
+        found = load_kinds(folder)
+        serving = [one for one in found if serves(accuracy, one[1].accuracy)] or found
         return tuple(
-            OneKind(table, CubinFiles(path, table), blas, settles, is_deterministic=is_deterministic)
-            for path, table in load_kinds(folder)
+            OneKind(
+                table.for_class(accuracy),
+                CubinFiles(path, table),
+                blas,
+                settles,
+                is_deterministic=is_deterministic,
+            )
+            for path, table in serving
         )
 
     return read_whole(folder, read)

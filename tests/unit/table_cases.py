@@ -26,6 +26,7 @@ import pytest
 
 from autotune.export import manifest
 from autotune.export.package import write_folder
+from autotune.facts.accuracy_class import FP32
 from autotune.facts.device import DeviceLimits, Environment, known_limits
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel import identity
@@ -46,6 +47,8 @@ from autotune.kernel.launch import (
 )
 from autotune.kernel.resources import launch_spec
 from autotune.kernel.summation_order import reference
+from autotune.kernel.tensor_config import TensorConfig
+from autotune.kernel.tensor_config import launch_spec as tensor_spec
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import ModelFigures
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
@@ -64,7 +67,7 @@ ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4
 FIGURES = ModelFigures(2.5, 0.1, 0.5, 0.8, 3, 0.02)
 STICKY_CODE = 700
 FIRST_POOL = 7000  # handle of the pool of GPU 0
-SOURCE = "5" * 64
+SOURCE, TENSOR_SOURCE = "5" * 64, "7" * 64
 
 
 # Legal in every layout, packed or not, with any vectors and any split of k; it needs more than 48 KB.
@@ -98,6 +101,28 @@ def code_of(kernel: Kernel) -> bytes:
 
 def marked(name: str, code: str) -> bytes:
     return f"{code} {identity.MARK}{name}\0".encode()
+
+
+CUBE = Gemm(512, 512, 512)
+
+
+def with_tensor_kernel(table: Table, *, time_us: float = 1.0, gemm: Gemm = CUBE) -> Table:
+    """The table with a kernel on tensor cores, as it is exported for accuracy fp32: the fastest on this
+    shape."""
+    config = TensorConfig()
+    variant = Variant(gemm.trans_a, gemm.trans_b)
+    spec = tensor_spec(config, variant)
+    kernel = Kernel("tensor", config, variant, "", 1, 1, 128, 1, None, "", spec, TENSOR_SOURCE)
+    code = code_of(kernel)
+    sizes = {"code_bytes": len(code), "packed_bytes": len(packed(code))}
+    kernel = replace(kernel, sha256=hashlib.sha256(code).hexdigest(), **sizes)
+    (entry,) = [one for one in table.entries if one.gemm == gemm] or [Entry(gemm, None, ())]
+    entry = replace(entry, ranked=(RankedKernel("tensor", time_us, True), *entry.ranked))
+    others = tuple(one for one in table.entries if one.gemm != gemm)
+    return replace(
+        table, kernels=(*table.kernels, kernel), entries=(*others, entry), accuracy=FP32,
+        tensor_source_hash=TENSOR_SOURCE,
+    )  # fmt: skip
 
 
 def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table_cases import make_kernel, make_spec, make_table, rank, with_epilogues
+from table_cases import CUBE, make_kernel, make_spec, make_table, rank, with_epilogues, with_tensor_kernel
 from test_core import STRICT, drawn_table
 
 from autotune.export.c_source import c_files
@@ -343,6 +343,37 @@ def test_a_program_may_have_two_tables(table, objects, tmp_path, form):
     assert (
         told.returncode and told.stderr.count("error: #error") == 1 and "two exported tables" in told.stderr
     )
+
+
+_CLASSES = """
+#include <stdio.h>
+#include "autotune_sgemm.h"
+int main(void) {
+    for (int accuracy = 0; accuracy < 3; ++accuracy) {
+        autotune_handle *handle;
+        autotune_pick_info pick = {0};
+        const autotune_status status = autotune_create_accuracy(&handle, (autotune_accuracy)accuracy);
+        if (!status) autotune_pick(handle, 0, 0, 512, 512, 512, &pick);
+        printf("%s\\n", status ? autotune_error_text(status) : pick.kernel);
+        autotune_destroy(handle);
+    }
+    return 0;
+}
+"""
+
+
+def test_a_handle_is_for_a_class_of_accuracy(table, objects, tmp_path):
+    """The one that was asked for, and none where no table serves it."""
+    wider = with_tensor_kernel(make_table(make_kernel("plain", make_spec()), entries=(rank(CUBE, "plain"),)))
+    lines = {}
+    for name, one in (("strict", table), ("wider", wider)):
+        sources = write(one, tmp_path / name)
+        (tmp_path / f"{name}.c").write_text(_CLASSES)
+        link([tmp_path / f"{name}.c"], sources, objects, tmp_path / f"run-{name}", "gcc")
+        done = subprocess.run([str(tmp_path / f"run-{name}")], capture_output=True, text=True, check=True)
+        lines[name] = done.stdout.splitlines()
+    assert [line for line in lines["strict"][1:] if "no table serves that class" not in line] == []
+    assert lines["wider"][:2] == ["plain", "tensor"] and "no table serves that class" in lines["wider"][2]
 
 
 def test_calls_are_recorded(program, tmp_path):

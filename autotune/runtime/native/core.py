@@ -14,7 +14,8 @@ import numpy as np
 from ...facts import column_major
 from ...facts.gemm import LAYOUTS, Gemm
 from ...files.errors import DispatchError
-from ...kernel.config import threads_along_k
+from ...kernel.config import Config, threads_along_k
+from ...kernel.tensor_config import TensorConfig
 from ...perf_model import constants
 from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
 from ..settle import summation
@@ -161,7 +162,7 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
 
 
 def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
-    spec, config, model = kernel.spec, kernel.config, kernel.model
+    spec, model = kernel.spec, kernel.model
     bias, activation = numbers_of(spec.variant.epilogue)
     figures = {
         name: getattr(model, name)
@@ -171,11 +172,19 @@ def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
         spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
         is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
-        registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
-        threads_along_k=int(threads_along_k(config)), slices=config.slice_k,
+        registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, **_sums(kernel.config),
         max_workspace=-1 if spec.max_workspace is None else spec.max_workspace,
         **figures,
     )  # fmt: skip
+
+
+def _sums(config: Config | TensorConfig) -> dict[str, int]:
+    """How a thread adds up k, from which the core guesses errors. Those of tensor cores were verified when
+    the kernel was searched: what they sum at a time stands for a chain."""
+    if isinstance(config, TensorConfig):
+        return {"flush_k": config.promote_k, "threads_along_k": 1, "slices": 1}
+    along_k = int(threads_along_k(config))
+    return {"flush_k": config.flush_k, "threads_along_k": along_k, "slices": config.slice_k}
 
 
 def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableArrays) -> Any:

@@ -35,6 +35,7 @@ _PLAIN: dict[str, Any] = {
     "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "intptr_t": ctypes.c_ssize_t,
     "float": ctypes.c_float, "double": ctypes.c_double, "void": None,
     "autotune_status": ctypes.c_int, "autotune_activation": ctypes.c_int,
+    "autotune_accuracy": ctypes.c_int,
 }  # fmt: skip
 
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...facts.accuracy_class import CLASSES, STRICT, serves
 from ...facts.device import DeviceLimits
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ...files.errors import UsageError
 from ...files.strict import Misfit
 from ...kernel import identity
+from ...kernel import tensor_config as tensor
 from ...kernel.config import PARAMETER, Config
 from ...kernel.epilogue_names import EPILOGUES, name_of
 from ...kernel.launch import PLAIN, WORKSPACE_LIMIT, LaunchSpec, plan, refusal
@@ -27,7 +29,7 @@ from ...kernel.summation_order import SummationOrder, order_of
 from .folder_files import is_hex, is_sha256
 
 if TYPE_CHECKING:
-    from .table import CublasFigures, Entry, Kernel, KernelRecord, Table
+    from .table import CublasFigures, Entry, Kernel, KernelRecord, StrictRecord, Table, TensorRecord
 
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
@@ -41,7 +43,7 @@ def _require(is_right: bool, fault: str) -> None:
 # Each kernel by itself
 
 
-def check_kernels(records: Sequence[KernelRecord], limits: DeviceLimits) -> ConfigColumns:
+def check_kernels(records: Sequence[StrictRecord], limits: DeviceLimits) -> ConfigColumns:
     """The configs as columns. Raises Misfit for a kernel that the template does not allow or this kind of GPU
     cannot run, and for impossible figures of its residency."""
     values = values_of([record.config for record in records])
@@ -56,7 +58,27 @@ def check_kernels(records: Sequence[KernelRecord], limits: DeviceLimits) -> Conf
     return columns
 
 
-def _check_values(records: Sequence[KernelRecord], values: dict[str, tuple[Any, ...]]) -> None:
+def check_tensor_kernels(records: Sequence[TensorRecord], table: Table) -> None:
+    """The same for kernels on tensor cores, of which there are few."""
+    _require(table.accuracy in CLASSES, f"it serves an unknown class of accuracy, {table.accuracy!r:.60}")
+    is_named = bool(table.tensor_source_hash) if records else not table.tensor_source_hash
+    _require(is_named, "it does not say what its kernels on tensor cores are compiled from, and only that")
+    for record in records:
+        where, limits = f"kernel {record.id!r}", table.limits
+        _require(serves(record.accuracy, table.accuracy), f"{where} is of a wider class than the table")
+        try:
+            tensor.TensorConfig.from_dict(record.config.to_dict())
+        except UsageError as error:
+            raise Misfit(f"{where} has {error}") from error
+        for rule in tensor.broken_rules(record.config, limits, record.stand_in, ("template", "device")):
+            raise Misfit(f"{where} breaks the rule {rule.id}: {rule.sentence}")
+        _check_place(record)
+        fitting = max(1, limits.regs_per_sm // (record.config.threads * record.registers))
+        told = record.blocks_per_sm
+        _require(told == fitting, f"{where} has {told} blocks per SM, where {fitting} fit")
+
+
+def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, ...]]) -> None:
     """Each parameter has one of its values. They are of its type already."""
     for name, column in values.items():
         if not set(column) <= set(PARAMETER[name].values):
@@ -67,10 +89,15 @@ def _check_values(records: Sequence[KernelRecord], values: dict[str, tuple[Any, 
                     raise Misfit(f"kernel {record.id!r} has {error}") from error
 
 
-def _check_record(record: KernelRecord) -> None:
+def _check_record(record: StrictRecord) -> None:
     where = f"kernel {record.id!r}"
     splits, reduction = record.config.split_k > 1, record.config.reduction
     _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
+    _check_place(record)
+
+
+def _check_place(record: KernelRecord) -> None:
+    where = f"kernel {record.id!r}"
     has_place = record.model is None or not record.variant.is_batched
     _require(has_place, f"{where} is for batches, and has a model, which is of single products")
     _require(record.model is None or record.is_plain, f"{where} has an epilogue, and a model")
@@ -129,10 +156,10 @@ def _check_order(table: Table) -> None:
     """All kernels sum in the order of a table that names one."""
     if table.order is not None:
         order = SummationOrder.of_kernels(table.order)
+        _require(table.accuracy == STRICT, f"it serves accuracy {table.accuracy}, and names an order of sums")
         for kernel in table.kernels:
-            _require(
-                order_of(kernel.config) == order, f"kernel {kernel.id!r} does not sum in the order {order}"
-            )
+            has_order = isinstance(kernel.config, Config) and order_of(kernel.config) == order
+            _require(has_order, f"kernel {kernel.id!r} does not sum in the order {order}")
 
 
 def _check_cublas(figures: CublasFigures, where: str) -> None:

@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
+from ...facts.accuracy_class import CLASSES, FP32, STRICT, held_by
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
@@ -26,12 +27,13 @@ from ...kernel import identity
 from ...kernel.config import Config
 from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
+from ...kernel.tensor_config import TensorConfig, launch_spec
 from ...perf_model.model_figures import ModelFigures
 from . import folder_files, soundness
 from .folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 12  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 13  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _AGAIN = "export the table again with `autotune export-table`"
@@ -55,7 +57,7 @@ class KernelRecord:
     """A kernel as in `table.json`: no derived value except its residency."""
 
     id: str
-    config: Config
+    config: Config | TensorConfig
     variant: Variant
     sha256: str  # of the cubin
     code_bytes: CubinBytes  # of the cubin
@@ -66,6 +68,11 @@ class KernelRecord:
     # the model's error for it, learned on each of the `places` of its layout (perf_model/residual.py):
     # weights as float32, little endian, in hexadecimal digits; "" without
     missed: str
+
+    @property
+    def accuracy(self) -> str:
+        """Its class."""
+        return FP32 if isinstance(self.config, TensorConfig) else STRICT
 
     @property
     def layout(self) -> str:
@@ -81,6 +88,16 @@ class KernelRecord:
     def stand_in(self) -> Gemm:
         """A problem of its layout and kind, for figures that depend on these only."""
         return _STAND_INS[self.layout, self.variant.is_batched]
+
+
+@frozen()
+class StrictRecord(KernelRecord):
+    config: Config
+
+
+@frozen()
+class TensorRecord(KernelRecord):
+    config: TensorConfig
 
 
 _RECORDED = attrgetter(*(one.name for one in fields(KernelRecord)))
@@ -103,19 +120,23 @@ def launchable(
     record: KernelRecord, limits: DeviceLimits, source_hash: str, max_workspace: int | None = None
 ) -> Kernel:
     """A kernel, what it is compiled from and how it is launched on this kind of GPU."""
+    if isinstance(record.config, TensorConfig):
+        spec = replace(launch_spec(record.config, record.variant), max_workspace=max_workspace)
+        made: Callable[..., Kernel] = Kernel
+        return made(*_RECORDED(record), spec, source_hash)
     columns = ConfigColumns(values_of([record.config]))
     return all_launchable([record], columns, limits, source_hash, max_workspace)[0]
 
 
 def all_launchable(
-    records: Sequence[KernelRecord],
+    records: Sequence[Any],
     columns: ConfigColumns,
     limits: DeviceLimits,
     source_hash: str,
     max_workspace: int | None = None,
 ) -> tuple[Kernel, ...]:
-    """The same for many, whose configs are also given as columns: the only source of a table's specs and
-    identities."""
+    """The same for many strict ones, whose configs are also given as columns: the only source of a table's
+    specs and identities."""
     alike: dict[Epilogue, list[int]] = {}
     for place, record in enumerate(records):
         alike.setdefault(record.variant.epilogue, []).append(place)
@@ -145,7 +166,7 @@ class CublasFigures:
 
 @frozen()
 class RankedKernel:
-    """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best."""
+    """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best of its class."""
 
     kernel: str
     time_us: TimeUs
@@ -214,12 +235,39 @@ class Table:
     # bytes that a launch may take for packed copies and partial sums; None: WORKSPACE_LIMIT of each
     max_workspace: Annotated[int, Within(0, 1 << 40)] | None = None
     order: str | None = None  # in which all kernels sum (kernel/summation_order.py); None: each in its own
+    accuracy: str = STRICT  # the widest class that it serves (facts/accuracy_class.py)
+    tensor_source_hash: str = ""  # of the text of its kernels on tensor cores, if it has any
 
     def __repr__(self) -> str:
         return (
             f"Table({self.environment.gpu_name}: {counted(len(self.entries), 'tuned shape')}, "
             f"{counted(len(self.kernels), 'kernel')}{f' of order {self.order}' if self.order else ''}, "
             f"exported {self.created_at})"
+        )
+
+    def for_class(self, accuracy: str) -> Table:
+        """As it serves calls for a class: without kernels of wider ones. Raises DispatchError if it was not
+        exported for that class."""
+        if accuracy == self.accuracy:
+            return self
+        if accuracy not in held_by(self.accuracy):
+            raise DispatchError(
+                f"the table for {self.environment.gpu_name} serves accuracy {self.accuracy}, not {accuracy}; "
+                f"run `autotune search --accuracy {accuracy}` and export it with `--accuracy {accuracy}`"
+            )
+        held = held_by(accuracy)
+        kernels = tuple(kernel for kernel in self.kernels if kernel.accuracy in held)
+        names = {kernel.id for kernel in kernels}
+        entries = (
+            replace(entry, ranked=tuple(one for one in entry.ranked if one.kernel in names))
+            for entry in self.entries
+        )
+        return replace(
+            self,
+            kernels=kernels,
+            entries=tuple(entry for entry in entries if entry.ranked),
+            accuracy=accuracy,
+            tensor_source_hash="",
         )
 
     @property
@@ -243,7 +291,7 @@ def render(table: Table) -> str:
     back.
     """
     for kernel in table.kernels:
-        if kernel != launchable(kernel, table.limits, table.source_hash, table.max_workspace):
+        if kernel != launchable(kernel, table.limits, _source_of(kernel, table), table.max_workspace):
             raise DispatchError(
                 f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
             )
@@ -251,8 +299,16 @@ def render(table: Table) -> str:
     body = asdict(table)
     for record in body["kernels"]:
         del record["spec"], record["source_hash"]
+    pairs = list(zip(body["kernels"], table.kernels, strict=True))
+    body["kernels"], body["tensor_kernels"] = (
+        [record for record, kernel in pairs if kernel.accuracy == one] for one in CLASSES
+    )
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return folder_files.sealed(text)
+
+
+def _source_of(kernel: KernelRecord, table: Table) -> str:
+    return table.source_hash if kernel.accuracy == STRICT else table.tensor_source_hash
 
 
 # ------------------------------------------------------------------------------------------------
@@ -285,6 +341,13 @@ def parse(text: str, where: str = TABLE_FILE) -> Table:
         raise DispatchError(f"{where} is damaged: {error}; {_AGAIN}") from error
 
 
+_LACKING: dict[str, Any] = {  # what older tables may lack
+    "left_out": [],
+    "max_workspace": None,
+    "order": None,
+}
+_WITH_CLASSES = 13  # the first schema that knows classes of accuracy
+_BEFORE_CLASSES: dict[str, Any] = {"accuracy": STRICT, "tensor_source_hash": "", "tensor_kernels": []}
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -304,13 +367,21 @@ def _check_head(data: Any, where: str) -> None:
 
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Misfit and UsageError."""
-    body = {"left_out": [], "max_workspace": None, "order": None} | body  # which older tables may lack
-    records: tuple[KernelRecord, ...] = strict.read(
-        tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
+    body = _LACKING | (_BEFORE_CLASSES if version < _WITH_CLASSES else {}) | body
+    records: tuple[StrictRecord, ...] = strict.read(
+        tuple[StrictRecord, ...], body.get("kernels"), "table.kernels"
+    )
+    on_tensor_cores: tuple[TensorRecord, ...] = strict.read(
+        tuple[TensorRecord, ...], body.pop("tensor_kernels", None), "table.tensor_kernels"
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
     columns = soundness.check_kernels(records, table.limits)
     kernels = all_launchable(records, columns, table.limits, table.source_hash, table.max_workspace)
+    soundness.check_tensor_kernels(on_tensor_cores, table)
+    kernels += tuple(
+        launchable(record, table.limits, table.tensor_source_hash, table.max_workspace)
+        for record in on_tensor_cores
+    )
     table = soundness.without_too_large(replace(table, kernels=kernels), version)
     soundness.check_references(table)
     return table

@@ -1,0 +1,288 @@
+"""Tables that serve accuracy fp32: what an export for it holds, whom its kernels serve, and whom never."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import pickle
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from table_cases import (
+    CUBE,
+    ENVIRONMENT,
+    FakeDriver,
+    make_kernel,
+    make_spec,
+    make_table,
+    marked,
+    rank,
+    sign,
+    with_tensor_kernel,
+    write_table,
+)
+from test_dispatcher import operands
+from test_export import EXACT, ODD, SQUARE, FakeCompiler, FakeCubin, results
+
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.facts.accuracy_class import FP32, STRICT
+from autotune.facts.device import KNOWN, known_limits
+from autotune.facts.gemm import Gemm
+from autotune.files.errors import DispatchError
+from autotune.kernel import templates
+from autotune.kernel.launch import PLAIN
+from autotune.kernel.templates import TENSOR, launch_spec, source_of, tflops
+from autotune.kernel.tensor_config import TensorConfig
+from autotune.perf_model.fit import Sample, learn, modelled
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.table.cubin_files import CubinFiles
+from autotune.runtime.table.table import load, parse, render
+
+FAST, SLOW = TensorConfig(), TensorConfig(flush_k=0, group=16)
+ALONE = Gemm(2048, 2048, 2048, False, True)
+RESULTS = Path(__file__).parents[2] / "studies/results"
+
+
+@dataclass
+class NamingCompiler(FakeCompiler):
+    """Compiles either template to what says so."""
+
+    def submit(self, config, variant, /):
+        if not isinstance(config, TensorConfig):
+            return super().submit(config, variant)
+        done = super().submit(EXACT, variant)
+        self.asked[-1] = (config, variant)
+        name = templates.compiled(config, variant)[2]
+        done.__init__()
+        done.set_result(FakeCubin(marked(name, f"{config.key} {variant}")))
+        return done
+
+
+def tensor_results(**changes) -> TunedResults:
+    """On SQUARE faster than strict kernels, on ODD slower; ALONE was not searched otherwise. cuBLAS was a
+    tenth slower in that run."""
+    ranked = (TunedPoint(FAST, 1210.0, True), TunedPoint(SLOW, 1215.0, True))
+    shapes = (
+        TunedShape(SQUARE, ranked, ((FAST, 1212.0), (SLOW, 1220.0)), 2959.0),
+        TunedShape(ODD, (TunedPoint(replace(FAST, vec_c=1), 90.0, True),)),
+        TunedShape(ALONE, (TunedPoint(FAST, 150.0, True),), (), 340.0),
+    )
+    found = TunedResults(ENVIRONMENT, known_limits("h200"), source_of(FP32), "cold", 1, shapes)
+    return replace(found, **changes)
+
+
+@pytest.fixture(scope="module")
+def wider(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wider") / "t"
+    return export_table(results(), folder, NamingCompiler(), tensor=tensor_results())
+
+
+def _ranked(table, gemm):
+    kernels = {kernel.id: kernel for kernel in table.kernels}
+    (entry,) = [one for one in table.entries if one.gemm == gemm]
+    return [(kernels[one.kernel].accuracy, one.time_us) for one in entry.ranked], entry.cublas_us
+
+
+def test_a_table_for_a_class_holds_both_and_the_faster_comes_first(wider):
+    table = load(wider)
+    assert (table.accuracy, table.tensor_source_hash) == (FP32, TENSOR.source_hash)
+    assert _ranked(table, SQUARE) == ([(FP32, 1100.0), (STRICT, 2650.0)], 2690.0)  # over that run's cuBLAS
+    assert _ranked(table, ODD) == ([(STRICT, 70.0), (FP32, 90.0)], None)
+    assert _ranked(table, ALONE) == ([(FP32, 150.0)], 340.0)
+    tensor = [kernel for kernel in table.kernels if kernel.accuracy == FP32]
+    assert {kernel.layout for kernel in tensor if kernel.variant.epilogue != PLAIN} == {"NN", "NT"}  # a bias
+    assert all(kernel.source_hash == TENSOR.source_hash for kernel in tensor)
+    assert parse(render(table)) == table
+
+
+def test_without_that_class_it_is_the_table_that_it_was(wider, tmp_path):
+    plain = load(export_table(results(), tmp_path / "t", FakeCompiler()))
+    strict = load(wider).for_class(STRICT)
+    assert replace(strict, created_at=plain.created_at) == plain
+    assert plain.for_class(STRICT) is plain
+    assert plain.accuracy == STRICT
+
+
+def test_a_class_that_a_table_does_not_serve_is_refused(tmp_path):
+    folder = export_table(results(), tmp_path / "t", FakeCompiler())
+    with pytest.raises(
+        DispatchError, match=r"serves accuracy strict, not fp32; run `autotune search --accur"
+    ):
+        Dispatcher(folder, accuracy=FP32)
+    with pytest.raises(DispatchError, match="reserved"):
+        Dispatcher(folder, accuracy="fp32-range")
+    runtime = Dispatcher(folder)
+    with pytest.raises(DispatchError, match="not fp32"):
+        runtime.pick(512, 512, 512, accuracy=FP32)
+    with pytest.raises(DispatchError, match="not fp32"):
+        runtime.torch(accuracy=FP32)
+    assert runtime.pick(512, 512, 512, accuracy=STRICT) == runtime.pick(512, 512, 512)
+
+
+def test_only_who_asks_is_served_by_tensor_cores(wider):
+    strict, fast = Dispatcher(wider), Dispatcher(wider, accuracy=FP32)
+    extents = (SQUARE.m, SQUARE.n, SQUARE.k)
+    assert "tensor" not in strict.pick(*extents).kernel_id
+    assert "tensor" in fast.pick(*extents).kernel_id
+    assert fast.pick(*extents, accuracy=STRICT).kernel_id == strict.pick(*extents).kernel_id
+    assert strict.pick(*extents, accuracy=FP32).kernel_id == fast.pick(*extents).kernel_id
+    assert "tensor" not in fast.pick(ODD.m, ODD.n, ODD.k, True).kernel_id
+    untuned = strict.pick(2048, 2048, 2048, False, True)
+    assert "tensor" not in untuned.kernel_id and untuned.how != "exact"
+    assert "tensor" in fast.pick(2048, 2048, 2048, False, True).kernel_id
+    assert strict.for_class(FP32) is strict.for_class(FP32)
+    assert strict.for_class(STRICT) is strict
+    assert pickle.loads(pickle.dumps(fast)) is fast
+
+
+def _launched(driver):
+    return [launch.kernel_id for launch in driver.launches]
+
+
+def test_a_call_is_served_by_its_class(tmp_path):
+    table = with_tensor_kernel(make_table(make_kernel("plain", make_spec()), entries=(rank(CUBE, "plain"),)))
+    driver = FakeDriver(table)
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    a, b, c = operands(CUBE)
+    for asked, served in ((None, "plain"), (FP32, "tensor"), (STRICT, "plain")):
+        driver.launches.clear()
+        runtime.sgemm(a, b, c, accuracy=asked)
+        assert _launched(driver) == [served]
+        np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+    assert {counted.kernel_id for counted in runtime.counts()} >= {"plain", "tensor"}
+    # what does not allow its vectors is served by a strict kernel
+    odd = Gemm(511, 509, 513)
+    driver.launches.clear()
+    runtime.sgemm(*operands(odd), accuracy=FP32)
+    assert "tensor" not in _launched(driver)
+
+
+def test_a_table_that_is_exchanged_serves_no_wider_class(wider, tmp_path):
+    plain = export_table(results(), tmp_path / "t", FakeCompiler())
+    runtime, fast = Dispatcher(plain), Dispatcher(wider, accuracy=FP32)
+    (kind,) = runtime.kinds
+    offered = {kind.gpu_kind: (load(wider), CubinFiles(wider, load(wider)))}
+    runtime.exchange(offered)
+    assert runtime.table == load(wider).for_class(STRICT)
+    assert "tensor" not in runtime.pick(SQUARE.m, SQUARE.n, SQUARE.k).kernel_id
+    fast.exchange(offered)
+    assert "tensor" in fast.pick(SQUARE.m, SQUARE.n, SQUARE.k).kernel_id
+    with pytest.raises(DispatchError, match="not fp32"):
+        fast.exchange({kind.gpu_kind: (load(plain), CubinFiles(plain, load(plain)))})
+
+
+def test_choices_of_one_class_are_none_of_another(tmp_path):
+    table = with_tensor_kernel(make_table(make_kernel("plain", make_spec()), entries=(rank(CUBE, "plain"),)))
+    folder = write_table(table, tmp_path / "t")
+    Dispatcher(folder, driver=FakeDriver(table)).export_choices(tmp_path / "choices.json")
+    with pytest.raises(DispatchError, match="another table"):
+        Dispatcher(folder, accuracy=FP32, choices=tmp_path / "choices.json")
+    pinned = Dispatcher(folder, choices=tmp_path / "choices.json", driver=FakeDriver(table))
+    assert pinned.pick(512, 512, 512, accuracy=FP32).kernel_id == "tensor"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.update(accuracy="strict"), "of a wider class than the table"),
+        (lambda t: t.update(accuracy="fastest"), "unknown class of accuracy"),
+        (lambda t: t.update(tensor_source_hash=""), "what its kernels on tensor cores are compiled from"),
+        (lambda t: t["tensor_kernels"][0]["config"].update(bn=96), "bn = 96"),
+        (lambda t: t["tensor_kernels"][0]["config"].update(stages=6), "breaks the rule tensor-stages"),
+        (lambda t: t["tensor_kernels"][0]["config"].update(bm=64), "config"),
+        (lambda t: t["tensor_kernels"][0].update(blocks_per_sm=2), "blocks per SM"),
+        (lambda t: t["limits"].update(compute_capability=[8, 9]), "tensor-device|different GPUs"),
+        (lambda t: t.update(order="chain"), "names an order of sums"),
+        (lambda t: t["kernels"].append(t["tensor_kernels"][0]), "kernels"),
+    ],
+)
+def test_a_damaged_table_is_refused(wider, change, words):
+    tree = json.loads((wider / "table.json").read_text())
+    change(tree)
+    with pytest.raises(DispatchError, match=words):
+        parse(sign(tree))
+
+
+def test_older_tables_are_strict(wider):
+    tree = json.loads(render(load(wider).for_class(STRICT)))
+    for name in ("accuracy", "tensor_source_hash", "tensor_kernels"):
+        del tree[name]
+    found = parse(sign(tree | {"schema_version": 12}))
+    assert found == load(wider).for_class(STRICT)
+
+
+def test_results_of_another_text_are_not_exported(tmp_path):
+    other = tensor_results(source_hash="0" * 64 + ":fp32")
+    with pytest.raises(DispatchError, match="another kernel source"):
+        export_table(results(), tmp_path / "t", NamingCompiler(), tensor=other)
+
+
+def test_a_gpu_without_tensor_kernels_serves_the_class_by_strict_ones(tmp_path):
+    none = tensor_results(shapes=())
+    folder = export_table(results(), tmp_path / "t", FakeCompiler(), tensor=none)
+    table = load(folder)
+    assert (table.accuracy, table.tensor_source_hash) == (FP32, "")
+    assert {kernel.accuracy for kernel in table.kernels} == {STRICT}
+    extents = (SQUARE.m, SQUARE.n, SQUARE.k)
+    assert (
+        Dispatcher(folder, accuracy=FP32).pick(*extents).kernel_id
+        == Dispatcher(folder).pick(*extents).kernel_id
+    )
+
+
+# Untuned shapes
+
+
+def _measured(name: str) -> dict[TensorConfig, dict[Gemm, float]]:
+    """Times in us of configs on shapes NN, as they were recorded."""
+    found: dict[TensorConfig, dict[Gemm, float]] = {}
+    raw = lzma.decompress((RESULTS / f"{name}-tensor-vs-cublas.json.xz").read_bytes())
+    for shape in json.loads(raw)["shapes"]:
+        gemm = Gemm.parse(shape["shape"])
+        for key, time_us in shape["times_us"].items():
+            if gemm.layout == "NN" and key != "cublasSgemm" and "vec_a=1" not in key:
+                found.setdefault(templates.parse(key), {})[gemm] = time_us
+    return found
+
+
+@pytest.mark.parametrize("name", ["h200", "h100"])
+def test_the_time_model_holds_for_tensor_kernels(name):
+    """Held out, one shape after the other. Where launches take as long as the kernel (1024 and less), times
+    of that benchmark are the host's."""
+    limits, known = KNOWN[name], list(_measured(name).items())
+    fast = replace(limits, fma_tflops=tflops(FP32, limits))
+
+    def samples(config, times_us):
+        return [Sample(launch_spec(config, gemm, limits), gemm, us) for gemm, us in times_us.items()]
+
+    errors = []
+    for out in sorted({gemm for _, times_us in known for gemm in times_us}):
+        rest = [samples(c, {g: us for g, us in times.items() if g != out}) for c, times in known]
+        here = [samples(c, {out: times[out]}) for c, times in known]
+        figures = learn(rest, [1] * len(rest), fast).figures
+        found = modelled(figures, here, [1] * len(here), limits)
+        pairs = zip(found, here, strict=True)
+        if out.flops > 4e9:
+            errors += [abs(np.log(us[0] / sample[0].time_us)) for us, sample in pairs]
+    assert np.mean(errors) < 0.08
+    assert np.max(errors) < 0.25
+
+
+def test_only_kernels_timed_on_several_shapes_serve_untuned_ones(tmp_path):
+    times = {config: us for config, us in _measured("h200").items() if config == SLOW or config.bn == 128}
+    config = min(times, key=lambda one: times[one][SQUARE])
+    for number, is_modelled in ((9, True), (3, False)):
+        some = list(times[config].items())[:number]
+        shapes = tuple(TunedShape(g, (TunedPoint(config, us, True),), ((config, us),)) for g, us in some)
+        folder = tmp_path / f"t{number}"
+        export_table(results(), folder, NamingCompiler(), tensor=tensor_results(shapes=shapes))
+        view = load(folder).for_class(FP32)
+        (kernel,) = [k for k in view.kernels if k.accuracy == FP32 and k.is_plain]
+        assert (kernel.model is not None) == is_modelled
+        pick = Chooser(view).pick(Call.packed(Gemm(3584, 3584, 3584)))
+        assert (pick.kernel_id == kernel.id) == is_modelled
