@@ -46,6 +46,7 @@ class DrawnSearch:
     search: Search
     on_fill: OnFill
     interrupts: Interrupts
+    lenders: Sequence[Gemm] = ()  # shapes of this run that other processes search
 
     def run(self, named: Sequence[Gemm], drawn: Sequence[Gemm]) -> tuple[SearchResult, Filled]:
         """Search shapes that were named, and others, which have no final. Raises what `search` and `fill`
@@ -59,7 +60,7 @@ class DrawnSearch:
             replace(
                 options,
                 seconds=None if options.seconds is None else share * options.seconds,
-                without_final=frozenset(drawn) - frozenset(named),
+                without_final=options.without_final | (frozenset(drawn) - frozenset(named)),
             ),
         )
         if found.reason is StopReason.INTERRUPTED:
@@ -103,6 +104,7 @@ class DrawnSearch:
             self.options.policy,
             self.options.where,
             self.interrupts.should_stop,
+            self.lenders,
         )
 
     def _ranked_again(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from . import gpu
 from .facts.accuracy_class import STRICT
 from .facts.device import KNOWN, DeviceLimits, limits_by_name
 from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy
-from .files.arguments import whole
+from .files.arguments import number, whole
 from .files.entries import hint
 from .files.errors import EnvironmentProblem, UsageError
 from .files.words import option
@@ -19,6 +22,7 @@ from .gpu.gpu_target import GpuTarget
 from .kernel.templates import accuracy_of
 from .recording import matrix
 from .recording.matrix import TimeMatrix
+from .recording.paced import RATE, PacedReplay
 from .recording.replay import ReplayTarget
 from .target import Target
 
@@ -48,7 +52,9 @@ def open_target(
     if selector == REPLAY:
         raise UsageError(f"{option('gpu')} {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
     if selector.startswith(REPLAY):
-        replayed = ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
+        path, rate = selector.removeprefix(REPLAY), os.environ.get(RATE)
+        kind = partial(PacedReplay, rate=_rate(rate)) if rate else ReplayTarget
+        replayed = kind(path, max_error=max_error)
         if replayed.note:
             note(replayed.note)
         return _of_class(replayed, accuracy)
@@ -75,6 +81,39 @@ def _of_class(recorded: ReplayTarget, accuracy: str) -> ReplayTarget:
             f"by {option('gpu')}, or ask for {found}"
         )
     return recorded
+
+
+def _rate(text: str) -> float:
+    try:
+        return number(RATE, float(text), is_above=True)
+    except ValueError:
+        raise UsageError(f"{RATE} is {text!r}, expected trials a second, as 5") from None
+
+
+class Selected(NamedTuple):
+    """A GPU, or a recording. `model`: equal for those that divide shapes."""
+
+    selector: str
+    model: str
+
+
+def select(selector: str) -> list[Selected]:
+    """What a selector names, where it may name several: `all`, `0,1`, a model as `h100`, and several
+    recordings as `replay:FILE,replay:FILE`; else itself alone. Raises UsageError, EnvironmentProblem."""
+    if selector.startswith(REPLAY):
+        paths = selector.removeprefix(REPLAY).split(f",{REPLAY}")
+        return [Selected(f"{REPLAY}{path}", path) for path in paths]
+    model = limits_by_name(selector)
+    if model is None and selector != "all" and "," not in selector:
+        return [Selected(selector, "")]
+    if model is None and selector != "all":
+        found = [gpu.find_gpu(one.strip()) for one in selector.split(",")]
+    else:
+        name = None if model is None else model.name
+        found = [one for one in gpu.list_gpus() if name in (None, one.name) and gpu.is_usable(one)]
+    if not found:
+        raise EnvironmentProblem(f"{option('gpu')} {selector}: no such GPU is here; see `autotune doctor`")
+    return [Selected(one.uuid, one.name) for one in dict.fromkeys(found)]
 
 
 def selector_of(gpu: str | int | None) -> str:
@@ -137,9 +176,10 @@ def recordings() -> list[Path]:
     return sorted((studies_dir() / "recorded").glob("*.gz"))
 
 
-def matrices() -> list[TimeMatrix]:
+@cache
+def matrices() -> tuple[TimeMatrix, ...]:
     """Times of kernels on drawn shapes that ship with autotune."""
-    return [matrix.read(path) for path in sorted((studies_dir() / "matrices").glob("*.gz"))]
+    return tuple(matrix.read(path) for path in sorted((studies_dir() / "matrices").glob("*.gz")))
 
 
 def default_recording(gemms: Sequence[Gemm] = ()) -> Path:

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
 from .files import arguments
 from .files.arguments import number, whole
-from .files.errors import DispatchError, EnvironmentProblem, UsageError
+from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
 from .files.words import command, option
 from .gpu.driver import device_limits
 from .kernel import epilogue_names
@@ -59,6 +59,7 @@ from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
+from .search.part import Part
 from .search.progress import Best, Event, OnEvent, ShapeStarted, TrialDone, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
 from .search.propose.samplers import Sampler
@@ -91,6 +92,7 @@ class Result:
     optimum_us: Mapping[Gemm, float]  # of recorded spaces: the time of their best point that obeys
     filled: Filled | None = None  # the times across shapes, if some were drawn
     gain: Gain | None = None  # for the calls of a program, if these were given and none were drawn
+    taken_us: Mapping[Gemm, float] = field(default_factory=dict)  # of calls, as expected before
 
     @property
     def shapes(self) -> tuple[ShapeResult, ...]:
@@ -180,6 +182,15 @@ class Result:
         )
 
 
+@dataclass(frozen=True)
+class FoundOnGpus:
+    """What a search on several GPUs came to: a result for each model, and the errors of GPUs that were lost,
+    by their names."""
+
+    results: tuple[Result, ...]
+    errors: Mapping[str, AutotuneError] = field(default_factory=dict)
+
+
 def _draw_trials(axis: Any, trials: Sequence[TrialRecord], cublas_us: float | None) -> None:
     timed = enumerate((trial.measurement.time_us for trial in trials), 1)
     times = {number: time_us for number, time_us in timed if time_us}
@@ -224,6 +235,7 @@ def tune(
     note: Note = _note,
     callbacks: Sequence[Callback] = (),
     insists: bool = False,
+    part: Part | None = None,
 ) -> Result:
     """Search the best kernels for these shapes on a GPU, and keep every trial in a database.
 
@@ -264,6 +276,7 @@ def tune(
         accuracy    `strict`: FMAs in FP32; `fp32`: kernels on tensor cores that err no more than SGEMM
                     (docs/manual/numerics.md). Its studies are its own: search for both, and an export for
                     `fp32` takes whichever is faster
+        part        where several processes divide the shapes: which are this one's (search/part.py)
         sampler     `autotune`: a model proposes what to try; `random`: any points of the feasible set;
                     `tpe`, `gp`, `cmaes` or any sampler of Optuna: the nearest point to what it asks for
         effort      `quick`, `standard` or `thorough`: how much is tried for one decision, and without seconds
@@ -294,7 +307,7 @@ def tune(
     profile = read_effort(effort)
     options = Options(
         sampler=sampler, trials=trials, seconds=seconds, seed=seed, where=conditions,
-        policy=policy or profile.policy, patience=profile.patience,
+        policy=policy or profile.policy, patience=profile.patience, part=part,
     )  # fmt: skip
     num_drawn, calls = whole(option("num_drawn"), num_drawn), _counted(calls)
     seed, db = options.seed, _path(db)
@@ -337,24 +350,30 @@ def tune(
         def run(gemms: Sequence[Gemm], options: Options) -> SearchResult:
             return search(target, store, gemms, options, on_event, interrupts)
 
-        filled, gain = None, None
+        def own(gemms: Sequence[Gemm]) -> Sequence[Gemm]:
+            return part.begin(gemms, options.seconds is not None) if part and not stale else gemms
+
+        filled, gain, taken_us = None, None, {}
         if num_drawn:
             filling = _filling(target)
             drawn = () if calls else drawn_for(num_drawn, seed, filling.limits)
-            search_drawn = DrawnSearch(filling, store, options, starts, run, on_fill, interrupts)
-            found, filled = search_drawn.run(gemms, drawn)
+            options = replace(options, without_final=frozenset(drawn) - frozenset(gemms))
+            begun, lenders = frozenset(own((*gemms, *drawn))), (*gemms, *drawn) if part else ()
+            search_drawn = DrawnSearch(filling, store, options, starts, run, on_fill, interrupts, lenders)
+            found, filled = search_drawn.run(*([g for g in some if g in begun] for some in (gemms, drawn)))
         elif calls:
             taken_us = expected_us(target, store, calls)
             due, weighed = _due(calls, taken_us)
-            found = run(tuple(dict.fromkeys((*due, *named))), replace(options, weights=weighed))
+            found = run(own(tuple(dict.fromkeys((*due, *named)))), replace(options, weights=weighed))
             gain = gain_of(found.shapes, calls, taken_us)
         else:
-            found = run(listed, options)
+            found = run(own(listed), options)
         store.end_run(name, found.num_new)
         return Result(
             search=found,
             filled=filled,
             gain=gain,
+            taken_us=taken_us,
             environment=target.environment,
             cache=target.policy,
             max_error=max_error,

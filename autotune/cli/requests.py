@@ -18,6 +18,11 @@ GPU = partial(
     option, "A GPU: its index, UUID or `auto`; or `replay:FILE`, a recorded space.", "auto",
     words("auto", "replay:"),
 )  # fmt: skip
+GPUS = partial(
+    option, "A GPU: its index, UUID or `auto`; several at once: `all`, `0,1`, or a model as h100; or "
+    "`replay:FILE`, a recorded space.",
+    "auto", words("auto", "all", "replay:"),
+)  # fmt: skip
 REAL_GPU = partial(option, "A GPU: its index, UUID or `auto`.", "auto", words("auto"))
 SHAPE = partial(option, "4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.", "4096")
 SHAPES = partial(
@@ -105,7 +110,7 @@ class SearchRequest(Request):
         search --gpu replay:space.json.gz --trials 100
     """
 
-    gpu: str = GPU()
+    gpu: str = GPUS()
     like: str | None = option(
         "Accept this GPU as another of the same compute capability, an H200 NVL as h200: trials and times of "
         "that are lent to it. AUTOTUNE_LIKE does so for all commands, and for tables.",

@@ -28,7 +28,7 @@ from ..search.fill import Filled
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
 from ..search_policy import SearchPolicy, read_effort
 from ..store import TrialRecord, shown, typed
-from ..tuning import Result
+from ..tuning import FoundOnGpus, Result
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
 from .event_lines import EventLines
@@ -66,37 +66,62 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     began_s = time.monotonic()
     with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:
         painter = Painter(progress, is_quiet=is_quiet)
-        result = tuning.tune(
-            gemms,
-            gpu=request.gpu,
-            seconds=request.seconds,
-            trials=request.trials,
-            db=request.db,
-            cache=request.cache,
-            effort=request.effort,
-            policy=policy,
-            max_error=request.max_error,
-            where=request.where,
-            max_workspace=request.max_workspace,
-            order=request.order,
-            accuracy=request.accuracy,
-            sampler=request.sampler,
-            seed=request.seed,
-            num_drawn=request.num_drawn,
-            calls=calls if is_counted or request.num_drawn else {},
-            on_event=partial(_both, painter, lines),
-            on_fill=painter.fill,
-            note=console.note,
-            insists=request.insists,
-            stale=request.stale,
-        )
-        facts = _facts(result, request, time.monotonic() - began_s)
-        lines.write("result", facts)
+        arguments = {
+            "shapes": gemms,
+            "seconds": request.seconds,
+            "trials": request.trials,
+            "db": request.db,
+            "cache": request.cache,
+            "effort": request.effort,
+            "policy": policy,
+            "max_error": request.max_error,
+            "where": request.where,
+            "max_workspace": request.max_workspace,
+            "order": request.order,
+            "accuracy": request.accuracy,
+            "sampler": request.sampler,
+            "seed": request.seed,
+            "num_drawn": request.num_drawn,
+            "calls": calls if is_counted or request.num_drawn else {},
+            "insists": request.insists,
+            "stale": request.stale,
+        }
+        telling: dict[str, Any] = {
+            "on_event": partial(_both, painter, lines), "on_fill": painter.fill, "note": console.note
+        }  # fmt: skip
+        found = _found(request.gpu, arguments, telling)
+        facts = [_facts(result, request, time.monotonic() - began_s) for result in found.results]
+        told = facts[0] if len(facts) == 1 else {"gpus": facts}
+        lines.write("result", told)
     suites = request.suites if is_counted else []
-    console.answer(facts, lambda: "\n".join(_parts(result, facts, request.db, suites)), is_json=is_json)
-    if result.search.signal is not None:
-        raise typer.Exit(SIGNALLED + result.search.signal)
-    _need_winners(result.search)
+
+    def text() -> str:
+        both = zip(found.results, facts, strict=True)
+        return "\n".join(part for one, its in both for part in _parts(one, its, request.db, suites))
+
+    console.answer(told, text, is_json=is_json)
+    _end(found)
+
+
+def _found(gpu: str, arguments: dict[str, Any], telling: dict[str, Any]) -> FoundOnGpus:
+    """Searches where `--gpu` says. Raises what a search on one GPU does."""
+    selected = targets.select(gpu)
+    if len(selected) == 1:
+        return FoundOnGpus((tuning.tune(**arguments, **telling, gpu=selected[0].selector),))
+    from ..service import several_gpus  # here: a search on one GPU needs none of it
+
+    return several_gpus.tune(selected, arguments, **telling)
+
+
+def _end(found: FoundOnGpus) -> None:
+    """The exit code of all: a signal's, that of a GPU that was lost, or of a shape without a winner."""
+    for result in found.results:
+        if result.search.signal is not None:
+            raise typer.Exit(SIGNALLED + result.search.signal)
+    for error in found.errors.values():
+        raise error
+    for result in found.results:
+        _need_winners(result.search)
 
 
 def _parts(result: Result, facts: dict[str, Any], db: str, suites: Sequence[Path]) -> Iterator[str]:

@@ -18,6 +18,10 @@ def speak_as_command_line() -> None:
     _is_command_line = True
 
 
+def is_command_line() -> bool:
+    return _is_command_line
+
+
 def option(name: str) -> str:
     """A parameter of `tune`, `export_table` or `space`, as the caller knows it."""
     if not _is_command_line:

@@ -14,7 +14,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME = {"GpuTarget": "gpu_target", "GpuInfo": "driver", "list_gpus": "driver", "find_gpu": "driver"}
+_HOME = {
+    "GpuTarget": "gpu_target",
+    **dict.fromkeys(("GpuInfo", "list_gpus", "find_gpu", "is_usable"), "driver"),
+}
 
 
 def __getattr__(name: str) -> Any:

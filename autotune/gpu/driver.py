@@ -123,6 +123,11 @@ def _no_gpu_hint() -> str:
     )
 
 
+def is_usable(gpu: GpuInfo) -> bool:
+    """Whether it is new enough."""
+    return gpu.compute_capability >= MIN_COMPUTE_CAPABILITY
+
+
 def find_gpu(selector: str) -> GpuInfo:
     """The GPU with this index or UUID (or the beginning of one), or the first for `auto`.
 
@@ -131,7 +136,7 @@ def find_gpu(selector: str) -> GpuInfo:
     """
     _check_selector(selector)
     gpu = select_gpu(selector, list_gpus())
-    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
+    if not is_usable(gpu):
         raise EnvironmentProblem(
             f"{gpu.name} has compute capability {'{}.{}'.format(*gpu.compute_capability)}; "
             f"{'{}.{}'.format(*MIN_COMPUTE_CAPABILITY)} or later is needed (Turing, GTX 16 and RTX 20 on)"

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -100,9 +100,10 @@ class Filler:
         policy: SearchPolicy | None = None,
         where: Where = ANY,
         should_stop: Callable[[], bool] = lambda: False,
+        lenders: Iterable[Gemm] = (),
     ) -> None:
         self._on_fill, self._shipped, self._policy = on_fill, shipped, policy or SearchPolicy()
-        self._should_stop = should_stop
+        self._should_stop, self._lenders = should_stop, [gemm for gemm in lenders if gemm not in gemms]
         self._where = where
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
@@ -152,8 +153,9 @@ class Filler:
 
     def _rows(self) -> Iterator[tuple[str, Config]]:
         """Kernels worth a row of each layout, the most promising first: layouts take turns."""
-        leaders = {gemm: self._leaders(study) for gemm, study in self._studies.items()}
-        own = {x: [leaders[gemm] for gemm in columns] for x, columns in self._columns.items()}
+        studies = [*self._studies.values(), *self._lending()]
+        leaders = [(study.gemm.layout, self._leaders(study)) for study in studies]
+        own = {x: [configs for layout, configs in leaders if layout == x] for x in LAYOUTS}
         layouts = [x for x in LAYOUTS if self._columns[x]]
         queues, num_foreign = [], self._policy.num_foreign
         for x in layouts:
@@ -162,6 +164,12 @@ class Filler:
             rows = map(self._where.in_least_splits, queue)
             queues.append([(x, row) for row in rows if row is not None])
         yield from _by_turns(queues)
+
+    def _lending(self) -> Iterator[StudyRef]:
+        """Studies of shapes that other GPUs of this kind search in this run."""
+        for one in islice(self._studies.values(), 1):
+            for gemm in self._lenders:
+                yield from self._store.twin_studies(replace(one, id=0, gemm=gemm))
 
     def _leaders(self, study: StudyRef) -> list[Config]:
         num, but_of = self._policy.num_leaders, (FILL,)  # these are rows already
@@ -301,10 +309,12 @@ def fill(
     policy: SearchPolicy | None = None,
     where: Where = ANY,
     should_stop: Callable[[], bool] = lambda: False,
+    lenders: Iterable[Gemm] = (),
 ) -> Filled:
-    """Time the kernels that searches of these shapes found on all of them, for at most this many seconds of
-    the target's clock; before these the ones that ship, by layout. Only what obeys `where` is timed. Times
+    """Time the kernels that searches of these shapes found on all of them, and those that other GPUs of this
+    kind found on `lenders`, for at most this many seconds of the target's clock; before these the ones that
+    ship, by layout. Only what obeys `where` is timed. Times
     are stored at once, and `on_fill` receives their number. Once it should stop no more kernels are begun.
     Raises DeviceLost and StoreError."""
-    filler = Filler(target, store, gemms, on_fill, shipped, policy, where, should_stop)
+    filler = Filler(target, store, gemms, on_fill, shipped, policy, where, should_stop, lenders)
     return filler.run(target.now() + seconds)

@@ -39,6 +39,10 @@ class Offers:
         self.borrow_from_twins()
         for number in islice(self._seeds, self._policy.num_seeds):
             self._proposer.offer(number, origins.SEED)
+        self.borrow_from_similar()
+
+    def borrow_from_similar(self) -> None:
+        """Try the best of the most similar shapes here: each only once."""
         num_lenders = self._policy.num_lenders
         similar = self._store.similar_studies(self._study, num_lenders)
         self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))

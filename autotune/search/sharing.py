@@ -15,24 +15,31 @@ POLL_S = 1.0  # between two reads
 class Sharing:
     """Used by one thread, the coordinator's."""
 
-    def __init__(self, claims: Claims, clock: Callable[[], float] = time.monotonic) -> None:
-        self._claims, self._clock = claims, clock
+    def __init__(
+        self, claims: Claims, clock: Callable[[], float] = time.monotonic, *, divides: bool = False
+    ) -> None:
+        """`divides`: others search shapes of the same run, and lend their best as long as it goes on."""
+        self._claims, self._clock, self._divides = claims, clock, divides
         self._newest = claims.newest()  # id of the newest trial that was read
         self._polled_s = clock()
         self._num_polls = 0
 
-    def poll(self, shapes: Sequence[ShapeSearch]) -> None:
-        """Take in what other searches did since the last poll, unless that was just now."""
+    def poll(self, shapes: Sequence[ShapeSearch]) -> bool:
+        """Take in what other searches did since the last poll, unless that was just now; whether it did."""
         if not shapes or self._clock() - self._polled_s < POLL_S:
-            return
+            return False
         self._num_polls += 1
         self._take_in_news(shapes)
         self._ask_for_what_is_away(shapes)
         waiting = self._claims.waiting(shape.study for shape in shapes)
         for shape in shapes:
             shape.offers.line_up(point for study_id, point in waiting if study_id == shape.study.id)
-        shapes[self._num_polls % len(shapes)].offers.borrow_from_twins()
+        offers = shapes[self._num_polls % len(shapes)].offers
+        offers.borrow_from_twins()
+        if self._divides:
+            offers.borrow_from_similar()
         self._polled_s = self._clock()
+        return True
 
     def _take_in_news(self, shapes: Sequence[ShapeSearch]) -> None:
         newest = self._claims.newest()

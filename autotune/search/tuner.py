@@ -79,7 +79,7 @@ class Tuner:
         if not gemms:
             raise UsageError("no shape to search; name at least one")
         self._target, self._store, self._options = target, store, options
-        self._claims, self._sharing = claims, Sharing(claims)
+        self._claims, self._sharing = claims, Sharing(claims, divides=self._options.part is not None)
         self._on_event, self._interrupts = on_event, interrupts
         self._shapes: list[ShapeSearch] = []
         gemms = tuple(dict.fromkeys(gemms))
@@ -159,6 +159,16 @@ class Tuner:
                 self._start(gemm, self._prepared[gemm])
                 del self._prepared[gemm]
 
+    def _take_more(self) -> bool:
+        """Have the shapes prepared that come to this process besides; whether there are any."""
+        if self._options.part is None:
+            return False
+        num_ended = sum(self._options.why_enough(shape) is not None for shape in self._shapes)
+        known = {*self._gemms, *self._prepared}
+        more = [g for g in self._options.part.more(len(known) - num_ended) if g not in known]
+        self._prepared |= {gemm: self._preparing.submit(self._prepare, gemm) for gemm in more}
+        return bool(more)
+
     def _prepare(self, gemm: Gemm) -> ShapeSearch:
         """Enumerate the feasible set of a shape, read what is known of it, and time cuBLAS, for which a GPU
         must finish its current work; on its own thread, so that the search need not wait."""
@@ -205,12 +215,14 @@ class Tuner:
         while True:
             self._start_ready()
             reason = self._top_up()
-            if reason is not None and (reason.is_at_once or not self._pipeline.num_open):
+            is_idle = not self._pipeline.num_open
+            if reason is not None and (reason.is_at_once or (is_idle and not self._take_more())):
                 return reason
             for kept in self._pipeline.kept(self._others):
                 self._settle(kept)
             with self._ledger.timing("ask_s"):
-                self._sharing.poll(self._shapes)
+                if self._sharing.poll(self._shapes):
+                    self._take_more()
             if self._refiner is not None:
                 self._refiner.settle()
                 self._refiner.top_up(self._shapes)

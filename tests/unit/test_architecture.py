@@ -80,7 +80,10 @@ RULES: dict[str, Room] = {
     "tiles": _room("tiles", "report/palette", "kernel", "core", packages=("numpy",)),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
-COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "shipped", "target_finder"}
+COMPOSERS = {
+    "cli", "__main__", "tuning", "drawn_shapes", "shipped", "target_finder", "service/several_gpus",
+    "service/preloaded",
+}  # fmt: skip
 
 
 def _is_in(module: str, rooms: Collection[str]) -> bool:

@@ -14,6 +14,7 @@ from ...files.words import option
 from ...kernel.templates import AnyConfig
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
+from ..part import Part
 from ..progress import StopReason
 from ..propose.samplers import DEFAULT_SAMPLER, Sampler, need_sampler
 from ..shape import ShapeSearch
@@ -53,6 +54,7 @@ class Options:
     same_code_share: float = 0.2  # of the seconds, at most, to compile an earlier compiler's trials; 0: none
     should_stop: Callable[[], bool] = never  # asked from time to time
     where: Where = ANY  # what is proposed, reported and chosen by finals obeys it
+    part: Part | None = None  # where several processes divide the shapes
 
     def __post_init__(self) -> None:
         """Raises UsageError for an invalid value."""

@@ -1,0 +1,295 @@
+"""One search on several GPUs: an asking process for each, on one database and one kernel cache.
+
+    this process ─┬─ process of GPU 0: tuning.tune ── worker of GPU 0     (as where there is one)
+      (shapes,    ├─ process of GPU 1 ...
+       progress)  └─ ...
+
+GPUs of one model divide the shapes (search/part.py); each model searches all of them. The processes meet in
+the database: configs are leased, what one has tried the others know. Here shapes are given out, progress is
+added up, signals are passed on. Where a GPU is lost, the others take what it had. Where this process dies,
+the others end in order.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from typing import Any
+
+from .. import tuning
+from ..facts.gemm import Gemm
+from ..files import words
+from ..files.errors import AutotuneError, DeviceLost
+from ..search import Interrupts, SearchResult, ShapeResult
+from ..search.called import gain_of
+from ..search.fill import Filled
+from ..search.part import Dispenser, Part
+from ..search.progress import Event, Ledger, OnEvent, Stopping, StopReason, TrialDone
+from ..target_finder import Note, Selected
+from ..tuning import FoundOnGpus, Result
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_POLL_S = 0.2  # how soon a signal is passed on
+_LONGEST_END_S = 30.0  # after the second signal, before a process is killed
+
+
+class _Parent:
+    """In the process of a GPU: the one that started it. What it sends is read by a thread, and where it is
+    gone, this process ends as by SIGTERM: in order."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._answers = pipe, SimpleQueue[Any]()
+        self._one_sends = threading.Lock()
+        threading.Thread(target=self._listen, name="parent", daemon=True).start()
+
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self._answers.put(self._pipe.recv())
+        self._answers.put([])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def tell(self, what: str, *values: Any) -> None:
+        with suppress(OSError), self._one_sends:  # it is gone: the thread ends this process
+            self._pipe.send((what, *values))
+
+    def ask(self, what: str, *values: Any) -> Any:
+        self.tell(what, *values)
+        return self._answers.get()
+
+    def part(self) -> Part:
+        return Part(
+            begin=lambda listed, by_clock: self.ask("begin", list(listed), by_clock),
+            more=lambda num_open: self.ask("more", num_open),
+        )
+
+
+def _run_one(pipe: Connection, selector: str, is_command: bool, arguments: Mapping[str, Any]) -> None:
+    """The process of one GPU."""
+    os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which passes it on
+    if is_command:
+        words.speak_as_command_line()
+    parent = _Parent(pipe)
+
+    def tell(event: Event) -> None:
+        parent.tell("event", event)
+
+    try:
+        found = tuning.tune(
+            **arguments,
+            gpu=selector,
+            part=parent.part(),
+            on_event=tell,
+            on_fill=lambda *numbers: parent.tell("filled", numbers),
+            note=lambda text: parent.tell("note", text),
+        )
+        parent.tell("result", found)
+    except AutotuneError as error:
+        parent.tell("error", error)
+    except KeyboardInterrupt:
+        parent.tell("error", DeviceLost("interrupted before it ended"))
+
+
+@dataclass(eq=False)
+class _Gpu:
+    """The process of one GPU, as it is seen here."""
+
+    selected: Selected
+    number: int  # among those of its model
+    process: BaseProcess
+    pipe: Connection
+    result: Result | None = None
+    error: AutotuneError | None = None
+    last: TrialDone | None = None
+    filled: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def name(self) -> str:
+        return self.selected.selector
+
+
+class SeveralGpus:
+    """One search. Use `tune`."""
+
+    def __init__(
+        self, selected: Sequence[Selected], arguments: Mapping[str, Any], on_event: OnEvent,
+        on_fill: Callable[[int, int, int], None], note: Note,
+    ) -> None:  # fmt: skip
+        self._arguments, self._on_event, self._on_fill, self._note = arguments, on_event, on_fill, note
+        self._noted: set[str] = set()
+        models = [one.model for one in selected]
+        self._dispensers = {model: Dispenser(models.count(model)) for model in models}
+        _CONTEXT.set_forkserver_preload([f"{__package__}.preloaded"])
+        self._gpus = [self._start(one, models[:at].count(one.model)) for at, one in enumerate(selected)]
+
+    def _start(self, selected: Selected, number: int) -> _Gpu:
+        ours, theirs = _CONTEXT.Pipe()
+        given = (theirs, selected.selector, words.is_command_line(), self._arguments)
+        process = _CONTEXT.Process(target=_run_one, args=given, name=f"GPU {selected.selector}")
+        process.start()
+        theirs.close()
+        return _Gpu(selected, number, process, ours)
+
+    def run(self, interrupts: Interrupts) -> FoundOnGpus:
+        """Until every process has ended. A signal is passed on once, the next one ends them at once."""
+        try:
+            self._attend(interrupts)
+        except KeyboardInterrupt:
+            self._signal(signal.SIGTERM)
+            raise
+        finally:
+            for gpu in self._gpus:
+                gpu.process.join(_LONGEST_END_S)
+                if gpu.process.is_alive():
+                    gpu.process.kill()
+        signalled = interrupts.number
+        results = [_merged(some, self._arguments, signalled) for some in self._by_model() if some]
+        return FoundOnGpus(tuple(results), {gpu.name: gpu.error for gpu in self._gpus if gpu.error})
+
+    def _attend(self, interrupts: Interrupts) -> None:
+        is_told, open_gpus = False, {gpu.pipe: gpu for gpu in self._gpus}
+        while open_gpus:
+            if interrupts.is_requested and not is_told:
+                is_told = True
+                self._signal(signal.SIGTERM)
+            for pipe in wait(list(open_gpus), timeout=_POLL_S):
+                gpu = open_gpus[pipe]  # type: ignore[index]
+                if not self._hear(gpu):
+                    del open_gpus[gpu.pipe]
+                    self._close(gpu)
+
+    def _signal(self, number: int) -> None:
+        for gpu in self._gpus:
+            if gpu.process.is_alive() and gpu.process.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(gpu.process.pid, number)
+
+    def _hear(self, gpu: _Gpu) -> bool:
+        """Take one message of a process; False once there are no more."""
+        try:
+            what, *values = gpu.pipe.recv()
+        except (EOFError, OSError):
+            return False
+        dispenser = self._dispensers[gpu.selected.model]
+        match what:
+            case "begin" | "more":
+                with suppress(OSError):
+                    gpu.pipe.send(getattr(dispenser, what)(gpu.number, *values))
+            case "event":
+                self._tell(gpu, *values)
+            case "filled":
+                (gpu.filled,) = values
+                self._on_fill(*map(sum, zip(*(one.filled for one in self._gpus), strict=True)))
+            case "note":
+                self._note_once(gpu, *values)
+            case _:
+                setattr(gpu, what, values[0])  # its result, or error
+        return True
+
+    def _note_once(self, gpu: _Gpu, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self._note(text)
+
+    def _close(self, gpu: _Gpu) -> None:
+        gpu.process.join()
+        gpu.pipe.close()
+        if gpu.result is None:
+            gpu.error = gpu.error or DeviceLost(
+                f"its process ended ({gpu.process.exitcode}); what was measured is stored, run the same"
+                " command again to resume"
+            )
+            self._dispensers[gpu.selected.model].lose(gpu.number)
+            self._note(f"GPU {gpu.name}: {gpu.error}")
+
+    def _tell(self, gpu: _Gpu, event: Event) -> None:
+        """Pass an event on, its numbers added up over all GPUs."""
+        if isinstance(event, TrialDone):
+            gpu.last = event
+            last = [one.last for one in self._gpus if one.last]
+            left = [one.left_s for one in last if one.left_s is not None]
+            event = replace(
+                event,
+                num_done=sum(one.num_done for one in last),
+                num_failed=sum(one.num_failed for one in last),
+                trials_per_s=sum(one.trials_per_s for one in last),
+                left_s=max(left, default=None),
+            )
+        if not isinstance(event, Stopping) or event.reason.is_at_once:
+            self._on_event(event)
+
+    def _by_model(self) -> Iterator[list[Result]]:
+        for model in self._dispensers:
+            yield [gpu.result for gpu in self._gpus if gpu.selected.model == model and gpu.result]
+
+
+def _merged(results: Sequence[Result], arguments: Mapping[str, Any], signalled: int | None) -> Result:
+    """Results of GPUs of one model as one: of a shape that several searched, the fastest winner."""
+    found = [result.search for result in results]
+    shapes: dict[Gemm, ShapeResult] = {}
+    for shape in (shape for one in found for shape in one.shapes):
+        shapes[shape.gemm] = _better(shapes.get(shape.gemm), shape)
+    left = dict.fromkeys(gemm for one in found for gemm in one.not_begun if gemm not in shapes)
+    reasons = [one.reason for one in found]
+    interrupted = StopReason.INTERRUPTED in reasons
+    search = SearchResult(
+        shapes=tuple(shapes.values()),
+        not_begun=tuple(left),
+        reason=StopReason.INTERRUPTED if interrupted else reasons[0],
+        num_new=sum(one.num_new for one in found),
+        elapsed_s=max(one.elapsed_s for one in found),
+        ledger=_added([one.ledger for one in found]),
+        signal=signalled if interrupted else None,
+    )
+    calls, taken_us = arguments.get("calls") or {}, results[0].taken_us
+    filled = [result.filled for result in results if result.filled]
+    return replace(
+        results[0],
+        search=search,
+        optimum_us={gemm: us for result in results for gemm, us in result.optimum_us.items()},
+        gain=gain_of(search.shapes, calls, taken_us) if taken_us else None,
+        filled=reduce(Filled.then, filled) if filled else None,
+    )
+
+
+def _better(one: ShapeResult | None, other: ShapeResult) -> ShapeResult:
+    """The result with the faster winner; trials of both count, once where they are of one study."""
+    if one is None:
+        return other
+    times = [found.verdict.time_us if found.verdict else float("inf") for found in (one, other)]
+    better = one if times[0] <= times[1] else other
+    is_shared = one.study.id == other.study.id
+    num_trials = max(one.num_trials, other.num_trials) if is_shared else one.num_trials + other.num_trials
+    num_failed = max(one.num_failed, other.num_failed) if is_shared else one.num_failed + other.num_failed
+    return replace(better, num_new=one.num_new + other.num_new, num_trials=num_trials, num_failed=num_failed)
+
+
+def _added(ledgers: Sequence[Ledger]) -> Ledger:
+    """Seconds of all: a share of them is the mean of the GPUs'."""
+    return Ledger(**{f.name: sum(getattr(one, f.name) for one in ledgers) for f in fields(Ledger)})
+
+
+def tune(
+    selected: Sequence[Selected],
+    arguments: Mapping[str, Any],
+    *,
+    on_event: OnEvent,
+    on_fill: Callable[[int, int, int], None],
+    note: Note,
+) -> FoundOnGpus:
+    """As `tuning.tune` with these arguments, on several GPUs. Errors of one end none of the others; the error
+    of all is raised. Ctrl-C as there."""
+    with Interrupts() as interrupts:
+        found = SeveralGpus(selected, arguments, on_event, on_fill, note).run(interrupts)
+    if not found.results:
+        raise next(iter(found.errors.values()))
+    return found
