@@ -3,8 +3,9 @@ others read."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..facts.gemm import Gemm
@@ -12,10 +13,10 @@ from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
 from ..files.output_file import check_writable, write_file
 from ..files.words import counted
-from ..recording.others_files import Made
+from ..recording.others_files import Made, Tried
 from ..recording.replay import read_recording
 from ..recording.t1 import to_t1
-from ..recording.t4 import SCHEMA_VERSION, T4Trial, to_t4
+from ..recording.t4 import SCHEMA_VERSION, to_t4
 from ..store import shown
 from . import common, console
 from .requests import T1Request, T4Request
@@ -23,48 +24,52 @@ from .requests import T1Request, T4Request
 
 def t1(request: T1Request, *, is_json: bool) -> None:
     """Write a cache. Raises as `t4`."""
-    made, trials = _read(request)
-    text = to_t1(made, [(trial.point, trial.measurement) for trial in trials])
-    _write(request.out, text, "a cache (T1)", made, trials, is_json=is_json)
+    _write(request, to_t1, "a cache (T1)", is_json=is_json)
 
 
 def t4(request: T4Request, *, is_json: bool) -> None:
     """Write results. Raises UsageError where it is not clear which trials are
     meant, or `out` cannot be written, EnvironmentProblem on a full disk."""
-    made, trials = _read(request)
-    text = json.dumps(to_t4(made, trials), allow_nan=False) + "\n"
-    _write(request.out, text, f"T4 {SCHEMA_VERSION}", made, trials, is_json=is_json)
+    _write(request, to_t4, f"T4 {SCHEMA_VERSION}", is_json=is_json)
 
 
-def _read(request: T4Request) -> tuple[Made, list[T4Trial]]:
-    check_writable(request.out)
+def _write(
+    request: T4Request, form: Callable[[Made, Iterable[Tried]], Iterator[str]], told: str, *, is_json: bool
+) -> None:
+    """Trials are read as they are written."""
+    out, counts = request.out, Counter[bool]()
+    check_writable(out)
     gemm = None if request.shape is None else read_problem(request.shape)
-    return (
-        _of_study(request.db, gemm) if request.recording is None else _of_recording(request.recording, gemm)
-    )
+    recording = request.recording
+    opened = _of_study(request.db, gemm) if recording is None else _of_recording(recording, gemm)
 
+    def count(trials: Iterable[Tried]) -> Iterator[Tried]:
+        for trial in trials:
+            counts[trial.measurement.is_ok] += 1
+            yield trial
 
-def _write(out: Path, text: str, told: str, made: Made, trials: Sequence[T4Trial], *, is_json: bool) -> None:
-    write_file(out, text)
-    valid = sum(trial.measurement.is_ok for trial in trials)
+    with opened as (made, trials):
+        write_file(out, form(made, count(trials)))
     if is_json:
-        facts = {"problem": made.to_dict()["problem"], "num_results": len(trials), "num_correct": valid}
-        console.show_json({"file": str(out), **facts})
+        numbers = {"num_results": counts.total(), "num_correct": counts[True]}
+        console.show_json({"file": str(out), "problem": made.to_dict()["problem"], **numbers})
     else:
-        console.show(f"{out}: {counted(len(trials), 'result')}, {valid:,} of them correct, {told}")
+        console.show(f"{out}: {counted(counts.total(), 'result')}, {counts[True]:,} of them correct, {told}")
 
 
-def _of_study(db: str, gemm: Gemm | None) -> tuple[Made, list[T4Trial]]:
+@contextmanager
+def _of_study(db: str, gemm: Gemm | None) -> Iterator[tuple[Made, Iterator[Tried]]]:
     """The study with the newest trial of this problem, or of the only one that there is."""
     with common.open_existing(db) as store:
-        studies = common.studies_of(store, () if gemm is None else (gemm,))
+        studies = common.studies_of(store, () if gemm is None else (gemm,), is_brief=True)
         _need_one({summary.study.gemm for summary in studies}, shown(db))
         study = max(studies, key=lambda summary: summary.updated_at).study
-        trials = [T4Trial(t.point, t.measurement, t.created_at.isoformat()) for t in store.trials(study)]
-    return Made(study.gemm, study.source_hash, study.environment, study.policy), trials
+        made = Made(study.gemm, study.source_hash, study.environment, study.policy)
+        yield made, (Tried(t.point, t.measurement, t.created_at.isoformat()) for t in store.each_trial(study))
 
 
-def _of_recording(path: Path, gemm: Gemm | None) -> tuple[Made, list[T4Trial]]:
+@contextmanager
+def _of_recording(path: Path, gemm: Gemm | None) -> Iterator[tuple[Made, Iterator[Tried]]]:
     recording = read_recording(path)
     if recording.note:
         console.note(recording.note)
@@ -74,15 +79,13 @@ def _of_recording(path: Path, gemm: Gemm | None) -> tuple[Made, list[T4Trial]]:
         raise UsageError(f"{path} holds no {gemm}; ask for one of: {_names(held)}")
     (found,) = _need_one(gemms, path)
     problem, environment = recording.problems[found], recording.environment
-    points = [
+    points = (
         {n: v[code] for n, v, code in zip(recording.names, recording.values, codes, strict=True)}
         for codes in problem.codes
-    ]
-    trials = [
-        T4Trial(point, measurement, environment.recorded_on)
-        for point, measurement in zip(points, problem.measurements, strict=True)
-    ]
-    return Made(found, recording.source_hash, environment, recording.policy), trials
+    )
+    measured = zip(points, problem.measurements, strict=True)
+    made = Made(found, recording.source_hash, environment, recording.policy)
+    yield made, (Tried(point, one, environment.recorded_on) for point, one in measured)
 
 
 def _need_one(gemms: set[Gemm], source: str | Path) -> set[Gemm]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,16 +21,16 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_LINKS = 40  # as Linux follows
 
 
-def write_file(path: Path, content: str | bytes, *, option: str = "--out") -> None:
-    """Write a file; a text in UTF-8. `option` is what the user named it with.
+def write_file(path: Path, content: str | bytes | Iterable[str], *, option: str = "--out") -> None:
+    """Write a file; a text, which may come in pieces, in UTF-8. `option` is what the user named it with.
 
     Keeps the mode of an existing file, and its owner if that is allowed. Raises EnvironmentProblem if the
     disk is full, BrokenPipeError if a pipe has no reader any more, and UsageError if this path cannot be
     written for another reason.
     """
-    data = content.encode() if isinstance(content, str) else content
+    pieces = [content] if isinstance(content, str | bytes) else content
     try:
-        _write(path, data)
+        _write(path, (piece.encode() if isinstance(piece, str) else piece for piece in pieces))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -59,18 +60,18 @@ def _explained(error: OSError, path: Path, option: str) -> UsageError | Environm
     return UsageError(f"{path} cannot be written: {reason}; name another file with {option}")
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: Iterable[bytes]) -> None:
     target = _target(path)
     if isinstance(target, int):
         with os.fdopen(os.dup(target), "wb") as file:
-            file.write(data)
+            file.writelines(data)
         return
     there = _look_at(target)
     if there is None or stat.S_ISREG(there.st_mode):
         _replace(target, data, there)
     else:
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CLOEXEC), "wb") as file:
-            file.write(data)
+            file.writelines(data)
 
 
 def _target(path: Path) -> Path | int:
@@ -103,12 +104,12 @@ def _look_at(target: Path) -> os.stat_result | None:
     return there
 
 
-def _replace(target: Path, data: bytes, there: os.stat_result | None) -> None:
+def _replace(target: Path, data: Iterable[bytes], there: os.stat_result | None) -> None:
     part = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(part, flags, 0o666), "wb") as file:
-            file.write(data)
+            file.writelines(data)
             if there is not None:
                 with suppress(OSError):  # only root gives files away
                     os.fchown(file.fileno(), there.st_uid, there.st_gid)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..facts import stats
 from ..facts.device import KNOWN, DeviceLimits, Environment
@@ -32,6 +32,14 @@ UNNAMED = "unnamed GPU"
 _NAMED = 3  # results left out that a note names
 _LONGEST_SIZE = 60  # of a size that is no number, in characters
 _MOST_SIZES = 3
+
+
+class Tried(NamedTuple):
+    """A trial that is written; `timestamp` is ISO 8601, as exact as it is known."""
+
+    point: Point
+    measurement: Measurement
+    timestamp: str
 
 
 @dataclass

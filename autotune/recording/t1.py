@@ -10,17 +10,20 @@ Source: the caches of Kernel Tuner, up to 1.5.0, and of the Auto-Tuning Associat
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from ..facts.measurement import Measurement, Outcome
 from ..files.arguments import shown
 from ..files.entries import items, table, text
 from ..files.errors import UsageError
+from ..kernel.config import Value
 from ..target import Point
-from .others_files import UNDATED, Made, Results, failed, measured, names_of, point, problem, seconds
+from .others_files import UNDATED, Made, Results, Tried, failed, measured, names_of, point, problem, seconds
 from .recorded_space import Recording
 
 _FAILURES = {
@@ -38,6 +41,7 @@ _ERRORS = {  # by outcome; others failed when they ran
 _ERROR = "__error__"
 _STEPS = {"compile_s": "compile_time", "verify_s": "verification_time", "measure_s": "benchmark_time"}
 _MS, _MS_US = 1e-3, 1e3  # a millisecond in seconds and in us
+_PIECE = 1 << 20  # characters
 _LONGEST_KEY = 200  # that a message shows, in characters
 
 
@@ -88,23 +92,39 @@ def _error_in(found: Mapping[str, Any]) -> str | None:
 # Writing
 
 
-def to_t1(made: Made, trials: Sequence[tuple[Point, Measurement]]) -> str:
-    """A cache that Kernel Tuner searches in its simulation mode: the trials of one problem. What it has no
-    field for is `metadata`."""
-    names = list(trials[0][0]) if trials else []
-    sizes = made.problem.m, made.problem.n, made.problem.k
-    head = {
-        "device_name": made.environment.gpu_name,
-        "kernel_name": made.to_dict()["kernel"],
-        "problem_size": [size for size in sizes if size],
-        "tune_params_keys": names,
-        "tune_params": {name: list(dict.fromkeys(point[name] for point, _ in trials)) for name in names},
-        "objective": "time",
-        "metadata": made.to_dict(),
-    }
-    keys = (json.dumps(",".join(map(str, config.values()))) for config, _ in trials)
-    entries = (f"{key}: {json.dumps(_entry(*trial))}" for key, trial in zip(keys, trials, strict=True))
-    return json.dumps(head)[:-1] + ',\n"cache": {\n' + ",\n".join(entries) + "}\n}\n"
+def to_t1(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
+    """A cache that Kernel Tuner searches in its simulation mode, in pieces: the trials of one problem. What
+    it has no field for is `metadata`.
+
+    The values of parameters, which come first, are known last: entries wait in a file meanwhile.
+    """
+    names: list[str] = []
+    values: defaultdict[str, dict[Value, None]] = defaultdict(dict)
+    with TemporaryFile("w+", encoding="utf-8") as entries:
+        for trial in trials:
+            names = names or list(trial.point)
+            entries.write(f"{',' if values else ''}\n{_line(trial)}")
+            for name, value in trial.point.items():
+                values[name][value] = None
+        sizes = made.problem.m, made.problem.n, made.problem.k
+        head = {
+            "device_name": made.environment.gpu_name,
+            "kernel_name": made.to_dict()["kernel"],
+            "problem_size": [size for size in sizes if size],
+            "tune_params_keys": names,
+            "tune_params": {name: list(values[name]) for name in names},
+            "objective": "time",
+            "metadata": made.to_dict(),
+        }
+        yield json.dumps(head)[:-1] + ',\n"cache": {'
+        entries.seek(0)
+        yield from iter(partial(entries.read, _PIECE), "")
+    yield "\n}\n}\n"
+
+
+def _line(trial: Tried) -> str:
+    key = ",".join(map(str, trial.point.values()))
+    return f"{json.dumps(key)}: {json.dumps(_entry(trial.point, trial.measurement))}"
 
 
 def _entry(config: Point, found: Measurement) -> dict[str, Any]:

@@ -12,9 +12,9 @@ and what that and autotuning-methodology 1.1.0 write and read.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from ..files.arguments import shown
 from ..files.entries import items, table
 from ..files.errors import UsageError
 from ..target import Point
-from .others_files import UNDATED, Made, Results, failed, measured, names_of, point, seconds
+from .others_files import UNDATED, Made, Results, Tried, failed, measured, names_of, point, seconds
 from .recorded_space import Recording
 
 SCHEMA_VERSION = "1.0.0"
@@ -61,34 +61,27 @@ _UNITS_S = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class T4Trial:
-    """`timestamp` is ISO 8601, as exact as it is known."""
-
-    point: Point
-    measurement: Measurement
-    timestamp: str
-
-
 # ------------------------------------------------------------------------------------------------
 # Writing
 
 
-def to_t4(made: Made, trials: Iterable[T4Trial]) -> dict[str, Any]:
-    """The trials of one problem. What T4 has no field for is `metadata`.
+def to_t4(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
+    """The trials of one problem, in pieces. What T4 has no field for is `metadata`.
 
     The first correct one comes first, else autotuning-methodology refuses the file; the others as they are.
     """
-    results = [_result(trial) for trial in trials]
-    first = next((i for i, result in enumerate(results) if result["invalidity"] == _CORRECT), 0)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "metadata": {"timeunit": "milliseconds", **made.to_dict()},
-        "results": [*results[first : first + 1], *results[:first], *results[first + 1 :]],
-    }
+    head = {"schema_version": SCHEMA_VERSION, "metadata": {"timeunit": "milliseconds", **made.to_dict()}}
+    yield json.dumps(head)[:-1] + ', "results": ['
+    waiting, comma = list[str](), ""
+    for trial in trials:
+        waiting.append(json.dumps(_result(trial), allow_nan=False))
+        if comma or trial.measurement.is_ok:
+            yield comma + ", ".join([waiting[-1], *waiting[:-1]])
+            waiting, comma = [], ", "
+    yield ", ".join(waiting) + "]}\n"
 
 
-def _result(trial: T4Trial) -> dict[str, Any]:
+def _result(trial: Tried) -> dict[str, Any]:
     found = trial.measurement
     return {
         "timestamp": trial.timestamp,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
@@ -26,6 +27,8 @@ from .propose.samplers import DEFAULT_SAMPLER, Sampler, make_proposer, sampler_n
 from .propose.traits import traits_of
 from .same_code_trials import TakenOver
 from .shared_study import Ask, SharedStudy
+
+_PORTION = 5_000  # trials of an earlier run that are held at once
 
 
 def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
@@ -84,21 +87,19 @@ class ShapeSearch:
 
     def _resume(self, waiting: Iterable[Point]) -> None:
         """Take in the trials of earlier runs, then line up the first points to try: first what waits."""
-        tried: list[tuple[int, float | None]] = []
-        trials = self._store.trials(self.study)
-        places = self.space.find_all([trial.point for trial in trials])
-        for trial, number in zip(trials, places, strict=True):
-            time_us = self.findings.time_of(trial.measurement)
-            self.findings.count(trial.key, trial.point, time_us, trial.origin)
-            self.accounts.add_earlier(trial.origin, trial.measurement)
-            if number is not None:
-                tried.append((number, time_us))
-        numbers = {number for number, _ in tried}
-        killers = {self.space.find(point) for point in self._store.killers(self.study)} - numbers
+        coming = self._store.each_trial(self.study)
+        while trials := list(islice(coming, _PORTION)):
+            places = self.space.find_all([trial.point for trial in trials])
+            times_us = [self.findings.time_of(trial.measurement) for trial in trials]
+            for trial, time_us in zip(trials, times_us, strict=True):
+                self.findings.count(trial.key, trial.point, time_us, trial.origin)
+                self.accounts.add_earlier(trial.origin, trial.measurement)
+            placed = zip(places, times_us, strict=True)
+            self._proposer.load((number, time_us) for number, time_us in placed if number is not None)
         # Damaged trials count as tried, as long as their keys can be read.
-        damaged = {self.space.find(read_key(k)) for k in self._store.keys(self.study) - self.findings.known}
-        never_again = (*killers, *(damaged - numbers - killers))
-        self._proposer.load([*tried, *((number, None) for number in never_again if number is not None)])
+        damaged = map(read_key, self._store.keys(self.study, but=self.findings.known))
+        never_again = self.space.find_all([*self._store.killers(self.study), *damaged])
+        self._proposer.load((number, None) for number in never_again if number is not None)
         self._correct(self.findings.restore_duels())
         self.offers.line_up(waiting)
         self.offers.begin()

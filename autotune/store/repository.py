@@ -25,7 +25,7 @@ from ..kernel.config import Value
 from ..kernel.templates import accuracy_of
 from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
-from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema
+from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
 from .artifacts import Artifacts
 from .claims import Claims, scope_of
 from .damage import Damages
@@ -412,9 +412,16 @@ class Store(Closing):
             killers = self.damages.readable(session.execute(query), rows.check_config)
             return [dict(config.point) for config in killers]
 
+    @outlasting
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""
-        return self._trials(queries.trials(study.id))
+        return list(self.each_trial(study))
+
+    def each_trial(self, study: StudyRef) -> Iterator[TrialRecord]:
+        """The same, a few at a time."""
+        with self._reading() as session:
+            for _, record in trial_rows.records(session, self.damages, TrialRow.study_id == study.id):
+                yield record
 
     def glimpses(self, study: StudyRef) -> Iterator[Glimpse]:
         """All trials of a study in the order they were stored, a few at a time. Those that cannot be read are
@@ -492,17 +499,21 @@ class Store(Closing):
 
     @outlasting
     def keys(
-        self, study: StudyRef, but_of: Collection[str] = (), among: Collection[str] | None = None
+        self,
+        study: StudyRef,
+        but_of: Collection[str] = (),
+        among: Collection[str] | None = None,
+        but: Collection[str] = (),
     ) -> set[str]:
         """Keys of all points tried, or of those among some, including failures: none is proposed again. They
         include those of damaged trials, as far as they can be read. `but_of`: origins of trials that do not
-        count."""
+        count; `but`: keys that do not."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         query = query.where(TrialRow.origin.not_in(but_of)) if but_of else query
         asked = (query.where(ConfigRow.key.in_(some)) for some in queries.portions(among or ()))
         with self._reading() as session:
             found = (session.scalars(one) for one in ([query] if among is None else asked))
-            return {key for some in found for key in some if isinstance(key, str)}
+            return {key for some in found for key in some if isinstance(key, str) and key not in but}
 
     def times(
         self, study: StudyRef, max_error: float | None = None, most: int | None = None, where: Where = ANY

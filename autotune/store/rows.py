@@ -6,7 +6,7 @@ What is read may be damaged: whatever turns a row into a record raises DamagedRo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from functools import cache
@@ -222,41 +222,33 @@ def glance(
     return outcome_of(trial_id, outcome, time_us), created_at
 
 
-def measurement(row: TrialRow) -> Measurement:
-    check(row)
-    for name in ("compile_s", "verify_s", "measure_s"):
-        if not 0 <= getattr(row, name) < LONGEST_S:
-            refuse(row, f"{name} is {getattr(row, name)}")
-    return Measurement(
-        outcome=outcome_of(row.id, row.outcome, row.time_us),
-        reason=row.reason,
-        time_us=row.time_us,
-        samples_us=tuple(row.samples_us),
-        is_cut_short=row.is_cut_short,
-        error_ratio=row.error_ratio,
-        error_over_cublas=row.error_over_cublas,
-        registers=row.registers,
-        spill_bytes=row.spill_bytes,
-        smem_bytes=row.smem_bytes,
-        code_hash=row.code_hash,
-        compile_s=row.compile_s,
-        verify_s=row.verify_s,
-        measure_s=row.measure_s,
-        state=GpuState(
-            sm_clock_mhz=row.sm_clock_mhz,
-            memory_clock_mhz=row.memory_clock_mhz,
-            power_w=row.power_w,
-            temperature_c=row.temperature_c,
-            throttle_reasons=tuple(row.throttle_reasons),
-        ),
-        marks=tuple(row.marks),
-        discarded=tuple(map(discarded_from, row.discarded)),
-    )
+_MEASURED = (
+    "id", "outcome", "reason", "time_us", "samples_us", "is_cut_short", "error_ratio", "error_over_cublas",
+    "registers", "spill_bytes", "smem_bytes", "code_hash", "compile_s", "verify_s", "measure_s",
+    "sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons", "marks", "discarded",
+)  # fmt: skip
+
+
+def measurement(
+    row_id: int, outcome: str, reason: str, time_us: float | None, samples_us: Sequence[float], *facts: Any
+) -> Measurement:
+    """Of the values of columns (_MEASURED), each as its column may hold it. Raises DamagedRow for an outcome
+    or a time that cannot be."""
+    sm_mhz, memory_mhz, power_w, temperature_c, throttle, marks, discarded = facts[-7:]
+    for name, took_s in zip(("compile_s", "verify_s", "measure_s"), facts[-10:-7], strict=True):
+        if not 0 <= took_s < LONGEST_S:
+            raise DamagedRow(TrialRow.__tablename__, row_id, f"{name} is {took_s}")
+    state = GpuState(sm_mhz, memory_mhz, power_w, temperature_c, tuple(throttle))
+    lists: tuple[Any, ...] = tuple(marks), tuple(map(discarded_from, discarded))
+    ended = outcome_of(row_id, outcome, time_us), reason, time_us, tuple(samples_us)
+    return Measurement(*(*ended, *facts[:-7], state, *lists))
 
 
 def trial_record(trial: TrialRow, config: ConfigRow | None) -> TrialRecord:
     tried = check_config(trial, config)
-    return TrialRecord(trial.id, tried.key, tried.point, measurement(trial), trial.origin, trial.created_at)
+    check(trial)
+    measured = measurement(*[getattr(trial, name) for name in _MEASURED])
+    return TrialRecord(trial.id, tried.key, tried.point, measured, trial.origin, trial.created_at)
 
 
 def baseline_row(study_id: int, baseline: Baseline, created_at: datetime) -> BaselineRow:
