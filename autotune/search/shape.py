@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
@@ -27,8 +26,6 @@ from .propose.samplers import DEFAULT_SAMPLER, Sampler, make_proposer, sampler_n
 from .propose.traits import traits_of
 from .same_code_trials import TakenOver
 from .shared_study import Ask, SharedStudy
-
-_PORTION = 5_000  # trials of an earlier run that are held at once
 
 
 def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
@@ -87,8 +84,7 @@ class ShapeSearch:
 
     def _resume(self, waiting: Iterable[Point]) -> None:
         """Take in the trials of earlier runs, then line up the first points to try: first what waits."""
-        coming = self._store.each_trial(self.study)
-        while trials := list(islice(coming, _PORTION)):
+        for trials in self._store.portions_of_trials(self.study):
             places = self.space.find_all([trial.point for trial in trials])
             times_us = [self.findings.time_of(trial.measurement) for trial in trials]
             for trial, time_us in zip(trials, times_us, strict=True):

@@ -19,8 +19,6 @@ from ...kernel.config import Value
 from ...search_policy import SearchPolicy
 from ...store import DuelRecord
 
-_CORRECTED = 1.25  # by less than this do duels correct a time
-
 
 @dataclass(eq=False)
 class Ranked:
@@ -81,9 +79,9 @@ class Ranking:
 
     def enter(self, key: str, point: Mapping[str, Value], time_us: float) -> bool:
         """Take in the result of a trial. Returns whether it is the new champion."""
-        far = _CORRECTED * (1 + self._policy.close)
+        far = (1 + self._policy.close) ** 2  # as far again as duels reach, who correct times by less
         if self.champion is not None and time_us > far * self.champion.time_us:
-            return False  # no duel will be about it: of very many trials most are not kept
+            return False  # of very many trials most are not kept
         ranked = self._ranked[key] = Ranked(key, point, time_us)
         is_first = self.champion is None or time_us < self.champion.time_us
         if is_first:
