@@ -19,6 +19,7 @@ from .files.errors import EnvironmentProblem, UsageError
 from .files.words import option
 from .gpu.driver import device_limits, is_selector
 from .gpu.gpu_target import GpuTarget
+from .kernel.compiler import Helpers
 from .kernel.templates import accuracy_of
 from .recording import matrix
 from .recording.matrix import TimeMatrix
@@ -40,6 +41,7 @@ def open_target(
     *,
     note: Note,
     accuracy: str = STRICT,
+    helpers: Helpers | None = None,
 ) -> Target:
     """What a selector names: `auto`, a GPU by index or UUID, `replay:FILE`. `auto` falls back on a recorded
     space that ships with autotune, and says so by `note`.
@@ -60,7 +62,7 @@ def open_target(
         return _of_class(replayed, accuracy)
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
-        return open_gpu(selector, policy, gemms, max_error, note=note, accuracy=accuracy)
+        return open_gpu(selector, policy, gemms, max_error, note=note, accuracy=accuracy, helpers=helpers)
     recording = default_recording(gemms)
     target = _of_class(ReplayTarget(recording, max_error=max_error), accuracy)
     where = target.environment
@@ -144,13 +146,15 @@ def open_gpu(
     *,
     note: Note,
     accuracy: str = STRICT,
+    helpers: Helpers | None = None,
 ) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError, also if it has too little memory for one of
     these problems, or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"{option('gpu')} {selector}: a recording cannot run kernels; name a GPU")
     _need_memory(selector, gemms)
-    return GpuTarget(selector, policy=policy, max_error=max_error, note=note, accuracy=accuracy)
+    kind = {"policy": policy, "max_error": max_error, "accuracy": accuracy}
+    return GpuTarget(selector, **kind, note=note, helpers=helpers)  # type: ignore[arg-type]
 
 
 def why_no_gpu() -> str | None:

@@ -87,6 +87,7 @@ parsing.declare(app, "one_config:time_configs", requests.TimeRequest, name="time
 parsing.declare(app, "one_config:write_source", requests.SourceRequest, name="source")
 parsing.declare(app, "ladder", requests.LadderRequest)
 parsing.declare(app, "verify_quick:either", requests.VerifyRequest, name="verify")
+parsing.declare(app, "work", requests.WorkerRequest, "quiet", name="worker")
 parsing.declare(app, "record", requests.RecordRequest, "json quiet")
 parsing.declare(app, "contribute", requests.ContributeRequest, "json quiet")
 parsing.declare(app, "doctor", requests.DoctorRequest)

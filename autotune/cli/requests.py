@@ -550,6 +550,38 @@ class VerifyRequest(Request):
     )
 
 
+class WorkerRequest(Request):
+    """Serve the queue of a database: tune what is asked for, on GPUs of this machine, or compile for others.
+
+    A process for each GPU, and one that compiles. It ends in order on SIGTERM or Ctrl-C: what was measured
+    is stored, and another worker goes on.
+
+    Examples:
+        worker --gpu all --db postgresql://autotune@host/autotune
+        worker --compile 16 --db postgresql://autotune@host/autotune
+        worker --gpu 0 --drain --db shapes.db
+    """
+
+    gpu: str = option(
+        "GPUs: `all`, `0,1`, an index, a UUID, a model as h100; or `replay:FILE`. Without it, none.", "",
+        words("all", "auto", "replay:"),
+    )  # fmt: skip
+    num_compilers: int = option(
+        "Compile so many kernels at a time for GPU workers elsewhere.", 0, whole(0, 1024), flag="--compile",
+        metavar="NUMBER",
+    )  # fmt: skip
+    like: str | None = option(
+        "Accept this GPU as another of the same compute capability, as `search` does.", None, known_gpus,
+        metavar="GPU",
+    )  # fmt: skip
+    seconds: float = option("For each request, at most.", 120.0, number(is_above=True))
+    effort: str = option("As of `search`.", "standard", words("quick", "standard", "thorough"))
+    cache: str = CACHE()
+    max_error: float | None = LARGEST_ERROR()
+    db: str = DB()
+    drains: bool = option("End once nothing waits.", False, flag="--drain")
+
+
 class RecordRequest(Request):
     """Time configs on shapes into a file for --gpu replay:FILE.
 

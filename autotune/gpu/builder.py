@@ -15,7 +15,7 @@ from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement, Outcome
 from ..files.errors import TrialFailure, UsageError
 from ..kernel import template, templates
-from ..kernel.compiler import Compiler, Cubin
+from ..kernel.compiler import Compiler, Cubin, Helpers
 from ..kernel.launch import LaunchSpec
 from ..kernel.templates import AnyConfig
 from ..target import Point
@@ -42,9 +42,12 @@ class KernelBuilder:
     """Compiles in threads, through a cache. `note` receives why the cache cannot be used. Raises
     EnvironmentProblem if the compiler is missing, or too old or new for this GPU."""
 
-    def __init__(self, limits: DeviceLimits, *, cache_dir: Path | None, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, limits: DeviceLimits, *, cache_dir: Path | None, note: Callable[[str], None],
+        helpers: Helpers | None = None,
+    ) -> None:  # fmt: skip
         self._limits = limits
-        self.compiler = Compiler(limits.arch, cache_dir=cache_dir, note=note)
+        self.compiler = Compiler(limits.arch, cache_dir=cache_dir, helpers=helpers, note=note)
         self._recent: OrderedDict[tuple[Gemm, AnyConfig], KernelCode] = OrderedDict()  # that were in duels
 
     def refusal(self, gemm: Gemm, config: AnyConfig) -> str:

@@ -17,7 +17,7 @@ from ..facts.gemm import Gemm
 from ..facts.measurement import ENERGY_S, CachePolicy, Measurement, Outcome
 from ..files.errors import TrialFailure
 from ..kernel import feasible_set, templates
-from ..kernel.compiler import Cubin
+from ..kernel.compiler import Cubin, Helpers
 from ..kernel.feasible_set import FeasibleSet
 from ..kernel.summation_order import SummationOrder
 from ..target import Baseline, Cell, CellTime, Point, Rounds
@@ -35,7 +35,8 @@ class GpuTarget:
     names none, or a class that the GPU has no kernels for. Futures raise only EnvironmentProblem (no memory
     for the problem, no process to compile in) and DeviceLost. A candidate whose error is more than
     `max_error` times cuBLAS's fails, untimed (None: any correct result is accepted). `accuracy`: the class of
-    the kernels that are searched, which each is held to. `note` receives messages for the user.
+    the kernels that are searched, which each is held to. `note` receives messages for the user, `helpers`
+    compile elsewhere.
     """
 
     def __init__(
@@ -48,13 +49,14 @@ class GpuTarget:
         max_error: float | None = None,
         accuracy: str = STRICT,
         note: Callable[[str], None] = lambda text: None,
+        helpers: Helpers | None = None,
     ) -> None:
         self.gpu = driver.find_gpu(selector)
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy, self.max_error, self._seed = policy, max_error, seed
         templates.need_search_space(accuracy, self.limits)
         self.source_hash, self._accuracy = templates.source_of(accuracy), accuracy
-        self.builder = KernelBuilder(self.limits, cache_dir=cache_dir, note=note)
+        self.builder = KernelBuilder(self.limits, cache_dir=cache_dir, note=note, helpers=helpers)
         try:
             self.worker = GpuWorker(self.gpu.uuid, self.limits, self.builder.checks(), note)
         except BaseException:

@@ -7,17 +7,22 @@ that report shows spills.
 
 from __future__ import annotations
 
+import base64
+import fcntl
 import hashlib
 import json
 import os
 import re
+import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..facts.measurement import Outcome
 from ..files import wheel_libraries
@@ -32,6 +37,8 @@ CACHE_BYTES = 4 << 30  # the least recently read kernels go first
 # Where cuda.core keeps files, in folders by the first letters of their keys, and where it writes them. Those
 # folders it makes by the umask: so that nobody else may write there, nobody else may enter the first.
 _ENTRIES, _WRITTEN = "entries", "tmp"
+_LOCKS = "compiling"  # a file of which processes lock a byte for each kernel that they compile
+MOST_HELPED = 64  # kernels that others compile for one GPU at a time
 # If there is a driver, NVRTC keeps its own cache, whose results come without ptxas's log. Without the
 # declarations of textures and the like, which `-minimal` leaves out, a compile takes 11 of 246 ms less, and
 # gives the same code (NVRTC 13.3, 12 configs).
@@ -68,6 +75,57 @@ class Cubin:
         """All but the code, as kept beside it in the cache."""
         return {name: value for name, value in asdict(self).items() if name != "code"}
 
+    def packed(self) -> bytes:
+        """As one file of a cache: SHA-256 of what follows, its report as a line of JSON, its code."""
+        body = json.dumps(self.report()).encode() + b"\n" + self.code
+        return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """All that decides a kernel's bytes, and so its `key` in caches. `name`: the identity that the text
+    declares, if it does."""
+
+    version: str  # of the compiler
+    entry: str
+    options: tuple[str, ...]
+    source: str
+    name: str
+    arch: str
+
+    @cached_property
+    def key(self) -> str:
+        decides = "\0".join((self.version, self.entry, *self.options, self.source))
+        return hashlib.sha256(decides.encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, the text packed."""
+        packed = base64.b64encode(zlib.compress(self.source.encode())).decode()
+        return {**asdict(self), "source": packed}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CompileJob | None:
+        """None for what is no job."""
+        try:
+            unpacked = zlib.decompress(base64.b64decode(data["source"])).decode()
+            return cls(**{**data, "options": tuple(data["options"]), "source": unpacked})
+        except (KeyError, TypeError, ValueError, zlib.error):
+            return None
+
+
+class Helpers(Protocol):
+    """Others that compile: on other machines, say. Threads share it."""
+
+    @property
+    def num_slots(self) -> int:
+        """How many kernels they compile at a time, as of late."""
+        ...
+
+    def build(self, job: CompileJob) -> bytes | None:
+        """A kernel as `Cubin.packed`; None where it has to be compiled here. Raises TrialFailure if it does
+        not compile."""
+        ...
+
 
 def _nvrtc() -> Any:
     try:
@@ -96,12 +154,6 @@ def _check_arch(arch: str) -> None:
             f"{compiler_version()} does not compile for {arch}, only for sm_{min(known)} to sm_{max(known)}; "
             "install another one (cuda-toolkit[nvrtc]) or use another GPU"
         )
-
-
-def _pack(cubin: Cubin) -> bytes:
-    """A cubin as one cache file: SHA-256 of what follows, its report as a line of JSON, its code."""
-    body = json.dumps(cubin.report()).encode() + b"\n" + cubin.code
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def _unpack(packed: bytes) -> Cubin | None:
@@ -156,20 +208,28 @@ class Compiler:
         cache_dir: Path | None = None,
         num_threads: int | None = None,
         timeout_s: float = 30.0,
+        helpers: Helpers | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         _check_arch(arch)
         self.arch = arch
-        self.num_threads = num_threads or _usable_cores()
+        self._num_own = num_threads or _usable_cores()
         self.version = compiler_version()
-        self._timeout_s = timeout_s
-        self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="nvrtc")
+        self._timeout_s, self._helpers = timeout_s, helpers
+        most = self._num_own + (MOST_HELPED if helpers else 0)
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="nvrtc")
+        self._own_slots = threading.BoundedSemaphore(self._num_own)
         self._under_way: dict[tuple[AnyConfig, Variant], Future[Cubin]] = {}
         self._idle: list[nvrtc.Process] = []
         self._lock = threading.Lock()
         self._note, self._is_noted = note, False
         self._place = "of a user without a home"
         self._cache = self._open_cache(cache_dir)
+
+    @property
+    def num_threads(self) -> int:
+        """How many kernels are compiled at a time, here and by helpers."""
+        return self._num_own + (min(MOST_HELPED, self._helpers.num_slots) if self._helpers else 0)
 
     def compile(self, config: AnyConfig, variant: Variant) -> Cubin:
         """Compile one instance of the template; the cubin says which (identity.py). Raises TrialFailure
@@ -214,23 +274,63 @@ class Compiler:
         arch = arch or self.arch
         defines = [f"-D{name}={value}" for name, value in (macros or {}).items()]
         all_options = (f"-arch={arch}", *_BASE_OPTIONS, *options, *defines)
-        key = hashlib.sha256("\0".join((self.version, entry, *all_options, source)).encode()).hexdigest()
-        cached = self._load(key)
-        if cached is not None and identity.read(cached.code) == name:
+        return self.made(CompileJob(self.version, entry, all_options, source, name, arch))
+
+    def made(self, job: CompileJob) -> Cubin:
+        """From the cache, from helpers, or compiled here; once, however many processes share the cache."""
+        if (cached := self._load(job)) is not None:
             return cached
-        made = self._run_nvrtc(source, all_options)
+        with self._alone(job.key):
+            if (cached := self._load(job)) is not None:
+                return cached
+            cubin = self._made_somewhere(job)
+            self._save(job.key, cubin)
+        return cubin
+
+    def _made_somewhere(self, job: CompileJob) -> Cubin:
+        """Here as long as a core is free, then by helpers."""
+        if self._helpers is None:
+            return self._made_here(job)
+        if not self._own_slots.acquire(blocking=False):
+            packed = self._helpers.build(job)
+            cubin = None if packed is None else _unpack(packed)
+            if cubin is not None and identity.read(cubin.code) == job.name:
+                return cubin
+            self._own_slots.acquire()
+        try:
+            return self._made_here(job)
+        finally:
+            self._own_slots.release()
+
+    def _made_here(self, job: CompileJob) -> Cubin:
+        made = self._run_nvrtc(job.source, job.options)
         cubin = Cubin(
             code=made.code,
             sha256=hashlib.sha256(made.code).hexdigest(),
-            arch=arch,
+            arch=job.arch,
             compiler=self.version,
             compile_s=made.seconds,
-            **parse_report(made.log, entry),
+            **parse_report(made.log, job.entry),
         )
-        if (found := identity.read(cubin.code)) != name:
-            raise TrialFailure(Outcome.COMPILE_FAILED, f"{name!r} was compiled, and the code is {found!r}")
-        self._save(key, cubin)
+        if (found := identity.read(cubin.code)) != job.name:
+            raise TrialFailure(
+                Outcome.COMPILE_FAILED, f"{job.name!r} was compiled, and the code is {found!r}"
+            )
         return cubin
+
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """No other process that shares the cache compiles this kernel meanwhile: each is compiled once. Where
+        that cannot be had, it is compiled twice."""
+        with ExitStack() as stack:
+            with suppress(OSError, RuntimeError):
+                place = Path(self._place) / _LOCKS
+                lock = stack.enter_context(place.open("ab"))
+                byte = int(key[:14], 16)
+                # of this open file, not of the process: threads are others, too
+                region = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+                fcntl.fcntl(lock, fcntl.F_OFD_SETLKW, region)
+            yield
 
     def close(self) -> None:
         """Drop what is queued and wait for what runs."""
@@ -256,21 +356,22 @@ class Compiler:
             self._go_without(error)
             return None
 
-    def _load(self, key: str) -> Cubin | None:
+    def _load(self, job: CompileJob) -> Cubin | None:
         if self._cache is None:
             return None
         try:
-            packed = self._cache.get(key)
+            packed = self._cache.get(job.key)
         except OSError as error:
             self._go_without(error)
             return None
-        return None if packed is None else _unpack(bytes(packed))
+        cubin = None if packed is None else _unpack(bytes(packed))
+        return cubin if cubin is not None and identity.read(cubin.code) == job.name else None
 
     def _save(self, key: str, cubin: Cubin) -> None:
         if self._cache is None:
             return
         try:
-            self._cache[key] = _pack(cubin)
+            self._cache[key] = cubin.packed()
         except OSError as error:
             self._go_without(error)
 

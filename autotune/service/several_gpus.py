@@ -12,22 +12,15 @@ the others end in order.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from queue import SimpleQueue
+from multiprocessing.connection import wait
 from typing import Any
 
 from .. import tuning
 from ..facts.gemm import Gemm
-from ..files import words
 from ..files.errors import AutotuneError, DeviceLost
 from ..search import Interrupts, SearchResult, ShapeResult
 from ..search.called import gain_of
@@ -36,49 +29,18 @@ from ..search.part import Dispenser, Part
 from ..search.progress import Event, Ledger, OnEvent, Stopping, StopReason, TrialDone
 from ..target_finder import Note, Selected
 from ..tuning import FoundOnGpus, Result
+from .child_process import ChildProcess, Parent
 
-_CONTEXT = multiprocessing.get_context("forkserver")
 _POLL_S = 0.2  # how soon a signal is passed on
 _LONGEST_END_S = 30.0  # after the second signal, before a process is killed
 
 
-class _Parent:
-    """In the process of a GPU: the one that started it. What it sends is read by a thread, and where it is
-    gone, this process ends as by SIGTERM: in order."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._answers = pipe, SimpleQueue[Any]()
-        self._one_sends = threading.Lock()
-        threading.Thread(target=self._listen, name="parent", daemon=True).start()
-
-    def _listen(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                self._answers.put(self._pipe.recv())
-        self._answers.put([])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def tell(self, what: str, *values: Any) -> None:
-        with suppress(OSError), self._one_sends:  # it is gone: the thread ends this process
-            self._pipe.send((what, *values))
-
-    def ask(self, what: str, *values: Any) -> Any:
-        self.tell(what, *values)
-        return self._answers.get()
-
-    def part(self) -> Part:
-        return Part(
-            begin=lambda listed, by_clock: self.ask("begin", list(listed), by_clock),
-            more=lambda num_open: self.ask("more", num_open),
-        )
-
-
-def _run_one(pipe: Connection, selector: str, is_command: bool, arguments: Mapping[str, Any]) -> None:
+def _run_one(parent: Parent, selector: str, arguments: Mapping[str, Any]) -> None:
     """The process of one GPU."""
-    os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which passes it on
-    if is_command:
-        words.speak_as_command_line()
-    parent = _Parent(pipe)
+    part = Part(
+        begin=lambda listed, by_clock: parent.ask("begin", list(listed), by_clock),
+        more=lambda num_open: parent.ask("more", num_open),
+    )
 
     def tell(event: Event) -> None:
         parent.tell("event", event)
@@ -87,7 +49,7 @@ def _run_one(pipe: Connection, selector: str, is_command: bool, arguments: Mappi
         found = tuning.tune(
             **arguments,
             gpu=selector,
-            part=parent.part(),
+            part=part,
             on_event=tell,
             on_fill=lambda *numbers: parent.tell("filled", numbers),
             note=lambda text: parent.tell("note", text),
@@ -105,8 +67,7 @@ class _Gpu:
 
     selected: Selected
     number: int  # among those of its model
-    process: BaseProcess
-    pipe: Connection
+    child: ChildProcess
     result: Result | None = None
     error: AutotuneError | None = None
     last: TrialDone | None = None
@@ -128,16 +89,10 @@ class SeveralGpus:
         self._noted: set[str] = set()
         models = [one.model for one in selected]
         self._dispensers = {model: Dispenser(models.count(model)) for model in models}
-        _CONTEXT.set_forkserver_preload([f"{__package__}.preloaded"])
         self._gpus = [self._start(one, models[:at].count(one.model)) for at, one in enumerate(selected)]
 
     def _start(self, selected: Selected, number: int) -> _Gpu:
-        ours, theirs = _CONTEXT.Pipe()
-        given = (theirs, selected.selector, words.is_command_line(), self._arguments)
-        process = _CONTEXT.Process(target=_run_one, args=given, name=f"GPU {selected.selector}")
-        process.start()
-        theirs.close()
-        return _Gpu(selected, number, process, ours)
+        return _Gpu(selected, number, ChildProcess.start(_run_one, selected.selector, self._arguments))
 
     def run(self, interrupts: Interrupts) -> FoundOnGpus:
         """Until every process has ended. A signal is passed on once, the next one ends them at once."""
@@ -148,15 +103,13 @@ class SeveralGpus:
             raise
         finally:
             for gpu in self._gpus:
-                gpu.process.join(_LONGEST_END_S)
-                if gpu.process.is_alive():
-                    gpu.process.kill()
+                gpu.child.end(_LONGEST_END_S)
         signalled = interrupts.number
         results = [_merged(some, self._arguments, signalled) for some in self._by_model() if some]
         return FoundOnGpus(tuple(results), {gpu.name: gpu.error for gpu in self._gpus if gpu.error})
 
     def _attend(self, interrupts: Interrupts) -> None:
-        is_told, open_gpus = False, {gpu.pipe: gpu for gpu in self._gpus}
+        is_told, open_gpus = False, {gpu.child.pipe: gpu for gpu in self._gpus}
         while open_gpus:
             if interrupts.is_requested and not is_told:
                 is_told = True
@@ -164,26 +117,23 @@ class SeveralGpus:
             for pipe in wait(list(open_gpus), timeout=_POLL_S):
                 gpu = open_gpus[pipe]  # type: ignore[index]
                 if not self._hear(gpu):
-                    del open_gpus[gpu.pipe]
+                    del open_gpus[gpu.child.pipe]
                     self._close(gpu)
 
     def _signal(self, number: int) -> None:
         for gpu in self._gpus:
-            if gpu.process.is_alive() and gpu.process.pid:
-                with suppress(ProcessLookupError):
-                    os.kill(gpu.process.pid, number)
+            gpu.child.signal(number)
 
     def _hear(self, gpu: _Gpu) -> bool:
         """Take one message of a process; False once there are no more."""
-        try:
-            what, *values = gpu.pipe.recv()
-        except (EOFError, OSError):
+        message = gpu.child.hear()
+        if message is None:
             return False
+        what, values = message
         dispenser = self._dispensers[gpu.selected.model]
         match what:
             case "begin" | "more":
-                with suppress(OSError):
-                    gpu.pipe.send(getattr(dispenser, what)(gpu.number, *values))
+                gpu.child.answer(getattr(dispenser, what)(gpu.number, *values))
             case "event":
                 self._tell(gpu, *values)
             case "filled":
@@ -201,11 +151,10 @@ class SeveralGpus:
             self._note(text)
 
     def _close(self, gpu: _Gpu) -> None:
-        gpu.process.join()
-        gpu.pipe.close()
+        gpu.child.end(_LONGEST_END_S)
         if gpu.result is None:
             gpu.error = gpu.error or DeviceLost(
-                f"its process ended ({gpu.process.exitcode}); what was measured is stored, run the same"
+                f"its process ended ({gpu.child.process.exitcode}); what was measured is stored, run the same"
                 " command again to resume"
             )
             self._dispensers[gpu.selected.model].lose(gpu.number)

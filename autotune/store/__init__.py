@@ -1,6 +1,7 @@
 """The store of every trial: `Store` and the records that it returns."""
 
 from .artifacts import Artifact, Artifacts, Channel, ChannelKey, Usage
+from .builds import Build, Builds
 from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown, typed
 from .follower import Follower, Newest
@@ -24,6 +25,8 @@ __all__ = [
     "Artifact",
     "Artifacts",
     "Asked",
+    "Build",
+    "Builds",
     "Channel",
     "ChannelKey",
     "Claimed",

@@ -28,6 +28,7 @@ from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
 from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
 from .artifacts import Artifacts
+from .builds import Builds
 from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
@@ -136,6 +137,10 @@ class Store(Closing):
     def queue(self) -> Queue:
         """The requests and workers of a service on this database."""
         return Queue(self._database, self.damages)
+
+    def builds(self) -> Builds:
+        """Kernels that are compiled for others."""
+        return Builds(self._database)
 
     def merge(self, other: Store, on_page: merging.OnPage = lambda done, total: None) -> merging.Merged:
         """Copy all that another database holds into this one; what is there stays. `on_page` is called with

@@ -44,7 +44,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Compiler]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "compiling")
 
 
 # ------------------------------------------------------------------------------------- cache

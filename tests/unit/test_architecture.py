@@ -82,7 +82,7 @@ RULES: dict[str, Room] = {
 # Free to compose everything: the command line, what it stands on, and what starts it.
 COMPOSERS = {
     "cli", "__main__", "tuning", "drawn_shapes", "shipped", "target_finder", "service/several_gpus",
-    "service/preloaded",
+    "service/preloaded", "service/queue_worker", "service/compile_worker", "service/ray_cluster",
 }  # fmt: skip
 
 

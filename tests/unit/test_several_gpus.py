@@ -95,7 +95,7 @@ def test_a_gpu_that_is_lost_ends_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 
     def kill_one(event: Event) -> None:
         if isinstance(event, TrialDone) and not lost:
-            lost.append(several._gpus[1].process.pid or 0)
+            lost.append(several._gpus[1].child.process.pid or 0)
             os.kill(lost[0], signal.SIGKILL)
 
     shapes = [Gemm.parse(text) for text in ("1024", "4096", "512x512x16384")]

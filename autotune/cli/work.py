@@ -1,0 +1,26 @@
+"""`autotune worker`: serves the queue of a database, on GPUs or by compiling."""
+
+from __future__ import annotations
+
+from .. import target_finder as targets
+from ..facts.measurement import read_policy
+from ..files.errors import UsageError
+from ..search_policy import read_effort
+from ..service import queue_worker
+from . import common, console
+from .requests import WorkerRequest
+
+
+def run(request: WorkerRequest, *, is_quiet: bool) -> None:
+    """Until SIGTERM or Ctrl-C; each process then ends in order, and so does this one."""
+    if not (request.gpu or request.num_compilers):
+        raise UsageError("no work: pass --gpu all, --gpu 0 or --compile 8")
+    common.accept(request.like)
+    read_effort(request.effort)
+    work = queue_worker.QueueWork(
+        db=request.db, seconds=request.seconds, cache=read_policy(request.cache),
+        max_error=request.max_error, effort=request.effort, drains=request.drains,
+    )  # fmt: skip
+    selected = targets.select(request.gpu) if request.gpu else []
+    note = (lambda text: None) if is_quiet else console.note
+    queue_worker.serve(selected, request.num_compilers, work, note)

@@ -1,0 +1,100 @@
+"""Processes that one of ours starts, for a GPU or for compiling, and how the two hear of each other.
+
+They are forked from a process that has loaded what all need (preloaded.py). Each has a group of its own, so
+that Ctrl-C in a terminal reaches the parent alone. A child whose parent is gone ends in order.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from typing import Any
+
+from ..files import words
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class Parent:
+    """In a child: the process that started it. What it sends is read by a thread, and where it is gone, this
+    process ends as by SIGTERM."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._answers = pipe, SimpleQueue[Any]()
+        self._one_sends = threading.Lock()
+        threading.Thread(target=self._listen, name="parent", daemon=True).start()
+
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self._answers.put(self._pipe.recv())
+        self._answers.put([])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def tell(self, what: str, *values: Any) -> None:
+        with suppress(OSError), self._one_sends:  # it is gone: the thread ends this process
+            self._pipe.send((what, *values))
+
+    def ask(self, what: str, *values: Any) -> Any:
+        self.tell(what, *values)
+        return self._answers.get()
+
+
+def _run(
+    pipe: Connection, is_command: bool, program: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    os.setpgid(0, 0)
+    if is_command:
+        words.speak_as_command_line()
+    program(Parent(pipe), *arguments)
+
+
+@dataclass(eq=False)
+class ChildProcess:
+    """A process that was started here."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    @classmethod
+    def start(cls, program: Callable[..., None], *arguments: Any) -> ChildProcess:
+        """Run `program(parent, *arguments)`, a function of a module, in a process."""
+        _CONTEXT.set_forkserver_preload([f"{__package__}.preloaded"])
+        ours, theirs = _CONTEXT.Pipe()
+        given = (theirs, words.is_command_line(), program, arguments)
+        process = _CONTEXT.Process(target=_run, args=given)
+        process.start()
+        theirs.close()
+        return cls(process, ours)
+
+    def hear(self) -> tuple[str, list[Any]] | None:
+        """The next message; None once there are no more."""
+        try:
+            what, *values = self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+        return what, values
+
+    def answer(self, value: Any) -> None:
+        with suppress(OSError):
+            self.pipe.send(value)
+
+    def signal(self, number: int) -> None:
+        if self.process.is_alive() and self.process.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    def end(self, within_s: float) -> None:
+        """Wait for its end, and kill it if it takes longer."""
+        self.process.join(within_s)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()

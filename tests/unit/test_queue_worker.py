@@ -1,0 +1,84 @@
+"""Workers of the queue, whose GPUs replayed spaces stand in for: they end requests, and give back what they
+cannot end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune import target_finder as targets
+from autotune.facts.gemm import Gemm
+from autotune.store import RequestState, Store, Wanted
+
+RECORDED = targets.default_recording()
+SMALL = Gemm.parse("1024")
+
+
+def start(db: str | Path, *options: str, rate: float = 300) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "autotune", "worker", "--db", str(db), "--effort", "quick", *options]
+    environment = {**os.environ, "AUTOTUNE_REPLAY_RATE": str(rate)}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+
+
+def end(worker: subprocess.Popen[bytes], code: int = 0) -> str:
+    told = worker.communicate(timeout=60)[1].decode()
+    assert worker.returncode == code, told
+    return told
+
+
+def wait_until(is_there: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_requests_are_tuned_or_refused(url: str | Path) -> None:
+    with Store.open(url) as store:
+        queue = store.queue()
+        asked = [Wanted(SMALL, "NVIDIA H200", gain_us=2.0), Wanted(Gemm.parse("77"), "h200", gain_us=1.0)]
+        queue.submit([*asked, Wanted(SMALL, "NVIDIA L4")])
+        worker = start(url, "--gpu", f"replay:{RECORDED}", "--seconds", "6")
+        wait_until(
+            lambda: queue.counts()[RequestState.WAITING] == 1 and not queue.counts()[RequestState.TUNING]
+        )
+        worker.send_signal(signal.SIGTERM)
+        end(worker)
+        found = {one.wanted.gpu: one for one in queue.requests()}
+        tuned, refused = found["NVIDIA H200"], found["h200"]
+        assert tuned.state == RequestState.TUNED and tuned.result["time_us"] > 0
+        assert refused.state == RequestState.REFUSED and "holds no 77x77x77" in refused.reason
+        assert found["NVIDIA L4"].state == RequestState.WAITING, "another model's"
+        (status,) = queue.workers()
+        assert (status.kind, status.gpu, status.num_done, status.is_alive) == ("gpu", "NVIDIA H200", 2, False)
+
+
+@pytest.mark.stress
+def test_a_signal_gives_the_request_back_and_a_kill_lets_it_lapse(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    with Store.open(db) as store:
+        queue = store.queue()
+        queue.submit([Wanted(SMALL)])
+        for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+            worker = start(db, "--gpu", f"replay:{RECORDED}", rate=5)
+            wait_until(lambda: queue.counts()[RequestState.TUNING])
+            worker.send_signal(number)
+            end(worker, code)
+        wait_until(lambda: not any(one.is_alive for one in queue.workers()))
+        (given_back,) = queue.requests()
+        assert given_back.num_tries == 0 and given_back.state == RequestState.WAITING
+        worker = start(db, "--gpu", f"replay:{RECORDED}", "--seconds", "2", "--drain")
+        end(worker)
+        assert queue.requests()[0].state == RequestState.TUNED
+
+
+def test_a_worker_without_work_is_refused(tmp_path: Path) -> None:
+    assert "--gpu all" in end(start(tmp_path / "a.db"), 2)
+    assert "no file" in end(start(tmp_path / "a.db", "--gpu", "replay:"), 2)
