@@ -16,9 +16,9 @@ _RUNTIME = "runtime"
 
 @cache
 def runtime_files() -> dict[str, bytes]:
-    """The content of each file that serves a call, by its name relative to the package `autotune`: modules,
-    what other processes start with, what is compiled where they run, and the core's library where it was
-    built."""
+    """The content of each file that serves a call, by its name relative to the package `autotune`: modules
+    and their data, what other processes start with, what is compiled where they run, and the core's library
+    where it was built."""
     waiting = sorted((_ROOT / _RUNTIME).rglob("*.py"))
     sources = (_ROOT / _RUNTIME).rglob("*.cpp")
     files = {path.relative_to(_ROOT).as_posix(): path.read_bytes() for path in sources}
@@ -27,6 +27,9 @@ def runtime_files() -> dict[str, bytes]:
         name = path.relative_to(_ROOT).as_posix()
         if name not in files:
             files[name] = path.read_bytes()
+            data = path.with_suffix(".json")
+            if data.is_file():
+                files[data.relative_to(_ROOT).as_posix()] = data.read_bytes()
             waiting.extend(_imported(path, ast.parse(files[name])))
     if core_library.library() is not None:
         library = core_library.FOLDER / core_library.LIBRARY

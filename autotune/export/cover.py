@@ -12,9 +12,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ..facts.fitted import number
+
 S = TypeVar("S", bound=Hashable)  # what names a shape
 MAX_LOSS = 0.005  # tied, and slower than the fastest by more than this in the median: noise hid a difference
-SAME_ENERGY = 0.03  # less than the difference of two readings of one kernel's energy
+SAME_ENERGY = number("SAME_ENERGY")  # less than the difference of two readings of one kernel's energy
 
 Kernel = tuple[str, ...]
 _Loss = tuple[float, float, float]  # relative energy; 0 for the winner, else 1; relative time

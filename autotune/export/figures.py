@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..facts.accuracy_class import FP32, STRICT
+from ..facts.fitted import number
 from ..facts.gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
@@ -20,9 +21,9 @@ from .cubins import CubinLike
 from .tuned import TunedResults
 from .wishes import Wish
 
-_DEFAULT = 1.5  # times the rule-of-thumb figures: the assumed cost of a step of a default (unmeasured)
+_DEFAULT = number("_DEFAULT")  # times the rule-of-thumb figures: the assumed cost of a step of a default
 LEAST_TIMED = 6  # shapes from which the model was seen to predict others within a tenth
-_FEW = 0.2  # deviation of times of a kernel that was timed on one shape; half as much on two (unmeasured)
+_FEW = number("_FEW")  # deviation of times of a kernel that was timed on one shape; half as much on two
 
 Samples = Mapping[str, Mapping[Config, Sequence[Sample]]]  # of each layout, by `Config.in_any_splits`
 Places = dict[str, tuple[tuple[int, int, int], ...]]

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..facts import distribution
 from ..facts.device import DeviceLimits
+from ..facts.fitted import number
 from ..facts.gemm import Gemm
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, plan
@@ -44,8 +45,8 @@ LEAST_SHAPES = (
 NUM_DRAWN, SEED = 150, 14
 CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too
 FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts
-CARRIED = 0.1  # deviation of a time that was measured on another kind of GPU
-OTHER_LAYOUT = 0.15  # and of one that was measured in another layout
+CARRIED = number("CARRIED")  # deviation of a time that was measured on another kind of GPU
+OTHER_LAYOUT = number("OTHER_LAYOUT")  # and of one that was measured in another layout
 _ALIKE = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)}  # whose times stand in
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..facts.cuda_errors import is_sticky
 from ..facts.device import KNOWN, DeviceLimits, Environment, limits_by_name, uuid_text
+from ..facts.fitted import number
 from ..files.errors import AutotuneError, EnvironmentProblem, UsageError
 from ..files.words import option
 
@@ -199,7 +200,7 @@ _ATTRIBUTES = (
     "GLOBAL_MEMORY_BUS_WIDTH",
 )
 _SLIM_FP32 = {(7, 5), (8, 0), (8, 7)}  # 64 FP32 cores per SM; the others have 128
-_ASSUMED_CLOCK_KHZ = 1_500_000  # where the driver tells no clock: only the stated limit suffers
+ASSUMED_CLOCK_KHZ = number("ASSUMED_CLOCK_KHZ")  # where the driver tells none: only the stated limit suffers
 
 
 def device_limits(index: int) -> DeviceLimits:
@@ -220,8 +221,8 @@ def limits_from_attributes(
     clock (2 flops per core) and bus width times memory clock (2 transfers per clock).
     """
     num_sms = attributes["MULTIPROCESSOR_COUNT"]
-    clock_khz = attributes["CLOCK_RATE"] or _ASSUMED_CLOCK_KHZ
-    memory_khz = attributes["MEMORY_CLOCK_RATE"] or _ASSUMED_CLOCK_KHZ
+    clock_khz = attributes["CLOCK_RATE"] or ASSUMED_CLOCK_KHZ
+    memory_khz = attributes["MEMORY_CLOCK_RATE"] or ASSUMED_CLOCK_KHZ
     cores = 64 if compute_capability in _SLIM_FP32 else 128
     fma_tflops = 2.0 * cores * num_sms * clock_khz / 1e9
     bandwidth_gbs = 2.0 * memory_khz * attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8 / 1e6

@@ -18,6 +18,7 @@ from itertools import pairwise
 from statistics import median, quantiles
 
 from ..facts.device import DeviceLimits
+from ..facts.fitted import number
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy
 
@@ -31,15 +32,17 @@ MIN_SAMPLES = 4
 MAX_SAMPLES = 40
 SHARP = 0.001  # relative standard error of the median at which sampling stops
 HOPELESS_AT_A_GLANCE = 2.0  # `stats.HOPELESS` for a single launch, cold in every respect
-LAUNCH_LATENCY_US = 10.0  # usual time of a single launch between events above its kernel's time
-MOST_LATENCY_US = 30.0  # and at most, of the least of a few launches
-LOADING_US = 1000.0  # and the first launch of a kernel over its later ones, at most
+# Usual time of a single launch between events above its kernel's time
+LAUNCH_LATENCY_US = number("LAUNCH_LATENCY_US")
+MOST_LATENCY_US = number("MOST_LATENCY_US")  # and at most, of the least of a few launches
+LOADING_US = number("LOADING_US")  # and the first launch of a kernel over its later ones, at most
 LONG_FIRST_US = LONG_US + LOADING_US  # of a first launch: that of a long kernel
 LEAST_US = 0.5  # of a kernel
 MOSTLY_LATENCY = 8  # times what a short kernel takes: what a launch of it may take
 LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
 MIN_STEPS = 3  # of the energy counter
-FLOOR_SLACK = 0.88  # the limits of known GPUs are measured ones, up to a tenth below the data sheet
+# The limits of known GPUs are measured ones, up to a tenth below the data sheet
+FLOOR_SLACK = number("FLOOR_SLACK")
 LEAP = 0.5  # of the best known time: possible, and rare enough to check again
 
 

@@ -19,9 +19,10 @@ from typing import Any
 
 from ..facts.device import DeviceLimits
 from ..facts.error_bound import gamma
+from ..facts.fitted import number
 from ..facts.gemm import Gemm
 from ..facts.measurement import is_accurate
-from .driver import check
+from .driver import ASSUMED_CLOCK_KHZ, check
 from .memory import CANARY_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, canary_name
 from .module import Module, pack
 
@@ -34,8 +35,8 @@ REFERENCE_BUDGET_S = 2.0
 LEAST_TILES = 64
 MOST_BATCH_BYTES = 1 << 30  # of a batch's reference
 LEAST_ELEMENTS = 64  # of C, for its error to be compared with that of cuBLAS's
-_FP64_EFFICIENCY = 0.3  # of reference_tiles, from the ratio of its shared-memory reads to its FMAs
-_ASSUMED_CLOCK_HZ = 1.5e9
+# Of reference_tiles, from the ratio of its shared-memory reads to its FMAs
+_FP64_EFFICIENCY = number("_FP64_EFFICIENCY")
 _COMPARE_BLOCKS = 4096
 _LARGEST_FLOAT = 3.4028234663852886e38
 
@@ -54,7 +55,7 @@ def cublas_tolerance(k: int) -> float:
 def fp64_rate(limits: DeviceLimits) -> float:
     """Float64 multiply-adds per second that the reference kernel reaches, roughly."""
     cores = {(8, 0): 32, (9, 0): 64, (10, 0): 64, (10, 3): 2}.get(limits.compute_capability, 2)
-    return cores * limits.num_sms * _ASSUMED_CLOCK_HZ * _FP64_EFFICIENCY
+    return cores * limits.num_sms * 1e3 * ASSUMED_CLOCK_KHZ * _FP64_EFFICIENCY
 
 
 def tile_budget(gemm: Gemm, limits: DeviceLimits, free_bytes: int) -> int:

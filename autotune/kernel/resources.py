@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..facts.device import DeviceLimits
+from ..facts.fitted import number
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..files.errors import UsageError
 from .config import PARAMETER, WARP, Config, Value, lanes_k
@@ -23,9 +24,10 @@ MAX_THREADS = 1024
 MAX_REGISTERS = 255
 SM_PARTITIONS = 4  # each has a quarter of an SM's registers and runs a quarter of its warps
 REGISTER_GRANULE = 8  # ptxas hands out registers in eights
-SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
+SPARE_REGISTERS = number("SPARE_REGISTERS")  # that kernels take beyond the least estimate: most do on sm_90
 _VALUES = attrgetter(*PARAMETER)  # of a config
-OVERHEAD_REGISTERS = 18  # addresses, counters and predicates of the leanest kernel seen: a lower bound
+# Addresses, counters and predicates of the leanest kernel seen: a lower bound
+OVERHEAD_REGISTERS = number("OVERHEAD_REGISTERS")
 
 
 class ConfigColumns:

@@ -15,7 +15,7 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from . import residual
-from .constants import FIXED_US, MARGIN, OTHER_VERSION, TILE, TILE_APART, VECTOR_APART, Floats
+from .constants import CUBLAS_FIXED_US, MARGIN, OTHER_VERSION, TILE, TILE_APART, VECTOR_APART, Floats
 from .residual import Residuals
 
 NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.16, half of them within 0.18 (0061)
@@ -56,7 +56,7 @@ def place(m: Any, n: Any, k: Any, tile_apart: float = TILE_APART) -> Floats:
 
 def least_us(gemm: Gemm, limits: DeviceLimits) -> float:
     """The least time of a product: the hardware's limit and a launch."""
-    return FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    return CUBLAS_FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
 
 
 class TimedCublas:

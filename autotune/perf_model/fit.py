@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..facts.device import DeviceLimits
+from ..facts.fitted import number
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import LaunchSpec
 from . import residual
@@ -32,23 +33,27 @@ from .time_model import Speeds, TimeModel, Work, fmas_per_us, modelled_us
 # 16x11008x4096 46.9 us, 1x4096x4096 17.6, 64x64x100000 29.3, 65536x64x64 15.6, 256^3 4.15, 1024^3 45.7,
 # 2048^3 325, 4096^3 2561 (tests/unit/test_export_portfolio.py checks this). So they are figures of a kernel
 # that suits its shape. The contribution of single terms was not measured.
-_FIXED_US = 2.0
-_LEAST_FIXED_US = 1.5  # of the fixed: no kernel is launched, reads and writes in less (docs/decisions/0053)
-_LATENCY_US = 0.3  # of a k-step, shared by those that are read ahead (docs/decisions/0057)
-_WASTE = 0.05  # time per step beyond pure FMAs
-_EFFICIENCY = 0.8  # of the bandwidth: where it was seen to bound kernels, they reach 0.77 (0058)
-_LEAST_EFFICIENCY = 0.05
+_FIXED_US = number("_FIXED_US")
+# Of the fixed: no kernel is launched, reads and writes in less (docs/decisions/0053)
+_LEAST_FIXED_US = number("_LEAST_FIXED_US")
+_LATENCY_US = number("_LATENCY_US")  # of a k-step, shared by those that are read ahead (docs/decisions/0057)
+_WASTE = number("_WASTE")  # time per step beyond pure FMAs
+# Of the bandwidth: where it was seen to bound kernels, they reach 0.77 (0058)
+_EFFICIENCY = number("_EFFICIENCY")
+_LEAST_EFFICIENCY = number("_LEAST_EFFICIENCY")
 # Copying one float to shared memory takes the time of this many FMAs:
-_FMAS_PER_FLOAT = 3  # of issue and shared memory, whatever carries it
-_FMAS_PER_ACCESS = 9  # and of issue per access to global memory, of 1, 2 or 4 floats
-_DRAW = 0.03  # weight of a rule-of-thumb figure against one sample
+_FMAS_PER_FLOAT = number("_FMAS_PER_FLOAT")  # of issue and shared memory, whatever carries it
+_FMAS_PER_ACCESS = number("_FMAS_PER_ACCESS")  # and of issue per access to global memory, of 1, 2 or 4 floats
+_DRAW = number("_DRAW")  # weight of a rule-of-thumb figure against one sample
 
-_BOUND = 0.7  # share of its time at full bandwidth, of memory or of L2, from which a sample informs on that
-_OUTLIER = 0.05  # relative residual from which a sample loses weight
+# Share of its time at full bandwidth, of memory or of L2, from which a sample informs on that
+_BOUND = number("_BOUND")
+_OUTLIER = number("_OUTLIER")  # relative residual from which a sample loses weight
 _NUM_REWEIGHTINGS = 4
-_MOST_MISSED = 0.5  # by which a single outlier counts
-_LEADING = 0.5  # power of the ratio of a shape's best time to another time, which is the weight of that time
-_MISFIT = 0.1  # relative, of the model itself: a more accurate sample counts in full
+_MOST_MISSED = number("_MOST_MISSED")  # by which a single outlier counts
+# Power of the ratio of a shape's best time to another time, which is the weight of that time
+_LEADING = number("_LEADING")
+_MISFIT = number("_MISFIT")  # relative, of the model itself: a more accurate sample counts in full
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..facts.fitted import number
 from .constants import LENGTH, Floats
 from .launches import Flags
 
-NOISE = 0.2  # of the variance: the part that a shape does not share with its neighbours
+NOISE = number("NOISE")  # of the variance: the part that a shape does not share with its neighbours
 _SCALE = np.full(8, 3 / LENGTH**2)  # of squared distances along each coordinate, for Matern 3/2
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autotune.facts.device import DeviceLimits
+from autotune.facts.fitted import number
 from autotune.facts.gemm import LAYOUTS, Gemm, Triple
 from autotune.files.errors import DispatchError
 from autotune.files.words import counted, time_text
@@ -26,13 +27,14 @@ from autotune.runtime.settle.summation import Depths, Sums, allowed_depths, exce
 from autotune.runtime.table.table import CublasFigures, Entry, Kernel, KernelRecord, RankedKernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
-CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
-NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
-ALIKE = 1.4  # times as many splits: one of two such launches of a kernel is tried (0057)
-MOST_TIMES_APART = 2.0  # as many products in a batch as in the one that was tuned
+# Deviations of a modelled time by which it is taken to be longer: what is surely good wins
+CAUTION = number("CAUTION")
+NEAR = number("NEAR")  # times as large or small in m, n and k: sums that were accurate enough there are here
+ALIKE = number("ALIKE")  # times as many splits: one of two such launches of a kernel is tried (0057)
+MOST_TIMES_APART = number("MOST_TIMES_APART")  # as many products in a batch as in the one that was tuned
 # Logarithm of the factor by which its kernel must have been faster than cuBLAS there: the change, by the
 # model, of the ratio of two kernels' times with the number of products (0056; unmeasured)
-BATCH_MARGIN = cublas_model.MARGIN * 0.13
+BATCH_MARGIN = cublas_model.MARGIN * number("BATCH_SHARE")
 
 _ONES = np.ones(3)
 

@@ -17,6 +17,7 @@ import option_reference
 from import_graph import rooms
 
 from autotune.cli.app import app
+from autotune.facts.fitted import FITTED
 from autotune.search.propose import origins
 from autotune.search_policy import SearchPolicy
 
@@ -62,7 +63,7 @@ _DEFINED = re.compile(r"^#define (\w+) ([\d.]+)", re.MULTILINE)  # in C
 @cache
 def _all_constants() -> dict[str, set[float]]:
     """The values of each name, over all files of the package."""
-    found: dict[str, set[float]] = {}
+    found = {name: {value} for name, value in FITTED.items()}
     for path in (ROOT / "autotune").rglob("*.py"):
         for name, value in _constants(path).items():
             found.setdefault(name, set()).add(value)

@@ -42,7 +42,7 @@ from .summation import slower_by
 
 FORMAT = "autotune choices"
 SCHEMA_VERSION = 2
-WITHOUT_ERRORS = 1  # of pinned files that are read, too: settling measured no errors then
+WITHOUT_ERRORS = 1  # of pinned files that are read, too: they have no errors
 MOST_EXCESS = 1e30
 FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...facts.error_bound import worst_ratio
+from ...facts.fitted import number
 from ...facts.gemm import Gemm
 from ...files.errors import DispatchError
 from ...files.words import time_text
@@ -42,7 +43,7 @@ MOST_TRIES = 12  # of these, as long as they are slow: 60 ms, in which the clock
 # on H200 is 1.007 times the least in the median of 26 shapes, and 1.022 at most (cuBLAS's, in
 # studies/results/h200-search-*seed*); the rest allows for this shorter way of timing. A neighbour that always
 # computes takes half of the GPU.
-SLOWER = 1.10
+SLOWER = number("SLOWER")
 NUM_ROWS, NUM_COLUMNS = 8, 64  # of C that are compared with float64
 
 

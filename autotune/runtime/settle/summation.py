@@ -31,30 +31,34 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...facts.defaults import MAX_ERROR
+from ...facts.fitted import number, numbers
 from ...facts.gemm import Gemm
 from ...kernel.config import Config, threads_along_k
 from ...kernel.launch import reduce_groups
 from ...perf_model.constants import Floats
 
-ERRORS = 1.8e-8, 1.5e-8  # of a depth of 1: for data of zero mean, and for positive data
-GUESSED_ERRORS = MAX_ERROR, 1.4  # times cuBLAS's, on data of zero mean, and on positive data (0066)
-CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
-LEVEL = 2.4, 1.5  # of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
+# Of a depth of 1: for data of zero mean, and for positive data
+ERRORS = numbers("ERROR_OF_ZERO_MEAN ERROR_OF_POSITIVE")
+# Times cuBLAS's, on data of zero mean, and on positive data (0066)
+GUESSED_ERRORS = MAX_ERROR, number("GUESSED_OF_POSITIVE")
+CHAIN_SHARE = number("CHAIN_SHARE")  # of the depth that is allowed: the rest is for adding up the splits
+# Of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
+LEVEL = numbers("LEVEL_OF_ZERO_MEAN LEVEL_OF_POSITIVE")
 # Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
 # of C for each SM, none shorter than a chain. It splits from the first k on if C is small, from the second if
 # each SM has a tile of 128 x 128 or more.
-SPLITS, SHORTEST_CHAIN = 3.2, 64
-LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
+SPLITS, SHORTEST_CHAIN = numbers("SPLITS SHORTEST_CHAIN")
+LEAST_K, LEAST_K_OF_LARGE, LARGE = numbers("LEAST_K LEAST_K_OF_LARGE LARGE")
 # A short side of C is at most NARROW. There k is divided among up to NARROW_PARTS threads, if each adds up
 # NARROW_DEPTH products. For positive data, adding up s of their sums adds NARROW_ADDING * s to the depth. Up
 # to FEW_ROWS rows have at least PARTS_OF_FEW_ROWS threads if rows of A lie along k. Where both operands lie
 # along k, a vector is dot products, and so are up to DOT_ROWS rows if A has at most DOT_ELEMENTS elements:
 # DOT_THREADS threads share k, DOT_ADDED sums are added in one chain, and no more than DOT_DEPTH is assumed.
 # DOT_POSITIVE is the depth for positive data, from LEAST_K on (0065).
-NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.3
-FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
-DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED = 9, 40_000, 256, 32
-DOT_DEPTH, DOT_POSITIVE = 64, 12
+NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = numbers("NARROW NARROW_PARTS NARROW_DEPTH NARROW_ADDING")
+FEW_ROWS, PARTS_OF_FEW_ROWS = numbers("FEW_ROWS PARTS_OF_FEW_ROWS")
+DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED = numbers("DOT_ROWS DOT_ELEMENTS DOT_THREADS DOT_ADDED")
+DOT_DEPTH, DOT_POSITIVE = numbers("DOT_DEPTH DOT_POSITIVE")
 
 
 class Depths(NamedTuple):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from ...facts.fitted import number
 from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.epilogue_names import BIAS
@@ -31,8 +32,8 @@ from .torch_router import Tables
 
 # The GPU time of a product up to which a program waits for the host, which torch keeps busy longer for any
 # product, and a served call half as long. There what is expected to be faster serves without a margin
-SHORT_US = 10.0
-LAUNCH_HOST_US = 3.3  # that a launch takes the host (H200, 2026-11-27: 3.1 to 3.9)
+SHORT_US = number("SHORT_US")
+LAUNCH_HOST_US = number("LAUNCH_HOST_US")  # that a launch takes the host
 NUM_RANKED = 16  # launches among which one of fewer kernels is sought
 MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"

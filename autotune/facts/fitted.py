@@ -1,0 +1,22 @@
+"""Numbers that were fitted or assumed, not derived: `fitted.json` says of each group on which GPU, when, from
+what and by which command. Modules give them names and say what they mean. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+FILE = Path(__file__).with_name("fitted.json")
+FITTED: dict[str, float] = {}
+for _group in json.loads(FILE.read_text(encoding="utf-8")):
+    FITTED.update(_group["values"])
+
+
+def number(name: str) -> float:
+    return FITTED[name]
+
+
+def numbers(names: str) -> list[float]:
+    """Those of these names, which spaces part."""
+    return [FITTED[name] for name in names.split()]
