@@ -16,7 +16,7 @@ GROUPS = json.loads(FILE.read_text(encoding="utf-8"))
 NAMES = [name for group in GROUPS for name in group["values"]]
 # Modules of which each number at the top is fitted, but for counts
 MODELS = (*(PACKAGE / "perf_model").glob("*.py"), PACKAGE / "runtime/settle/summation.py")
-_FITTED = re.compile(r"measured|learned|fitted|assumed|\bH[12]00\b|\bA100\b", re.IGNORECASE)
+_FITTED = re.compile(r"unmeasured|measured (?:on|by)|learned|fitted|assumed|\bH[12]00\b", re.IGNORECASE)
 
 
 def _literals(text: str, only_floats: bool = False) -> list[tuple[str, str]]:
