@@ -9,7 +9,7 @@
 //     from[i * ld + p] if is_k_major (contiguous along k), else from[p * ld + i]   ->   to[p * padded + i]
 #pragma once
 
-#include "config.cuh"
+#include "variant.cuh"
 #include "primitives.cuh"
 
 #if PACK_A || PACK_B  // others are spared its compile

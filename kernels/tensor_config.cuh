@@ -9,12 +9,20 @@
 //   AHEAD          tiles of B that a loading thread has on their way        1 ... 4
 //   VEC_A VEC_B    floats per copy from global memory                       1 4
 //   VEC_C          floats per access to C                                   1 2
+//   PACK_A PACK_B  the operand is copied first, by k, then m (n): rows of vectors, whatever its own are  0 1
+//   REDUCTION      how the sums of splits of k are added: in a second pass, or there are none          as in config.cuh
 //   TRANS_A TRANS_B  the operand is stored transposed
 //   BATCHED BIAS ACTIVATION KEEPS   as in variant.cuh
 #pragma once
 
 #include "primitives.cuh"
 #include "variant.cuh"
+
+#define REDUCTION_NONE 0  // macros, since the preprocessor asks for these
+#define REDUCTION_TWO_PASS 1
+constexpr bool IS_SPLIT = REDUCTION == REDUCTION_TWO_PASS;
+constexpr bool LAST_LETS_NEXT_BEGIN = false;
+constexpr float SCALED = 1.0f;  // alpha, for sums that have been multiplied by it
 
 constexpr int WARP = 32;
 constexpr int WARPGROUP = 128;
@@ -41,7 +49,7 @@ constexpr int LOADING_REGISTERS =
 
 // A's tile is kept as it is in global memory, along k or along m, with rows so far apart that the lanes of a warp, eight
 // rows by four k, touch different banks.
-constexpr bool IS_K_MAJOR_A = !TRANS_A, IS_K_MAJOR_B = TRANS_B;
+constexpr bool IS_K_MAJOR_A = !TRANS_A && !PACK_A, IS_K_MAJOR_B = TRANS_B && !PACK_B;
 constexpr int PITCH_A = IS_K_MAJOR_A ? BK + 4 : BM + 8;
 constexpr int TILE_A = (IS_K_MAJOR_A ? BM : BK) * PITCH_A;  // floats
 

@@ -143,16 +143,22 @@ __device__ __forceinline__ void multiply_tiles(const Stages& stages, ReadA& a, i
     if (FLUSH_K > 0 && num_tiles * BK > FLUSH_K) flushed.add_to(sums);
 }
 
-// Stores a thread's sums: of each eight columns two neighbours, in rows r and r + 8.
+// Stores a thread's sums: of each eight columns two neighbours, in rows r and r + 8. In C, or scaled in the plane of
+// their split, whose rows are whole tiles.
 __device__ __forceinline__ void store_sums(const float (&sums)[SUMS], const ReadA& a, int origin_m, int origin_n,
-                                           const Output& output) {
+                                           const Output& output, float* plane, long long padded_n) {
+    constexpr int VEC = IS_SPLIT ? 2 : VEC_C;
 #pragma unroll
-    for (int i = 0; i < SUMS; i += VEC_C) {
+    for (int i = 0; i < SUMS; i += VEC) {
         const int at_m = origin_m + a.row + i / 2 % 2 * 8, at_n = origin_n + i / 4 * 8 + a.lane_k * 2 + i % 2;
-        if (at_m >= output.m || at_n >= output.n) continue;  // edge: C
-        Vec<VEC_C> product;
+        Vec<VEC> product;
 #pragma unroll
-        for (int e = 0; e < VEC_C; ++e) product.v[e] = sums[i + e];
-        output.store<VEC_C>(at_m, at_n, product, output.alpha);
+        for (int e = 0; e < VEC; ++e) product.v[e] = IS_SPLIT ? output.alpha * sums[i + e] : sums[i + e];
+        if constexpr (IS_SPLIT) {
+            store_global<VEC>(plane + at_m * padded_n + at_n, product);
+        } else {
+            if (at_m >= output.m || at_n >= output.n) continue;  // edge: C
+            output.store<VEC>(at_m, at_n, product, output.alpha);
+        }
     }
 }

@@ -20,6 +20,7 @@ from ..files.errors import UsageError
 from ..files.words import counted, option
 from . import tensor_config as tensor
 from .config import PARAMETER, PARAMETERS, Parameter, Value
+from .launch import WORKSPACE_LIMIT
 from .resources import workspaces
 from .rules import RULE, RULES, Rule, rules_of
 from .summation_order import CONDITIONS, SummationOrder
@@ -272,6 +273,7 @@ def _coupled(
 _OF_TILES = ("bm", "bn", "pack_a", "pack_b", "min_blocks")
 _OF_SUMS = ("bm", "bn", "min_blocks")
 _OF_SPLITS = ("reduction", "split_k")
+_TENSOR_TILES = ("bn", "pack_a", "pack_b")
 
 
 def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
@@ -279,15 +281,18 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
     left."""
     if where.shape is None or where.max_workspace is None or not len(space):
         return space
-    if space.is_tensor:  # whose launches take none
-        return space
-    names = (*_OF_TILES, *_OF_SPLITS)
-    if not set(names) <= set(space.names):
+    if not (space.is_tensor or {*_OF_TILES, *_OF_SPLITS} <= set(space.names)):
         raise UsageError(
             f"{option('max_workspace')}: {gemm} was recorded with another kernel, whose workspace is unknown"
         )
-    problem, most = where.shape, where.max_workspace
-    found = _coupled(space, _OF_TILES, lambda columns: np.asarray(workspaces(columns, *problem) <= most))
+    (problem, limits), most = where.shape, where.max_workspace
+
+    def fit(columns: _Columns) -> np.ndarray:
+        if space.is_tensor:
+            return np.asarray(tensor.workspaces(columns, problem) <= most)
+        return np.asarray(workspaces(columns, problem, limits) <= most)
+
+    found = _coupled(space, _TENSOR_TILES if space.is_tensor else _OF_TILES, fit)
     if not len(found):
         raise UsageError(
             f"{gemm}: no config obeys {option('max_workspace')} {where.max_workspace_mib:g}: each of those "
@@ -475,13 +480,16 @@ def feasible_set(
 def tensor_set(limits: DeviceLimits, gemm: Gemm) -> FeasibleSet:
     """As `feasible_set`, of the kernel on tensor cores: empty on a GPU that cannot run it."""
     names = tuple(tensor.PARAMETER)
-    core = tuple(name for name in names if name not in _WALK_FACTOR)
-    return FeasibleSet(
+    core = tuple(name for name in names if name not in (*_WALK_FACTOR, *_LAUNCH_FACTOR))
+    space = FeasibleSet(
         tuple(
             _join(own, [r for r in tensor.RULES if set(r.needs) <= set(own)], limits, gemm, tensor.PARAMETER)
-            for own in (core, _WALK_FACTOR)
+            for own in (core, _WALK_FACTOR, _LAUNCH_FACTOR)
         )
     )
+    if not len(space):
+        return space
+    return _coupled(space, ("bn",), lambda c: np.asarray(tensor.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))
 
 
 def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[_Columns], np.ndarray]:

@@ -68,6 +68,7 @@ def macros(config: Config | TensorConfig, variant: Variant) -> dict[str, int]:
     values: dict[str, int] = {}
     if isinstance(config, TensorConfig):
         values = {name.upper(): value for name, value in config.to_dict().items() if name not in LAUNCHED}
+        values["REDUCTION"] = int(config.reduction != "none")
         return values | _variant_macros(variant)
     for name, parameter in PARAMETER.items():
         value = getattr(config, name)

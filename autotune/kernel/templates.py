@@ -119,7 +119,9 @@ def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: in
 
 def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
     """Memory that a launch of this config takes besides its operands."""
-    return 0 if isinstance(config, TensorConfig) else resources.workspace_bytes(config, gemm, limits)
+    if isinstance(config, TensorConfig):
+        return int(tensor.workspaces(config, gemm))
+    return resources.workspace_bytes(config, gemm, limits)
 
 
 # ------------------------------------------------------------------------------------------------

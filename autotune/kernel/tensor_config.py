@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from .config import Parameter, checked
-from .launch import LaunchSpec, Variant
+from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
 from .rules import LEGAL, Rule, RuleKind
 
 MAIN_FILE = "tensor_sgemm.cu"
@@ -27,6 +29,7 @@ BARRIER_BYTES = 16  # of a stage
 REGISTERS = 64 * 1024  # of an SM, which a block has alone
 # A third of the tensor cores' rate in TF32, 1,024 multiply-adds per SM and cycle, over that of 128 lanes
 OVER_FMA = 1024 / 3 / 128
+PACK_USES, LEAST_DEPTH = 512, 256  # of an element that is packed; of a split's share of k (both unmeasured)
 LEAST_RESULTS = 64 * 64  # of C: fewer show no error that can be compared, and keep no tensor core busy
 
 
@@ -43,8 +46,12 @@ class TensorConfig:
     vec_a: int = 4
     vec_b: int = 4
     vec_c: int = 2
+    pack_a: int = 0
+    pack_b: int = 0
     group: int = 8
     raster: str = "n"
+    reduction: str = "none"
+    split_k: int = 1
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TensorConfig:
@@ -61,11 +68,12 @@ class TensorConfig:
     @property
     def kernel(self) -> TensorConfig:
         """The config without the parameters of the launch: equal for configs that share a cubin."""
-        return replace(self, raster="n", group=1)
+        return replace(self, raster="n", group=1, split_k=1 if self.reduction == "none" else 2)
 
     @property
     def in_any_splits(self) -> TensorConfig:
-        return self
+        """As `Config.in_any_splits`."""
+        return replace(self, split_k=self.kernel.split_k)
 
     @property
     def threads(self) -> int:
@@ -90,16 +98,44 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("vec_a", (1, 4), "elements of A per copy from global memory", "elements"),
     Parameter("vec_b", (1, 4), "elements of B per copy from global memory", "elements"),
     Parameter("vec_c", (1, 2), "elements of C per access to global memory", "elements"),
+    Parameter("pack_a", (0, 1), "whether A is copied by k, then m, before the product"),
+    Parameter("pack_b", (0, 1), "whether B is copied by k, then n, before the product"),
     Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
+    Parameter("reduction", ("none", "two_pass"), "how partial sums of split-K are added"),
+    Parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "blocks that share out k", "blocks"),
 )
 PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+
+
+def packed_bytes(c: Any, g: Gemm) -> Any:
+    """Memory of packed operands, padded to whole tiles; as launch.plan lays them out."""
+    found: Any = 0
+    for packs, tile, extent, is_shared in (
+        (c.pack_a, BM, g.m, g.shares_a),
+        (c.pack_b, c.bn, g.n, g.shares_b),
+    ):
+        products = 1 if is_shared else g.batch
+        own = packs * FLOAT_BYTES * products * g.k * (-(-extent // tile) * tile)
+        found = found + -(-own // PACK_ALIGNMENT) * PACK_ALIGNMENT
+    return found
+
+
+def sum_bytes(c: Any, g: Gemm) -> Any:
+    """`Grid.sum_bytes` of launches."""
+    planes = (c.reduction == "two_pass") * c.split_k * g.batch
+    return 1.0 * FLOAT_BYTES * planes * (-(-g.m // BM) * BM) * (-(-g.n // c.bn) * c.bn)
+
+
+def workspaces(c: Any, g: Gemm) -> Any:
+    """`Grid.workspace_bytes` of launches; of a config or columns."""
+    return packed_bytes(c, g) + sum_bytes(c, g)
 
 
 def smem_bytes(c: Any, trans_a: Any) -> Any:
     """Of a block: planes of B, tiles of A, flushed sums, barriers, and what aligning the first may take. Of a
     config or columns of configs."""
-    tile_a = BK * (BM + 8) if trans_a else BM * (BK + 4)
+    tile_a = np.where((c.pack_a > 0) | trans_a, BK * (BM + 8), BM * (BK + 4))
     flushed = BM * c.bn * (c.flush_k > 0)
     floats = c.stages * (2 * c.bn * BK + tile_a) + flushed
     return FLOAT_BYTES * floats + BARRIER_BYTES * c.stages + PLANE_ALIGNMENT
@@ -109,8 +145,12 @@ def _loading(c: Any) -> Any:
     return WARPGROUP * c.loaders
 
 
-def _is_widest(vec: Any, most: int, lead: int) -> Any:
-    return vec == (1 if lead % most else most)
+def _is_widest(vec: Any, most: int, lead: int, packs: Any = 0) -> Any:
+    return vec == np.where((packs == 1) | (lead % most == 0), most, 1)
+
+
+def _tiles(g: Gemm) -> int:
+    return -(-g.m // BM) * -(-g.n // 64) * g.batch
 
 
 RULES: tuple[Rule, ...] = (
@@ -123,7 +163,7 @@ RULES: tuple[Rule, ...] = (
     Rule("tensor-device", "device", ("bn",),
          "tensor cores are asked in the way of compute capability 9.0, which no other GPU knows",
          lambda c, d, g: (c.bn > 0) & (d.compute_capability == (9, 0))),
-    Rule("tensor-stages", "device", ("bn", "stages", "flush_k"),
+    Rule("tensor-stages", "device", ("bn", "stages", "flush_k", "pack_a"),
          "stages and flushed sums fit the shared memory of a block",
          lambda c, d, g: smem_bytes(c, g.trans_a) <= d.smem_per_block),
     Rule("tensor-tasks", "template", ("bn", "loaders"), "a tile is loaded by whole tasks of 4 x 4 elements",
@@ -131,10 +171,15 @@ RULES: tuple[Rule, ...] = (
     Rule("tensor-ahead", "template", ("bn", "loaders", "ahead"),
          "loading threads hold the tiles on their way in 64 registers",
          lambda c, d, g: BK * c.ahead * c.bn // _loading(c) <= 64),
-    Rule("extent-a", "shape", ("vec_a",), "rows of A (as stored) are whole vectors",
-         lambda c, d, g: g.lda % c.vec_a == 0),
-    Rule("extent-b", "shape", ("vec_b",), "rows of B (as stored) are whole vectors",
-         lambda c, d, g: g.ldb % c.vec_b == 0),
+    Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
+         lambda c, d, g: (g.lda % c.vec_a == 0) | (c.pack_a == 1)),
+    Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
+         lambda c, d, g: (g.ldb % c.vec_b == 0) | (c.pack_b == 1)),
+    Rule("split-reduction", "shape", ("reduction", "split_k"),
+         "split-K needs a reduction, and nothing else does",
+         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+    Rule("pack-workspace", "shape", ("bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
+         lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
          lambda c, d, g: g.ldc % c.vec_c == 0),
     Rule("tensor-results", "shape", ("bn",),
@@ -147,10 +192,18 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.flush_k == 0) | (g.k >= 2 * c.flush_k)),
     Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
          lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
-    Rule("worth-vector-a", "worth", ("vec_a",), "the widest vectors that A allows",
-         lambda c, d, g: _is_widest(c.vec_a, 4, g.lda)),
-    Rule("worth-vector-b", "worth", ("vec_b",), "the widest vectors that B allows",
-         lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb)),
+    Rule("worth-vector-a", "worth", ("vec_a", "pack_a"), "the widest vectors that A allows",
+         lambda c, d, g: _is_widest(c.vec_a, 4, g.lda, c.pack_a)),
+    Rule("worth-vector-b", "worth", ("vec_b", "pack_b"), "the widest vectors that B allows",
+         lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb, c.pack_b)),
+    Rule("worth-pack", "worth", ("pack_a", "pack_b"),
+         "an operand is packed whose rows are no vectors, and of which every element is used 512 times",
+         lambda c, d, g: ((c.pack_a == 0) | ((g.lda % 4 != 0) & (g.n >= PACK_USES)))
+         & ((c.pack_b == 0) | ((g.ldb % 4 != 0) & (g.m >= PACK_USES)))),
+    Rule("worth-split", "worth", ("reduction", "split_k"),
+         "shares of k at least 256 deep, where tiles alone leave SMs idle",
+         lambda c, d, g: (c.split_k == 1)
+         | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
     Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
          lambda c, d, g: _is_widest(c.vec_c, 2, g.ldc)),
     Rule("worth-group", "worth", ("raster", "group"),
@@ -172,13 +225,15 @@ def launch_spec(config: TensorConfig, variant: Variant) -> LaunchSpec:
         bn=config.bn,
         bk=BK,
         threads=config.threads,
-        smem_bytes=smem_bytes(config, variant.trans_a),
+        smem_bytes=int(smem_bytes(config, variant.trans_a)),
         vec_a=config.vec_a,
         vec_b=config.vec_b,
         vec_c=config.vec_c,
         is_exact=False,
-        reduction="none",
-        split_k=1,
+        reduction=config.reduction,
+        split_k=config.split_k,
+        packs_a=bool(config.pack_a),
+        packs_b=bool(config.pack_b),
         overlaps=True,
         variant=variant,
         group=config.group,

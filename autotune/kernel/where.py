@@ -25,6 +25,7 @@ from .config import PARAMETER, Config, Value
 from .resources import workspace_of
 from .summation_order import SummationOrder, has_order
 from .tensor_config import PARAMETER as TENSOR_PARAMETER
+from .tensor_config import workspaces
 
 _RELATIONS = {
     "=": operator.eq,
@@ -118,7 +119,9 @@ class Where:
             )
         if self.shape is None or self.max_workspace is None or not is_obeying:
             return is_obeying
-        found = 0 if is_tensor else workspace_of(point, *self.shape)
+        if is_tensor:
+            return bool(workspaces(SimpleNamespace(**values), self.shape[0]) <= self.max_workspace)
+        found = workspace_of(point, *self.shape)
         return found is not None and found <= self.max_workspace
 
     def among(self, names: Collection[str]) -> Where:

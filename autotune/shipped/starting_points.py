@@ -11,8 +11,10 @@ from ..export.portfolio import Costs, TimedKernel, candidates
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
-from ..kernel.tensor_config import TensorConfig
+from ..kernel.tensor_config import BM, LEAST_DEPTH, PACK_USES, PARAMETER, TensorConfig
 from ..recording.matrix import TimeMatrix
+
+_SMS = 132  # of the GPUs that run kernels on tensor cores
 
 
 class StartingPoints:
@@ -43,19 +45,36 @@ class StartingPoints:
 
 
 def on_tensor_cores(gemm: Gemm) -> list[TensorConfig]:
-    """Configs of the kernel on tensor cores with the widest vectors that the operands allow, those first that
-    were the fastest (docs/notes/0076), and then those whose errors are smaller."""
-    vectors: dict[str, Any] = {
-        name: most if lead % most == 0 else 1
-        for name, most, lead in (("vec_a", 4, gemm.lda), ("vec_b", 4, gemm.ldb), ("vec_c", 2, gemm.ldc))
+    """Configs of the kernel on tensor cores, those first that were the fastest (docs/notes/0076), and then
+    those whose errors are smaller; with the widest vectors that the operands allow, packed where that gives
+    wider ones, and in so many splits that all SMs work."""
+    pack_a, pack_b = (
+        int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
+    )
+    operands: dict[str, Any] = {
+        "pack_a": pack_a,
+        "pack_b": pack_b,
+        "vec_a": 4 if pack_a or gemm.lda % 4 == 0 else 1,
+        "vec_b": 4 if pack_b or gemm.ldb % 4 == 0 else 1,
+        "vec_c": 2 - gemm.ldc % 2,
     }
-    tiles = ((128, 2), (64, 1), (128, 1))
     sums = ((32, 0), (32, 512), (16, 512), (16, 256))
-    return [
-        TensorConfig(bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, **vectors)
-        for promote_k, flush_k in sums
-        for bn, loaders in tiles
-    ]
+    found = []
+    for promote_k, flush_k in sums:
+        for bn, loaders in ((128, 2), (64, 1), (128, 1)):
+            config = TensorConfig(bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k)
+            config = replace(config, **operands)
+            splits = _splits(gemm, bn)
+            found += [replace(config, reduction="two_pass", split_k=splits)] if splits > 1 else []
+            found.append(config)
+    return found
+
+
+def _splits(gemm: Gemm, bn: int) -> int:
+    """With so many, the tiles of C fill an H100 or H200 once."""
+    tiles = -(-gemm.m // BM) * -(-gemm.n // bn) * gemm.batch
+    most = min(_SMS // tiles, gemm.k // LEAST_DEPTH)
+    return max((int(value) for value in PARAMETER["split_k"].values if int(value) <= most), default=1)
 
 
 def as_single(gemm: Gemm) -> Gemm:

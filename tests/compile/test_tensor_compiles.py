@@ -21,7 +21,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sass
 
 UNALIGNED = {"vec_a": 1, "vec_b": 1, "vec_c": 1}
-CONFIGS = (TensorConfig(), TensorConfig(bn=64, loaders=1), TensorConfig(loaders=1, promote_k=16))
+CONFIGS = (
+    TensorConfig(),
+    TensorConfig(bn=64, loaders=1),
+    TensorConfig(loaders=1, promote_k=16),
+    TensorConfig(pack_a=1, pack_b=1, reduction="two_pass", split_k=4),
+)
 PRODUCTS = 3  # of parts, for one of floats
 
 

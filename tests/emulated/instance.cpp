@@ -13,7 +13,7 @@
 namespace emulated {
 
 int cluster_size() { return CLUSTER; }
-#ifdef REDUCTION_NONE
+#if defined(REDUCTION_NONE) && !defined(TENSOR)
 int stage_a_floats() { return STAGE_A; }
 int stage_floats() { return STAGE_FLOATS; }
 #else
@@ -21,7 +21,7 @@ int stage_a_floats() { return 0; }
 int stage_floats() { return 1; }
 #endif
 
-#if defined(REDUCTION_NONE) || defined(TENSOR)  // the templates; the reference kernels and the tests' own end with `splits`
+#ifdef REDUCTION_NONE  // the templates; the reference kernels and the tests' own end with `splits`
 static Schedule schedule_of(const Problem& p) {
     uint32_t words[14];
     for (int i = 0; i < 14; ++i) words[i] = static_cast<uint32_t>(p.schedule[i]);

@@ -46,15 +46,17 @@ def problem(
         ld = columns + gap * vec
         return Stored(matrices, ld, rows * ld)
 
-    a = stored(*((k, m) if variant.trans_a else (m, k)), config.vec_a)
-    b = stored(*((n, k) if variant.trans_b else (k, n)), config.vec_b)
+    a = stored(*((k, m) if variant.trans_a else (m, k)), 1 if config.pack_a else config.vec_a)
+    b = stored(*((n, k) if variant.trans_b else (k, n)), 1 if config.pack_b else config.vec_b)
     c = stored(m, n, config.vec_c)
     spec = tensor.launch_spec(config, variant)
     grid = launch.plan(spec, m, n, k, Batch(products, a.stride, b.stride, c.stride))
     return LaunchProblem(
-        str(extents), m, n, k, a, b, c, spec.threads, spec.smem_bytes, grid.size, alpha=scales[0],
-        beta=scales[1], thread_order=order, seed=7, schedule=launch.schedule(spec, grid),
-        epilogue=variant.epilogue,
+        str(extents), m, n, k, a, b, c, spec.threads, spec.smem_bytes, grid.size, grid.split_k,
+        (grid.padded_m, grid.padded_n), grid.sum_bytes, 0, grid.reduce_blocks,
+        grid.reduce_blocks_per_product, launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes,
+        alpha=scales[0], beta=scales[1], thread_order=order, seed=7, packs=grid.packs,
+        schedule=launch.schedule(spec, grid), epilogue=variant.epilogue,
         **_epilogue(variant.epilogue, c, random),
     )  # fmt: skip
 
@@ -106,6 +108,24 @@ def test_batches_and_epilogues(build: Build) -> None:
     run_and_check(build, NARROW, variant, problem(NARROW, variant, (136, 72, 64), products=3, gap=2))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_splits_of_k_and_packed_operands(build: Build, layout: str) -> None:
+    """Rows that are no vectors are copied first; splits of k, the last ragged or empty, are added after."""
+    variant = Variant(layout[0] == "T", layout[1] == "T", is_batched=True, epilogue=Epilogue("columns"))
+    config = replace(NARROW, pack_a=1, pack_b=1, vec_c=1, reduction="two_pass", split_k=3, promote_k=64)
+    cases = [
+        problem(config, variant, (131, 67, 205), scales=(1.5, -0.5), gap=1, products=2, order=SHUFFLED),
+        problem(config, variant, (37, 5, 129)),
+        problem(config, variant, (9, 11, 64), scales=(0.0, 0.5)),
+    ]
+    run_and_check(build, config, variant, *cases)
+
+
+def test_splits_alone_store_planes_of_whole_tiles(build: Build) -> None:
+    config, variant = replace(NARROW, vec_a=1, vec_b=1, vec_c=1, reduction="two_pass", split_k=4), Variant()
+    run_and_check(build, config, variant, problem(config, variant, (129, 65, 160), order=REVERSE))
+
+
 FAULTS = {
     "none": ("", ""),
     "a stage is multiplied before it is filled": ("stages.filled[turn.stage].wait(turn.is_odd);", ""),
@@ -119,6 +139,8 @@ FAULTS = {
     "flushed sums are left out": ("flushed.add_to(sums);", ";"),
     "sums are flushed twice": ("            sums[i] = 0;\n", ""),
     "chunks are not swizzled": ("(chunk ^ row % SWIZZLED_ROWS)", "chunk"),
+    "a split stores in the plane of another": ("(product * splits + block_index_y()) * plane", "0"),
+    "a split begins where another does": ("a += IS_K_MAJOR_A ? first * BK : first * BK * lda;", ""),
     "the edge of k is not looked at": ("&& left_k > (IS_K_MAJOR_A ? 0 : at)", ""),
 }
 
@@ -128,6 +150,8 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
     """Each in one order of threads or another."""
     old, new = FAULTS[fault]
     variant, config, is_changed = Variant(), replace(NARROW, vec_a=1, promote_k=64), False
+    if "split" in fault:
+        config = replace(config, reduction="two_pass", split_k=2)
     for path in template.kernel_dir().glob("*.cu*"):
         text = path.read_text("utf-8")
         is_changed |= old in text

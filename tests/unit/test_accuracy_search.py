@@ -19,6 +19,7 @@ from autotune.kernel import template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
+from autotune.kernel.launch import Variant, plan
 from autotune.kernel.tensor_config import TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options
@@ -94,10 +95,25 @@ def test_studies_of_a_class_are_apart():
 
 
 def test_the_starts_are_legal_and_the_fastest_comes_first():
-    for gemm in (SQUARE, Gemm(4097, 4097, 4097), Gemm.parse("4096x4096x4096:TT")):
-        starts = on_tensor_cores(gemm)
-        assert all(not tensor.broken_rules(config, H100, gemm) for config in starts)
+    kinds = ("template", "device", "shape", "worth")
+    for shape in ("4096", "4097", "4096x4096x4096:TT", "512x512x4096", "100x4099x300"):
+        gemm = Gemm.parse(shape)
+        starts = [c for c in on_tensor_cores(gemm) if not (c.flush_k and gemm.k < 2 * c.flush_k)]
+        assert all(not tensor.broken_rules(config, H100, gemm, kinds) for config in starts)
     assert on_tensor_cores(SQUARE)[0] == TensorConfig(flush_k=0)
+    assert on_tensor_cores(Gemm(4097, 4097, 4097))[0] == TensorConfig(flush_k=0, pack_a=1, pack_b=1, vec_c=1)
+    split = on_tensor_cores(Gemm(512, 512, 4096))[0]
+    assert (split.reduction, split.split_k) == ("two_pass", 8)
+
+
+@pytest.mark.parametrize("shape", ["4097", "512x513x4096:NT", "600x70x3000b5"])
+def test_workspaces_are_as_launches_take_them(shape):
+    gemm = Gemm.parse(shape)
+    for changes in ({}, {"pack_a": 1}, {"pack_b": 1, "bn": 64}, {"reduction": "two_pass", "split_k": 6}):
+        config = TensorConfig(vec_a=4, vec_b=4, **changes)
+        spec = tensor.launch_spec(config, Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched))
+        grid = plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
+        assert templates.workspace_bytes(config, gemm, H100) == grid.workspace_bytes
 
 
 def _target(space, source, **options):
@@ -149,6 +165,9 @@ def test_conditions_are_on_the_parameters_of_the_template():
         space.where(Where.parse("slice_k=1"), SQUARE)
     limited = Where.parse("", 0).on(SQUARE, H100)
     assert space.where(limited, SQUARE).num_points == space.num_points
+    deep = Gemm(512, 512, 4096)
+    none = Where.parse("", 0).on(deep, H100)
+    assert {p["split_k"] for p in _all_points(tensor_set(H100, deep).where(none, deep))} == {1}
     assert limited.holds(TensorConfig().to_dict())
     assert not Where.parse("bm=64").holds(TensorConfig().to_dict())
 

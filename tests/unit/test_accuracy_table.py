@@ -33,6 +33,7 @@ from autotune.facts.device import KNOWN, known_limits
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel import templates
+from autotune.kernel.config import values_in
 from autotune.kernel.launch import PLAIN
 from autotune.kernel.templates import TENSOR, launch_spec, source_of, tflops
 from autotune.kernel.tensor_config import TensorConfig
@@ -42,6 +43,7 @@ from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.cubin_files import CubinFiles
 from autotune.runtime.table.table import load, parse, render
+from autotune.runtime.torch.live_plans import sums_as
 
 FAST, SLOW = TensorConfig(), TensorConfig(flush_k=0, group=16)
 ALONE = Gemm(2048, 2048, 2048, False, True)
@@ -246,7 +248,7 @@ def _measured(name: str) -> dict[TensorConfig, dict[Gemm, float]]:
         gemm = Gemm.parse(shape["shape"])
         for key, time_us in shape["times_us"].items():
             if gemm.layout == "NN" and key != "cublasSgemm" and "vec_a=1" not in key:
-                found.setdefault(templates.parse(key), {})[gemm] = time_us
+                found.setdefault(TensorConfig.from_dict(values_in(key)), {})[gemm] = time_us
     return found
 
 
@@ -286,3 +288,11 @@ def test_only_kernels_timed_on_several_shapes_serve_untuned_ones(tmp_path):
         assert (kernel.model is not None) == is_modelled
         pick = Chooser(view).pick(Call.packed(Gemm(3584, 3584, 3584)))
         assert (pick.kernel_id == kernel.id) == is_modelled
+
+
+def test_what_sums_alike_is_told_of_tensor_kernels_too():
+    table = with_tensor_kernel(make_table(make_kernel("plain", make_spec()), entries=(rank(CUBE, "plain"),)))
+    tensor, plain = table.kernels[-1], table.kernels[0]
+    pick = Chooser(table).pick(Call.packed(CUBE))
+    assert pick.kernel_id == "tensor"
+    assert sums_as(tensor, pick) == sums_as(tensor, pick) != sums_as(plain, pick)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...kernel.config import threads_along_k
+from ...kernel.tensor_config import TensorConfig
 from ..choose.pick import Pick
 from ..launch.planner import CorePlan
 from ..native.core import Core
@@ -65,7 +66,10 @@ class LivePlan:
 
 def sums_as(kernel: Kernel, pick: Pick) -> tuple[Any, ...]:
     """Equal for launches that sum in the same order."""
-    config, lanes = kernel.config, threads_along_k(kernel.config)
+    config = kernel.config
+    if isinstance(config, TensorConfig):
+        return kernel.spec.reduction, pick.split_k, "tensor", config.promote_k, config.flush_k
+    lanes = threads_along_k(config)
     return kernel.spec.reduction, pick.split_k, config.slice_k, config.flush_k, lanes, config.bk
 
 
