@@ -94,12 +94,12 @@ def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, Kernel
     return grouped.order_by(func.max(TrialRow.created_at).desc(), func.max(TrialRow.id).desc())
 
 
-_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def insert_into(session: Session, model: type[Base]) -> Any:
     """An INSERT that may say what to do where such a row is there, as both kinds of database can."""
-    return _INSERTS[session.get_bind().dialect.name](model.__table__)
+    return INSERTS[session.get_bind().dialect.name](model.__table__)
 
 
 def portions(values: Iterable[V]) -> Iterator[list[V]]:
@@ -195,7 +195,7 @@ def _find(model: type[Base], names: tuple[str, ...]) -> Select[int]:
 def _insert(dialect: str, model: type[Base]) -> Any:
     """Inserts a row, unless another writer has inserted it meanwhile; returns that row's id then."""
     table = model.__table__
-    return _INSERTS[dialect](table).on_conflict_do_nothing().returning(table.c.id)
+    return INSERTS[dialect](table).on_conflict_do_nothing().returning(table.c.id)
 
 
 def find(session: Session, model: type[Base], **columns: Any) -> int | None:

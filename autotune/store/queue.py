@@ -17,7 +17,7 @@ All times are the database's.
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -157,33 +157,8 @@ class Queue:
         calls add up. (If a server breaks off while it commits, they may count twice: they only decide what
         comes first.)"""
         with self._database.writing() as session:
-            return [self._add(session, one) for one in wanted]
-
-    def _add(self, session: Session, wanted: Wanted) -> int:
-        make = queries.insert_into(session, RequestRow)
-        upsert = make.on_conflict_do_update(
-            index_elements=["open_key"],
-            set_={
-                "num_calls": RequestRow.num_calls + make.excluded.num_calls,
-                "gain_us": make.excluded.gain_us,
-                "call": make.excluded.call,
-            },
-        )
-        values = {
-            **rows.gemm_columns(wanted.gemm),
-            **{"open_key": f"{wanted.gpu}|{wanted.gemm}", "gpu": wanted.gpu, "call": dict(wanted.call)},
-            **{"num_calls": wanted.num_calls, "gain_us": wanted.gain_us, "state": RequestState.WAITING.value},
-            **{
-                "reason": "",
-                "result": {},
-                "num_tries": 0,
-                "num_claims": 0,
-                "worker": "",
-                "not_before_s": 0.0,
-            },
-            **{"asked_by": wanted.asked_by, "asked_s": now_s()},
-        }
-        return int(session.execute(upsert.values(values).returning(RequestRow.id)).scalar_one())
+            add = _ADDING[session.get_bind().dialect.name]
+            return [session.execute(add, _row_of(one)).scalar_one() for one in wanted]
 
     @outlasting
     def claim(self, member: Member, gpus: Collection[str], most_s: float) -> QueuedRequest | None:
@@ -279,6 +254,32 @@ class Queue:
         query = select(ServiceWorkerRow, is_alive, now_s()).order_by(ServiceWorkerRow.id)
         with self._database.reading() as session:
             return list(self._damages.readable(session.execute(query), _status))
+
+
+def _adding(make: Callable[..., Any]) -> Any:
+    """Add a request, or its calls to the one that is open; returns its id."""
+    add = make(RequestRow.__table__)
+    sums = {"num_calls": RequestRow.num_calls + add.excluded.num_calls}
+    newest = {name: add.excluded[name] for name in ("gain_us", "call")}
+    add = add.on_conflict_do_update(index_elements=["open_key"], set_=sums | newest)
+    return add.values(**_FRESH, asked_s=now_s()).returning(RequestRow.__table__.c.id)
+
+
+_FRESH: dict[str, Any] = {
+    "state": RequestState.WAITING.value, "reason": "", "result": {}, "num_tries": 0, "num_claims": 0,
+    "worker": "", "not_before_s": 0.0,
+}  # fmt: skip
+# Made once: a server adds hundreds a second, and SQLAlchemy takes ten times as long to make a statement as to
+# run it.
+_ADDING = {name: _adding(make) for name, make in queries.INSERTS.items()}
+
+
+def _row_of(wanted: Wanted) -> dict[str, Any]:
+    return {
+        **rows.gemm_columns(wanted.gemm), "open_key": f"{wanted.gpu}|{wanted.gemm}", "gpu": wanted.gpu,
+        "call": dict(wanted.call), "num_calls": wanted.num_calls, "gain_us": wanted.gain_us,
+        "asked_by": wanted.asked_by,
+    }  # fmt: skip
 
 
 _NOBODYS = {"worker_id": None, "until_s": None}
