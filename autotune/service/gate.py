@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -138,7 +137,7 @@ def _name_of(host: str) -> str:
 def _is_own(headers: Headers, host: str) -> bool:
     """Whether what changes something does not come from a page of another site."""
     origin = headers.get("origin")
-    is_own = origin is None or urlsplit(origin).netloc.lower() == host.lower()
+    is_own = origin is None or origin.lower().partition("://")[2] == host.lower()
     return is_own and headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 

@@ -35,12 +35,14 @@ def ask(
     app: Any, method: str, target: str, body: bytes = b"", *, address: str = HOST, **headers: str
 ) -> Answered:
     """The answer of an ASGI application. `host` is HOST, unless told otherwise."""
-    return asyncio.run(_ask(app, method, target, body, address, {"host": HOST} | headers))
+    return asyncio.run(ask_soon(app, method, target, body, address=address, **headers))
 
 
-async def _ask(
-    app: Any, method: str, target: str, body: bytes, address: str, headers: dict[str, str]
+async def ask_soon(
+    app: Any, method: str, target: str, body: bytes = b"", *, address: str = HOST, **headers: str
 ) -> Answered:
+    """The same within a loop."""
+    headers = {"host": HOST} | headers
     parts = urlsplit(target)
     named = {"content-length": str(len(body))} | {
         name.replace("_", "-"): value for name, value in headers.items()
@@ -71,7 +73,11 @@ def serving(store: Store, keys: frozenset[str] = frozenset(), rules: GateRules =
     """The URL of a service that runs in a thread."""
     with listen(0) as listener:
         config = uvicorn.Config(
-            Service(store, keys, rules).app(), log_config=None, access_log=False, lifespan="on"
+            Service(store, keys, rules).app(),
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
