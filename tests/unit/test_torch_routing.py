@@ -565,3 +565,22 @@ def test_what_is_routed_is_counted_and_recorded_with_what_is_left_alone(torch, d
     for one in runtime.counts():
         found[one.gemm.k, one.provider] += one.calls
     assert +found == {(WINS, "autotune"): 6, (LOSES, "cublas"): 6, (WINS, "cublas"): 3}
+
+
+def test_another_table_is_taken_between_two_routed_products(torch, driver, tmp_path, monkeypatch) -> None:
+    """In C++ and in Python, without that routing is left; calls before that still count."""
+    program = Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver)
+    later = make_table(*(make_kernel(f"later-{x}", make_spec(x, group=8)) for x in ("NN", "NT", "TN", "TT")))
+    other = Dispatcher(write_table(later, tmp_path / "other")).kinds[0]
+    driver.table = replace(driver.table, kernels=(*driver.table.kernels, *later.kernels[:4]))
+    with program.torch() as routing:
+        for name in ("NN", "later-NN"):
+            for _ in range(3):
+                assert check(torch, "mm", *operands())
+                assert check(torch, "addmm", normal(70, 66), *operands(), beta=2.0)
+                assert not check(torch, "mm", *operands(LOSES))
+            assert driver.launches[-1].kernel_id == name
+            if name == "NN":
+                program.exchange({other.gpu_kind: (other.table, other._code)})
+    assert len(driver.launches) == 12
+    assert routing.tally()[""] == 12 and program.counts()
