@@ -516,6 +516,7 @@ def export_table(
     shapes: Shape | Iterable[Shape] = (),
     *,
     db: str | Path = DEFAULT_DB,
+    gpu_name: str = "",
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
@@ -539,6 +540,7 @@ def export_table(
         folder          where; what an earlier export wrote there is replaced
         shapes          the tuned shapes to write, as `tune` takes them; none: all
         db              the database of the searches
+        gpu_name        the GPU model's name in full; "": the one that was measured last
         cache           of the trials to read: `cold` or `warm`
         max_error       the largest error of a winner, in times cuBLAS's; None: no limit
         where           conditions on parameters, as of `tune`. The default kernel of a layout need not obey
@@ -582,9 +584,12 @@ def export_table(
     max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
     with Store.open_existing(db) as store, store.damages.told(note):
         environments = store.environments(max_error)
+        if gpu_name:
+            environments = [one for one in environments if one.gpu_name == gpu_name]
         if not environments:
             store.damages.refuse()
-            raise DispatchError(f"{shown(db)} holds no kernel that ran; run {command('search')} first")
+            of = f" on {gpu_name}" if gpu_name else ""
+            raise DispatchError(f"{shown(db)} holds no kernel that ran{of}; run {command('search')} first")
         newest, limits = environments[0], _limits(environments[0])
         read = read_policy(cache)
         reading: Callable[..., TunedResults] = partial(
