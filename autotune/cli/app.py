@@ -105,6 +105,7 @@ parsing.declare(trials_app, "trials_merge:forget", requests.ForgetRequest)
 
 parsing.declare(tables_app, "tables:make_key", requests.KeyRequest, name="key")
 parsing.declare(tables_app, "tables:publish", requests.PublishRequest)
+parsing.declare(tables_app, "tables_follow", requests.FollowRequest, name="follow")
 parsing.declare(tables_app, "tables:show_all", requests.TablesRequest, name="list")
 parsing.declare(tables_app, "tables:pull", requests.PullRequest)
 parsing.declare(tables_app, "tables:pin", requests.PinRequest)

@@ -665,6 +665,29 @@ class PublishRequest(Request):
     server: str | None = SERVER()
 
 
+class FollowRequest(Request):
+    """Publish a table whenever a request of the queue was tuned, with nobody at it.
+
+    Of one GPU model it exports the winners, verifies and signs them. Ctrl-C ends it.
+
+    Examples:
+        tables follow --key team.key --gpu 0 --db postgresql://autotune@db/autotune
+        tables follow --key team.key --gpu none --gpu-name 'NVIDIA H200'
+    """
+
+    key: Path = option("The private key (`tables key`).", metavar="FILE")
+    gpu: str = option(
+        "A GPU to verify all kernels on, whose model it is; `none`: the files alone are verified.", "auto",
+        words("auto", "none"),
+    )  # fmt: skip
+    gpu_name: str = option("The GPU model, with --gpu none.", "")
+    max_kernels: int = option("For shapes that were not tuned, beside those that won.", MAX_KERNELS, whole())
+    seconds: float = option("Between two looks at the queue.", 5.0, number(0.05, 3600))
+    is_once: bool = option("End when all is published that was tuned so far.", False, flag="--once")
+    db: str = DB()
+    server: str | None = SERVER()
+
+
 class TablesRequest(Request):
     """The tables that were published, the newest last.
 

@@ -1,0 +1,91 @@
+"""Nobody's hands: a program's shape is searched, exported, verified, signed, published, and served tuned."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.store import RequestState, Store
+
+from .conftest import ENVIRONMENT, SQUARE
+from .runner import REPOSITORY, run
+from .test_serve_command import serving
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from autotune.runtime.dispatcher import Dispatcher
+from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
+program = Dispatcher(write_table(make_table(make_kernel("own", make_spec())), Path(sys.argv[1])))
+program._driver = driver = FakeDriver(program.table)
+a = np.ones((512, 512), np.float32)
+deadline, hows = time.monotonic() + 120, []
+while "exact" not in hows and time.monotonic() < deadline:
+    driver.table = program.table  # whose kernels this driver computes
+    out = np.zeros_like(a)
+    try:
+        program.sgemm(OnGpu(a), OnGpu(a), OnGpu(out))
+    except Exception:
+        if driver.table is program.table:  # else it was exchanged between the two
+            raise
+        continue
+    assert (out == 512).all()
+    hows.append(program.pick(512, 512, 512).how)
+    time.sleep(0.02)
+print(hows[0], hows[-1], driver.launches[-1].kernel_id != "own")
+"""
+
+
+@pytest.mark.stress  # some ten seconds: kernels are compiled
+def test_a_shape_goes_from_a_program_to_a_search_and_back(recording: Path, tmp_path: Path) -> None:
+    db, key = tmp_path / "team.db", tmp_path / "team.key"
+    run("tables", "key", key)
+    follow = (
+        "tables",
+        "follow",
+        "--key",
+        key,
+        "--gpu",
+        "none",
+        "--gpu-name",
+        ENVIRONMENT.gpu_name,
+        "--db",
+        db,
+    )
+    with serving("--db", db, "--trust", f"{key}.pub") as (_, address):
+        environment = os.environ | {
+            "AUTOTUNE_SERVER": address, "AUTOTUNE_SERVER_KEY": f"{key}.pub", "AUTOTUNE_SERVER_SECONDS": "0.1",
+            "AUTOTUNE_CACHE": str(tmp_path / "cache"),
+            "PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "tests/unit"))),
+        }  # fmt: skip
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / "sgemm_own")],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            with Store.open(db) as store, store.queue().join("gpu", ENVIRONMENT.gpu_name) as worker:
+                claimed = None
+                while claimed is None:
+                    assert program.poll() is None, program.communicate()
+                    claimed = store.queue().claim(worker, [ENVIRONMENT.gpu_name], 60.0)
+                assert claimed.wanted.gemm == SQUARE
+                found = (
+                    "--gpu",
+                    f"replay:{recording}",
+                    "--shape",
+                    str(claimed.wanted.gemm),
+                    "--trials",
+                    "20",
+                )
+                run("search", *found, "--db", db, "--quiet")
+                assert store.queue().finish(claimed, RequestState.TUNED)
+            run(*follow, "--max-kernels", "0", "--once")
+            told, fault = program.communicate(timeout=120)
+        finally:
+            program.kill()
+    assert told.split() == ["modelled", "exact", "True"], fault
