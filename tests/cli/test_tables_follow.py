@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,22 +69,13 @@ def test_a_shape_goes_from_a_program_to_a_search_and_back(recording: Path, tmp_p
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
-            with Store.open(db) as store, store.queue().join("gpu", ENVIRONMENT.gpu_name) as worker:
-                claimed = None
-                while claimed is None:
+            with Store.open(db) as store:
+                while not store.queue().requests():
                     assert program.poll() is None, program.communicate()
-                    claimed = store.queue().claim(worker, [ENVIRONMENT.gpu_name], 60.0)
-                assert claimed.wanted.gemm == SQUARE
-                found = (
-                    "--gpu",
-                    f"replay:{recording}",
-                    "--shape",
-                    str(claimed.wanted.gemm),
-                    "--trials",
-                    "20",
-                )
-                run("search", *found, "--db", db, "--quiet")
-                assert store.queue().finish(claimed, RequestState.TUNED)
+                    time.sleep(0.05)
+                run("worker", "--gpu", f"replay:{recording}", "--seconds", "20", "--drain", "--db", db)
+                (one,) = store.queue().requests()
+                assert (one.wanted.gemm, one.state) == (SQUARE, RequestState.TUNED), one.reason
             run(*follow, "--max-kernels", "0", "--once")
             told, fault = program.communicate(timeout=120)
         finally:
