@@ -162,6 +162,11 @@ class SearchRequest(Request):
     order: str | None = ORDER()
     accuracy: str = ACCURACY()
     db: str = DB()
+    cluster: str | None = option(
+        "Have a Ray cluster do it, by --gpu h100:4 (models and numbers): its address, as ray://head:10001. "
+        "Its nodes need autotune, and a database on a server.",
+        None, metavar="ADDRESS",
+    )  # fmt: skip
     events: Path | None = option(
         "Append what happens, one JSON object a line; -: to stdout.", None, metavar="FILE"
     )

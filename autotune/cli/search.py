@@ -62,6 +62,11 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     gemms = common.read_shapes(request.shapes, listed)
     if not (gemms or calls or is_replay or request.num_drawn or request.stale):
         raise common.no_shape()
+    if request.cluster is not None:
+        from .search_cluster import run as search_cluster  # here: nothing else needs a cluster's rooms
+
+        search_cluster(request, dict.fromkeys(gemms, 1) | calls, is_json=is_json, is_quiet=is_quiet)
+        return
     policy = _policy(request)
     began_s = time.monotonic()
     with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:

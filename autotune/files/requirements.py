@@ -15,6 +15,7 @@ UVICORN = "uvicorn>=0.34"
 POSTGRESQL = "psycopg[binary]>=3.2"
 CRYPTOGRAPHY = "cryptography>=43"
 PROMETHEUS = "prometheus-client>=0.21"
+RAY = "ray>=2.40"
 DASHBOARD = "optuna-dashboard>=0.20"
 
 

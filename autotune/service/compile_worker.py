@@ -13,7 +13,7 @@ from ..search import Interrupts
 from ..store import Build, Builds, Member, Store
 from .child_process import Parent
 
-_ARCH = "sm_90"  # any will do: each job names its own
+ARCH = "sm_90"  # any will do: each job names its own
 IDLE_S = 0.2  # between two looks, where there is nothing to do
 MOST_IDLE_S = 2.0  # after a while
 
@@ -27,7 +27,7 @@ def serve_compiles(parent: Parent, num: int, db: str) -> None:
     try:
         with Interrupts() as interrupts, Store.open(db) as store, ExitStack() as stack:
             store.tell_when_away(note)
-            compiler = stack.enter_context(closing(Compiler(_ARCH, num_threads=num, note=note)))
+            compiler = stack.enter_context(closing(Compiler(ARCH, num_threads=num, note=note)))
             member = stack.enter_context(store.queue().join("compile", slots=num))
             _serve(store.builds(), member, compiler, interrupts)
         parent.tell("done")

@@ -14,20 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Protocol
 
 from .. import search, target_finder
 from ..facts.alike import names_for
 from ..facts.device import KNOWN
 from ..facts.measurement import CachePolicy
 from ..files.errors import AutotuneError, DeviceLost, EnvironmentProblem, UsageError
+from ..kernel.compiler import Helpers
 from ..search import Interrupts, Options, SearchResult, StopReason
 from ..search_policy import read_effort
 from ..shipped.starting_points import StartingPoints
 from ..store import Member, QueuedRequest, RequestState, Store
 from ..target import Target
 from ..target_finder import Note, Selected
-from .child_process import ChildProcess, Parent
+from .child_process import ChildProcess
 from .compile_helpers import StoreHelpers
 
 IDLE_S = 1.0  # between two looks at an empty queue
@@ -50,23 +51,36 @@ class QueueWork:
     drains: bool = False  # end once nothing waits
 
 
-def serve_gpu(parent: Parent, selector: str, work: QueueWork) -> None:
-    """The process of a GPU."""
+class Telling(Protocol):
+    """Who hears notes, and how it ended."""
+
+    def tell(self, what: str, *values: Any) -> None: ...
+
+
+def serve_gpu(
+    parent: Telling,
+    selector: str,
+    work: QueueWork,
+    helpers: Helpers | None = None,
+    interrupts: Interrupts | None = None,
+) -> None:
+    """The process of a GPU. `helpers`: who compiles besides, instead of compile workers. `interrupts`: where
+    this is no main thread, who ends it."""
 
     def note(text: str) -> None:
         parent.tell("note", text)
 
     try:
-        with Interrupts() as interrupts, Store.open(work.db) as store, ExitStack() as stack:
+        with interrupts or Interrupts() as heeded, Store.open(work.db) as store, ExitStack() as stack:
             store.tell_when_away(note)
-            helpers = stack.enter_context(StoreHelpers(store.builds()))
+            helpers = helpers or stack.enter_context(StoreHelpers(store.builds()))
             opened = target_finder.open_target(
                 selector, work.cache, max_error=work.max_error, note=note, helpers=helpers
             )
             target = stack.enter_context(closing(opened))
             where = target.environment
             member = stack.enter_context(store.queue().join("gpu", where.gpu_name, where.gpu_uuid))
-            GpuServer(target, store, member, work, note, interrupts).run()
+            GpuServer(target, store, member, work, note, heeded).run()
         parent.tell("done")
     except AutotuneError as error:
         parent.tell("error", error)

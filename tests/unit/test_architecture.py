@@ -151,6 +151,12 @@ def test_nobody_imports_the_command_line() -> None:
         assert not [name for name in own(module) if _is_in(name, COMPOSERS)], module
 
 
+def test_only_the_command_line_knows_the_service() -> None:
+    knowing = {m.partition("/")[0] for m in MODULES if any(_is_in(name, {"service"}) for name in own(m))}
+    assert knowing <= {"cli", "service"}
+    assert [m for m in MODULES if "ray" in imports(m)] == ["service/ray_cluster"]
+
+
 def test_only_the_command_line_serves_pages() -> None:
     assert {m.partition("/")[0] for m in MODULES if "report/server" in own(m)} == {"cli"}
 
@@ -206,6 +212,7 @@ HEAVY = {
     "uvicorn",
     "rich",
     "cryptography",
+    "ray",
 }
 
 
