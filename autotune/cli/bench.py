@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 from .. import target_finder as targets
@@ -13,7 +12,7 @@ from ..files.errors import UsageError
 from ..files.words import counted
 from ..store import Store, StudyRef
 from ..target import Point, Target
-from . import common, console
+from . import common, console, on_gpus
 from .requests import BenchRequest
 from .trials import brief
 
@@ -21,29 +20,49 @@ from .trials import brief
 def run(request: BenchRequest, *, is_json: bool) -> None:
     """Time the winner of every tuned shape (or of those named) and cuBLAS in the same rounds."""
     named = common.read_shapes(request.shapes, common.read_calls(request.suites)[0])
+    policy = read_policy(request.cache)
+
+    def opening(selector: str) -> Target:
+        return targets.open_target(selector, policy, max_error=request.max_error, note=console.note)
+
     with (
         common.open_existing(request.db) as store,
-        closing(
-            targets.open_target(
-                request.gpu, read_policy(request.cache), max_error=request.max_error, note=console.note
-            )
-        ) as target,
+        on_gpus.opened(request.gpu, opening) as models,
+        console.Progress(is_quiet=is_json) as progress,
     ):
-        tuned = winners(store, target, named)
-        with console.Progress(is_quiet=is_json) as progress:
-            results = []
-            for number, (gemm, point) in enumerate(tuned.items(), 1):
-                progress.update(f"timing {gemm} ({number}/{len(tuned)})")
-                results.append(_race(target, gemm, point, request.rounds))
-        facts = {
-            **common.measured_on(target.environment),
-            "policy": target.policy,
-            "num_rounds": request.rounds,
-            "shapes": results,
-        }
-        measured_on = common.source_text(target.environment)
-    head = f"{measured_on}, {facts['policy']} operands, {counted(request.rounds, 'interleaved round')}"
-    console.answer(facts, lambda: f"{head}\n{_table(results)}", is_json=is_json)
+        found = [_raced(store, gpus, named, request.rounds, progress) for gpus in models.values()]
+    console.answer(
+        found[0] if len(found) == 1 else {"gpus": found},
+        lambda: "\n".join(map(_text, found)),
+        is_json=is_json,
+    )
+
+
+def _raced(
+    store: Store, gpus: Sequence[Target], named: Sequence[Gemm], rounds: int, progress: console.Progress
+) -> dict[str, Any]:
+    """The facts of one model of GPU, each shape timed on whichever of these is free."""
+    tuned = winners(store, gpus[0], named)
+    numbers = {gemm: number for number, gemm in enumerate(tuned, 1)}
+
+    def race(target: Target, item: tuple[Gemm, Point]) -> dict[str, Any]:
+        progress.update(f"timing {item[0]} ({numbers[item[0]]}/{len(tuned)})")
+        return _race(target, *item, rounds)
+
+    results = on_gpus.on_any(gpus, list(tuned.items()), race)
+    environment = gpus[0].environment
+    return {
+        **common.measured_on(environment),
+        "policy": gpus[0].policy,
+        "num_rounds": rounds,
+        "shapes": results,
+        "measured_on": common.source_text(environment),
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    rounds = counted(facts["num_rounds"], "interleaved round")
+    return f"{facts['measured_on']}, {facts['policy']} operands, {rounds}\n{_table(facts['shapes'])}"
 
 
 def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:

@@ -6,9 +6,9 @@ a recording that was interrupted goes on where it was, and what searches tried i
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,14 +20,17 @@ from ..facts.measurement import Measurement, Outcome, read_policy
 from ..files.errors import UsageError
 from ..files.output_file import check_writable
 from ..files.words import counted
+from ..gpu.gpu_target import GpuTarget
 from ..recording.writer import write_recording
 from ..store import Store
-from ..target import Point
-from . import common, console
+from ..target import Baseline, Point, point_key
+from . import common, console, on_gpus
 from .recorded_points import sample, whole
 from .recorder import Recorder
 from .requests import RecordRequest
 
+Measured = list[tuple[Point, Measurement]]
+PARTS = 8  # of the configs, for each GPU: the last to end has few left
 MOST_CONFIGS = 100_000  # a day and more of a GPU
 
 
@@ -38,8 +41,13 @@ class Tally:
         self._num_points, self._num_wanted, self._progress = num_points, num_wanted, progress
         self._num_done = self._num_failed = 0
         self._began_s = time.monotonic()
+        self._one_adds = threading.Lock()
 
     def add(self, gemm: Gemm, found: Measurement) -> None:
+        with self._one_adds:
+            self._add(gemm, found)
+
+    def _add(self, gemm: Gemm, found: Measurement) -> None:
         self._num_done += 1
         self._num_failed += not found.is_ok
         rate = self._num_done / max(time.monotonic() - self._began_s, 1e-9)
@@ -57,21 +65,23 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callabl
     check_writable(request.out)
     policy = read_policy(request.cache)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
+
+    def opening(selector: str) -> GpuTarget:
+        return targets.open_gpu(selector, policy, gemms, request.max_error, note=console.note)
+
     with (
-        closing(targets.open_gpu(request.gpu, policy, gemms, request.max_error, note=console.note)) as target,
+        on_gpus.opened(request.gpu, opening) as models,
         Store.open(db) as store,
         store.damages.told(console.note),
     ):
-        recorder = Recorder(store, target, gemms)
-        points = _choose(recorder, request)
-        num_wanted = sum(len(recorder.missing(point)) for point in points)
+        if len(models) > 1:
+            raise UsageError(f"a recording is of one model, and here are {', '.join(models)}; name one")
+        (gpus,) = models.values()
+        target, recorders = gpus[0], [Recorder(store, gpu, gemms) for gpu in gpus]
+        points = _choose(recorders[0], request)
         with console.Progress(is_quiet=is_quiet) as progress:
-            recorder.measure(points, request.seconds, Tally(len(points), num_wanted, progress).add)
-        complete = [point for point in points if not recorder.missing(point)]
-        problems = {
-            gemm: (baseline, [(point, replace(m, reason=clean(m.reason))) for point, m in trials])
-            for gemm, (baseline, trials) in recorder.problems(complete).items()
-        }
+            _measure(recorders, points, request.seconds, progress)
+        problems, num_left = _problems(recorders, points, clean)
         recorded_on = datetime.now(UTC).date().isoformat()
         num_bytes = write_recording(
             request.out,
@@ -84,7 +94,38 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callabl
             compile_threads=target.builder.compiler.num_threads,
         )
     facts = {gemm: _facts([m for _, m in trials]) for gemm, (_, trials) in problems.items()}
-    _tell(request.out, num_bytes, facts, recorded_on, len(points) - len(complete), is_json=is_json)
+    _tell(request.out, num_bytes, facts, recorded_on, num_left, is_json=is_json)
+
+
+def _measure(
+    recorders: Sequence[Recorder], points: Sequence[Point], seconds: float | None, progress: console.Progress
+) -> None:
+    """Time what no GPU has timed yet, a part of the points at a time on whichever is free."""
+    left = [point for point in points if all(one.missing(point) for one in recorders)]
+    size = len(left) if len(recorders) == 1 else -(-len(left) // (PARTS * len(recorders)))
+    parts = [left[at : at + size] for at in range(0, len(left), max(1, size))]
+    tally = Tally(len(points), sum(len(recorders[0].missing(point)) for point in left), progress)
+    until_s = None if seconds is None else time.monotonic() + seconds
+
+    def measure(recorder: Recorder, part: Sequence[Point]) -> None:
+        left_s = None if until_s is None else until_s - time.monotonic()
+        recorder.measure(part, left_s, tally.add)
+
+    on_gpus.on_any(recorders, parts, measure)
+
+
+def _problems(
+    recorders: Sequence[Recorder], points: Sequence[Point], clean: Callable[[str], str]
+) -> tuple[dict[Gemm, tuple[Baseline, Measured]], int]:
+    """What came of the points by problem, each by one of the GPUs, and how many have not been timed yet."""
+    done = {point_key(p): at for at, one in enumerate(recorders) for p in points if not one.missing(p)}
+    problems: dict[Gemm, tuple[Baseline, Measured]] = {}
+    for at, one in enumerate(recorders):
+        own = [point for point in points if done.get(point_key(point)) == at]
+        for gemm, (baseline, trials) in one.problems(own).items():
+            told = [(point, replace(m, reason=clean(m.reason))) for point, m in trials]
+            problems.setdefault(gemm, (baseline, []))[1].extend(told)
+    return problems, len(points) - len(done)
 
 
 def _choose(recorder: Recorder, request: RecordRequest) -> list[Point]:

@@ -23,6 +23,10 @@ GPUS = partial(
     "`replay:FILE`, a recorded space.",
     "auto", words("auto", "all", "replay:"),
 )  # fmt: skip
+REAL_GPUS = partial(
+    option, "A GPU: its index, UUID or `auto`; several at once: `all`, `0,1`, or a model as h100.", "auto",
+    words("auto", "all"),
+)  # fmt: skip
 REAL_GPU = partial(option, "A GPU: its index, UUID or `auto`.", "auto", words("auto"))
 SHAPE = partial(option, "4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.", "4096")
 SHAPES = partial(
@@ -477,7 +481,7 @@ class BenchRequest(Request):
         bench --db shapes.db --shape 4096 --rounds 50
     """
 
-    gpu: str = GPU()
+    gpu: str = GPUS()
     shapes: list[str] = SHAPES()
     suites: list[Path] = SUITES()
     rounds: int = ROUNDS()
@@ -596,7 +600,7 @@ class RecordRequest(Request):
     """
 
     out: Path = option("The recording to write; asked again, it goes on.")
-    gpu: str = REAL_GPU()
+    gpu: str = REAL_GPUS()
     shapes: list[str] = SHAPES()
     suites: list[Path] = SUITES()
     configs: int | None = option(

@@ -120,6 +120,19 @@ def test_interrupted_it_goes_on_where_it_was(
     assert len(read_recording(tmp_path / "new.gz").problems[SQUARE].codes) == 48
 
 
+def test_two_gpus_record_one_space_and_where_one_is_lost_the_other_goes_on(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus = {"0": PlayedGpu(recording, dies_after=10), "1": PlayedGpu(recording)}
+    monkeypatch.setattr(targets, "select", lambda _: [targets.Selected(one, "played") for one in gpus])
+    monkeypatch.setattr(targets, "open_gpu", lambda one, *_, **__: gpus[one])
+    for uuid, gpu in gpus.items():
+        gpu.environment = replace(gpu.environment, gpu_uuid=uuid)
+    record.run(request(tmp_path / "new.gz", gpu="all"), is_json=False, is_quiet=True)
+    assert len(read_recording(tmp_path / "new.gz").problems[SQUARE].codes) == 48
+    assert gpus["0"].num_submitted == 11 and 38 <= gpus["1"].num_submitted <= 48
+
+
 def test_a_recording_is_written_through_a_link_and_never_over_a_device(
     played: PlayedGpu, tmp_path: Path
 ) -> None:
