@@ -1,6 +1,7 @@
 """What programs of PyTorch gain by a table: unmodified FP32 programs, plain and routed in turns.
 
     python benchmarks/programs.py --table FOLDER [--only bert policy ...] [--own] [--seconds 4] [--out FILE]
+    python benchmarks/programs.py --table FOLDER --settle live             settled on their own calls before
     python benchmarks/programs.py --table FOLDER --host [--out FILE]       host time of a call, beside torch's
     python benchmarks/programs.py --table FOLDER --record FILE             what they call, for a search
     python benchmarks/programs.py --device cpu --tiny --pairs 3            a test of this script without a GPU
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import statistics
 import sys
 import time
@@ -59,6 +61,17 @@ class Place(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------
 # One program
+
+
+def settled(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
+    """Routed steps, until what is settled on their calls is settled, or for so many seconds."""
+    until = time.perf_counter() + args.settling
+    with place.routing:
+        while time.perf_counter() < until:
+            step()
+        place.wait()
+    states = [state._asdict() for state in place.routing.live()]
+    found["live"] = states  # of all programs so far
 
 
 def raced(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
@@ -137,6 +150,8 @@ def _place(args: argparse.Namespace) -> Place:
         return Place("cpu", lambda: None, None)
     if args.table is None:
         raise UsageError("no table; pass --table FOLDER, or try this script with --device cpu --tiny")
+    if args.settle:
+        os.environ["AUTOTUNE_SETTLE"] = args.settle
     table = imported(args.table)
     if args.record is not None:
         table.record_calls(args.record)
@@ -162,6 +177,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.host:
         return
     ways = [raced] if place.routing is None else [raced, called, raced_graphs, profiled]
+    if args.settle:
+        ways = [settled, *ways]
     _measure_all(programs, place, ways, report, args)
     for found in report["programs"].values():
         if "profile" in found:
@@ -207,6 +224,7 @@ def _identity(args: argparse.Namespace) -> dict[str, Any]:
         "benchmark": "programs", "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "torch": torch.__version__, "table": str(args.table), "seed": args.seed, "is_tiny": args.tiny,
+        "settle": args.settle,
         "programs": {}, "failed": {},
     }  # fmt: skip
 
@@ -268,6 +286,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help=", ".join(PROGRAMS))
     parser.add_argument("--own", action="store_true", help="the five of other kinds instead of the ten")
     parser.add_argument("--seconds", type=float, default=4.0, help="of a program, and of its graphs")
+    parser.add_argument(
+        "--settle", choices=["live", "live-any-order"], help="AUTOTUNE_SETTLE, of all programs"
+    )
+    parser.add_argument("--settling", type=float, default=3.0, help="seconds of each program for that")
     parser.add_argument("--pairs", type=int, default=30, help="how many there are at least")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--device", default="cuda")
