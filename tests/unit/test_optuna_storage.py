@@ -336,7 +336,7 @@ def ask_and_tell(url: str | Path, num: int, name: str, seed: int, report: Path) 
 
 
 @FILE_FIRST
-@pytest.mark.parametrize("num", [25, pytest.param(100, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("num", [25, pytest.param(60, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("is_of_search", [False, True])
 def test_two_processes_try_no_point_twice_and_learn_all(
     url: str | Path, tmp_path: Path, is_of_search: bool, num: int
