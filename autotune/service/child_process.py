@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,13 @@ from typing import Any
 from ..files import words
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@dataclass(frozen=True)
+class _Signal:
+    """Sent through the pipe: of a child whose forking process was lost, nothing else is known for certain."""
+
+    number: int
 
 
 class Parent:
@@ -35,7 +43,11 @@ class Parent:
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._answers.put(self._pipe.recv())
+                answer = self._pipe.recv()
+                if isinstance(answer, _Signal):
+                    os.kill(os.getpid(), answer.number)
+                else:
+                    self._answers.put(answer)
         self._answers.put([])
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -63,6 +75,7 @@ class ChildProcess:
 
     process: BaseProcess
     pipe: Connection
+    is_gone: bool = False  # it has closed its end
 
     @classmethod
     def start(cls, program: Callable[..., None], *arguments: Any) -> ChildProcess:
@@ -80,6 +93,7 @@ class ChildProcess:
         try:
             what, *values = self.pipe.recv()
         except (EOFError, OSError):
+            self.is_gone = True
             return None
         return what, values
 
@@ -88,13 +102,18 @@ class ChildProcess:
             self.pipe.send(value)
 
     def signal(self, number: int) -> None:
-        if self.process.is_alive() and self.process.pid:
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
+        """Have it raised there."""
+        self.answer(_Signal(number))
 
     def end(self, within_s: float) -> None:
         """Wait for its end, and kill it if it takes longer."""
+        until_s = time.monotonic() + within_s
+        while not self.is_gone and (left_s := until_s - time.monotonic()) > 0:
+            if self.pipe.poll(left_s):
+                self.hear()
+        if not self.is_gone and self.process.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.is_gone = True
         self.process.join(within_s)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        self.pipe.close()

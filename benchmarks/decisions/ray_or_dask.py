@@ -1,4 +1,4 @@
-"""Compile tasks on Ray and on Dask: how long they take, and what becomes of them where workers die.
+"""Compile tasks on Ray and on Dask: how long they take, and what becomes of them where workers die (0081).
 
     pip install ray distributed
     python benchmarks/decisions/ray_or_dask.py --tasks 60

@@ -1,0 +1,44 @@
+"""Processes that are started for GPUs: they hear signals and of their parent's end, whatever forked them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing import forkserver
+
+from autotune.search import Interrupts
+from autotune.service.child_process import ChildProcess, Parent
+
+
+def until_interrupted(parent: Parent) -> None:
+    with Interrupts() as interrupts:
+        parent.tell("ready")
+        while not interrupts.is_requested:
+            time.sleep(0.01)
+        parent.tell("ended", interrupts.number)
+
+
+def test_a_signal_reaches_a_process_whose_forking_process_was_lost() -> None:
+    child = ChildProcess.start(until_interrupted)
+    assert child.hear() == ("ready", [])
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    child.signal(signal.SIGTERM)
+    assert child.hear() == ("ended", [signal.SIGTERM])
+    child.end(10)
+    assert child.is_gone
+
+
+def test_a_process_whose_parent_is_gone_ends_in_order() -> None:
+    child = ChildProcess.start(until_interrupted)
+    assert child.hear() == ("ready", [])
+    child.pipe.close()
+    child.process.join(30)
+    assert child.process.exitcode == 0
+
+
+def test_one_that_does_not_end_is_killed() -> None:
+    child = ChildProcess.start(until_interrupted)
+    assert child.hear() == ("ready", [])
+    child.end(0.05)
+    assert child.is_gone and child.process.exitcode == -signal.SIGKILL
