@@ -31,7 +31,7 @@ EXTRAS := report-view$(if $(HAS_GPU),-cublas)
 COMMA := ,
 NEEDS_COMPILER := command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
 
-.PHONY: help setup search wheel test stress lint types unit fuzz browser browser-test install-test peers-test ray-test gpu-test clean
+.PHONY: help setup search wheel test stress lint types unit fuzz browser browser-test install-test peers-test ray-test chaos gpu-test clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -133,6 +133,10 @@ peers-test: $(VENV)/.dev  ## Kernel Tuner and autotuning-methodology themselves,
 ray-test: $(VENV)/.dev  ## a search on a real Ray cluster of three nodes on this machine, and the loss of one
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cluster]'
 	$(BIN)/python -m pytest tests/unit/test_ray_cluster.py $(PYTEST_FLAGS)
+
+# Five minutes; PostgreSQL must be installed.
+chaos: $(VENV)/.dev  ## workers killed, suspended, cut off and misled by clocks during a hundred requests
+	$(BIN)/python -m pytest tests/chaos $(PYTEST_FLAGS)
 
 gpu-test: $(VENV)/.gpu  ## all tests, and a GPU must be there
 	$(BIN)/python -m pytest --require-gpu -m "not alone" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
