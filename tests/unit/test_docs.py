@@ -13,6 +13,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
+import numerics_page
 import option_reference
 from import_graph import rooms
 
@@ -177,6 +178,25 @@ def test_every_file_on_the_way_of_a_config_is_there() -> None:
 def test_the_page_of_options_is_what_the_command_line_declares() -> None:
     told = option_reference.PAGE.read_text(encoding="utf-8")
     assert told == option_reference.page(), "run python docs/tools/option_reference.py"
+
+
+def test_the_page_on_numerics_is_what_the_raw_data_say() -> None:
+    told = numerics_page.PAGE.read_text(encoding="utf-8")
+    assert told == numerics_page.page(), "run python docs/tools/numerics_page.py"
+
+
+def test_figures_of_others_are_told_over_sgemms() -> None:
+    errors = {"normal": [1e-6, 2e-7], "wide": [2e-6, 4e-7]}
+    twice = {kind: [2 * one for one in pair] for kind, pair in errors.items()}
+    found = {
+        "torch.mm": {"version": "2", "errors": errors, "time_us": 300.0},
+        "CuPy": {"version": "14", "errors": twice, "time_us": 150.0},
+        "JAX, default": {"reason": "No module named 'jax'"},
+    }
+    rows = {line.split(" | ")[0]: line for line in numerics_page._table(found)}
+    assert rows["| CuPy"] == "| CuPy | 14 | default | 2.00x | 2 |"
+    assert rows["| JAX, default"].endswith("| No module named 'jax' | - |")
+    assert "not run" in rows["| Triton ieee"]
 
 
 def test_the_page_of_options_has_every_option_of_every_command() -> None:

@@ -1,0 +1,133 @@
+"""Writes docs/manual/numerics.md from raw data: what a product in FP32 is, here and in other libraries.
+
+    python docs/tools/numerics_page.py
+
+`tests/unit/test_docs.py` fails where the page is not what this writes. Rows of other libraries come from
+`studies/results/*-numerics.json` (benchmarks/numerics.py); a row that no file has is marked as not run.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from numerics import CONTENDERS  # noqa: E402
+
+PAGE = ROOT / "docs/manual/numerics.md"
+RESULTS = ROOT / "studies/results"
+OURS = ("h200-tensor-vs-cublas.json.xz", "h100-tensor-vs-cublas.json.xz")
+BASE = "torch.mm"  # cublasSgemm
+HEAD = """# What FP32 is
+
+`python docs/tools/numerics_page.py` writes this page from raw data. Errors are against float64, divided by
+those of `cublasSgemm` on the same operands: by Frobenius, and by the largest element against |A| |B|; the
+larger of the two, and of all kinds of operands.
+
+## Classes of accuracy
+
+| class | promise |
+|---|---|
+| `strict` (default) | FMAs in FP32: the error of adding up k products |
+| `fp32` | errors no larger than SGEMM's, in both norms, on five kinds of operands; strict ones serve, too |
+| `fp32-range` | reserved |
+
+    autotune search --shape 4096 --accuracy fp32 && autotune search --shape 4096
+    autotune export-table --accuracy fp32
+
+`sgemm(a, b, accuracy="fp32")`, `Dispatcher(folder, accuracy="fp32")`, `torch(accuracy="fp32")` and, in C,
+`autotune_create_accuracy` ask for it; a call that does not is served as before. Kernels on tensor cores run
+on compute capability 9.0; elsewhere strict kernels serve the class. The search refuses a kernel whose error
+is larger than SGEMM's on normal, uniform positive, wide (2^-20 to 2^20 by element), scaled (2^-15 to 2^15
+by row) or cancelling operands (the second half of k nearly undoes the first). **This has not run on a GPU
+yet.**
+
+What `fp32` does not promise:
+
+- Bits: they depend on tiles and splits, as those of `strict` do without `--order`.
+- An error as small as a chain's where neighbours along k cancel, as in a[p + 1] b[p + 1] = -a[p] b[p]:
+  there a chain of FMAs has partial sums near 0, and loses next to nothing. Its error, like ours, is then
+  far below one rounding of |A| |B|.
+- Infinity: an element of C that one is part of is NaN, where SGEMM may have an infinity. So is one that a
+  value beyond 3.4e38 (1 - 2^-12) is part of. NaN gives NaN. `strict` kernels treat all as SGEMM does."""
+TRAPS = """
+## Traps
+
+- JAX's default for FP32 on Hopper is TF32; its presets are named by what they multiply, not by their error.
+- torch's `conv2d`, 1x1 included, is TF32 by default, while `mm` is not.
+- `NVIDIA_TF32_OVERRIDE=1` makes cuBLAS use TF32 in programs that never asked; `0` forbids it to all.
+- A cuBLAS workspace of 0 makes products slower whose k it splits, and changes their bits.
+- cuBLAS's emulation returns success where it runs plain SGEMM: compare bits before you believe a speed.
+
+"""
+
+
+def page() -> str:
+    """The page as Markdown."""
+    return "\n".join([HEAD, *_ours(), *_others(), TRAPS])
+
+
+def _ours() -> Iterator[str]:
+    yield "## Kernels on tensor cores, measured\n"
+    yield (
+        "The fastest config that is as accurate as `cublasSgemm` (`benchmarks/tensor_vs_cublas.py --errors`, "
+        "no search).\n"
+    )
+    yield "| shape | " + " | ".join(f"{_read(name)['gpu']}: speed | error" for name in OURS) + " |"
+    yield "|---|" + "--:|--:|" * len(OURS)
+    found = [{one["shape"]: one for one in _read(name)["shapes"]} for name in OURS]
+    for shape in found[0]:
+        cells = [_cells(of[shape]) if shape in of else "- | -" for of in found]
+        yield f"| {shape} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _cells(one: dict[str, Any]) -> str:
+    config = dict(pair.split("=") for pair in one["best"].split(","))
+    over = max(one["largest"][f"{config['promote_k']} {config['flush_k']}"])
+    return f"{one['speedup']:.2f}x | {over:.2f}"
+
+
+def _others() -> Iterator[str]:
+    files = sorted(RESULTS.glob("*-numerics.json"))
+    yield "## Other libraries\n"
+    for report in (json.loads(path.read_text()) for path in files):
+        yield f"{report['gpu']}, {report['shape']}, {report['date'][:10]}:\n"
+        yield from _table(report["contenders"])
+    if not files:
+        yield "Not run yet; on a GPU: `benchmarks/numerics.py --out studies/results/NAME-numerics.json`.\n"
+        yield from _table({})
+
+
+def _table(found: dict[str, Any]) -> Iterator[str]:
+    yield "| product | version | setting | speed | error |"
+    yield "|---|---|---|--:|--:|"
+    for name, contender in CONTENDERS.items():
+        one = found.get(name, {"reason": "not run"})
+        reason = one.get("reason") or found.get(BASE, {}).get("reason")
+        if reason:
+            yield f"| {name} | - | {contender.setting} | {reason} | - |"
+            continue
+        base = found[BASE]
+        over = max(
+            ours / theirs
+            for kind, pair in one["errors"].items()
+            for ours, theirs in zip(pair, base["errors"][kind], strict=True)
+        )
+        speed = base["time_us"] / one["time_us"]
+        yield f"| {name} | {one['version']} | {contender.setting} | {speed:.2f}x | {over:.3g} |"
+    yield ""
+
+
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(lzma.decompress((RESULTS / name).read_bytes()))
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
