@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from postgresql_server import Server
 from service_cases import HOST, LOCAL, Answered, ask
 from table_cases import make_table, write_table
 
@@ -16,6 +18,7 @@ from autotune.service.gate import MAX_CLIENTS, ROLES, GateRules, Rates
 from autotune.service.http_service import MAX_BODY_BYTES, Service
 from autotune.service.signing import NewArtifact, SigningKey, signed_tables
 from autotune.service.table_source import packed_files
+from autotune.service.wanted import read_wanted
 from autotune.store import RequestState, Store
 
 REMOTE = GateRules(frozenset({"tune.example.com"}), is_open=False)
@@ -236,3 +239,29 @@ def test_a_server_that_only_reads_changes_nothing(store: Store) -> None:
     for path in ("/api/requests", "/api/served", "/api/tables"):
         assert ask(app, "POST", path, b"{}").status in (404, 405, 413), path
     assert ask(app, "GET", "/api/service").status == 200
+
+
+def test_a_role_that_only_reads_serves_pages_and_changes_nothing(
+    postgresql: Server, new: NewArtifact, key: SigningKey
+) -> None:
+    url = postgresql.new_database()
+    with Store.open(url) as owner:
+        owner.artifacts().publish(*new, "me")
+        owner.artifacts().add_token("a", "secret", ["publish"])
+        owner.queue().submit(read_wanted({"shapes": ["64"]}, "me"))
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS reader")
+        admin.execute("CREATE ROLE reader LOGIN")
+        admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    reader = url.replace("tuner", "reader")
+    with Store.open_existing(reader) as store:
+        app = Service(store, frozenset({key.public}), LOCAL, is_read_only=True).app()
+        told = ask(app, "GET", "/api/service", authorization="Bearer secret").document
+        assert told["counts"]["waiting"] == 1 and told["tables"][0]["address"] == new.address
+        for path in ("/health", "/metrics", "/api/workers", f"/api/tables/{new.address}/table.json"):
+            assert ask(app, "GET", path, authorization="Bearer secret").status == 200, path
+        changing = Service(store, frozenset({key.public}), LOCAL).app()  # the database refuses, too
+        answer = ask(changing, "POST", "/api/requests", b'{"shapes": ["96"]}', authorization="Bearer secret")
+        assert answer.status == 403
+        pinned = ask(changing, "POST", f"/api/tables/{new.address}/pin", authorization="Bearer secret")
+        assert pinned.status == 503 and "permission denied" in pinned.document["error"]
