@@ -78,6 +78,7 @@
     workers.update(found.workers);
     gpus.update(found.gpus);
     tables.update(found.tables);
+    document.body.dataset.ready = "";
   };
   const look = async () => {
     if (!document.hidden) {
