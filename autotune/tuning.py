@@ -30,6 +30,7 @@ from .facts.distribution import drawn_calls
 from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
+from .facts.other_problem import is_elsewhere
 from .files import arguments
 from .files.arguments import number, whole
 from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
@@ -588,8 +589,11 @@ def export_table(
             environments = [one for one in environments if one.gpu_name == gpu_name]
         if not environments:
             store.damages.refuse()
+            refs = [one.study for one in store.studies(is_brief=True)]
+            named = ", ".join(str(ref.gemm) for ref in refs if is_elsewhere(ref.source_hash))
             of = f" on {gpu_name}" if gpu_name else ""
-            raise DispatchError(f"{shown(db)} holds no kernel that ran{of}; run {command('search')} first")
+            what = f"no kernel that ran{of}" + (f", but other tools' ({named})" if named else "")
+            raise DispatchError(f"{shown(db)} holds {what}; run {command('search')} first")
         newest, limits = environments[0], _limits(environments[0])
         read = read_policy(cache)
         reading: Callable[..., TunedResults] = partial(

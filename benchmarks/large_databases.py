@@ -157,12 +157,13 @@ def _pages(db: str, folder: Path, study: int) -> Iterator[tuple[str, dict[str, A
 
 def _records(folder: Path) -> Path:
     """Records of 32 processes of a program that calls for very many shapes."""
-    rng, calls = random.Random(1), folder / "calls"
-    calls.mkdir()
+    rng, calls = random.Random(1), folder / "calls.json"
+    records = Path(f"{calls}.d")
+    records.mkdir()
     for number in range(NUM_RECORDS):
         extents = [[rng.randrange(1, 4096) for _ in range(3)] for _ in range(LARGE)]
         listed = [{"m": m, "n": n, "k": k, "count": rng.randrange(1, 999)} for m, n, k in extents]
-        (calls / f"{number}.json").write_text(json.dumps(listed))
+        (records / f"{number}.json").write_text(json.dumps({"version": 2, "shape": listed}))
     return calls
 
 

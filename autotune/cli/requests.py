@@ -218,10 +218,11 @@ class SpaceRequest(Request):
         space --gpu h200 --shape 4096x128x4096:NT
         space --gpu h200 --where 'pack_a=0,bm>=64'
         space --gpu rtx-3090 --explain bm=64,bn=128,stages=8
+        space --gpu replay:cache.json
     """
 
     gpu: str = option(
-        "A GPU here (index, UUID, `auto`) or the name of a known kind, as h200 or rtx-3090.", "auto",
+        "A GPU here (index, UUID, `auto`), the name of a known kind, as h200, or replay:FILE.", "auto",
         known_gpus,
     )  # fmt: skip
     shape: str = SHAPE()

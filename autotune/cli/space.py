@@ -14,8 +14,8 @@ from ..kernel.resources import register_estimate, smem_bytes, threads, workspace
 from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.summation_order import has_order
 from ..kernel.where import VALUES, Where
-from ..target_finder import limits_named
-from . import common, console, expected
+from ..target_finder import REPLAY, limits_named
+from . import common, console, expected, space_recorded
 from .requests import SpaceRequest
 
 KINDS = {
@@ -28,6 +28,9 @@ KINDS = {
 
 def run(request: SpaceRequest, *, is_json: bool) -> None:
     """Print the space, or with `explain` what becomes of one config; under these conditions."""
+    if request.gpu.startswith(REPLAY):
+        space_recorded.run(request, is_json=is_json)
+        return
     gemm = Gemm.parse(request.shape)
     conditions = Where.parse(request.where, request.max_workspace, request.order)
     gemm.need_output()

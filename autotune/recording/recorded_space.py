@@ -84,8 +84,10 @@ def collect(
     if any(set(point) != set(names) for point in points):
         raise UsageError("trials of different kernels cannot share a recording: their parameters differ")
     values = tuple(_natural_order(name, {point[name] for point in points}) for name in names)
-    if max(map(len, values)) > MAX_VALUES:
-        raise UsageError(f"a parameter has more than {MAX_VALUES} values; record fewer configs")
+    for name, choices in zip(names, values, strict=True):
+        if len(choices) > MAX_VALUES:
+            most = f"{len(choices):,} values, and {MAX_VALUES} are the most"
+            raise UsageError(f"the parameter {name} has {most}; take fewer configs")
     return Recording(
         limits, environment, policy, source_hash, names, values,
         {g: _problem(names, values, trials[g], base.samples_us) for g, (base, _) in problems.items()},

@@ -156,7 +156,10 @@ def from_t4(data: Mapping[str, Any], path: Path) -> Recording:
 def _names(found: Sequence[Any]) -> tuple[str, ...]:
     """Of the first result that has a configuration; a result with other parameters cannot be read."""
     configs = (result.get("configuration") for result in found if isinstance(result, dict))
-    return names_of(next((config for config in configs if isinstance(config, dict) and config), ()))
+    first = next((config for config in configs if isinstance(config, dict) and config), None)
+    if first is None:
+        raise ValueError("no result has a configuration" if found else "it holds no result")
+    return names_of(first)
 
 
 def _unit_s(metadata: Mapping[str, Any], found: Sequence[Any]) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from autotune.cli import one_config, space
+from autotune.cli.requests import SpaceRequest, TimeRequest
 from autotune.facts.device import KNOWN, Environment
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement, Outcome
@@ -195,7 +197,7 @@ def test_nothing_of_another_tool_can_be_exported(tmp_path: Path) -> None:
     path = cache_of(tmp_path, {"1,a": SOUND}, kernel_name="Xgemm", problem_size=[64, 64])
     with ReplayTarget(path) as target, Store.open(tmp_path / "a.db") as store:
         tune(target, store, target.gemms, Options(trials=1))
-    with pytest.raises(DispatchError, match="holds no kernel that ran"):
+    with pytest.raises(DispatchError, match="no kernel that ran, but other tools' "):
         export_table(tmp_path / "out", db=str(tmp_path / "a.db"))
 
 
@@ -282,6 +284,23 @@ def test_a_result_that_counts_for_nothing_has_failed(tmp_path: Path, changes, ou
     assert list(read.problems) == [OtherProblem.of("space", ())]
 
 
+def test_a_space_is_shown_as_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = {"x": 2, "y": "b", "__error__": "CompilationFailedConfig"}
+    entries = {"1,a": SOUND, "2,b": failed, "2,a": {"x": 2, "y": "a", "time": 4.0}}
+    cache = f"replay:{cache_of(tmp_path, entries)}"
+    space.run(SpaceRequest(gpu=cache), is_json=False)
+    told = capsys.readouterr().out
+    assert "convolution:64x48: 3 configs, recorded on A GPU" in told and "failed: 1 compile_failed" in told
+    assert "100.0% of its optimum: x=1,y=a" in told and "x          1 2" in told
+    space.run(SpaceRequest(gpu=cache, explain="x=2"), is_json=True)
+    (facts,) = json.loads(capsys.readouterr().out)["spaces"]
+    assert facts["num_configs"] == 2 and facts["best"] == "x=2,y=a" and facts["share_of_optimum"] < 1
+    with pytest.raises(UsageError, match="z=1: no config recorded for convolution"):
+        space.run(SpaceRequest(gpu=cache, explain="z=1"), is_json=False)
+    with pytest.raises(UsageError, match="holds kernels of another tool"):
+        one_config.time_configs(TimeRequest(["bm=64"], gpu=cache), is_json=False)
+
+
 def test_a_result_without_a_time_has_that_of_its_samples(tmp_path: Path) -> None:
     ((_, found),) = only(read_recording(t4_of(tmp_path, [result(1, measurements=[])], timeunit="ms")))
     assert found.time_us == 2000.0
@@ -291,8 +310,9 @@ def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     results = [7, {"configuration": []}, result(1), result(1), result(math.inf), {"times": {}}]
     read = read_recording(t4_of(tmp_path, results, timeunit="ms"))
     assert len(only(read)) == 1 and "6 results, 5 left out (results[0]: expected a table" in read.note
-    for unusable in ([], [7], [{"configuration": {"x": math.nan}}]):
-        with pytest.raises(UsageError, match="no usable T4 file"):
+    for unusable, why in (([], "it holds no result"), ([7], "no result has a configuration"),
+                          ([{"configuration": {"x": math.nan}}], "no result can be read")):  # fmt: skip
+        with pytest.raises(UsageError, match=f"no usable T4 file: {why}"):
             read_recording(t4_of(tmp_path, unusable))
     with pytest.raises(UsageError, match="timeunit 'fortnights' is none of"):
         read_recording(t4_of(tmp_path, [result(1)], timeunit="fortnights"))
