@@ -9,8 +9,6 @@ from ..store import Store, StudyRef, TrialRecord
 from . import common, console
 from .requests import HistoryRequest
 
-_PAGE = 2_000  # trials that are held at a time
-
 
 def run(request: HistoryRequest, *, is_failed: bool = False) -> None:
     """Print the trials of these shapes, or of all, or those that failed; the newest so many, or all of each
@@ -30,10 +28,8 @@ def _rows(
             yield _row(study, record)
         return
     for study in studies:
-        ids = [number for number, is_ok in store.outcomes(study).items() if not (is_ok and is_failed)]
-        for begin in range(0, len(ids), _PAGE):
-            for record in store.trials_by_id(study, ids[begin : begin + _PAGE]):
-                yield _row(study, record)
+        for record in store.each_trial(study, is_failed=is_failed):
+            yield _row(study, record)
 
 
 def _row(study: StudyRef, record: TrialRecord) -> dict[str, Any]:

@@ -423,10 +423,11 @@ class Store(Closing):
         """All trials of a study in the order they were stored."""
         return list(self.each_trial(study))
 
-    def each_trial(self, study: StudyRef) -> Iterator[TrialRecord]:
-        """The same, a few at a time."""
+    def each_trial(self, study: StudyRef, *, is_failed: bool = False) -> Iterator[TrialRecord]:
+        """The same, a few at a time; or those that are not ok."""
+        which = [TrialRow.study_id == study.id, *([~queries.IS_OK] if is_failed else [])]
         with self._reading() as session:
-            for _, record in trial_rows.records(session, self.damages, TrialRow.study_id == study.id):
+            for _, record in trial_rows.records(session, self.damages, *which):
                 yield record
 
     def portions_of_trials(self, study: StudyRef) -> Iterator[list[TrialRecord]]:
@@ -439,12 +440,6 @@ class Store(Closing):
         left out."""
         with self._reading() as session:
             yield from queries.glimpses(session, study.id)
-
-    def outcomes(self, study: StudyRef) -> dict[int, bool]:
-        """Whether each trial of a study is ok, by id, in the order they were stored."""
-        query = select(TrialRow.id, queries.IS_OK).where(TrialRow.study_id == study.id).order_by(TrialRow.id)
-        with self._reading() as session:
-            return {row[0]: bool(row[1]) for row in session.execute(query)}
 
     def trials_by_id(self, study: StudyRef, ids: Sequence[int]) -> list[TrialRecord]:
         """These trials of a study, in the order they were stored."""
@@ -496,9 +491,10 @@ class Store(Closing):
             found = queries.newest(session, self.damages, by_id, n, is_failed=is_failed)
             return [(by_id[study_id], record) for study_id, record in found]
 
+    @outlasting
     def failures(self, study: StudyRef) -> list[TrialRecord]:
         """All trials that are not ok, in the order they were stored."""
-        return self._trials(queries.trials(study.id).where(~queries.IS_OK))
+        return list(self.each_trial(study, is_failed=True))
 
     @outlasting
     def _trials(self, query: queries.Trials) -> list[TrialRecord]:
