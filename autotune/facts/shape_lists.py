@@ -174,7 +174,10 @@ def _of_json(text: str, lines: Sequence[tuple[int, str]], note: Note) -> list[Li
 
 def _object(each: Any, where: str) -> dict[str, Any]:
     if isinstance(each, dict):
-        return {_name(name): _value(value) for name, value in each.items()}
+        named = {_name(name): _value(value) for name, value in each.items()}
+        if len(named) < len(each):
+            raise ValueError(f"{where}: {shown(each)} names something twice")
+        return named
     if isinstance(each, list) and len(each) == len(EXTENTS):
         return dict(zip(EXTENTS, map(_value, each), strict=True))
     if isinstance(each, str):

@@ -120,6 +120,7 @@ def test_lists_of_json_are_read(tmp_path: Path, name: str, listed: list) -> None
     [
         ("[[4, 5]]", r"shape 1: \[4, 5\] is no object with m, n and k, no \[m, n, k\], and no text"),
         ("[4, 5, 6]", "shape 1: 4 is no object"),
+        ('[{"M": 4, "n": 5, "k": 6, "m": 7}]', "shape 1: .* names something twice"),
         ('[{"m": 4, "n": 5}]', "shape 1: the key 'k' is missing"),
         ('[{"m": 4, "n": 5, "k": NaN}]', "shape 1: k is nan"),
         ('[{"m": 4, "n": 5, "k": true}]', "shape 1: k is True"),
