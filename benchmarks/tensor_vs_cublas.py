@@ -84,7 +84,7 @@ class TensorKernel:
         torch.zeros(1, device="cuda")  # its context is the one
         self._driver, self.config, self.spec = driver, config, tensor.launch_spec(config, variant)
         source = template.source(tensor.MAIN_FILE)
-        self.cubin = compiler.compile_source(source, tensor.macros(config, variant))
+        self.cubin = compiler.compile_source(source, template.macros(config, variant))
         self._module = check(driver.cuModuleLoadData, self.cubin.code)
         self._function = check(driver.cuModuleGetFunction, self._module, template.ENTRY.encode())
         size = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
+from autotune.facts.accuracy_class import FP32
 from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.measurement import Outcome
+from autotune.gpu import GpuTarget
 from autotune.gpu.driver import device_limits
 from autotune.gpu.sgemm import EpilogueArgument
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.tensor_config import TensorConfig
+from autotune.shipped.starting_points import on_tensor_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -110,3 +114,16 @@ def test_the_same_bits_every_time_and_for_any_tile(torch: Any, compiler: Compile
         bench.TensorKernel(compiler, config, Variant())(gemm, (a, b, c.fill_(torch.nan)))
         found.add(c.cpu().numpy().tobytes())
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("shape", ["1024", "1025x1027x700", "512x512x4096:TN", "1000x600x512b3"])
+def test_a_search_for_the_class_holds_candidates_to_it(shape: str) -> None:
+    """Packed, split, in batches: right, and as accurate as the class promises, or refused for that."""
+    gemm = Gemm.parse(shape)
+    if device_limits(0).compute_capability != (9, 0):
+        pytest.skip("compute capability 9.0 alone")
+    with GpuTarget("auto", accuracy=FP32) as target:
+        starts = [config for config in on_tensor_cores(gemm) if not target.builder.refusal(gemm, config)]
+        found = [target.submit(gemm, config.to_dict(), None).result(300) for config in starts]
+    assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE}, found
+    assert any(one.is_ok for one in found)
