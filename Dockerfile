@@ -17,7 +17,7 @@ USER tuner
 WORKDIR /opt/autotune
 # The step that `make search` begins with, and all that the manual uses: the build sees no GPU, and the image
 # may serve any database. Pip's cache would stay in the image: all wheels twice.
-RUN PIP_NO_CACHE_DIR=1 make setup EXTRAS=cublas-dashboard-postgresql-report-sanitizer-service-view
+RUN PIP_NO_CACHE_DIR=1 make setup EXTRAS=cluster-cublas-dashboard-postgresql-report-sanitizer-service-view
 
 # The compiler's cache; any user may be given at run time, with or without a home.
 ENV XDG_CACHE_HOME=/tmp/cache PATH=/opt/autotune/.venv/bin:$PATH
