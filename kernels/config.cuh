@@ -7,7 +7,7 @@
 //   WM WN          warp tile: of all lanes, or of one where lanes share out k     (warp-lanes, lanes-along-k)
 //   TM TN          thread tile                                         1 2 4 6 8 12 16
 //   SLICE_K        slices: groups of warps that share out BK           divides BK (slices)
-//   FLUSH_K        k after which sums are flushed, 0: never            multiple of BK (flush)
+//   FLUSH_K        k after which sums are flushed, or split; 0: never  multiple of BK (flush)
 //   UNROLL_K       k unrolled in the main loop                         divides BK / SLICE_K (unroll)
 //   FRAG_BUFFERS   register buffers per operand fragment               1 2 (fragment-parity)
 //   BURSTS         parts in which a tile's copies start                1 2 4 8 (bursts)
@@ -20,7 +20,7 @@
 //   ORDER          0 row 1 row_snake 2 col_snake 3 zigzag 4 pair_snake, 5 packed_row_snake 6 packed_col_snake (packed-device)
 //   MIN_BLOCKS     blocks per SM that registers must allow
 //   EDGES          0 exact: tiles fit C;  1 predicated
-//   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block, 3 last_wave, 4 cluster
+//   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block, 3 last_wave, 4 cluster, 5 chunks (chunks)
 //   CLUSTER        blocks that share out k, for REDUCTION cluster       2 4 8 (cluster-size), else 1
 //   TRANS_A TRANS_B  the operand is stored transposed
 //   WIDE           leading dimensions of 2^29 and more
@@ -58,6 +58,7 @@ enum {
 #define REDUCTION_LAST_BLOCK 2
 #define REDUCTION_LAST_WAVE 3
 #define REDUCTION_CLUSTER 4
+#define REDUCTION_CHUNKS 5
 
 // ------------------------------------------------------------------------------------ tiles and threads
 
@@ -127,6 +128,11 @@ using Stride = int;  // in bytes: leading dimensions below 2^29 floats
 
 // ------------------------------------------------------------------------------- reductions and launches
 
+// With chunks every split is FLUSH_K deep, whatever k is: the order of all sums depends on k alone.
+constexpr bool ARE_CHUNKS = REDUCTION == REDUCTION_CHUNKS;
+constexpr bool HAS_PLANES = REDUCTION == REDUCTION_TWO_PASS || ARE_CHUNKS;  // a second kernel adds the splits
+constexpr bool HAS_FLUSHES = FLUSH_K > 0 && !ARE_CHUNKS;
+static_assert(!ARE_CHUNKS || (FLUSH_K > 0 && SLICE_K == 1 && LANES_K == 1), "rule chunks");
 static_assert(REDUCTION == REDUCTION_CLUSTER ? CLUSTER == 2 || CLUSTER == 4 || CLUSTER == 8 : CLUSTER == 1,
               "rule cluster-size");
 #ifdef __CUDA_ARCH__
@@ -136,7 +142,7 @@ static_assert(REDUCTION != REDUCTION_CLUSTER || __CUDA_ARCH__ >= 900, "rule clus
 // Which kernels let the next one on the stream begin early: those whose next is of the same call. The last one of
 // a call may do so too, for any call after it: its blocks then wait in places that other streams could use.
 constexpr bool LAST_LETS_NEXT_BEGIN = false;
-constexpr bool LETS_NEXT_BEGIN = REDUCTION == REDUCTION_TWO_PASS || LAST_LETS_NEXT_BEGIN;
+constexpr bool LETS_NEXT_BEGIN = HAS_PLANES || LAST_LETS_NEXT_BEGIN;
 
 // ------------------------------------------------------------------------------------------ shared memory
 
@@ -147,12 +153,12 @@ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 constexpr bool HAS_LONG_ACTIVATION = ACTIVATION == ACTIVATION_GELU || ACTIVATION == ACTIVATION_GELU_TANH;
 constexpr bool HAS_STAGED_ROWS =
     REDUCTION == REDUCTION_CLUSTER ||
-    (REDUCTION != REDUCTION_TWO_PASS && (VEC_C < CHUNK_N || HAS_LONG_ACTIVATION));
+    (!HAS_PLANES && (VEC_C < CHUNK_N || HAS_LONG_ACTIVATION));
 constexpr int ROW_GROUPS = BM / TM;  // lanes of the block that stand along m
 constexpr int STAGED_PITCH = BN + (LANES_N * CHUNK_N + WARP * MAX_THREADS - BN) % WARP;
 constexpr int STAGED_FLOATS = HAS_STAGED_ROWS ? ROW_GROUPS * STAGED_PITCH : 0;
 constexpr int SLICES_FLOATS = SLICE_K > 1 || LANES_K > 1 ? BM * BN : 0;
-constexpr int FLUSH_FLOATS = FLUSH_K > 0 ? THREADS * TM * TN : 0;
+constexpr int FLUSH_FLOATS = HAS_FLUSHES ? THREADS * TM * TN : 0;
 constexpr int SHARED_FLOATS =
     max_of(STAGES * STAGE_FLOATS + FLUSH_FLOATS, max_of(SLICES_FLOATS, STAGED_FLOATS));
 

@@ -17,11 +17,11 @@
 #include "primitives.cuh"
 
 constexpr int FLUSH_VEC = chunk_of(TM * TN);
-constexpr int FLUSH_TILES = FLUSH_K > 0 ? FLUSH_K / BK : 1;
+constexpr int FLUSH_TILES = FLUSH_K > 0 ? FLUSH_K / BK : 1;  // also of a split that is a chunk
 
 // How many tiles are left when the block of k ends that begins where `left` are. The first block is the short one.
 __device__ __forceinline__ int left_after_block(int left) {
-    return FLUSH_K == 0 ? 0 : (left - 1) / FLUSH_TILES * FLUSH_TILES;
+    return !HAS_FLUSHES ? 0 : (left - 1) / FLUSH_TILES * FLUSH_TILES;
 }
 
 struct FlushedSums {

@@ -53,7 +53,7 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, FragmentReade
     }
 }
 
-// Adds to `sums` the product of all tiles of the pipeline, of which there is one at least. With FLUSH_K the main loop
+// Adds to `sums` the product of all tiles of the pipeline, of which there is one at least. With flushes the main loop
 // runs once for each block of k, and sums are flushed in between; without, one block is all of k.
 __device__ __forceinline__ void multiply_all(Pipeline& pipeline, const ThreadTile& thread, int first_depth,
                                              float (&sums)[TM][TN]) {
@@ -61,13 +61,13 @@ __device__ __forceinline__ void multiply_all(Pipeline& pipeline, const ThreadTil
     pipeline.fill(first_depth);
     FragmentReader reader(thread);
     if constexpr (AHEAD) fragments[0].load(reader.a, reader.b);
-    if constexpr (FLUSH_K > 0) FlushedSums::clear();
+    if constexpr (HAS_FLUSHES) FlushedSums::clear();
 #pragma unroll 1
     for (int left = pipeline.num_tiles; left > 0;) {
         const int stop = left_after_block(left);
         multiply_tiles(pipeline, reader, fragments, left, stop, sums);
-        if (FLUSH_K > 0 && stop > 0) FlushedSums::flush(sums);
+        if (HAS_FLUSHES && stop > 0) FlushedSums::flush(sums);
         left = stop;
     }
-    if constexpr (FLUSH_K > 0) FlushedSums::add_to(sums);
+    if constexpr (HAS_FLUSHES) FlushedSums::add_to(sums);
 }

@@ -105,6 +105,7 @@ __device__ __forceinline__ float divide(float x, float y) { return __fdividef(x,
 __device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void forget(unsigned& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void forget(long long& value) { asm volatile("" : "+l"(value)); }
+__device__ __forceinline__ void forget(float& value) { asm volatile("" : "+f"(value)); }
 
 // Addresses as numbers: what is added to them stays a sum.
 using GlobalAddress = long long;

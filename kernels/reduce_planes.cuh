@@ -5,7 +5,7 @@
 #include "output.cuh"
 #include "primitives.cuh"
 
-#if REDUCTION == REDUCTION_TWO_PASS  // others are spared its compile
+#if REDUCTION == REDUCTION_TWO_PASS || REDUCTION == REDUCTION_CHUNKS  // others are spared its compile
 
 constexpr int REDUCE_BITS = 8;
 constexpr int REDUCE_THREADS = 1 << REDUCE_BITS;
@@ -31,10 +31,9 @@ struct Planes {
 
 // The second pass. Launch: REDUCE_THREADS threads in groups of 2^group_bits, each for so many elements of C, row by
 // row, of one product after the other; shared memory for a float of every thread, unless all are one group. m * n is
-// below 2^31. Alpha is not read: the planes are scaled. It stays a parameter for the sake of cubins that were exported when
-// the second pass scaled.
+// below 2^31. Alpha is read for chunks alone: other planes are scaled.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
-    sgemm_reduce(int m, int n, float /*alpha*/, float beta, float* __restrict__ c, long long ldc,
+    sgemm_reduce(int m, int n, [[maybe_unused]] float alpha, float beta, float* __restrict__ c, long long ldc,
                  const float* READ_ONLY workspace, int splits, int padded_m, int padded_n, int group_bits,
                  int blocks_per_product, long long stride_c, Epilogue epilogue) {
     const int product = IS_BATCHED ? block_index_x() / blocks_per_product : 0;
@@ -54,6 +53,10 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
                   plane};
     if (is_inside) {
         int left = end - first;
+        if constexpr (ARE_CHUNKS) {  // few threads, and many planes
+#pragma unroll 1
+            for (; left >= 32; left -= 32) planes.add<32>();
+        }
 #pragma unroll 1
         for (; left >= 8; left -= 8) planes.add<8>();
         if (left & 4) planes.add<4>();
@@ -70,8 +73,9 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
         for (int other = 1; other < groups; ++other)
             sum += load_shared<1>(own + (other << group_bits)).v[0];
     }
-    const Output output(m, n, SCALED, beta, c, ldc, stride_c, product, epilogue);
-    if (is_inside) output.store<1>(row, column, {sum}, SCALED);
+    const float scale = ARE_CHUNKS ? alpha : SCALED;
+    const Output output(m, n, scale, beta, c, ldc, stride_c, product, epilogue);
+    if (is_inside) output.store<1>(row, column, {sum}, scale);
 }
 
 #endif

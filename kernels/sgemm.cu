@@ -34,7 +34,7 @@
 //     multiply.cuh        the FMAs and their order
 //     flush.cuh           blocked summation, around the main loop
 //   dot_products.cuh      the main loop where lanes share out k: no copies, no shared memory
-//   reduce_*.cuh          sums of slices; of splits: two_pass, last_block and last_wave, cluster
+//   reduce_*.cuh          sums of slices; of splits: two_pass and chunks, last_block and last_wave, cluster
 //   epilogue.cuh          scale, bias, activation, store
 //     staged_rows.cuh     through shared memory, for a C that takes no vectors, and for clusters
 //   pack.cuh              before all this: an operand copied to where tiles are read best
@@ -87,9 +87,12 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     //        │ split 0              │ split 1         │
     const int k_tiles = alpha == 0 ? 0 : k / STEP_K + (k % STEP_K != 0);
     const int ragged = k - (k_tiles - 1) * STEP_K;
-    const int most = (k_tiles + work.splits - 1) / work.splits;
-    const int first = most * work.split;
-    const int num_tiles = first + most < k_tiles ? most : k_tiles - first;
+    //
+    //    Splits that are chunks are counted from the end of k, and the first one is the short one.
+    const int most = ARE_CHUNKS ? FLUSH_TILES : (k_tiles + work.splits - 1) / work.splits;
+    const int left = (work.splits - 1 - work.split) * most;  // tiles behind the split, if it is a chunk
+    const int first = ARE_CHUNKS ? max_of(k_tiles - left - most, 0) : most * work.split;
+    const int num_tiles = ARE_CHUNKS ? k_tiles - left - first : first + most < k_tiles ? most : k_tiles - first;
     const int k_begin = first == 0 ? 0 : ragged + (first - 1) * STEP_K;
 
     // 3. The main loop: each thread has the sums of its slice over the split's k.
@@ -112,7 +115,7 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     add_slices(sums, thread);
 
     // 5. The splits become one: here, in the block that comes last, or in the next kernel.
-    if constexpr (REDUCTION == REDUCTION_TWO_PASS) {
+    if constexpr (HAS_PLANES) {
         const long long plane = static_cast<long long>(tiles_m * BM) * (tiles_n * BN);
         store_plane(sums, thread, origin_m, origin_n, alpha, workspace + (product * splits + work.split) * plane,
                     tiles_n * BN);

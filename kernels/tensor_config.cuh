@@ -20,6 +20,8 @@
 
 #define REDUCTION_NONE 0  // macros, since the preprocessor asks for these
 #define REDUCTION_TWO_PASS 1
+#define REDUCTION_CHUNKS 5
+constexpr bool ARE_CHUNKS = false;  // as in config.cuh
 constexpr bool IS_SPLIT = REDUCTION == REDUCTION_TWO_PASS;
 constexpr bool LAST_LETS_NEXT_BEGIN = false;
 constexpr float SCALED = 1.0f;  // alpha, for sums that have been multiplied by it

@@ -2,7 +2,7 @@
 //
 //   grid x   the tiles of C, in the order of tile_coord, of one product after the other; with last_wave several
 //            blocks for each of the last tiles
-//   grid y   the splits of k: two_pass, last_block, cluster
+//   grid y   the splits of k: two_pass, last_block, cluster, chunks
 #pragma once
 
 #include "config.cuh"

@@ -53,6 +53,12 @@ static bool splits(const autotune_kernel *kernel) {
            kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
 }
 
+/* Whether the number of splits decides how deep sums are. */
+static bool sums_in_parts(const autotune_kernel *kernel) {
+    return kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE &&
+           !kernel->chunk;
+}
+
 static double fmas_per_us(const autotune_table *table) { return table->fma_tflops * 1e6 / 2; }
 
 static double lost_bytes(const autotune_table *table, int32_t extent) {
@@ -64,8 +70,8 @@ static modelled understood(const autotune_table *table, int32_t number) {
     const autotune_constants *c = &table->constants;
     const int32_t reduction = kernel->reduction;
     const bool is_last_wave = reduction == AUTOTUNE_REDUCE_LAST_WAVE;
-    const int further = (reduction == AUTOTUNE_REDUCE_TWO_PASS) + !!kernel->packs_a + !!kernel->packs_b;
-    const bool sums_in_splits = reduction != AUTOTUNE_REDUCE_NONE && !is_last_wave;
+    const int further = at_has_planes(kernel) + !!kernel->packs_a + !!kernel->packs_b;
+    const bool sums_in_splits = sums_in_parts(kernel);
     modelled found = {
         .kernel = kernel,
         .number = number,
@@ -191,8 +197,7 @@ void at_chooser_free(at_chooser *chooser) {
 /* Depths of the sums of a call in `split_k` splits (Sums.depths). */
 static depths depths_of(const autotune_constants *c, const autotune_kernel *kernel, double split_k,
                         const at_call *call) {
-    const bool is_split =
-        kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
+    const bool is_split = sums_in_parts(kernel);
     const double k = call->k > 1 ? call->k : 1, more_splits = is_split ? split_k - 1 : 0;
     const double length = k / (kernel->threads_along_k * (more_splits + 1));
     const double flush_k = kernel->flush_k ? (double)kernel->flush_k : INFINITY;
@@ -328,16 +333,17 @@ static double lost_of(const shape *of, const modelled *row, double tiles_m, doub
     return lost;
 }
 
-/* Time in us of a kernel with `split_k` splits, without the residual (TimeModel.work, modelled_us). */
-static double modelled_us(const shape *of, const modelled *row, double split_k) {
+/* Time in us of a kernel with as many splits as are `asked` for, without the residual (TimeModel.work, modelled_us). */
+static double modelled_us(const shape *of, const modelled *row, double asked) {
     const autotune_table *table = of->table;
     const autotune_kernel *kernel = row->kernel;
+    const double split_k = kernel->chunk ? at_num_splits(kernel, 1, of->call->k) : asked;
     const double m = of->call->m, n = of->call->n, k = of->call->k;
     const double tiles_m = ceil(m / kernel->bm), tiles_n = ceil(n / kernel->bn), tiles = tiles_m * tiles_n;
     const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
     const double split_tiles = is_last_wave ? fmod(tiles, kernel->wave > 1 ? kernel->wave : 1) : tiles;
     const double sum_bytes =
-        row->is_splitting ? (double)AT_FLOAT_BYTES * kernel->bm * kernel->bn * split_tiles * split_k : 0;
+        row->is_splitting || kernel->chunk ? (double)AT_FLOAT_BYTES * kernel->bm * kernel->bn * split_tiles * split_k : 0;
     const double granule = (double)AT_FLOAT_BYTES / AT_PACK_ALIGNMENT;
     double pack_bytes = 0, wave_steps = 0, queue_steps = 0;
     if (kernel->packs_a) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bm * granule * tiles_m * k);

@@ -44,6 +44,14 @@ bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k) {
     return split_k == 1 || (int64_t)split_k * kernel->bk <= k;
 }
 
+int32_t at_num_splits(const autotune_kernel *kernel, int32_t split_k, int32_t k) {
+    return kernel->chunk && k ? (int32_t)ceil_div(k, kernel->chunk) : split_k;
+}
+
+bool at_has_planes(const autotune_kernel *kernel) {
+    return kernel->reduction == AUTOTUNE_REDUCE_TWO_PASS || kernel->reduction == AUTOTUNE_REDUCE_CHUNKS;
+}
+
 static int64_t tiles_of(const autotune_kernel *kernel, const at_call *call) {
     return ceil_div(call->m, kernel->bm) * ceil_div(call->n, kernel->bn); /* of one product, below 2^62 */
 }
@@ -87,10 +95,12 @@ static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t spl
     const int64_t split_tiles = split_tiles_of(kernel, tiles);
     const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
     if (is_last_wave && tiles + split_tiles * (split_k - 1) > AT_MAX_GRID_X) return false;
+    const int32_t splits = at_num_splits(kernel, split_k, call->k);
+    if (kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE && splits > AT_MAX_GRID_Y) return false;
     const double tile = (double)kernel->bm * kernel->bn;
     if (kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_CLUSTER) {
         /* a double, since they may exceed 64 bits */
-        if ((double)AT_FLOAT_BYTES * split_k * (double)split_tiles * tile > AT_WORKSPACE_LIMIT) return false;
+        if ((double)AT_FLOAT_BYTES * splits * (double)split_tiles * tile > AT_WORKSPACE_LIMIT) return false;
     }
     double num_bytes = 0;
     if (kernel->packs_a) num_bytes += packed_bytes(call, 0, ceil_div(call->m, kernel->bm) * kernel->bm);
@@ -155,24 +165,26 @@ at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t spli
     const int64_t tiles = tiles_m * tiles_n * products, split_tiles = split_tiles_of(kernel, tiles);
     const int32_t reduction = kernel->reduction;
     const bool is_cluster = reduction == AUTOTUNE_REDUCE_CLUSTER;
-    const bool is_two_pass = reduction == AUTOTUNE_REDUCE_TWO_PASS;
+    const bool has_planes = at_has_planes(kernel);
     const bool is_last_wave = reduction == AUTOTUNE_REDUCE_LAST_WAVE;
+    const int32_t splits = at_num_splits(kernel, split_k, call->k);
     const int64_t results = (int64_t)call->m * call->n;
     const int64_t plane = split_tiles * kernel->bm * kernel->bn; /* elements */
     at_grid grid = {
         .x = is_last_wave ? tiles + split_tiles * (split_k - 1) : tiles,
-        .y = is_last_wave ? 1 : split_k,
+        .y = is_last_wave ? 1 : splits,
         .tiles = tiles,
         .split_tiles = split_tiles,
         .padded_m = tiles_m * kernel->bm,
         .padded_n = tiles_n * kernel->bn,
-        .sum_bytes = is_cluster ? 0 : AT_FLOAT_BYTES * split_k * plane,
-        .counter_bytes = is_cluster || is_two_pass ? 0 : AT_COUNTER_BYTES * split_tiles,
+        .sum_bytes = is_cluster ? 0 : AT_FLOAT_BYTES * splits * plane,
+        .counter_bytes = is_cluster || has_planes ? 0 : AT_COUNTER_BYTES * split_tiles,
         .batch = call->batch,
-        .split_k = split_k,
-        .reduce_group_bits = is_two_pass ? group_bits(results * products, split_k) : AT_REDUCE_BITS,
+        .split_k = splits,
+        .reduce_group_bits =
+            reduction == AUTOTUNE_REDUCE_TWO_PASS ? group_bits(results * products, splits) : AT_REDUCE_BITS,
     };
-    if (is_two_pass) grid.reduce_blocks = ceil_div(results, (int64_t)1 << grid.reduce_group_bits);
+    if (has_planes) grid.reduce_blocks = ceil_div(results, (int64_t)1 << grid.reduce_group_bits);
     if (grid.reduce_group_bits < AT_REDUCE_BITS) grid.reduce_smem_bytes = AT_FLOAT_BYTES * AT_REDUCE_THREADS;
     if (call->k) {
         if (kernel->packs_a) add_pack(&grid, true, !at_trans_a(call->layout), call->m, grid.padded_m, call->k);

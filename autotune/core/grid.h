@@ -21,6 +21,7 @@
 #define AT_WORKSPACE_LIMIT (1 << 30) /* bytes of packed operands, and of partial sums */
 #define AT_COUNTER_BYTES 4
 #define AT_MAX_GRID_X 2147483647
+#define AT_MAX_GRID_Y 65535
 #define AT_NARROW_LD (1 << 29)
 #define AT_FLOAT_BYTES 4
 #define AT_WIDEST 4 /* elements of the widest vectors */
@@ -69,6 +70,12 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
 
 /* Whether each of this many parts of k has some work. */
 bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k);
+
+/* The parts of k in a launch: as many as are asked for, or chunks (launch.num_splits). */
+int32_t at_num_splits(const autotune_kernel *kernel, int32_t split_k, int32_t k);
+
+/* Whether sgemm_reduce adds the sums of splits. */
+bool at_has_planes(const autotune_kernel *kernel);
 
 /* How many groups of threads add up the splits of AUTOTUNE_REDUCE_TWO_PASS for so many elements of C. */
 int32_t at_reduce_groups(int64_t elements, int32_t splits);

@@ -145,7 +145,7 @@ static autotune_status load(at_loader *loader, int32_t device, const autotune_ke
     }
     at_loaded made = {0, 0, 0};
     if (!status) status = load_function(loader, kernel, "sgemm", kernel->threads, device, &made.sgemm);
-    if (!status && kernel->reduction == AUTOTUNE_REDUCE_TWO_PASS) {
+    if (!status && at_has_planes(kernel)) {
         status = load_function(loader, kernel, "sgemm_reduce", AT_REDUCE_THREADS, device, &made.reduce);
     }
     if (!status && (kernel->packs_a || kernel->packs_b)) {

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 15 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 16 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -18,7 +18,8 @@ enum {
     AUTOTUNE_REDUCE_TWO_PASS,
     AUTOTUNE_REDUCE_LAST_BLOCK,
     AUTOTUNE_REDUCE_LAST_WAVE,
-    AUTOTUNE_REDUCE_CLUSTER
+    AUTOTUNE_REDUCE_CLUSTER,
+    AUTOTUNE_REDUCE_CHUNKS
 };
 
 /* What a kernel applies to alpha AB + beta C before it stores it. */
@@ -38,6 +39,7 @@ typedef struct {
     int32_t plain, bias, activation;
     int32_t registers, blocks_per_sm;
     int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
+    int32_t chunk; /* depth of a split, only for AUTOTUNE_REDUCE_CHUNKS; else 0 */
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
     int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
 } autotune_kernel;

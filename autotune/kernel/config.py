@@ -84,7 +84,8 @@ class Config:
 
         Those are the order of blocks over C, and the number of splits unless they are a cluster.
         """
-        splits = self.split_k if self.reduction == "cluster" else 1 if self.reduction == "none" else 2
+        given = {"none": 1, "chunks": 1, "cluster": self.split_k}
+        splits = given.get(self.reduction, 2)
         return replace(self, raster="n", group=1, split_k=splits)
 
     @property
@@ -196,7 +197,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
         "flush_k",
         (0, 256, 512, 1024, 2048),
-        "k after which sums move on to sums in shared memory, 0 never",
+        "k after which sums move on to sums in shared memory, or the next split begins; 0 never",
         "steps",
     ),
     Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a K-major operand", "elements"),
@@ -210,9 +211,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
     Parameter(
         "reduction",
-        ("none", "two_pass", "last_block", "last_wave", "cluster"),
+        ("none", "two_pass", "last_block", "last_wave", "cluster", "chunks"),
         "how partial sums of split-K are added; last_wave splits only tiles that fill no whole wave, "
-        "cluster adds through distributed shared memory",
+        "cluster adds through distributed shared memory, chunks are splits of flush_k",
     ),
     Parameter(
         "split_k",

@@ -22,7 +22,7 @@ from . import tensor_config as tensor
 from .config import PARAMETER, PARAMETERS, Parameter, Value
 from .launch import WORKSPACE_LIMIT
 from .resources import workspaces
-from .rules import RULE, RULES, Rule, rules_of
+from .rules import RULE, RULES, WITHOUT_ORDER, Rule, rules_of
 from .summation_order import CONDITIONS, SummationOrder
 from .where import VALUES, Condition, Where
 
@@ -270,7 +270,7 @@ def _coupled(
 
 
 # What a workspace depends on, by the factor that has it.
-_OF_TILES = ("bm", "bn", "pack_a", "pack_b", "min_blocks")
+_OF_TILES = ("bm", "bn", "pack_a", "pack_b", "min_blocks", "flush_k")
 _OF_SUMS = ("bm", "bn", "min_blocks")
 _OF_SPLITS = ("reduction", "split_k")
 _TENSOR_TILES = ("bn", "pack_a", "pack_b")
@@ -464,17 +464,31 @@ def feasible_set(
     `is_wide` drops the rules of kind `worth`, which makes the set a thousand times larger. Raises UsageError
     if it then becomes too large to enumerate.
     """
-    rules = [r for r in RULES if not (is_wide and r.kind == "worth")]
-    if order is not None:
-        rules = [*(r for r in rules if r.id != "worth-flush"), *rules_of(order)]
+    rules = [r for r in RULES if not (is_wide and r.kind == "worth" and r.id != "worth-chunks")]
     apart = (*_ORDER_FACTOR, *_WALK_FACTOR, *_LAUNCH_FACTOR)
     core = tuple(p.name for p in PARAMETERS if p.name not in apart)
+    if order is not None:  # whether splits are chunks is decided with the tiles, whose memory depends on it
+        rules = [*(r for r in rules if r.id not in WITHOUT_ORDER), *rules_of(order)]
+        groups = [(*_LAUNCH_FACTOR, *core), _ORDER_FACTOR, _WALK_FACTOR]
+    else:
+        rules = [r if set(r.needs) <= set(_LAUNCH_FACTOR) else _given(r, reduction="none") for r in rules]
+        groups = [core, _ORDER_FACTOR, _WALK_FACTOR, _LAUNCH_FACTOR]
     factors = []
-    for names in (core, _ORDER_FACTOR, _WALK_FACTOR, _LAUNCH_FACTOR):
+    for names in groups:
         own = [r for r in rules if set(r.needs) <= set(names)]
         factors.append(_join(names, own, limits, gemm))
     space = FeasibleSet(tuple(factors))
-    return space if _sums_fit(space, limits, gemm) else _coupled(space, _OF_SUMS, _fit(limits, gemm))
+    is_fit = order is not None or _sums_fit(space, limits, gemm)
+    return space if is_fit else _coupled(space, _OF_SUMS, _fit(limits, gemm))
+
+
+def _given(rule: Rule, **values: Value) -> Rule:
+    """A rule where these parameters have these values."""
+    fixed = {name: np.array(value) for name, value in values.items()}
+    needs = tuple(name for name in rule.needs if name not in values)
+    if needs == rule.needs:
+        return rule
+    return rule._replace(needs=needs, holds=lambda c, d, g: rule.holds(_Columns(vars(c) | fixed), d, g))
 
 
 def tensor_set(limits: DeviceLimits, gemm: Gemm) -> FeasibleSet:
@@ -493,8 +507,9 @@ def tensor_set(limits: DeviceLimits, gemm: Gemm) -> FeasibleSet:
 
 
 def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[_Columns], np.ndarray]:
-    """The one rule on parameters of two factors."""
-    return lambda columns: np.asarray(RULE["workspace"].holds(columns, limits, gemm))
+    """The one rule on parameters of two factors. None of the kernels has chunks, whose depth is flush_k."""
+    workspace = _given(RULE["workspace"], flush_k=0)
+    return lambda columns: np.asarray(workspace.holds(columns, limits, gemm))
 
 
 def _sums_fit(space: FeasibleSet, limits: DeviceLimits, gemm: Gemm) -> bool:

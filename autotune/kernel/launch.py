@@ -22,7 +22,7 @@ WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, 
 PACK_ALIGNMENT = 256  # bytes
 PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
 COUNTER_BYTES = 4
-MAX_GRID_X = 2**31 - 1
+MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 2**16 - 1
 NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
 
 
@@ -30,6 +30,7 @@ SCHEDULE_WORDS = 14  # of 32 bits: four divisors of three each, the number of fu
 EPILOGUE_WORDS = 5  # of 64 bits: bias, kept, ld_kept, stride_bias, stride_kept
 BIASES = ("none", "rows", "columns")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
+PLANES = ("two_pass", "chunks")  # reductions by a second kernel
 LONG_ACTIVATIONS = ("gelu", "gelu_tanh")  # of so many instructions that their kernels store by rows
 
 
@@ -86,7 +87,7 @@ class LaunchSpec:
     vec_b: int
     vec_c: int
     is_exact: bool
-    reduction: str  # none, two_pass, last_block, last_wave, cluster
+    reduction: str  # none, two_pass, last_block, last_wave, cluster, chunks
     split_k: int
     variant: Variant
     wave: int = 0  # blocks that the GPU holds at once: only for last_wave
@@ -99,11 +100,17 @@ class LaunchSpec:
     group: int = 1
     is_along_m: bool = False
     max_workspace: int | None = None  # bytes that its table allows a launch; None: as any
+    chunk: int = 0  # depth of a split, where not their number is given but this: only for chunks
 
     @property
     def num_launches(self) -> int:
         """Of kernels, for one product."""
-        return 1 + (self.reduction == "two_pass") + self.packs_a + self.packs_b
+        return 1 + self.has_planes + self.packs_a + self.packs_b
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether `sgemm_reduce` adds the sums of splits."""
+        return self.reduction in PLANES
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -140,7 +147,7 @@ class Pack(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A launch of `sgemm`; before it, of `sgemm_pack` for each of `packs`; behind it, for two_pass, of
+    """A launch of `sgemm`; before it, of `sgemm_pack` for each of `packs`; behind it, for PLANES, of
     `sgemm_reduce`.
 
     `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole
@@ -161,8 +168,8 @@ class Grid(NamedTuple):
     tables before schema 5 end with `split_k`, `reduce_group_bits` and `padded`.
     A packed operand is given to `sgemm` by its place in the workspace, with `padded` as its leading
     dimension. `workspace` is the address behind all packed operands: from there on lie `split_k` planes of
-    partial sums, each of all split tiles (for two_pass `split_k` planes of padded_m x padded_n for one
-    product after the other), and, but for two_pass, behind them `counter_bytes` of counters: zero before the
+    partial sums, each of all split tiles (for PLANES `split_k` planes of padded_m x padded_n for one
+    product after the other), and, but for PLANES, behind them `counter_bytes` of counters: zero before the
     first launch, left zero by every launch. Clusters leave nothing there: `split_k` blocks along y are one,
     as they are compiled, and read each other's sums.
     """
@@ -206,6 +213,11 @@ class Grid(NamedTuple):
 
 
 NO_LAUNCH = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
+
+
+def num_splits(chunk: Any, split_k: Any, k: Any) -> Any:
+    """The parts of k in a launch: as many as are asked for, or chunks, 0 for none; numbers or arrays."""
+    return split_k + (chunk > 0) * ((k - 1 + (k == 0)) // (chunk + (chunk == 0)))
 
 
 def has_work(spec: LaunchSpec, k: int) -> bool:
@@ -254,22 +266,22 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Gri
     tiles = tiles_m * tiles_n * batch.products
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
     is_cluster = spec.reduction == "cluster"
-    is_two_pass = spec.reduction == "two_pass"
-    num_groups = reduce_groups(m * n * batch.products, spec.split_k) if is_two_pass else 1
+    splits = num_splits(spec.chunk, spec.split_k, k)
+    num_groups = reduce_groups(m * n * batch.products, splits) if spec.reduction == "two_pass" else 1
     group_bits = REDUCE_BITS - (num_groups.bit_length() - 1)
     in_a_row = tiles + split_tiles * (spec.split_k - 1)
     packs = _packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k, batch)
     packed = {pack.is_a: pack.packed_stride for pack in packs}
     return Grid(
-        size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, spec.split_k),
+        size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, splits),
         tiles=tiles,
         split_tiles=split_tiles,
-        split_k=spec.split_k,
+        split_k=splits,
         padded_m=tiles_m * spec.bm,
         padded_n=tiles_n * spec.bn,
-        sum_bytes=0 if is_cluster else FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
-        counter_bytes=0 if is_cluster or is_two_pass else COUNTER_BYTES * split_tiles,
-        reduce_blocks=-(-m * n // (1 << group_bits)) * batch.products if is_two_pass else 0,
+        sum_bytes=0 if is_cluster else FLOAT_BYTES * splits * split_tiles * spec.bm * spec.bn,
+        counter_bytes=0 if is_cluster or spec.has_planes else COUNTER_BYTES * split_tiles,
+        reduce_blocks=-(-m * n // (1 << group_bits)) * batch.products if spec.has_planes else 0,
         reduce_group_bits=group_bits,
         reduce_smem_bytes=FLOAT_BYTES * REDUCE_THREADS if group_bits < REDUCE_BITS else 0,
         packs=packs,
@@ -351,6 +363,8 @@ def too_large(grid: Grid) -> str:
     """Why no GPU is asked to make a launch, or ""."""
     if grid.most_blocks > MAX_GRID_X:
         return "more tiles than a grid holds"
+    if grid.size[1] > MAX_GRID_Y:
+        return "more splits than a grid holds"
     for what, num_bytes in (("packed operands", grid.pack_bytes), ("partial sums", grid.sum_bytes)):
         if num_bytes > WORKSPACE_LIMIT:
             return f"{what} would take more than {WORKSPACE_LIMIT >> 30} GiB"

@@ -18,7 +18,16 @@ from ..facts.fitted import number
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..files.errors import UsageError
 from .config import PARAMETER, WARP, Config, Value, lanes_k
-from .launch import COUNTER_BYTES, LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
+from .launch import (
+    COUNTER_BYTES,
+    LONG_ACTIVATIONS,
+    PACK_ALIGNMENT,
+    PLAIN,
+    Epilogue,
+    LaunchSpec,
+    Variant,
+    num_splits,
+)
 
 MAX_THREADS = 1024
 MAX_REGISTERS = 255
@@ -113,7 +122,7 @@ def stage_floats(c: Any, g: Gemm) -> Any:
 def main_smem_bytes(c: Any, g: Gemm) -> Any:
     """`smem_bytes` of the same config without its reduction."""
     stages = c.stages * stage_floats(c, g)
-    flushed = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
+    flushed = c.bm * c.bn * c.slice_k * (c.flush_k > 0) * (c.reduction != "chunks")
     sums = c.bm * c.bn * ((c.slice_k > 1) | (lanes_k(c) > 1))
     return FLOAT_BYTES * np.maximum(stages + flushed, sums)
 
@@ -128,10 +137,14 @@ def staged_bytes(c: Any) -> Any:
     return FLOAT_BYTES * (c.bm // c.tm) * staged_pitch(c)
 
 
+def _has_no_planes(c: Any) -> Any:
+    return (c.reduction != "two_pass") & (c.reduction != "chunks")
+
+
 def has_staged_rows(c: Any, epilogue: Epilogue = PLAIN) -> Any:
     """Whether sums go through shared memory, by rows, on their way to C (kernels/staged_rows.cuh)."""
     is_long = epilogue.activation in LONG_ACTIVATIONS
-    return (c.reduction == "cluster") | ((c.reduction != "two_pass") & ((c.vec_c < chunk_n(c)) | is_long))
+    return (c.reduction == "cluster") | (_has_no_planes(c) & ((c.vec_c < chunk_n(c)) | is_long))
 
 
 def smem_bytes(c: Any, g: Gemm, epilogue: Epilogue = PLAIN) -> Any:
@@ -222,21 +235,26 @@ def launch_spec(
     return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
 
 
+def splits(c: Any, g: Gemm) -> Any:
+    """Parts of k of a tile that is split."""
+    return num_splits(c.flush_k * (c.reduction == "chunks"), c.split_k, g.k)
+
+
 def _split_tiles(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     """Tiles whose partial sums are in the workspace."""
     is_last_wave, num_tiles = c.reduction == "last_wave", tiles(c, g)
-    is_whole = (c.reduction == "two_pass") | (c.reduction == "last_block")
+    is_whole = np.logical_not(_has_no_planes(c)) | (c.reduction == "last_block")
     return np.where(is_last_wave, num_tiles % (d.num_sms * c.min_blocks), num_tiles * is_whole)
 
 
 def sum_bytes(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     """`Grid.sum_bytes` of launches; of a Config or columns. Floats: no product is too large for them."""
-    return 1.0 * FLOAT_BYTES * c.split_k * _split_tiles(c, g, d) * c.bm * c.bn
+    return 1.0 * FLOAT_BYTES * splits(c, g) * _split_tiles(c, g, d) * c.bm * c.bn
 
 
 def workspaces(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     """`Grid.workspace_bytes` of launches; of a Config or columns."""
-    counters = COUNTER_BYTES * (c.reduction != "two_pass") * _split_tiles(c, g, d)
+    counters = COUNTER_BYTES * _has_no_planes(c) * _split_tiles(c, g, d)
     return packed_bytes(c, g) + sum_bytes(c, g, d) + counters
 
 
@@ -287,4 +305,5 @@ def _spec(
         variant=variant,
         group=config.group,
         is_along_m=config.raster == "m",
+        chunk=config.flush_k if config.reduction == "chunks" else 0,
     )

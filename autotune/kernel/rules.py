@@ -19,8 +19,8 @@ import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from .config import PACKED_ORDERS, WARP, Config, lanes_k
-from .launch import WORKSPACE_LIMIT
+from .config import PACKED_ORDERS, WARP, Config, lanes_k, threads_along_k
+from .launch import WORKSPACE_LIMIT, num_splits
 from .resources import (
     MAX_THREADS,
     REGISTER_GRANULE,
@@ -42,6 +42,7 @@ from .summation_order import CONDITIONS, SummationOrder
 RuleKind = Literal["template", "device", "shape", "worth"]
 PACK_USES = 2048  # of an element, from which on it pays to pack it
 LEAST_DEPTH = 128  # of a split's share of k
+CHUNK_TILES = 8  # of 64x64 per SM, up to which splits that are chunks are tried
 FEW = 4  # rows or columns of C for which lanes may share out k
 MOST_DOTS = 64  # elements of C per block where they do
 NARROW, NARROW_FLUSH = 64, 256  # rows or columns of C, and steps of k after which its sums are set aside
@@ -59,7 +60,7 @@ class Rule(NamedTuple):
 
 _THREADS = ("bm", "bn", "wm", "wn", "slice_k")
 _WARP = ("wm", "wn", "tm", "tn")
-_SMEM = ("bm", "bn", "bk", "slice_k", *_WARP, "stages", "flush_k", "pad", "pack_a", "pack_b")
+_SMEM = ("bm", "bn", "bk", "slice_k", *_WARP, "stages", "flush_k", "pad", "pack_a", "pack_b", "reduction")
 
 
 def _load_extent_a(c: Any, g: Gemm) -> Any:
@@ -200,6 +201,9 @@ RULES: tuple[Rule, ...] = (
          | (c.split_k == 2) | (c.split_k == 4) | (c.split_k == 8)),
     Rule("flush", "template", ("bk", "flush_k"), "sums are flushed after whole tiles: bk divides flush_k",
          lambda c, d, g: c.flush_k % c.bk == 0),
+    Rule("chunks", "template", ("reduction", "flush_k", *_WARP, "slice_k"),
+         "splits are chunks where flush_k gives their depth, and no lanes or slices share it out",
+         lambda c, d, g: (c.reduction != "chunks") | ((c.flush_k > 0) & (threads_along_k(c) == 1))),
     # device
     Rule("async-device", "device", ("copy_a", "copy_b"), "cp.async needs sm_80 or later",
          lambda c, d, g: ((c.copy_a != "async") & (c.copy_b != "async")) | d.has_async_copy),
@@ -226,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     # shape
     Rule("split-reduction", "shape", ("reduction", "split_k"),
          "split-K needs a reduction, and nothing else does",
-         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+         lambda c, d, g: ((c.reduction != "none") & (c.reduction != "chunks")) == (c.split_k > 1)),
     Rule("exact-edges", "shape", ("bm", "bn", "edges"),
          "exact edges need m and n to be multiples of the block tile",
          lambda c, d, g: (c.edges != "exact") | ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
@@ -236,7 +240,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: _vec_fits(c.vec_b, g.ldb) | (c.pack_b == 1)),
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
          lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
-    Rule("workspace", "shape", ("bm", "bn", "min_blocks", "reduction", "split_k"),
+    Rule("workspace", "shape", ("bm", "bn", "min_blocks", "flush_k", "reduction", "split_k"),
          "the partial sums of split-K fit 1 GiB",
          lambda c, d, g: sum_bytes(c, g, d) <= WORKSPACE_LIMIT),
     Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
@@ -348,12 +352,15 @@ RULES: tuple[Rule, ...] = (
          | ((g.k >= LEAST_DEPTH * c.split_k)
             & (((c.reduction != "last_wave") & (_tiles_64(g) * c.split_k <= 16 * d.num_sms))
                | ((c.reduction == "last_wave") & (c.split_k <= 16) & (_tiles_64(g) > d.num_sms))))),
+    Rule("worth-chunks", "worth", ("reduction",), "splits are chunks only where all sums have one order",
+         lambda c, d, g: c.reduction != "chunks"),
     Rule("worth-group", "worth", ("raster", "group"),
          "walk along m in plain order or not at all: groups go along n",
          lambda c, d, g: (c.raster == "n") | (c.group == 1)),
 )  # fmt: skip
 RULE: dict[str, Rule] = {rule.id: rule for rule in RULES}
 LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
+WITHOUT_ORDER = ("worth-flush", "worth-chunks")  # only where no order is asked for
 
 
 def rules_of(order: SummationOrder) -> tuple[Rule, ...]:
@@ -363,7 +370,13 @@ def rules_of(order: SummationOrder) -> tuple[Rule, ...]:
         sentence = f"sums have the order {order}"
         return Rule(f"order-{names[-1]}", "worth", names, sentence, lambda c, d, g: holds(c, order))
 
-    return tuple(rule(*one) for one in CONDITIONS)
+    def is_worth(c: Any, d: DeviceLimits, g: Gemm) -> Any:
+        chunks = num_splits(order.chunk, 1, g.k)
+        return (c.reduction != "chunks") | ((chunks > 1) & (_tiles_64(g) <= CHUNK_TILES * d.num_sms))
+
+    sentence = "splits are chunks where there are several, and 64x64 tiles alone leave SMs idle"
+    chunks = Rule("worth-chunks", "worth", ("reduction",), sentence, is_worth)
+    return (*(rule(*one) for one in CONDITIONS), chunks)
 
 
 def broken_rules(

@@ -9,8 +9,8 @@ Let fma(x, y, s) be x * y + s rounded once, and + an addition rounded to FP32. O
                 this is a chain.
 
 Both depend on k alone: not on m, n, the batch, the tile, the layout, the alignment or the GPU. All else is no
-such order: slices and lanes share out the k of a step, splits share out steps of bk, the groups of two_pass
-share out splits by the size of C, last_wave splits some tiles and others not.
+such order: slices and lanes share out the k of a step, splits share out steps of bk unless they are chunks,
+the groups of two_pass share out splits by the size of C, last_wave splits some tiles and others not.
 
 Where every product of a sum so far underflows to -0, the sign of that zero is in no order's promise: the
 first tile is filled up with zeros, whose product is +0.
@@ -77,7 +77,10 @@ CONDITIONS: tuple[tuple[tuple[str, ...], Callable[[Any, SummationOrder], Any]], 
         ("wm", "wn", "tm", "tn", "slice_k", "flush_k"),
         lambda c, order: (threads_along_k(c) == 1) & (c.flush_k == order.chunk),
     ),
-    (("reduction",), lambda c, order: c.reduction == "none"),
+    (
+        ("reduction",),
+        lambda c, order: (c.reduction == "none") | (c.reduction == "chunks") & (order.chunk > 0),
+    ),
 )
 
 
@@ -98,7 +101,7 @@ def lengths_of(config: Config, gemm: Gemm) -> tuple[int, ...] | None:
     splits, steps = config.split_k, -(-gemm.k // config.bk)
     if threads_along_k(config) > 1 or config.reduction == "last_wave":
         return None
-    if splits == 1:
+    if splits == 1 or config.reduction == "chunks":
         return SummationOrder(config.flush_k).lengths(gemm.k)
     most = -(-steps // splits)  # steps of each split, but for the last ones; the first step is the short one
     ends = [gemm.k - max(steps - most * split, 0) * config.bk for split in range(1, splits + 1)]

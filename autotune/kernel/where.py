@@ -176,7 +176,7 @@ def _condition(text: str) -> Condition:
 def _in_splits(config: Config) -> Iterator[Config]:
     """The config, then the same kernel in all numbers of splits, if that is an argument of its launch."""
     yield config
-    if config.reduction not in ("none", "cluster"):
+    if config.split_k > 1 and config.reduction != "cluster":
         splits = [value for value in PARAMETER["split_k"].values if isinstance(value, int) and value > 1]
         yield from (replace(config, split_k=num) for num in splits)
 

@@ -20,10 +20,12 @@ from ..kernel.config import PARAMETER
 from ..kernel.launch import (
     COUNTER_BYTES,
     MAX_GRID_X,
+    MAX_GRID_Y,
     NARROW_LD,
     PACK_ALIGNMENT,
     WORKSPACE_LIMIT,
     LaunchSpec,
+    num_splits,
 )
 from .constants import Floats
 
@@ -91,6 +93,7 @@ class Launches:
     is_last_wave: Flags
     is_cluster: Flags
     max_workspace: Floats  # bytes; infinite without a limit
+    chunk: Floats  # depth of a split; 0: their number is given
 
     @classmethod
     def of(cls, specs: Sequence[LaunchSpec], blocks_per_sm: Sequence[int]) -> Launches:
@@ -112,6 +115,7 @@ class Launches:
             *(column(name, bool) for name in ("packs_a", "packs_b", "overlaps")),
             *map(reduces, ("two_pass", "last_block", "last_wave", "cluster")),
             np.array([np.inf if s.max_workspace is None else s.max_workspace for s in specs], float),
+            column("chunk"),
         )
         return cls(*columns)
 
@@ -127,7 +131,7 @@ class Launches:
     @cached_property
     def sum_bytes(self) -> Floats:
         """Of the partial sums that a block leaves in the workspace."""
-        return self.is_splitting * (FLOAT_BYTES * self.bm * self.bn)
+        return (self.is_splitting | (self.chunk > 0)) * (FLOAT_BYTES * self.bm * self.bn)
 
     @cached_property
     def counter_bytes(self) -> Floats:
@@ -148,8 +152,12 @@ class Launches:
     @cached_property
     def num_further(self) -> Whole:
         """Launches of a call besides that of `sgemm`, if k is at least 1."""
-        number: Whole = 1 * self.is_two_pass + self.packs_a + self.packs_b
+        number: Whole = 1 * (self.is_two_pass | (self.chunk > 0)) + self.packs_a + self.packs_b
         return number
+
+    @cached_property
+    def has_chunks(self) -> bool:
+        return bool(self.chunk.any())
 
     @cached_property
     def has_last_wave(self) -> bool:
@@ -195,6 +203,8 @@ def ceil_div(a: Any, b: Any) -> Floats:
 def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> Grids:
     """The grid of each launch, in its own number of splits unless others are given. m and n at least 1."""
     parts = launches.split_k if split_k is None else split_k
+    if launches.has_chunks:
+        parts = num_splits(launches.chunk, parts, shapes.k)
     tiles_m, tiles_n = ceil_div(shapes.m, launches.bm), ceil_div(shapes.n, launches.bn)
     tiles = tiles_m * tiles_n
     split_tiles = np.fmod(tiles, launches.wave) if launches.has_last_wave else tiles
@@ -244,6 +254,8 @@ def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
     if launches.has_limit:
         needed = grid.pack_bytes + grid.sum_bytes + launches.counter_bytes * grid.split_tiles
         may &= needed <= launches.max_workspace
+    if launches.has_chunks:
+        may &= (split_k <= MAX_GRID_Y) & (grid.sum_bytes <= WORKSPACE_LIMIT)
     if (m + _WIDEST_TILE) * (n + _WIDEST_TILE) > _FEW_RESULTS:
         may &= grid.tiles + grid.split_tiles * (split_k - 1) * launches.is_last_wave <= MAX_GRID_X
         may &= grid.sum_bytes <= WORKSPACE_LIMIT

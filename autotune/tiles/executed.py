@@ -215,7 +215,7 @@ class HostLaunch:
         at_b = b["product"] * stride_b + (n * ldb + k if along_b else n + k * ldb)
         at_c = b["product"] * stride_c + m * ldc + n
         rank = b["split"] if self.spec.reduction == "cluster" else is_last
-        if self.spec.reduction == "two_pass":
+        if self.spec.has_planes:
             plane = b["product"] * b["splits"] + b["split"]
             at = [plane * (self.grid.padded_m * self.grid.padded_n) + m * self.grid.padded_n + n]
         else:

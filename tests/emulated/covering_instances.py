@@ -21,7 +21,7 @@ from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import resources
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config
-from autotune.kernel.launch import ACTIVATIONS, BIASES, LONG_ACTIVATIONS, PLAIN, Epilogue, Variant
+from autotune.kernel.launch import ACTIVATIONS, BIASES, LONG_ACTIVATIONS, PLAIN, PLANES, Epilogue, Variant
 from autotune.kernel.rules import RULES, Rule, broken_rules
 
 # Parameters whose code paths meet: all pairs of their values are shown. The rest: each value.
@@ -223,7 +223,8 @@ def _draw(
     codes["layout"] = np.full(_NUM_DRAWS, layout)
     for name, values in (fixed or {}).items():
         codes[name] = random.choice([VALUES[name].index(value) for value in values], _NUM_DRAWS)
-    codes["split_k"] = np.where(codes["reduction"] == 0, 0, np.maximum(codes["split_k"], 1))
+    are_given = ~np.isin(codes["reduction"], [VALUES["reduction"].index(name) for name in ("none", "chunks")])
+    codes["split_k"] = np.where(are_given, np.maximum(codes["split_k"], 1), 0)
     text = LAYOUTS[layout]
     gemm = Gemm(4096, 4096, 4096, trans_a=text[0] == "T", trans_b=text[1] == "T")
     legal = np.arange(_NUM_DRAWS)  # each rule looks at what those before it left: soon that is little
@@ -250,7 +251,7 @@ def _row_groups(c: Any) -> Any:
 def _staging(c: Any, gemm: Gemm, activation: Any) -> Any:
     """Rank among the values of `staging`, as kernels/config.cuh has it."""
     is_short = (c.vec_c < resources.chunk_n(c)) | np.isin(activation, LONG_ACTIVATIONS)
-    has_rows = (c.reduction == "cluster") | ((c.reduction != "two_pass") & is_short)
+    has_rows = (c.reduction == "cluster") | (~np.isin(c.reduction, PLANES) & is_short)
     row = resources.staged_bytes(c)
     room = np.maximum(resources.main_smem_bytes(c, gemm), row)
     at_once = np.max([d * ((c.tm % d == 0) & (d * row <= room)) for d in range(1, 17)], axis=0)

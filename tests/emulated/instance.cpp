@@ -58,7 +58,7 @@ void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pa
 }
 
 void run_reduce([[maybe_unused]] const Problem& p, [[maybe_unused]] const Operands& o) {
-#if defined(REDUCTION_TWO_PASS) && REDUCTION == REDUCTION_TWO_PASS
+#if defined(REDUCTION_TWO_PASS) && (REDUCTION == REDUCTION_TWO_PASS || REDUCTION == REDUCTION_CHUNKS)
     sgemm_reduce(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<float>(p.alpha),
                  static_cast<float>(p.beta), o.c, p.c.ld, o.workspace, static_cast<int>(p.split_k),
                  static_cast<int>(p.padded_m), static_cast<int>(p.padded_n), static_cast<int>(p.reduce_group_bits),

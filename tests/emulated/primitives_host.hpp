@@ -174,6 +174,7 @@ inline void store_shared(float* address, Vec<VEC> value, emulated::Site site = e
 
 inline void forget(int&) {}
 inline void forget(long long&) {}
+inline void forget(float&) {}
 inline void forget(float*&) {}
 
 inline float of_lane_across(float value, int apart, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {

@@ -158,7 +158,7 @@ def problem(
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
     gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
     spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide, epilogue=v.epilogue)
-    splits = {"none": 1, "cluster": c.split_k}.get(c.reduction, split_k)
+    splits = {"none": 1, "chunks": 1, "cluster": c.split_k}.get(c.reduction, split_k)
     spec = replace(spec, split_k=splits, variant=v)
     elements = _operands(case, gemm, np.random.default_rng(seed))
     vectors = (1 if c.pack_a else c.vec_a, 1 if c.pack_b else c.vec_b, c.vec_c)
@@ -171,7 +171,7 @@ def problem(
     assert launch.refusal(spec, m, n, k, tuple(leads), tuple(addresses), batch) is None
     bias, kept = _epilogue(case, v, operands[2], c.vec_c, np.random.default_rng(seed), stride)
     return LaunchProblem(
-        case.name, m, n, k, *operands, spec.threads, spec.smem_bytes, grid.size, splits,
+        case.name, m, n, k, *operands, spec.threads, spec.smem_bytes, grid.size, grid.split_k,
         (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,
         grid.reduce_blocks_per_product, launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes,
         case.alpha, case.beta, case.order, case.order, seed, grid.packs, launch.schedule(spec, grid),

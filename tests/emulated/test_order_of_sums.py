@@ -17,16 +17,25 @@ from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.launch import Variant
 from autotune.kernel.summation_order import SummationOrder, order_of
+from autotune.kernel.where import Where
 
-ORDERS = ("chain", "chunks:256", "chunks:512")
+ORDERS = (
+    ("chain", "none"),
+    ("chunks:256", "none"),
+    ("chunks:512", "none"),
+    ("chunks:256", "chunks"),
+    ("chunks:512", "chunks"),
+)
 GPUS = {limits.arch: limits for limits in KNOWN.values()}  # one of each compute capability
 
 
-def drawn(arch: str, layout: str, order: str) -> Instance:
+def drawn(arch: str, layout: str, order: str, reduction: str) -> Instance:
     """A kernel for batches that a search of this order may try on this GPU; of the smallest of some tiles."""
     trans_a, trans_b = layout[0] == "T", layout[1] == "T"
-    gemm = Gemm(1024, 1023, 1021, trans_a, trans_b, 7)
+    m, n = (256, 255) if reduction == "chunks" else (1024, 1023)
+    gemm = Gemm(m, n, 1021, trans_a, trans_b, 7)
     space = feasible_set(GPUS[arch], gemm, order=SummationOrder.parse(order))
+    space = space.where(Where.parse(f"reduction={reduction}"), gemm)
     random = np.random.default_rng([ord(letter) for letter in arch + layout + order])
     some = [Config.from_dict(space.point(int(i))) for i in random.integers(len(space), size=30)]
     least = min(some, key=lambda c: (c.bm * c.bn, c.key))
@@ -37,9 +46,11 @@ def drawn(arch: str, layout: str, order: str) -> Instance:
 @pytest.mark.every(12)
 @pytest.mark.parametrize("arch", sorted(GPUS))
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("order", ORDERS)
-def test_kernels_of_an_order_give_its_bits(builder: Builder, order: str, layout: str, arch: str) -> None:
-    tested = drawn(arch, layout, order)
+@pytest.mark.parametrize(("order", "reduction"), ORDERS)
+def test_kernels_of_an_order_give_its_bits(
+    builder: Builder, order: str, reduction: str, layout: str, arch: str
+) -> None:
+    tested = drawn(arch, layout, order, reduction)
     macros = template.macros(tested.config, tested.variant)
     executable = builder.submit(template.kernel_dir() / template.MAIN_FILE, macros)
     bm, bn = tested.config.bm, tested.config.bn

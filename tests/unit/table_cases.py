@@ -90,7 +90,7 @@ def config_of(spec: LaunchSpec) -> Config:
     return replace(
         CONFIG, **same, edges="exact" if spec.is_exact else "predicated", pack_a=int(spec.packs_a),
         pack_b=int(spec.packs_b), reduction=spec.reduction, split_k=spec.split_k, group=spec.group,
-        raster="m" if spec.is_along_m else "n",
+        raster="m" if spec.is_along_m else "n", flush_k=spec.chunk,
     )  # fmt: skip
 
 

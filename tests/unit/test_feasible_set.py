@@ -20,7 +20,8 @@ from autotune.kernel import feasible_set as space
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.resources import workspace_bytes
-from autotune.kernel.rules import LEGAL, RULES, broken_rules
+from autotune.kernel.rules import LEGAL, RULES, WITHOUT_ORDER, broken_rules, rules_of
+from autotune.kernel.summation_order import SummationOrder
 from autotune.kernel.where import Where
 
 # Small or quick to enumerate; between them every layout, a short m, n and k, odd and even extents.
@@ -87,10 +88,14 @@ def test_a_set_names_every_parameter_and_holds_no_row_twice(number: int) -> None
 
 
 def test_no_rule_binds_parameters_of_two_factors() -> None:
-    """Else the product of the factors would hold points that break it: of one rule, they are paired."""
-    found, _, _ = _case(1)
+    """Else the product of the factors would hold points that break it: of one rule, they are paired. What is
+    different where splits are chunks is so within orders alone, whose first factor has the reduction, too."""
+    found, limits, gemm = _case(1)
+    launch, within = found.factors[-1], feasible_set(limits, gemm, order=SummationOrder(256))
     for rule in RULES:
-        num = sum(bool(set(rule.needs) & set(f.names)) for f in found.factors)
+        assert sum(bool(set(rule.needs) & set(f.names)) for f in within.factors) == 1, rule.id
+        needs = set(rule.needs) - (set() if set(rule.needs) <= set(launch.names) else {"reduction"})
+        num = sum(bool(needs & set(f.names)) for f in found.factors)
         assert num == (2 if rule.id == "workspace" else 1), rule.id
 
 
@@ -117,18 +122,34 @@ def test_a_cut_down_space_is_what_brute_force_finds(
     limits, gemm = KNOWN[device], Gemm.parse(shape)
     kinds = LEGAL if is_wide else EVERY_KIND
     rng = random.Random(f"{number} {is_wide}")
-    config = find_config(rng, limits, gemm, kinds)
-    assert config is not None
+    tried = (find_config(rng, limits, gemm, kinds) for _ in range(9))
+    config = next(one for one in tried if one is not None and one.reduction != "chunks")
     _cut_down(monkeypatch, config, rng)
     monkeypatch.setattr(space, "_JOIN_ROWS", rng.choice([1, 7, 64]))  # listed in pieces, and in odd ones
     found = feasible_set(limits, gemm, is_wide=is_wide)
-    all_configs = [
-        Config(**dict(zip(space.PARAMETER, values, strict=True)))
-        for values in itertools.product(*(p.values for p in space.PARAMETERS))
-    ]
-    expected = {c.key for c in all_configs if not broken_rules(c, limits, gemm, kinds)}
+    expected = {c.key for c in _all() if not broken_rules(c, limits, gemm, kinds) and c.reduction != "chunks"}
     assert config.key in expected
     _is_made_of(found, expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cut_down_space_of_an_order_is_what_brute_force_finds(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    limits, gemm, order = KNOWN["h200"], Gemm(200, 333, 4000, trans_b=True), SummationOrder(512)
+    within = feasible_set(limits, gemm, order=order).where(Where.parse("reduction=chunks"), gemm)
+    rng = random.Random(seed)
+    _cut_down(monkeypatch, Config.from_dict(within.point(rng.randrange(len(within)))), rng)
+    own = [rule for rule in RULES if rule.id not in WITHOUT_ORDER] + list(rules_of(order))
+    expected = {c.key for c in _all() if all(rule.holds(c, limits, gemm) for rule in own)}
+    _is_made_of(feasible_set(limits, gemm, order=order), expected)
+    assert any("reduction=chunks" in key for key in expected)
+
+
+def _all() -> list[Config]:
+    """Configs of a cut-down space, legal or not."""
+    values = itertools.product(*(p.values for p in space.PARAMETERS))
+    return [Config(**dict(zip(space.PARAMETER, one, strict=True))) for one in values]
 
 
 def _is_made_of(found: space.FeasibleSet, expected: set[str]) -> None:

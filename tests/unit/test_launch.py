@@ -21,11 +21,13 @@ from autotune.kernel.launch import (
     GROUP_SPLITS,
     MANY_THREADS,
     MAX_GRID_X,
+    MAX_GRID_Y,
     NARROW_LD,
     PACK_ALIGNMENT,
     PACK_SMEM_BYTES,
     PACK_THREADS,
     PACK_TILE,
+    PLANES,
     REDUCE_THREADS,
     WORKSPACE_LIMIT,
     LaunchSpec,
@@ -38,6 +40,7 @@ from autotune.kernel.launch import (
 )
 from autotune.kernel.resources import launch_spec
 from autotune.kernel.rules import broken_rules
+from autotune.kernel.summation_order import CHUNKS
 
 VECTORS = st.sampled_from([1, 2, 4])
 CLUSTER_SIZES = (2, 4, 8)  # rule cluster-size
@@ -53,16 +56,17 @@ LIMITS = st.sampled_from(list(KNOWN.values()))
 @st.composite
 def specs(draw: st.DrawFn) -> LaunchSpec:
     reduction = draw(st.sampled_from(PARAMETER["reduction"].values))
-    splits = {"none": (1,), "cluster": CLUSTER_SIZES}.get(reduction, PARAMETER["split_k"].values[1:])
-    split_k = draw(st.sampled_from(splits))
+    splits = {"none": (1,), "chunks": (1,), "cluster": CLUSTER_SIZES}
+    split_k = draw(st.sampled_from(splits.get(reduction, PARAMETER["split_k"].values[1:])))
     tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
     vectors = [draw(VECTORS) for _ in range(3)]
     wave = draw(st.integers(1, 2000)) if reduction == "last_wave" else 0
     is_exact, *flags, is_along_m = (draw(st.booleans()) for _ in range(5))
     raster = draw(st.sampled_from(PARAMETER["group"].values)), is_along_m
     return LaunchSpec(
-        *tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *flags, *raster
-    )
+        *tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *flags, *raster,
+        chunk=draw(st.sampled_from(CHUNKS)) if reduction == "chunks" else 0,
+    )  # fmt: skip
 
 
 @given(specs())
@@ -91,7 +95,7 @@ def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int, k: int) -
     for extent, padded, tile in ((m, grid.padded_m, spec.bm), (n, grid.padded_n, spec.bn)):
         assert padded % tile == 0
         assert padded - tile < extent <= padded < 2**31
-    assert grid.split_k == spec.split_k
+    assert grid.split_k == (-(-k // spec.chunk) if spec.chunk else spec.split_k)
 
 
 @given(specs(), EXTENTS, EXTENTS, EXTENTS)
@@ -100,12 +104,12 @@ def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(
 ) -> None:
     grid = plan(spec, m, n, k)
     stored_tiles = {"none": 0, "cluster": 0, "last_wave": grid.split_tiles}.get(spec.reduction, grid.tiles)
-    assert grid.sum_bytes == 4 * spec.bm * spec.bn * stored_tiles * spec.split_k
+    assert grid.sum_bytes == 4 * spec.bm * spec.bn * stored_tiles * grid.split_k
     has_counters = spec.reduction in ("last_block", "last_wave")
     assert grid.counter_bytes == (COUNTER_BYTES * stored_tiles if has_counters else 0)
     assert grid.scratch_bytes == grid.pack_bytes + grid.sum_bytes
     assert grid.workspace_bytes == grid.scratch_bytes + grid.counter_bytes
-    if spec.reduction == "two_pass":
+    if spec.reduction in PLANES:
         per_block = 1 << grid.reduce_group_bits
         assert 0 <= grid.reduce_blocks * per_block - m * n < per_block
         groups = REDUCE_THREADS // per_block
@@ -113,7 +117,9 @@ def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(
         if groups > 1:
             assert spec.split_k >= groups * GROUP_SPLITS
             assert m * n * groups // 2 < MANY_THREADS
-        if m * n * groups < MANY_THREADS and spec.split_k >= 2 * groups * GROUP_SPLITS:
+        if spec.chunk:
+            assert groups == 1, "they are added one after another"
+        elif m * n * groups < MANY_THREADS and spec.split_k >= 2 * groups * GROUP_SPLITS:
             assert per_block == resources.WARP, "there could be more groups"
         assert grid.reduce_smem_bytes == (4 * REDUCE_THREADS if per_block < REDUCE_THREADS else 0)
     else:
@@ -148,7 +154,7 @@ def test_a_batch_is_its_products_side_by_side(spec: LaunchSpec, m: int, n: int, 
     split = all_.tiles % spec.wave if spec.reduction == "last_wave" else one.split_tiles * batch.products
     assert all_.split_tiles == split
     assert (one.products, all_.products) == (1, batch.products)
-    blocks = -(-m * n // (1 << all_.reduce_group_bits)) if spec.reduction == "two_pass" else 0
+    blocks = -(-m * n // (1 << all_.reduce_group_bits)) if spec.reduction in PLANES else 0
     assert all_.reduce_blocks_per_product == blocks
     assert all_.reduce_blocks == batch.products * blocks
     assert len(all_.packs) == len(one.packs)
@@ -291,12 +297,13 @@ def _is_pack_full(spec: LaunchSpec, m: int, n: int, k: int) -> bool:
     return max(blocks) > MAX_GRID_X or sum(-(-k * extent // 64) for extent in padded) > 2**30 // 256
 
 
-def _are_sums_full(spec: LaunchSpec, m: int, n: int, tiles: int) -> bool:
+def _are_sums_full(spec: LaunchSpec, k: int, tiles: int) -> bool:
     """Whether the partial sums of C, in whole tiles, take more memory than a call may."""
     if spec.reduction in ("none", "cluster"):
         return False
     split_tiles = tiles % spec.wave if spec.reduction == "last_wave" else tiles
-    return spec.split_k * split_tiles * spec.bm * spec.bn > 2**30 // 4
+    splits = -(-k // spec.chunk) if spec.chunk and k else spec.split_k
+    return splits > MAX_GRID_Y or splits * split_tiles * spec.bm * spec.bn > 2**30 // 4
 
 
 def _violates(
@@ -309,7 +316,7 @@ def _violates(
     overflows = not spec.variant.is_wide and max(strides) > 2**31 - 1
     tiles = ((m + spec.bm - 1) // spec.bm) * ((n + spec.bn - 1) // spec.bn)
     more = tiles % spec.wave * (spec.split_k - 1) if spec.reduction == "last_wave" else 0
-    is_full = tiles + more > MAX_GRID_X or _is_pack_full(spec, m, n, k) or _are_sums_full(spec, m, n, tiles)
+    is_full = tiles + more > MAX_GRID_X or _is_pack_full(spec, m, n, k) or _are_sums_full(spec, k, tiles)
     rows = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     is_torn = any(
@@ -412,7 +419,7 @@ def test_entries_take_what_the_grid_says() -> None:
     names = {
         template.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits schedule batch epilogue",
         template.PACK_ENTRY: "extent k from ld is_k_major to padded blocks_per_product stride",
-        template.REDUCE_ENTRY: "m n beta c ldc workspace splits padded_m padded_n group_bits "
+        template.REDUCE_ENTRY: "m n alpha beta c ldc workspace splits padded_m padded_n group_bits "
         "blocks_per_product stride_c epilogue",
     }
     for entry, expected in names.items():

@@ -50,7 +50,7 @@ def test_grids_and_refusals_are_those_of_single_plans(data: st.DataObject, call:
             assert (grid.tiles[at], grid.split_tiles[at]) == (one.tiles, one.split_tiles or plain * one.tiles)
             found = np.broadcast_to(grid.pack_bytes, may.shape)[at] + grid.sum_bytes[at]
             assert found == one.scratch_bytes
-            assert launches.num_further[at] == len(one.packs) + (spec.reduction == "two_pass")
+            assert launches.num_further[at] == len(one.packs) + spec.has_planes
 
 
 def test_kernels_and_shapes_broadcast() -> None:

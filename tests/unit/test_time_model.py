@@ -111,19 +111,19 @@ def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
     waves = queue = 0
     for num_blocks, steps in (
         (grid.tiles - grid.split_tiles, k_tiles),
-        (grid.split_tiles * spec.split_k, -(-k_tiles // spec.split_k)),
+        (grid.split_tiles * grid.split_k, -(-k_tiles // grid.split_k)),
     ):
         on_busiest = -(-num_blocks // LIMITS.num_sms)
         queue += on_busiest * (steps + 2)
         waves += -(-on_busiest // resident) * (steps + 2)
-    asking = grid.tiles * (1 if spec.reduction == "last_wave" else spec.split_k)
+    asking = grid.tiles * (1 if spec.reduction == "last_wave" else grid.split_k)
     share = min(1, asking / (time_model.BANDWIDTH_SMS * LIMITS.num_sms)) * FIGURES.memory_efficiency
     num_bytes = gemm.num_bytes + 2 * grid.scratch_bytes + lost_bytes(spec, gemm)
     memory_us = num_bytes / (LIMITS.bandwidth_gbs * 1e3 * share)
     copied = grid.tiles * (spec.bm + spec.bn) * k
     l2_us = copied * time_model.FMAS_PER_L2_FLOAT / time_model.fmas_per_us(LIMITS)
     launch_us = time_model.LAUNCH_US if spec.overlaps else time_model.LAUNCH_APART_US
-    further_us = launch_us * (len(grid.packs) + (spec.reduction == "two_pass"))
+    further_us = launch_us * (len(grid.packs) + spec.has_planes)
     if spec.reduction == "cluster":
         further_us += time_model.CLUSTER_US
     if spec.reduction == "last_block" or (spec.reduction == "last_wave" and grid.split_tiles):

@@ -14,6 +14,7 @@ from autotune.facts.device import known_limits
 from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.summation_order import SummationOrder
 from autotune.search.propose.candidates import Candidates
 from autotune.search.propose.traits import _quantities, _waves, traits_of
 
@@ -61,8 +62,8 @@ def test_a_batch_fills_the_gpu_as_its_products_together_do():
 @given(st.integers(1, 5000), st.integers(1, 600), st.integers(2, 16))
 def test_a_split_last_wave_ends_sooner_and_nothing_is_busier_than_busy(tiles, slots, split):
     whole, plain = np.array(["none", "last_wave"]), np.array([1, split])
-    columns = SimpleNamespace(reduction=whole, split_k=plain)
-    waves, fill = _waves(columns, np.array([tiles, tiles]), np.array([slots, slots]))
+    columns = SimpleNamespace(reduction=whole, split_k=plain, flush_k=0, bm=1, bn=1)
+    waves, fill = _waves(columns, Gemm(tiles, 1, 9), np.array([slots, slots]))
     assert waves.tolist() == [tiles / slots] * 2
     assert 0 < fill[0] <= 1 + 1e-12
     assert fill[1] >= fill[0]
@@ -84,7 +85,7 @@ def test_a_split_last_wave_ends_sooner_and_nothing_is_busier_than_busy(tiles, sl
 )
 def test_every_point_has_finite_traits(gpu, shape):
     gemm, limits = Gemm.parse(shape), known_limits(gpu)
-    space = feasible_set(limits, gemm)
+    space = feasible_set(limits, gemm, order=SummationOrder(256) if gemm.m == 64 else None)
     traits = traits_of(space, gemm, limits)
     candidates = Candidates(space, traits)
     numbers = candidates.random(np.random.default_rng(1), 2000)

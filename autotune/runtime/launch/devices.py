@@ -123,7 +123,7 @@ class Devices(Gpus):
             try:
                 library = self._library(kernel.sha256)
                 sgemm = driver.get_kernel(library, "sgemm")
-                reduce = driver.get_kernel(library, "sgemm_reduce") if spec.reduction == "two_pass" else 0
+                reduce = driver.get_kernel(library, "sgemm_reduce") if spec.has_planes else 0
                 pack = driver.get_kernel(library, "sgemm_pack") if spec.packs_a or spec.packs_b else 0
                 loaded = {"sgemm": sgemm, "sgemm_reduce": reduce, "sgemm_pack": pack}
                 self._check_code(gpu, kernel, loaded)

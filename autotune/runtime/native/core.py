@@ -14,7 +14,7 @@ import numpy as np
 from ...facts import column_major
 from ...facts.gemm import LAYOUTS, Gemm
 from ...files.errors import DispatchError
-from ...kernel.config import Config, threads_along_k
+from ...kernel.config import PARAMETER, Config, threads_along_k
 from ...kernel.tensor_config import TensorConfig
 from ...perf_model import constants
 from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
@@ -93,7 +93,7 @@ MAX_PIECES = 32  # streams with a workspace of their own
 LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream gets one
 MAX_COUNTED = 4096  # streams whose launches are counted
 MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
-_REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
+_REDUCTIONS = PARAMETER["reduction"].values  # as core/table.h numbers them
 
 
 def shared_of(gemm: Gemm) -> int:

@@ -97,7 +97,8 @@ class Sums(NamedTuple):
         slices = np.array([config.slice_k for config in configs], float)
         threads = np.array([threads_along_k(config) for config in configs], float)
         levels = np.log2(threads / slices)
-        is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], float)
+        whole = ("none", "last_wave", "chunks")  # chunks are flushed sums
+        is_split = np.array([config.reduction not in whole for config in configs], float)
         is_two_pass = np.array([config.reduction == "two_pass" for config in configs], float)
         chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
         return cls(flush_k, 1 / flush_k, threads, slices - 1, levels, is_split, is_two_pass, chains)

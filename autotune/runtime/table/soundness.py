@@ -92,7 +92,7 @@ def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, 
 def _check_record(record: StrictRecord) -> None:
     where = f"kernel {record.id!r}"
     splits, reduction = record.config.split_k > 1, record.config.reduction
-    _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
+    _require(splits == (reduction not in ("none", "chunks")), f"{where} splits k without a reduction")
     _check_place(record)
 
 

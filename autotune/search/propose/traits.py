@@ -34,7 +34,7 @@ class Traits:
     def threads(self, codes: np.ndarray) -> np.ndarray:
         """Threads that share the problem, those of all splits; (q,)."""
         columns = self._columns(codes)
-        return np.asarray(_blocks(columns, _tiles(columns, self.gemm)) * resources.threads(columns))
+        return np.asarray(_blocks(columns, self.gemm) * resources.threads(columns))
 
     def longest_sums(self, codes: np.ndarray) -> np.ndarray:
         """The largest number of products that a thread adds up one by one; (q,)."""
@@ -70,8 +70,8 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
     registers = resources.expected_registers(c, limits)
     blocks = np.maximum(1, resources.blocks_per_sm(c, limits, gemm, registers))
     tiles = _tiles(c, gemm)
-    waves, fill = _waves(c, tiles, blocks * limits.num_sms)
-    per_sm = _blocks(c, tiles) / limits.num_sms
+    waves, fill = _waves(c, gemm, blocks * limits.num_sms)
+    per_sm = _blocks(c, gemm) / limits.num_sms
     at_once = np.minimum(blocks, np.ceil(per_sm))  # a small grid leaves room
     step = c.bk * lanes_k(c)
     stages_ahead = np.maximum(c.stages - 1, 0.5)  # a single stage is half the time in flight
@@ -91,7 +91,7 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
         c.tm * c.tn / (c.tm + c.tn),  # FMAs per element from shared memory
         step * (c.bm / c.vec_a + c.bn / c.vec_b) / num_threads,  # copies per thread and tile
         c.tm * c.tn * c.unroll_k,  # FMAs in the loop's body
-        gemm.k / c.split_k / step,  # steps of the loop
+        gemm.k / resources.splits(c, gemm) / step,  # steps of the loop
         stages_ahead * step * (c.bm + c.bn) * at_once,  # elements on their way to an SM
     ]
 
@@ -100,16 +100,16 @@ def _tiles(c: Any, gemm: Gemm) -> np.ndarray:
     return np.asarray(resources.tiles(c, gemm))
 
 
-def _blocks(c: Any, tiles: np.ndarray) -> np.ndarray:
+def _blocks(c: Any, gemm: Gemm) -> np.ndarray:
     """Thread blocks of all splits; `last_wave` adds only few."""
-    return tiles * np.where(c.reduction == "last_wave", 1, c.split_k)
+    return _tiles(c, gemm) * np.where(c.reduction == "last_wave", 1, resources.splits(c, gemm))
 
 
-def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _waves(c: Any, gemm: Gemm, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Waves of blocks, and the busy share of their slots. `last_wave` splits only the tiles of the last wave,
     so that it ends sooner."""
     splits_last = c.reduction == "last_wave"
-    waves = _blocks(c, tiles) / slots
+    waves = _blocks(c, gemm) / slots
     whole, rest = np.floor(waves), np.ceil(waves % 1.0)
     return waves, waves / (whole + rest / np.where(splits_last & (whole > 0), c.split_k, 1))
 

@@ -147,7 +147,7 @@ class Reuser:
         Those that are clusters have theirs compiled in; those that do not split have one."""
         names, values = shape.space.names, shape.space.values
         reduction, split_k = names.index("reduction"), names.index("split_k")
-        is_free = [word not in ("none", "cluster") for word in values[reduction]]
+        is_free = [word not in ("none", "cluster", "chunks") for word in values[reduction]]
         again = np.repeat(codes[np.array(is_free)[codes[:, reduction]]], NUM_SPLITS, axis=0)
         again[:, split_k] = self._rng.integers(len(values[split_k]), size=len(again))
         return np.concatenate([codes, again])

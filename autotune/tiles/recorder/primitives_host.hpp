@@ -70,6 +70,7 @@ inline float of_lane_across(float value, int) { return value; }
 
 inline void forget(int&) {}
 inline void forget(long long&) {}
+inline void forget(float&) {}
 inline void forget(float*&) {}
 
 using GlobalAddress = long long;

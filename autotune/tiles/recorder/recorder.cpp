@@ -233,7 +233,7 @@ EXPORTED void record(const char* name, int packed, void** arguments, int threads
 #if PACK_A || PACK_B
     if (!__builtin_strcmp(name, "sgemm_pack")) recorded::run(sgemm_pack, arguments, threads, *block, times);
 #endif
-#if REDUCTION == REDUCTION_TWO_PASS
+#if REDUCTION == REDUCTION_TWO_PASS || REDUCTION == REDUCTION_CHUNKS
     if (!__builtin_strcmp(name, "sgemm_reduce")) recorded::run(sgemm_reduce, arguments, threads, *block, times);
 #endif
 #else
