@@ -6,8 +6,10 @@ Of each shape of at least so many trials: the best time of kernels that sum in a
 that a search may choose (facts/defaults.py: MAX_ERROR). Told are geometric means by kind of shape, and how
 many shapes they are of; then over all shapes, and over those where both sides of C exceed 8. *always* counts
 kernels that have the order whatever the shape, *here* also those that have it on the shape: chains where k
-is one chunk, splits that are chunks. These searches looked for speed alone, so a search within an order may
-find better kernels: each figure is the most that the order costs.
+is one chunk, splits that are chunks. *like* stands for splits that are chunks (reduction=chunks), which these
+searches did not know: kernels without slices and lanes along k, in one part, or in two passes and half to
+twice as many parts as there are chunks. These searches looked for speed alone, so a search within an order
+may find better kernels: each figure is the most that the order costs.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.distribution import KINDS, kind_of_shape
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import UsageError
-from autotune.kernel.config import Config
+from autotune.kernel.config import Config, threads_along_k
 from autotune.kernel.summation_order import CHUNKS, SummationOrder, has_order, lengths_of
 from autotune.store import Store
 
@@ -41,6 +43,17 @@ def always(order: SummationOrder) -> Has:
 
 def here(order: SummationOrder) -> Has:
     return lambda config, gemm: lengths_of(config, gemm) == order.lengths(gemm.k)
+
+
+def like(order: SummationOrder) -> Has:
+    def has(config: Config, gemm: Gemm) -> bool:
+        if threads_along_k(config) > 1 or config.reduction not in ("none", "two_pass"):
+            return False
+        is_one = config.reduction == "none"
+        chunks = len(order.lengths(gemm.k))
+        return is_one or chunks / 2 <= config.split_k <= 2 * chunks
+
+    return has
 
 
 def read(paths: Iterable[Path]) -> tuple[Times, dict[Gemm, float]]:
@@ -90,7 +103,7 @@ def _run(args: argparse.Namespace) -> None:
     rows = [
         row_of(f"{order} {what.__name__}", costs(times, best, what(order)))
         for order in map(SummationOrder, (0, *CHUNKS))
-        for what in (always, here)
+        for what in ((always, here, like) if order.chunk else (always, here))
     ]
     header = ["order", *KINDS, "all", f"both sides > {FEW}"]
     console.show("\n".join(reports.table(header, rows)))

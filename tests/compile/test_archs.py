@@ -15,7 +15,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import PARAMETER, Config, Value
-from autotune.kernel.launch import ACTIVATIONS, BIASES, PACK_THREADS, Epilogue, Variant
+from autotune.kernel.launch import ACTIVATIONS, BIASES, PACK_THREADS, PLANES, Epilogue, Variant
 from autotune.kernel.rules import broken_rules
 
 FULL = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
@@ -122,6 +122,7 @@ VARIANTS: dict[str, tuple[dict[str, Value], Variant]] = {
         {"reduction": "two_pass", "split_k": 2},
         Variant(is_batched=True, epilogue=Epilogue("rows", "gelu", keeps=True)),
     ),
+    "chunks": ({"reduction": "chunks", "flush_k": 512}, Variant(epilogue=Epilogue("columns"))),
     "clusters": (
         {"reduction": "cluster", "split_k": 2},
         Variant(is_batched=True, epilogue=Epilogue("columns", "gelu_tanh", keeps=True)),
@@ -141,7 +142,7 @@ def test_a_variant_compiles(compiler: Compiler, name: str) -> None:
         assert not limits.has_clusters
         return
     entries = [template.ENTRY]
-    entries += [template.REDUCE_ENTRY] if config.reduction == "two_pass" else []
+    entries += [template.REDUCE_ENTRY] if config.reduction in PLANES else []
     entries += [template.PACK_ENTRY] if config.pack_a or config.pack_b else []
     cubins = of_entries(compiler, template.source(), entries, template.macros(config, variant))
     for entry, cubin in zip(entries, cubins, strict=True):

@@ -292,8 +292,10 @@ def covering_dots(seed: int = 1) -> list[Instance]:
 def covering_variants() -> list[Instance]:
     """Kernels of batches and epilogues: every value of `VARIED`, all of `VARIED_GROUPS`."""
     random, pool = np.random.default_rng(1), _pool(1)
-    bn, flush_k = (np.array(VALUES[name])[pool[:, NAMES.index(name)]] for name in ("bn", "flush_k"))
-    pool = pool[np.isin(bn, _NARROW) & (flush_k == 0)]
+    bn, flush_k, reduction = (
+        np.array(VALUES[name])[pool[:, NAMES.index(name)]] for name in ("bn", "flush_k", "reduction")
+    )
+    pool = pool[np.isin(bn, _NARROW) & ((flush_k == 0) | (reduction == "chunks"))]
     variants = [random.integers(len(VARIED[name]), size=len(pool)) for name in list(VARIED)[:4]]
     c = SimpleNamespace(**{p.name: np.array(p.values)[pool[:, NAMES.index(p.name)]] for p in PARAMETERS})
     staging = np.empty(len(pool), int)

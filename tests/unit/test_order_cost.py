@@ -16,7 +16,8 @@ import order_cost
 
 LONG, SHORT = Gemm(640, 640, 4096), Gemm(640, 640, 512)
 CHAIN, SPLIT = Config().key, Config(reduction="last_block", split_k=8).key
-TIMES = {LONG: {CHAIN: 12.0, SPLIT: 10.0}, SHORT: {CHAIN: 3.0, SPLIT: 2.0}}
+PLANES = Config(reduction="two_pass", split_k=5).key
+TIMES = {LONG: {CHAIN: 12.0, SPLIT: 10.0, PLANES: 11.0}, SHORT: {CHAIN: 3.0, SPLIT: 2.0}}
 BEST = {LONG: 10.0, SHORT: 2.0}
 
 
@@ -26,6 +27,8 @@ BEST = {LONG: 10.0, SHORT: 2.0}
         (order_cost.always, "chain", {LONG: 1.2, SHORT: 1.5}),
         (order_cost.always, "chunks:512", {}),
         (order_cost.here, "chunks:512", {LONG: 1.0, SHORT: 1.5}),
+        (order_cost.like, "chunks:512", {LONG: 1.1, SHORT: 1.5}),
+        (order_cost.like, "chunks:256", {LONG: 1.2, SHORT: 1.5}),
     ],
 )
 def test_the_best_within_an_order_is_told_beside_the_best(what, order, expected):
