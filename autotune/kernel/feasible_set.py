@@ -436,7 +436,7 @@ def _join(
     rules: Iterable[Rule],
     limits: DeviceLimits,
     gemm: Gemm,
-    parameters: Mapping[str, Parameter] = PARAMETER,
+    parameters: Mapping[str, Parameter],
 ) -> Factor:
     """All combinations of the parameters that obey the rules, one parameter joined at a time.
 
@@ -476,7 +476,7 @@ def feasible_set(
     factors = []
     for names in groups:
         own = [r for r in rules if set(r.needs) <= set(names)]
-        factors.append(_join(names, own, limits, gemm))
+        factors.append(_join(names, own, limits, gemm, PARAMETER))
     space = FeasibleSet(tuple(factors))
     is_fit = order is not None or _sums_fit(space, limits, gemm)
     return space if is_fit else _coupled(space, _OF_SUMS, _fit(limits, gemm))
