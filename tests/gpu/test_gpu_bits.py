@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sys
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +20,10 @@ from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.where import Where
 from autotune.runtime.dispatcher import Dispatcher
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import same_logits
+from same_logits import same
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -62,10 +66,6 @@ def laid_out(torch: Any, matrix: Any, num: int, turned: bool, lead: int) -> Any:
     space = torch.full((num, rows, columns + lead), torch.nan, device="cuda")
     space[..., :columns] = stored
     return space[..., :columns] if num > 1 else space[0, :, :columns]
-
-
-def same(torch: Any, found: Any, expected: Any) -> bool:
-    return bool(torch.equal(found.contiguous().view(torch.int32), expected.contiguous().view(torch.int32)))
 
 
 def test_a_row_has_the_same_bits_in_every_product(torch: Any, folder: Path) -> None:
@@ -131,74 +131,15 @@ def test_the_check_of_a_folder_proves_its_order(folder: Path) -> None:
 # A transformer whose products are routed
 
 
-class Layer(NamedTuple):
-    """Weights of a block with causal attention; (out, in) each."""
-
-    qkv: Any
-    out: Any
-    up: Any
-    down: Any
-
-
-WIDTH, HEADS, LENGTH, NUM_TOKENS = 256, 4, 48, 500
-
-
-def steps(torch: Any, layers: list[Layer], head: Any, x: Any) -> Iterator[tuple[str, Any]]:
-    """What each operator returns for embedded sequences (batch, length, width), by name; last the logits."""
-    f = torch.nn.functional
-    for number, layer in enumerate(layers):
-        normed = f.layer_norm(x, (WIDTH,))
-        yield f"layer_norm {number}", normed
-        qkv = f.linear(normed, layer.qkv)
-        yield f"qkv {number}", qkv
-        q, k, v = (one.reshape(*one.shape[:2], HEADS, -1).transpose(1, 2) for one in qkv.chunk(3, dim=-1))
-        scores = torch.matmul(q, k.transpose(-1, -2))
-        yield f"scores {number}", scores
-        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device="cuda").tril()
-        weights = (scores / 8).masked_fill(~mask, -torch.inf).softmax(-1)
-        yield f"softmax {number}", weights
-        mixed = torch.matmul(weights, v).transpose(1, 2).reshape(x.shape)
-        yield f"mixed {number}", mixed
-        x = x + f.linear(mixed, layer.out)
-        up = f.gelu(f.linear(f.layer_norm(x, (WIDTH,)), layer.up))
-        yield f"up {number}", up
-        x = x + f.linear(up, layer.down)
-        yield f"down {number}", x
-    yield "logits", f.linear(f.layer_norm(x, (WIDTH,)), head)
-
-
-def first_that_differs(torch: Any, layers: list[Layer], head: Any, x: Any, num: int) -> str:
-    """The first operator whose bits for the first sequences differ between each alone and `num` of them."""
-    together = list(steps(torch, layers, head, x[:num]))
-    for i in (0, num - 1):
-        for (name, many), (_, one) in zip(together, steps(torch, layers, head, x[i : i + 1]), strict=True):
-            if not same(torch, many[i : i + 1], one):
-                return f"{name} of sequence {i} among {num}"
-    return ""
-
-
 def test_a_sequence_has_the_same_logits_alone_and_in_any_batch(
     torch: Any, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.manual_seed(0)
-
-    def weights(*shape: int) -> Any:
-        return torch.randn(*shape, device="cuda") / WIDTH**0.5
-
-    layers = [
-        Layer(
-            weights(3 * WIDTH, WIDTH),
-            weights(WIDTH, WIDTH),
-            weights(4 * WIDTH, WIDTH),
-            weights(WIDTH, 4 * WIDTH),
-        )
-        for _ in range(2)
-    ]
-    head, x = weights(NUM_TOKENS, WIDTH), torch.randn(64, LENGTH, WIDTH, device="cuda")
+    model, x = same_logits.Transformer(torch, 256, 2, "cuda"), torch.randn(64, 48, 256, device="cuda")
     with torch.no_grad():
-        own = {num: first_that_differs(torch, layers, head, x, num) for num in (2, 7, 64)}
+        own = {num: same_logits.differing(model, x, num) for num in (2, 7, 64)}
         with Dispatcher(folder).torch() as routing:
-            routed = {num: first_that_differs(torch, layers, head, x, num) for num in (2, 7, 64)}
+            routed = {num: same_logits.differing(model, x, num) for num in (2, 7, 64)}
     with capsys.disabled():
-        print(f"\ncuBLAS differs first at: {own}")
-    assert not any(routed.values()), (routed, routing.report())
+        print(f"\nwith cuBLAS differ: {own}; with {folder.name}: {routed}")
+    assert not any(map(same_logits.are_products, routed.values())), (routed, routing.report())
