@@ -74,7 +74,7 @@ def test_routing_leaves_nothing_alone_that_kernels_of_an_order_serve() -> None:
     ):
         chooser = Chooser(table)
         pick = chooser.pick(Call.packed(UNTUNED))
-        engine = RoutedEngine(False, chooser.core, table, {}, chooser, FakeDriver(table))
+        engine = RoutedEngine(False, chooser.core, "off", table, {}, chooser, FakeDriver(table))
         assert engine.why_not(UNTUNED, pick) == reason
 
 
