@@ -32,7 +32,7 @@ SWITCHES = {
 
 
 @dataclass_transform(frozen_default=True)
-class Request:
+class CommandRecord:
     """What a command is given: a frozen dataclass, whose fields are options and arguments."""
 
     def __init_subclass__(cls) -> None:

@@ -11,7 +11,18 @@ from functools import partial
 from pathlib import Path
 
 from ..facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
-from .parsing import REQUIRED, Request, argument, known_gpus, limit, number, one_of, option, whole, words
+from .parsing import (
+    REQUIRED,
+    CommandRecord,
+    argument,
+    known_gpus,
+    limit,
+    number,
+    one_of,
+    option,
+    whole,
+    words,
+)
 
 # Options of several commands.
 GPU = partial(
@@ -96,7 +107,7 @@ TABLE = Path("sgemm_dispatch")
 FOLDER = partial(argument, "An exported folder.", TABLE)
 
 
-class SearchRequest(Request):
+class SearchRequest(CommandRecord):
     """Search the best kernels for shapes on a GPU.
 
     It ends by itself when nothing better is likely, or after --seconds or --trials. Ctrl-C keeps everything;
@@ -176,7 +187,7 @@ class SearchRequest(Request):
     )
 
 
-class ExportRequest(Request):
+class ExportRequest(CommandRecord):
     """Write the winners as a folder to import.
 
     A suite names the shapes to write. One that counts calls (count) says instead what kernels for shapes that
@@ -211,7 +222,7 @@ class ExportRequest(Request):
     adds: bool = option("Keep the tables of other kinds of GPU that the folder holds.", False, flag="--add")
 
 
-class SpaceRequest(Request):
+class SpaceRequest(CommandRecord):
     """Count the kernels for a GPU and a shape, explain rules.
 
     Examples:
@@ -233,7 +244,7 @@ class SpaceRequest(Request):
     is_wide: bool = option("Count what is legal but known not to pay, too.", False, flag="--all")
 
 
-class BestRequest(Request):
+class BestRequest(CommandRecord):
     """The winner of every study, against cuBLAS and the limit.
 
     Examples:
@@ -246,7 +257,7 @@ class BestRequest(Request):
     max_error: float | None = ACCURATE()
 
 
-class HistoryRequest(Request):
+class HistoryRequest(CommandRecord):
     """The newest trials, in the order in which they were made.
 
     Examples:
@@ -268,7 +279,7 @@ class FailuresRequest(HistoryRequest):
     """
 
 
-class ShowRequest(Request):
+class ShowRequest(CommandRecord):
     """Everything that is known of one trial.
 
     Examples:
@@ -280,7 +291,7 @@ class ShowRequest(Request):
     db: str = DB()
 
 
-class DiffRequest(Request):
+class DiffRequest(CommandRecord):
     """What differs between two trials: parameters, times, registers, conditions.
 
     Examples:
@@ -293,7 +304,7 @@ class DiffRequest(Request):
     db: str = DB()
 
 
-class T4Request(Request):
+class T4Request(CommandRecord):
     """Write the trials of a problem as T4, Kernel Tuner's results format.
 
     Examples:
@@ -316,7 +327,7 @@ class T1Request(T4Request):
     """
 
 
-class DashboardRequest(Request):
+class DashboardRequest(CommandRecord):
     """Show all trials in Optuna's dashboard, those of a search that runs as they come.
 
     Examples:
@@ -329,7 +340,7 @@ class DashboardRequest(Request):
     host: str = HOST()
 
 
-class MergeRequest(Request):
+class MergeRequest(CommandRecord):
     """Copy all of another database, or of a recording, into this one.
 
     Nothing is doubled. Killed, or repeated, it goes on.
@@ -343,7 +354,7 @@ class MergeRequest(Request):
     db: str = DB()
 
 
-class CompareRequest(Request):
+class CompareRequest(CommandRecord):
     """Compare the best of two databases or tables, shape by shape.
 
     Examples:
@@ -357,7 +368,7 @@ class CompareRequest(Request):
     max_error: float | None = ACCURATE()
 
 
-class ForgetRequest(Request):
+class ForgetRequest(CommandRecord):
     """Delete all trials of shapes or studies.
 
     Examples:
@@ -371,7 +382,7 @@ class ForgetRequest(Request):
     is_sure: bool = option("Do it, and do not only tell.", False, flag="--yes")
 
 
-class RunsRequest(Request):
+class RunsRequest(CommandRecord):
     """Who searched what: host, GPU, command, driver, versions.
 
     Examples:
@@ -384,7 +395,7 @@ class RunsRequest(Request):
     limit: int = LIMIT()
 
 
-class ReportRequest(Request):
+class ReportRequest(CommandRecord):
     """Draw what the database holds into one HTML file.
 
     Examples:
@@ -400,7 +411,7 @@ class ReportRequest(Request):
     max_error: float | None = ACCURATE()
 
 
-class ViewRequest(Request):
+class ViewRequest(CommandRecord):
     """Show the same in the browser, and follow a search that runs.
 
     Examples:
@@ -417,7 +428,7 @@ class ViewRequest(Request):
     max_error: float | None = ACCURATE()
 
 
-class EstimateRequest(Request):
+class EstimateRequest(CommandRecord):
     """Run a program of torch, count its products, and predict what it gains.
 
     No table is needed, and no GPU: without one it runs on the CPU. Ends as the program does.
@@ -437,7 +448,7 @@ class EstimateRequest(Request):
     limit: int = LIMIT(default=10)
 
 
-class CoverageRequest(Request):
+class CoverageRequest(CommandRecord):
     """Tell what of a program's calls a table serves tuned, modelled, by cuBLAS, or not well.
 
     By number and by time. No GPU is needed.
@@ -455,7 +466,7 @@ class CoverageRequest(Request):
     limit: int = LIMIT()
 
 
-class ExplainRequest(Request):
+class ExplainRequest(CommandRecord):
     """Draw what kernels do with memory: blocks, warps, stages, banks, bytes. No GPU is needed.
 
     The ladder from the naive kernel to a tuned one, winners that ship, and any config, in one HTML file.
@@ -474,7 +485,7 @@ class ExplainRequest(Request):
     )
 
 
-class BenchRequest(Request):
+class BenchRequest(CommandRecord):
     """Time the best known kernels against cuBLAS.
 
     Examples:
@@ -491,7 +502,7 @@ class BenchRequest(Request):
     db: str = DB()
 
 
-class TimeRequest(Request):
+class TimeRequest(CommandRecord):
     """Verify and time configs by hand, against cuBLAS. Nothing is stored.
 
     Examples:
@@ -509,7 +520,7 @@ class TimeRequest(Request):
     max_error: float | None = LARGEST_ERROR()
 
 
-class SourceRequest(Request):
+class SourceRequest(CommandRecord):
     """Write what a config is compiled from, and the command that compiles it.
 
     Examples:
@@ -525,7 +536,7 @@ class SourceRequest(Request):
     out: Path | None = option("The .cu file to write; without it, it is printed.", None)
 
 
-class LadderRequest(Request):
+class LadderRequest(CommandRecord):
     """Time the classic steps beside the tuned kernel and cuBLAS.
 
     Examples:
@@ -542,7 +553,7 @@ class LadderRequest(Request):
     svg: Path | None = option("Draw the climb into this file.", None, metavar="FILE")
 
 
-class VerifyRequest(Request):
+class VerifyRequest(CommandRecord):
     """Check an exported folder on this GPU.
 
     Examples:
@@ -560,7 +571,7 @@ class VerifyRequest(Request):
     )
 
 
-class WorkerRequest(Request):
+class WorkerRequest(CommandRecord):
     """Serve the queue of a database: tune what is asked for, on GPUs of this machine, or compile for others.
 
     A process for each GPU, and one that compiles. It ends in order on SIGTERM or Ctrl-C: what was measured
@@ -592,7 +603,7 @@ class WorkerRequest(Request):
     drains: bool = option("End once nothing waits.", False, flag="--drain")
 
 
-class RecordRequest(Request):
+class RecordRequest(CommandRecord):
     """Time configs on shapes into a file for --gpu replay:FILE.
 
     Examples:
@@ -616,7 +627,7 @@ class RecordRequest(Request):
     )
 
 
-class ContributeRequest(Request):
+class ContributeRequest(CommandRecord):
     """Measure a card for those who have none: one run of ten minutes, one file to give away.
 
     Cards wanted most: RTX 3090, RTX 4090 and Quadro RTX (4000 to 8000). It says what the file holds before it
@@ -634,7 +645,7 @@ class ContributeRequest(Request):
     out: Path | None = option("The file to write; without it, it is named as the GPU.", None)
 
 
-class DoctorRequest(Request):
+class DoctorRequest(CommandRecord):
     """Tell what is here, what is missing, what to do.
 
     Examples:
@@ -645,7 +656,7 @@ class DoctorRequest(Request):
     db: str = DB()
 
 
-class KeyRequest(Request):
+class KeyRequest(CommandRecord):
     """Make a key that tables are signed with: a private one, and FILE.pub for programs and servers.
 
     Examples:
@@ -655,7 +666,7 @@ class KeyRequest(Request):
     out: Path = argument("The new file of the private key.", metavar="FILE")
 
 
-class PublishRequest(Request):
+class PublishRequest(CommandRecord):
     """Verify an exported folder, sign its tables and publish them.
 
     Examples:
@@ -675,7 +686,7 @@ class PublishRequest(Request):
     server: str | None = SERVER()
 
 
-class FollowRequest(Request):
+class FollowRequest(CommandRecord):
     """Publish a table whenever a request of the queue was tuned, with nobody at it.
 
     Of one GPU model it exports the winners, verifies and signs them. Ctrl-C ends it.
@@ -698,7 +709,7 @@ class FollowRequest(Request):
     server: str | None = SERVER()
 
 
-class TablesRequest(Request):
+class TablesRequest(CommandRecord):
     """The tables that were published, the newest last.
 
     Examples:
@@ -710,7 +721,7 @@ class TablesRequest(Request):
     server: str | None = SERVER()
 
 
-class PullRequest(Request):
+class PullRequest(CommandRecord):
     """Write a published table as a folder to import.
 
     Examples:
@@ -724,7 +735,7 @@ class PullRequest(Request):
     server: str | None = SERVER()
 
 
-class PinRequest(Request):
+class PinRequest(CommandRecord):
     """Have programs take a table, whatever is published later.
 
     Examples:
@@ -738,7 +749,7 @@ class PinRequest(Request):
     server: str | None = SERVER()
 
 
-class RollbackRequest(Request):
+class RollbackRequest(CommandRecord):
     """Take a table back: programs return to what was published before.
 
     Examples:
@@ -750,7 +761,7 @@ class RollbackRequest(Request):
     server: str | None = SERVER()
 
 
-class NewTokenRequest(Request):
+class NewTokenRequest(CommandRecord):
     """Make a token for a server, and print it once: only its SHA-256 is kept.
 
     Roles: `read` sees pages and tables, `request` also names shapes and tells how calls were served, `work`
@@ -769,7 +780,7 @@ class NewTokenRequest(Request):
     db: str = DB()
 
 
-class TokensRequest(Request):
+class TokensRequest(CommandRecord):
     """Names and roles of all tokens.
 
     Examples:
@@ -779,7 +790,7 @@ class TokensRequest(Request):
     db: str = DB()
 
 
-class RevokeRequest(Request):
+class RevokeRequest(CommandRecord):
     """End a token; a server knows it within seconds.
 
     Examples:
@@ -790,7 +801,7 @@ class RevokeRequest(Request):
     db: str = DB()
 
 
-class ServeRequest(Request):
+class ServeRequest(CommandRecord):
     """Serve a team: requests for shapes, tables, workers, pages and metrics, on one database and one port.
 
     This machine alone is answered unless --host says otherwise; then everybody needs a token (`tokens new`),
@@ -819,7 +830,7 @@ class ServeRequest(Request):
     rate: float = option("Requests a second of one client.", 500.0, number(0.1, 1e6))
 
 
-class AskRequest(Request):
+class AskRequest(CommandRecord):
     """Ask for shapes: workers tune what promises most first.
 
     Examples:
@@ -834,7 +845,7 @@ class AskRequest(Request):
     server: str | None = SERVER()
 
 
-class QueueRequest(Request):
+class QueueRequest(CommandRecord):
     """The queue: what is open, the most promising first, then what ended.
 
     Examples:

@@ -17,7 +17,7 @@ from autotune.cli.app import app
 from autotune.files.errors import UsageError
 from autotune.suite import read_suites
 
-ADDING = {"--shape", "--suite", "--where", "--epilogue", "--ladder", "--study"}
+ADDING = {"--shape", "--suite", "--where", "--epilogue", "--ladder", "--study", "--name", "--role", "--trust"}
 
 
 def _commands(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
