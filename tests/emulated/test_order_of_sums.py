@@ -26,7 +26,8 @@ ORDERS = (
     ("chunks:256", "chunks"),
     ("chunks:512", "chunks"),
 )
-GPUS = {limits.arch: limits for limits in KNOWN.values()}  # one of each compute capability
+ARCHS = ("sm_75", "sm_80", "sm_90", "sm_100")  # others have what these have
+GPUS = {limits.arch: limits for limits in KNOWN.values() if limits.arch in ARCHS}  # one of each
 
 
 def drawn(arch: str, layout: str, order: str, reduction: str) -> Instance:
