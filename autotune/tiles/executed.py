@@ -6,9 +6,13 @@ is moved or multiplied, so that a block takes milliseconds.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import hashlib
 import mmap
+import platform
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +28,7 @@ import numpy.typing as npt
 from ..core import build
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
+from ..files.cache_folder import default_cache_dir, own_folder
 from ..files.errors import EnvironmentProblem
 from ..kernel import launch, resources, template
 from ..kernel.config import WARP, Config
@@ -73,10 +78,37 @@ def _library(file: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """The kernels of a file, compiled for the host. Raises EnvironmentProblem."""
     defined = [f"-D{name}={value}" for name, value in (*macros, ("KERNEL_FILE", f'"{file}"'))]
     included = [f"-I{folder}" for folder in (_FOLDER, template.kernel_dir())]
-    with tempfile.TemporaryDirectory() as folder:
-        made = f"{folder}/kernel.so"
-        compile_cpp(*_FLAGS, *included, *defined, f"{_FOLDER}/recorder.cpp", "-o", made)
-        return ctypes.CDLL(made)
+    command = (*_FLAGS, *included, *defined, f"{_FOLDER}/recorder.cpp", "-o")
+    kept = _hosts() / f"{_digest(command)}.so"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            made = Path(folder) / kept.name
+            compile_cpp(*command, str(made))
+            made.replace(kept)
+    return ctypes.CDLL(str(kept))
+
+
+@cache
+def _hosts() -> Path:
+    """Where compiled kernels are kept: in the cache, or for this process alone where that cannot be used."""
+    try:
+        return own_folder(default_cache_dir(), "hosts")
+    except (OSError, RuntimeError):
+        folder = Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+
+@cache
+def _texts() -> bytes:
+    """All that a compiled kernel is made of."""
+    paths = (path for folder in (_FOLDER, template.kernel_dir()) for path in sorted(folder.iterdir()))
+    return b"\0".join(path.read_bytes() for path in paths if path.is_file())
+
+
+def _digest(command: Sequence[str]) -> str:
+    told = (platform.machine(), *command)
+    return hashlib.sha256(b"\0".join([_texts(), *map(str.encode, told)])).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..facts.device import DeviceLimits
 from ..report.palette import ROOT
-from .kernel_picture import Subject, picture
+from .kernel_picture import Subject, pictures
 from .warp_access import SECTOR
 
 _FOLDER = Path(__file__).parent / "explorer"
@@ -24,7 +24,7 @@ def page(subjects: Sequence[Subject], limits: DeviceLimits, gpu: str, foot: str)
     Raises UsageError where a subject's problem is empty.
     """
     data = {
-        "views": [picture(subject, limits) for subject in subjects],
+        "views": pictures(subjects, limits),
         "gpu": gpu,
         "foot": foot,
         "sector": SECTOR,

@@ -5,6 +5,8 @@ All arithmetic of the page is done in this room; what draws it (explorer/) place
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from ..facts.device import DeviceLimits
@@ -12,7 +14,7 @@ from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..kernel import resources
 from ..kernel.config import PARAMETERS, Config, lanes_k
-from ..kernel.rules import broken_rules
+from ..kernel.rules import Rule, broken_rules
 from ..kernel.rungs import ReferenceKernel
 from . import drawn_accesses, drawn_parts, ncu_metrics
 from .drawn_parts import Drawing
@@ -30,6 +32,21 @@ class Subject:
     family: str
     kernel: Config | ReferenceKernel
     gemm: Gemm
+
+
+def pictures(subjects: Sequence[Subject], limits: DeviceLimits) -> list[Drawing]:
+    """The picture of each. Their kernels are compiled at once, on all cores."""
+    sound = [one for one in subjects if one.gemm.m * one.gemm.n * one.gemm.k and not _broken(one, limits)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: HostLaunch.of(one.kernel, one.gemm, limits).library, sound))
+    return [picture(subject, limits) for subject in subjects]
+
+
+def _broken(subject: Subject, limits: DeviceLimits) -> tuple[Rule, ...]:
+    """The rules that a config breaks."""
+    if isinstance(subject.kernel, ReferenceKernel):
+        return ()
+    return broken_rules(subject.kernel, limits, subject.gemm)
 
 
 def picture(subject: Subject, limits: DeviceLimits) -> Drawing:
@@ -51,7 +68,7 @@ def picture(subject: Subject, limits: DeviceLimits) -> Drawing:
     if isinstance(kernel, ReferenceKernel):
         return made | _reference(HostLaunch.of(kernel, gemm, limits), kernel, limits)
     made["parameters"] = _parameters(kernel)
-    broken = broken_rules(kernel, limits, gemm)
+    broken = _broken(subject, limits)
     if broken:
         return made | {"broken": [{"id": r.id, "kind": r.kind, "sentence": r.sentence} for r in broken]}
     return made | _template(HostLaunch.of(kernel, gemm, limits), kernel, limits)

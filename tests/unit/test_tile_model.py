@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ from autotune.facts.gemm import FLOAT_BYTES, LAYOUTS, Gemm
 from autotune.files.errors import EnvironmentProblem
 from autotune.kernel import resources
 from autotune.kernel.config import WARP, Config, lanes_k
-from autotune.kernel.rungs import STEPS, ReferenceKernel
-from autotune.tiles import drawn_accesses, drawn_parts
+from autotune.kernel.rungs import REFERENCE_FILE, STEPS, ReferenceKernel
+from autotune.tiles import drawn_accesses, drawn_parts, executed
 from autotune.tiles.executed import HostLaunch
 from autotune.tiles.launch_counts import AccessKey, count
 from autotune.tiles.warp_access import (
@@ -193,6 +194,23 @@ def test_the_worked_example_of_the_copy() -> None:
     own = {space: found["A", space].at[found["A", space].warp == 0][:, 17] for space in ("global", "shared")}
     assert own["global"].tolist() == [16 * row + 1 for row in range(1, 64, 8)]
     assert own["shared"].tolist() == [68 + row for row in range(1, 64, 8)]
+
+
+@pytest.mark.parametrize("is_usable", [True, False])
+def test_what_was_compiled_is_kept(is_usable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the cache, for other processes; where that cannot be used, for this one."""
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+    if not is_usable:
+        (tmp_path / "cache").touch()
+    monkeypatch.setattr(executed, "_hosts", cache(executed._hosts.__wrapped__))
+    compiled = executed._library.__wrapped__
+    told = REFERENCE_FILE, (("PLAIN_FLOATS", 1),)
+    assert compiled(*told).walk
+    assert (tmp_path / "cache/hosts").is_dir() == is_usable
+    monkeypatch.setattr(build, "compiler", lambda: ["false"])
+    assert compiled(*told).walk
+    with pytest.raises(EnvironmentProblem):
+        compiled(REFERENCE_FILE, (("PLAIN_FLOATS", 0),))
 
 
 @pytest.mark.parametrize("command", ["false", "/no/compiler"])
