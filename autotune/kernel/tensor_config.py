@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..facts.device import DeviceLimits
+from ..facts.fitted import numbers
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from .config import Parameter, checked
@@ -29,7 +30,8 @@ BARRIER_BYTES = 16  # of a stage
 REGISTERS = 64 * 1024  # of an SM, which a block has alone
 # A third of the tensor cores' rate in TF32, 1,024 multiply-adds per SM and cycle, over that of 128 lanes
 OVER_FMA = 1024 / 3 / 128
-PACK_USES, LEAST_DEPTH = 512, 256  # of an element that is packed; of a split's share of k (both unmeasured)
+# Of an element that is packed; of a split's share of k
+PACK_USES, LEAST_DEPTH = numbers("TENSOR_PACK_USES TENSOR_LEAST_DEPTH")
 LEAST_RESULTS = 64 * 64  # of C: fewer show no error that can be compared, and keep no tensor core busy
 
 
