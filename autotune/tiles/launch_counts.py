@@ -23,8 +23,8 @@ from .warp_access import LINE, AccessCounts, WarpAccess
 
 _FILES = (
     "tile_copy.cuh", "dot_products.cuh", "fragments.cuh", "flush.cuh", "reduce_slices.cuh",
-    "reduce_two_pass.cuh", "reduce_last_block.cuh", "staged_rows.cuh", "reduce_cluster.cuh", "epilogue.cuh",
-    "output.cuh", REFERENCE_FILE,
+    "reduce_planes.cuh", "reduce_two_pass.cuh", "reduce_last_block.cuh", "staged_rows.cuh",
+    "reduce_cluster.cuh", "epilogue.cuh", "output.cuh", REFERENCE_FILE,
 )  # fmt: skip
 _WHATS = ("A", "B", "workspace", "sums", "C")
 _FROM, _TO = (number << 40 for number in (1, 4))
