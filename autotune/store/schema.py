@@ -7,8 +7,9 @@ from pathlib import Path
 from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
 from ..files.errors import StoreError
-from .artifact_models import Base  # with all tables
+from . import artifact_models  # noqa: F401 - its tables are of the database, too
 from .connect import shown
+from .models import Base
 
 VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
 # in order; a test holds them against migrations/versions

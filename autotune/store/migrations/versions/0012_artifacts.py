@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -51,5 +53,5 @@ def _make(name: str, *parts: sa.schema.SchemaItem, moment: str = "created_at") -
     op.create_table(name, own, *parts, *_all(sa.DateTime(), moment), key)
 
 
-def _all(kind: sa.types.TypeEngine, *names: str) -> list[sa.Column]:
+def _all(kind: sa.types.TypeEngine[Any], *names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, kind, nullable=False) for name in names]
