@@ -40,12 +40,12 @@ def wait_until(is_there: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_requests_are_tuned_or_refused(url: str | Path) -> None:
-    with Store.open(url) as store:
+def test_requests_are_tuned_or_refused(tmp_path: Path) -> None:  # on PostgreSQL: tests/chaos
+    with Store.open(tmp_path / "a.db") as store:
         queue = store.queue()
         asked = [Wanted(SMALL, "NVIDIA H200", gain_us=2.0), Wanted(Gemm.parse("77"), "h200", gain_us=1.0)]
         queue.submit([*asked, Wanted(SMALL, "NVIDIA L4")])
-        worker = start(url, "--gpu", f"replay:{RECORDED}", "--seconds", "6")
+        worker = start(tmp_path / "a.db", "--gpu", f"replay:{RECORDED}", "--seconds", "4")
         wait_until(
             lambda: queue.counts()[RequestState.WAITING] == 1 and not queue.counts()[RequestState.TUNING]
         )
