@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autotune.files.errors import UsageError
 from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.search.propose.bayesian import Model
-from autotune.search.propose.candidates import Candidates, _distances
+from autotune.search.propose.candidates import Candidates, _distances, _feature_table
 from autotune.search.propose.optuna_sampler import FeasibleSampler, distributions, suggested
 from autotune.search.propose.origins import MODELLED
 from autotune.search.propose.proposer import Proposal, Proposer, SpaceExhausted
@@ -259,7 +259,39 @@ def test_an_unknown_sampler_is_refused():
         make_proposer(SPACE, "annealing")
 
 
+def test_powers_of_two_are_found_among_other_sizes():
+    """As in kernels whose blocks must be whole warps: sizes between are a hundred times slower."""
+    values = (tuple(range(16, 272, 16)), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 6, 8))
+    rows = np.array(list(itertools.product(*(range(len(v)) for v in values))), dtype=np.uint8)
+    space = FeasibleSet((Factor(("width", "depth", "x", "y"), values, rows),))
+
+    def time_us(number):
+        width, depth, x, y = space.point(number).values()
+        is_slow = any(v & (v - 1) for v in (width, depth, x, y))
+        return (100 if is_slow else 1) + abs(np.log2(width * x / 256)) + abs(np.log2(depth * y / 8)) + x / y
+
+    optimum = min(map(time_us, range(len(space))))
+    reached = [optimum / min(map(time_us, _ask_all(make_proposer(space, seed=seed), 60, time_us=time_us)))
+        for seed in range(6)]  # fmt: skip
+    assert np.mean(reached) > 0.95
+
+
 # ---- candidates
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((5,), []),
+        ((0, 4, 8), [0, 0.5, 1]),  # ranks where there is no ratio
+        ((1, 2, 4, 16), [0, 0.25, 0.5, 1]),
+        ((0.5, 1.0, 4.0), [0, 1 / 3, 1]),
+        ((1, 2, 10**30), [0, 0.5, 1]),
+        ((32, 48, 64), [0, np.log2(1.5), 1, 0.5, 0, 1, 1, 0, 1]),
+    ],
+)
+def test_sizes_count_by_ratio_and_by_powers_of_two(values, expected):
+    assert _feature_table(values).T.ravel() == pytest.approx(expected)
 
 
 @given(spaces(), st.data())

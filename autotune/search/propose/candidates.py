@@ -20,6 +20,7 @@ from .regions import Regions
 from .traits import Traits
 
 NUM_SAMPLED = 4096  # points drawn at random at a time, where one is not enough
+_MOST_TWOS = 6  # more divisions by two count as these: 64 is a multiple of any warp and bank
 NUM_SPLITS = 3  # ways to split k that are tried with a config at a time
 
 
@@ -52,8 +53,8 @@ class Candidates:
         return np.concatenate(parts, axis=1)
 
     def features(self, numbers: np.ndarray) -> np.ndarray:
-        """What a model sees: the rank of each value on 0 ... 1, words as one column each, and traits where
-        there are some, on about 0 ... 1; (q, features)."""
+        """What a model sees: values as `_feature_table` has them, and traits where there are some, on about
+        0 ... 1; (q, features)."""
         codes = self.codes(numbers)
         parts = [table[codes[:, j]] for j, table in enumerate(self._tables)]
         if self._scaled is not None:
@@ -273,11 +274,24 @@ def _distances(values: tuple[Value, ...], wanted: Value) -> np.ndarray:
 
 
 def _feature_table(values: tuple[Value, ...]) -> np.ndarray:
-    """Features by code; (values, features). A parameter of one value has none."""
+    """Features by code, each on 0 ... 1; (values, features). A parameter of one value has none.
+
+    Sizes count by their ratio, so numbers above 0 stand by their logarithm, others by their rank. If some are
+    no powers of two, two features tell how often two divides each, and whether it is such a power: warps,
+    vectors and banks go by these (note 0084)."""
     num = len(values)
     if num < 2:
         return np.zeros((num, 0))
     if num > 2 and any(isinstance(value, str) for value in values):
         return np.asarray(np.eye(num) / np.sqrt(2.0))  # any two words are one apart
-    ranks: np.ndarray = np.linspace(0.0, 1.0, num)[:, np.newaxis]
-    return ranks
+    numbers = [value for value in values if not isinstance(value, str)]
+    if num == 2 or not 0 < min(numbers) <= max(numbers) < 2**63:
+        return np.asarray(np.linspace(0.0, 1.0, num)[:, np.newaxis])
+    columns = [np.log2(numbers)]
+    if all(isinstance(value, int) for value in numbers):
+        whole = np.array(numbers, dtype=np.int64)
+        twos = whole & -whole  # the largest power of two that divides each
+        if (twos < whole).any():
+            columns += [np.minimum(np.log2(twos), _MOST_TWOS), (twos == whole).astype(float)]
+    table = np.column_stack([column for column in columns if np.ptp(column) > 0])
+    return np.asarray((table - table.min(axis=0)) / np.ptp(table, axis=0))
