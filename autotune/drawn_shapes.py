@@ -19,11 +19,11 @@ from .facts.distribution import SHIPPED_SEEDS, drawn_suite
 from .facts.gemm import LAYOUTS, Gemm
 from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks
-from .search import Interrupts, Options, SearchResult, StopReason
+from .search import InterruptHandler, Options, SearchResult, StopReason
 from .search.fill import Filled, OnFill, fill
 from .shipped.starting_points import StartingPoints
 from .store import Store
-from .target import Filling
+from .target import CellTarget
 
 Search = Callable[[Sequence[Gemm], Options], SearchResult]
 
@@ -39,13 +39,13 @@ class DrawnSearch:
     kernels; `on_fill` receives the numbers of kernels and times as they are stored. All stages heed
     `interrupts`, which the caller entered."""
 
-    target: Filling
+    target: CellTarget
     store: Store
     options: Options
     starts: StartingPoints
     search: Search
     on_fill: OnFill
-    interrupts: Interrupts
+    interrupt_handler: InterruptHandler
     lenders: Sequence[Gemm] = ()  # shapes of this run that other processes search
 
     def run(self, named: Sequence[Gemm], drawn: Sequence[Gemm]) -> tuple[SearchResult, Filled]:
@@ -65,12 +65,12 @@ class DrawnSearch:
         )
         if found.reason is StopReason.INTERRUPTED:
             return found, filled
-        begun = [shape.gemm for shape in found.shapes]
+        started = [shape.gemm for shape in found.shapes]
         share = options.policy.fill_share if named else 1.0
-        filled = filled.then(self._fill(begun, min(until_s, self._until_s(share))))
-        found = self._ranked_again(found, [g for g in filled.improved if g in set(named)], until_s)
-        if self.interrupts.is_requested:
-            found = replace(found, reason=StopReason.INTERRUPTED, signal=self.interrupts.number)
+        filled = filled.then(self._fill(started, min(until_s, self._until_s(share))))
+        found = self._with_new_finals(found, [g for g in filled.improved if g in set(named)], until_s)
+        if self.interrupt_handler.is_requested:
+            found = replace(found, reason=StopReason.INTERRUPTED, signal=self.interrupt_handler.number)
         return found, filled
 
     @property
@@ -103,19 +103,19 @@ class DrawnSearch:
             shipped or {},
             self.options.policy,
             self.options.where,
-            self.interrupts.should_stop,
+            self.interrupt_handler.should_stop,
             self.lenders,
         )
 
-    def _ranked_again(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
+    def _with_new_finals(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
         """The same with new finals of these shapes, whose best kernels were found on others: as many as there
         is time for, at least one."""
         left = (until_s - self.target.now()) / max(self.options.policy.final_s, 1e-9)
         due = due if math.isinf(left) else due[: max(1, int(left))]
-        if not due or self.interrupts.is_requested:
+        if not due or self.interrupt_handler.is_requested:
             return found
-        again = self.search(due, replace(self.options, trials=1, seconds=None))  # they have had theirs
-        newer = {shape.gemm: shape for shape in again.shapes}
+        rerun = self.search(due, replace(self.options, trials=1, seconds=None))  # they have had theirs
+        newer = {shape.gemm: shape for shape in rerun.shapes}
         return replace(found, shapes=tuple(newer.get(shape.gemm, shape) for shape in found.shapes))
 
 

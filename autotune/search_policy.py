@@ -22,7 +22,7 @@ from .files.user_file import read_toml
 from .files.words import option
 
 _HOW = "write one line for each value that is to differ, as num_startup = 30"
-_MOST_ERROR = 0.2  # of a duel: a final's is five times as much
+_MOST_ERROR = 0.2  # of a comparison: a final's is five times as much
 _MAY_BE_0 = frozenset({"num_seeds", "num_loans", "close", "most_trial_s"})
 
 
@@ -43,12 +43,14 @@ class SearchPolicy:
     most_planned: int = 12  # points planned together; the last are planned without the results of the first
     bandit_after: int = 100  # results; before, what leads anywhere is looked for, and no region is chosen
     # Who is the fastest
-    close: float = 0.05  # a candidate farther from the best needs no duel: a trial may be off by disturbance
-    duel_error: float = 0.01  # chance that a duel names one the faster that is not
+    close: float = (
+        0.05  # a candidate farther from the best needs no comparison: a trial may be off by disturbance
+    )
+    duel_error: float = 0.01  # chance that a comparison names one the faster that is not
     most_rounds: int = 60  # two that these do not tell apart are tied
     num_finalists: int = 8
     # Who has the GPU
-    batch_s: float = 0.04  # of a duel at a time: a ready candidate waits no longer than this
+    batch_s: float = 0.04  # of a comparison at a time: a ready candidate waits no longer than this
     most_trial_s: float = 0.15  # a compiled kernel that takes longer on a shape would keep candidates waiting
 
     growth: ClassVar[float] = 1.1  # times as many results as at the last fit: then lengths are fitted again
@@ -152,8 +154,8 @@ def _problem(name: str, value: Any, default: Any) -> str:
         return f"is {shown(value)}, and not finite"
     if value < 0 or (value == 0 and name not in _MAY_BE_0):
         return f"is {value}, and not {'at least' if name in _MAY_BE_0 else 'more than'} 0"
-    is_too_much = name == "duel_error" and value > _MOST_ERROR
-    return f"is {value}, and more than {_MOST_ERROR}" if is_too_much else ""
+    is_too_large = name == "duel_error" and value > _MOST_ERROR
+    return f"is {value}, and more than {_MOST_ERROR}" if is_too_large else ""
 
 
 class Effort(NamedTuple):

@@ -58,7 +58,7 @@ class Suite(NamedTuple):
     others: int = 0
 
 
-def read_suite(path: Path, note: Note = lambda told: None) -> dict[Gemm, int | None]:
+def read_suite(path: Path, note: Note = lambda message: None) -> dict[Gemm, int | None]:
     """Read the shapes of a suite: each once, with the calls of all its tables, for any leading dimensions.
     None for all if the suite has no counts.
 
@@ -68,12 +68,12 @@ def read_suite(path: Path, note: Note = lambda told: None) -> dict[Gemm, int | N
     return read_suites([path], note)
 
 
-def read_suites(paths: Sequence[Path], note: Note = lambda told: None) -> dict[Gemm, int | None]:
+def read_suites(paths: Sequence[Path], note: Note = lambda message: None) -> dict[Gemm, int | None]:
     """As `read_suite`, of several suites, whose calls add up."""
     return by_shape(read_kinds(paths, note))
 
 
-def read_kinds(paths: Sequence[Path], note: Note = lambda told: None) -> Calls:
+def read_kinds(paths: Sequence[Path], note: Note = lambda message: None) -> Calls:
     """The same, of each kind of call."""
     try:
         return merged(read_calls(path, note) for path in paths).calls
@@ -100,7 +100,7 @@ def epilogues_of(calls: Iterable[CallKind]) -> dict[Gemm, tuple[str, ...]]:
 
 
 def read_calls(
-    path: Path, note: Note = lambda told: None, on_read: Callable[[int, int], None] = lambda done, of: None
+    path: Path, note: Note = lambda message: None, on_read: Callable[[int, int], None] = lambda done, of: None
 ) -> Suite:
     """Read all kinds of call of a suite, and of the files that processes recorded beside it. As
     `read_suite`. `on_read` is told after each of these files how many were read, and of how many."""
@@ -121,8 +121,8 @@ def read_calls(
     except ValueError as error:
         raise UsageError(f"{path} counts no calls, and {folder} does; move one of them away") from error
     if not (suite.calls or suite.others):
-        again = f"run a program that records into {path}, and look again"
-        raise UsageError(newer or f"{folder} holds no call; {again}")
+        hint = f"run a program that records into {path}, and look again"
+        raise UsageError(newer or f"{folder} holds no call; {hint}")
     return suite
 
 
@@ -146,7 +146,7 @@ def _read_one(path: Path, note: Note) -> Suite:
     how = f"{_HOW}, or a list: a CSV of {HEADER}, or [m, n, k] in JSON"
     try:
         text = decoded(content)
-        entries = read_list(text, lambda told: note(f"{path}: {told}"))
+        entries = read_list(text, lambda message: note(f"{path}: {message}"))
         if entries is not None:
             return _tables(entries)
         if path.suffix == ".json" or text.lstrip().startswith("{"):
@@ -179,25 +179,25 @@ def _read_recorded(path: Path, note: Note) -> Suite:
     except NewerVersion:
         raise
     except (ValueError, RecursionError) as error:
-        suite, num_damaged = _salvaged(content.decode("utf-8", "replace"))
+        suite, num_corrupted = _readable_lines(content.decode("utf-8", "replace"))
         note(
-            f"{path} is damaged ({error}): {num_damaged} of its lines cannot be read and are left out, "
+            f"{path} is damaged ({error}): {num_corrupted} of its lines cannot be read and are left out, "
             f"{counted(len(suite.calls), 'shape')} can; remove the file to be rid of this"
         )
         return suite
 
 
-def _salvaged(text: str) -> tuple[Suite, int]:
+def _readable_lines(text: str) -> tuple[Suite, int]:
     """The shapes whose lines are whole, and the number of other lines."""
-    parts, num_damaged = [], 0
+    parts, num_corrupted = [], 0
     for line in text.splitlines():
         if not line.startswith(_FRAME):
             try:
                 row = table(_parsed(line.rstrip().removesuffix(",")), "a line")
                 parts.append(_suite({"shape": [row | {"count": row.get("count")}]}))
             except (ValueError, RecursionError):
-                num_damaged += 1
-    return merged(parts), num_damaged
+                num_corrupted += 1
+    return merged(parts), num_corrupted
 
 
 def _suite(data: dict[str, Any]) -> Suite:

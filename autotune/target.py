@@ -21,7 +21,7 @@ Point = Mapping[str, Value]
 
 def point_key(point: Point) -> str:
     """The identity of a point in the store: `Config.key` for our kernels, name=value,... for others."""
-    if templates.is_ours(point):
+    if templates.is_autotune(point):
         return templates.read(point).key
     return ",".join(f"{name}={value}" for name, value in point.items())
 
@@ -130,7 +130,9 @@ class Refining(Protocol):
     """A target whose idle seconds can decide between candidates. A recording cannot: it has no further
     data."""
 
-    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int) -> Future[Rounds]:
+    def compare_pair(
+        self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int
+    ) -> Future[Rounds]:
         """Time two points that are known to run, interleaved and without cuBLAS, once no submitted work waits
         for the GPU. `shuffle` varies the order within rounds. Both have no samples if they, or one of them,
         killed the GPU's process."""
@@ -147,7 +149,7 @@ class Building(Target, Protocol):
 
 
 @runtime_checkable
-class Filling(Target, Protocol):
+class CellTarget(Target, Protocol):
     """A target that times many kernels in a row which were verified elsewhere."""
 
     def fill(self, cells: Sequence[Cell]) -> Future[tuple[CellTime, ...]]:

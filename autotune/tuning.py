@@ -20,17 +20,17 @@ from .drawn_shapes import DrawnSearch, drawn_for
 from .export import exporter
 from .export.from_store import read_results
 from .export.tuned import TunedResults
-from .facts import alike
+from .facts import gpu_alias
 from .facts.accuracy_class import STRICT
 from .facts.accuracy_class import read as read_class
-from .facts.alike import names_for
 from .facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .facts.device import DeviceLimits, Environment, limits_by_name
 from .facts.distribution import drawn_calls
 from .facts.gemm import Gemm
+from .facts.gpu_alias import names_for
 from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
-from .facts.other_problem import is_elsewhere
+from .facts.other_problem import is_external
 from .files import arguments
 from .files.arguments import number, whole
 from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
@@ -45,8 +45,8 @@ from .kernel.templates import (
     Template,
     accuracy_of,
     has_kernels,
+    is_autotune,
     is_current,
-    is_ours,
     source_of,
 )
 from .kernel.where import VALUES, Where
@@ -55,27 +55,27 @@ from .recording.replay import ReplayTarget
 from .report.palette import LIGHT
 from .runtime.table.kinds import GpuKind, load_kinds
 from .runtime.table.table import Table
-from .search import DEFAULT_SAMPLER, Interrupts, Options, SearchResult, ShapeResult
+from .search import DEFAULT_SAMPLER, InterruptHandler, Options, SearchResult, ShapeResult
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.part import Part
 from .search.progress import Best, Event, OnEvent, ShapeStarted, TrialDone, ignore
-from .search.propose.origins import FILL, FOUND_ELSEWHERE
+from .search.propose.origins import FILL, TRANSFERRED
 from .search.propose.samplers import Sampler
 from .search.stale import Stale, compared, stale_shapes
 from .search_policy import SearchPolicy, read_effort
 from .shipped.starting_points import StartingPoints, on_tensor_cores
 from .store import Store, TrialRecord, shown
 from .suite import MOST_CALLS
-from .target import Filling, Target, point_key
+from .target import CellTarget, Target, point_key
 from .target_finder import Note
 
 T = TypeVar("T")
 Callback = Callable[[Any, Any], None]  # with an optuna.Study and a FrozenTrial of it
 _note = logging.getLogger("autotune").warning
-_MOST_TOLD = 3  # shapes of a result, where it is shown
+_MAX_LISTED = 3  # shapes of a result, where it is shown
 _LEAST_S = 1e-3  # of a search whose seconds cuBLAS took: it begins, and tells that the time is over
 
 
@@ -113,9 +113,11 @@ class Result:
             return ByShape({shape.gemm: store.trials(shape.study) for shape in self.shapes})
 
     def __repr__(self) -> str:
-        told = [f"{gemm}: {best and best.told}" for gemm, best in list(self.best.items())[:_MOST_TOLD]]
-        rest = [f"{len(self.shapes) - _MOST_TOLD:,} more"] if len(self.shapes) > _MOST_TOLD else []
-        return f"Result({'; '.join([self.environment.gpu_name, *told, *rest])})"
+        message = [
+            f"{gemm}: {best and best.description}" for gemm, best in list(self.best.items())[:_MAX_LISTED]
+        ]
+        rest = [f"{len(self.shapes) - _MAX_LISTED:,} more"] if len(self.shapes) > _MAX_LISTED else []
+        return f"Result({'; '.join([self.environment.gpu_name, *message, *rest])})"
 
     def to_frame(self) -> Any:
         """All trials of all shapes as a pandas.DataFrame: a row for each, with its shape, its facts, and a
@@ -159,7 +161,7 @@ class Result:
     def is_exportable(self) -> bool:
         """Whether the kernels are those of this autotune, or stood in for by a recording of them."""
         points = [best.point for best in self.best.values() if best is not None]
-        is_recorded = self.environment.is_recorded and all(map(is_ours, points))
+        is_recorded = self.environment.is_recorded and all(map(is_autotune, points))
         return is_recorded or is_current(self.source_hash)
 
     def export(self, folder: str | Path, *, note: Note = _note) -> Table:
@@ -195,12 +197,12 @@ class FoundOnGpus:
 def _draw_trials(axis: Any, trials: Sequence[TrialRecord], cublas_us: float | None) -> None:
     timed = enumerate((trial.measurement.time_us for trial in trials), 1)
     times = {number: time_us for number, time_us in timed if time_us}
-    colour = LIGHT.series
-    axis.plot(times.keys(), times.values(), ".", color=colour["random"], label="a trial")
+    color = LIGHT.series
+    axis.plot(times.keys(), times.values(), ".", color=color["random"], label="a trial")
     best = [*itertools.accumulate(times.values(), min)]
-    axis.step(times.keys(), best, where="post", color=colour["ours"], label="best so far")
+    axis.step(times.keys(), best, where="post", color=color["ours"], label="best so far")
     if cublas_us:
-        axis.axhline(cublas_us, color=colour["cublas"], linestyle="--", label="cuBLAS")
+        axis.axhline(cublas_us, color=color["cublas"], linestyle="--", label="cuBLAS")
 
 
 def _cells(gemm: Gemm, best: Best | None) -> tuple[str, ...]:
@@ -322,8 +324,8 @@ def tune(
     with (
         closing(opened) as target,
         Store.open(db) as store,  # last: what is refused before leaves no empty database
-        store.damages.told(note),
-        Interrupts() as interrupts,
+        store.bad_rows.reported(note),
+        InterruptHandler() as interrupt_handler,
     ):
         store.tell_when_away(note)
         _tell_alike(target.limits, note)
@@ -343,29 +345,31 @@ def tune(
         )
         if stale:
             options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
-        options = _after_cublas(target, store, options, interrupts)
+        options = _after_cublas(target, store, options, interrupt_handler)
         if callbacks:
             followed = _Followed(store, callbacks, on_event)
             on_event, options = followed, replace(options, should_stop=followed.should_stop)
 
         def run(gemms: Sequence[Gemm], options: Options) -> SearchResult:
-            return search(target, store, gemms, options, on_event, interrupts)
+            return search(target, store, gemms, options, on_event, interrupt_handler)
 
         def own(gemms: Sequence[Gemm]) -> Sequence[Gemm]:
             return part.begin(gemms, options.seconds is not None) if part and not stale else gemms
 
         filled, gain, taken_us = None, None, {}
         if num_drawn:
-            filling = _filling(target)
-            drawn = () if calls else drawn_for(num_drawn, seed, filling.limits)
+            cell_timer = _cell_timer(target)
+            drawn = () if calls else drawn_for(num_drawn, seed, cell_timer.limits)
             options = replace(options, without_final=frozenset(drawn) - frozenset(gemms))
-            begun, lenders = frozenset(own((*gemms, *drawn))), (*gemms, *drawn) if part else ()
-            search_drawn = DrawnSearch(filling, store, options, starts, run, on_fill, interrupts, lenders)
-            found, filled = search_drawn.run(*([g for g in some if g in begun] for some in (gemms, drawn)))
+            started, lenders = frozenset(own((*gemms, *drawn))), (*gemms, *drawn) if part else ()
+            search_drawn = DrawnSearch(
+                cell_timer, store, options, starts, run, on_fill, interrupt_handler, lenders
+            )
+            found, filled = search_drawn.run(*([g for g in some if g in started] for some in (gemms, drawn)))
         elif calls:
             taken_us = expected_us(target, store, calls)
-            due, weighed = _due(calls, taken_us)
-            found = run(own(tuple(dict.fromkeys((*due, *named)))), replace(options, weights=weighed))
+            due, new_weights = _due(calls, taken_us)
+            found = run(own(tuple(dict.fromkeys((*due, *named)))), replace(options, weights=new_weights))
             gain = gain_of(found.shapes, calls, taken_us)
         else:
             found = run(own(listed), options)
@@ -402,7 +406,7 @@ def _tell_alike(limits: DeviceLimits, note: Note) -> None:
     if other is not None and other.compute_capability != limits.compute_capability:
         kinds = f"{own} is {limits.arch} and {other.name} {other.arch}"
         raise UsageError(f"{kinds}: it cannot be accepted as that")
-    if text := alike.told(own):
+    if text := gpu_alias.describe(own):
         note(text)
 
 
@@ -418,7 +422,7 @@ def _stale(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, St
 def _of_stale(kept: Mapping[Gemm, Stale], options: Options, note: Note) -> Options:
     """The same for the finalists of these shapes alone."""
     for gemm, one in kept.items():
-        note(f"{gemm}: {one.told}")
+        note(f"{gemm}: {one.description}")
     num = max(len(one.finalists) for one in kept.values())
     policy = replace(options.policy, num_loans=0, num_seeds=num)
     of_stale = replace(options, policy=policy, trials=num, same_code_share=0.0)
@@ -430,14 +434,16 @@ def _optima(recorded: ReplayTarget, shapes: Iterable[ShapeResult], where: Where)
     return {gemm: recorded.optimum(gemm, where.on(gemm, recorded.limits))[1] for gemm in gemms}
 
 
-def _after_cublas(target: Target, store: Store, options: Options, interrupts: Interrupts) -> Options:
+def _after_cublas(
+    target: Target, store: Store, options: Options, interrupt_handler: InterruptHandler
+) -> Options:
     """The same with the seconds that are left once cuBLAS was timed on drawn shapes: by these times a table
     knows which calls to leave to it. A recording has none, and with a limit on trials only, only these are
     wanted."""
-    if not isinstance(target, Filling) or (options.trials is not None and options.seconds is None):
+    if not isinstance(target, CellTarget) or (options.trials is not None and options.seconds is None):
         return options
     seconds, drawn = options.seconds, drawn_for(NUM_TIMED, options.seed, target.limits)
-    on_drawn = partial(time_cublas, target, store, drawn, should_stop=interrupts.should_stop)
+    on_drawn = partial(time_cublas, target, store, drawn, should_stop=interrupt_handler.should_stop)
     if seconds is None:
         on_drawn(math.inf)
         return options
@@ -469,15 +475,15 @@ def _need_searchable(target: Target, named: Iterable[Gemm], num_drawn: int) -> N
     """Raises UsageError if a recording lacks a named shape, or shapes are to be drawn for it. Of calls it
     lacks perhaps none is searched."""
     if num_drawn:
-        _filling(target)
+        _cell_timer(target)
     if isinstance(target, ReplayTarget):
         for gemm in named:
             target.baseline(gemm)
 
 
-def _filling(target: Target) -> Filling:
+def _cell_timer(target: Target) -> CellTarget:
     """Raises UsageError if kernels cannot be timed across shapes."""
-    if not isinstance(target, Filling):
+    if not isinstance(target, CellTarget):
         raise UsageError(
             f"shapes are drawn ({option('num_drawn')}) for a GPU, and this is a recording; name a recorded "
             "shape instead, or run it on a machine with a GPU"
@@ -569,7 +575,7 @@ def export_table(
     Raises DispatchError where there is nothing to export, StoreError, EnvironmentProblem, UsageError.
     """
     calls, db = _counted(calls), _path(db)
-    asked = {read_shape(gemm): epilogue_names.named(names) for gemm, names in _by_shape("called", called)}
+    requested = {read_shape(gemm): epilogue_names.named(names) for gemm, names in _by_shape("called", called)}
     on_step(f"reading the results of {shown(db)}")
     for gemm in calls:
         gemm.need_output()
@@ -583,28 +589,28 @@ def export_table(
     template = _template(accuracy, conditions, 0)
     conditions.check({**template.values, **VALUES})
     max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
-    with Store.open_existing(db) as store, store.damages.told(note):
+    with Store.open_existing(db) as store, store.bad_rows.reported(note):
         environments = store.environments(max_error)
         if gpu_name:
             environments = [one for one in environments if one.gpu_name == gpu_name]
         if not environments:
-            store.damages.refuse()
+            store.bad_rows.refuse()
             refs = [one.study for one in store.studies(is_brief=True)]
-            named = ", ".join(str(ref.gemm) for ref in refs if is_elsewhere(ref.source_hash))
+            named = ", ".join(str(ref.gemm) for ref in refs if is_external(ref.source_hash))
             of = f" on {gpu_name}" if gpu_name else ""
             what = f"no kernel that ran{of}" + (f", but other tools' ({named})" if named else "")
             raise DispatchError(f"{shown(db)} holds {what}; run {command('search')} first")
-        newest, limits = environments[0], _limits(environments[0])
+        latest, limits = environments[0], _limits(environments[0])
         read = read_policy(cache)
         reading: Callable[..., TunedResults] = partial(
-            read_results, store, newest, limits, policy=read, max_error=max_error, drawn_origin=FILL,
-            foreign_origins=FOUND_ELSEWHERE,
+            read_results, store, latest, limits, policy=read, max_error=max_error, drawn_origin=FILL,
+            foreign_origins=TRANSFERRED,
         )  # fmt: skip
         tensor = None
         if accuracy != STRICT:
-            tensor = _of_wider(reading, newest, limits, gemms, conditions, accuracy, note)
-        conditions = conditions.among(VALUES)
-        known = store.studies_by_problem(newest, read, max_error)
+            tensor = _of_wider(reading, latest, limits, gemms, conditions, accuracy, note)
+        conditions = conditions.within(VALUES)
+        known = store.studies_by_problem(latest, read, max_error)
         also = {shape.gemm for shape in tensor.shapes} if tensor else set()
         wanted = [gemm for gemm in gemms if gemm in known or gemm not in also]
         if tensor is not None and also and not (wanted if gemms else known):
@@ -613,9 +619,9 @@ def export_table(
             results = reading(gemms=wanted or None, where=conditions)
         is_limited = bool(conditions) and not gemms
         measured = known if is_limited else {}
-    lacking = sorted(measured.keys() - {shape.gemm for shape in results.shapes})
-    if lacking:
-        note(f"left out, as no result obeys {conditions.told}: {', '.join(map(str, lacking))}")
+    missing = sorted(measured.keys() - {shape.gemm for shape in results.shapes})
+    if missing:
+        note(f"left out, as no result obeys {conditions.description}: {', '.join(map(str, missing))}")
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=note)) as compiler:
         exporter.export_table(
@@ -629,18 +635,18 @@ def export_table(
             max_megabytes=max_megabytes,
             calls=calls,
             epilogues=added,
-            called=asked,
+            called=requested,
             with_c=with_c,
             adds=adds,
             note=note,
             on_step=on_step,
             on_compiled=on_compiled,
         )
-    others = {e.gpu_name for e in environments} - {newest.gpu_name}
+    others = {e.gpu_name for e in environments} - {latest.gpu_name}
     if others:
         names = ", ".join(sorted(others))
         note(f"{shown(db)} also holds trials of {names}; the newest were exported")
-    here = GpuKind.of(newest.gpu_name, newest.compute_capability)
+    here = GpuKind.of(latest.gpu_name, latest.compute_capability)
     return next(table for _, table in load_kinds(Path(folder)) if GpuKind.of_table(table) == here)
 
 
@@ -658,7 +664,7 @@ def _of_wider(
     if not has_kernels(accuracy, limits):
         note(f"{limits.name} runs strict kernels alone: they serve calls for accuracy {accuracy}, too")
         return TunedResults(environment, limits, source_of(accuracy), "", 0, ())
-    found = reading(where=conditions.among(OF_CLASS[accuracy].parameters), accuracy=accuracy)
+    found = reading(where=conditions.within(OF_CLASS[accuracy].parameters), accuracy=accuracy)
     return replace(found, shapes=tuple(s for s in found.shapes if not gemms or s.gemm in gemms))
 
 

@@ -91,7 +91,7 @@ class LayoutTimes:
         return losses
 
 
-def leaders(grid: LayoutTimes, column: int) -> list[Config]:
+def best_kernels(grid: LayoutTimes, column: int) -> list[Config]:
     """The kernels that the search of a column found, best first, without their relatives."""
     own = np.flatnonzero(grid.origins == column)
     configs = [grid.configs[i] for i in own[np.argsort(grid.times_us[own, column])]]
@@ -107,7 +107,7 @@ def order(grid: LayoutTimes) -> list[list[str]]:
         reached: dict[str, list[float]] = {"in turn": [], "leaders first": []}
         for fold in range(NUM_FOLDS):
             apart = list(range(fold, len(grid.columns), NUM_FOLDS))
-            own = [leaders(grid, i) for i in range(len(grid.columns)) if i not in apart]
+            own = [best_kernels(grid, i) for i in range(len(grid.columns)) if i not in apart]
             in_turn = list(in_order(layout, own, [], limits))
             first = {config.in_any_splits for configs in own for config in configs}
             known = without(grid.found, [grid.columns[i] for i in apart])

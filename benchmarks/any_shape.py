@@ -92,8 +92,8 @@ def drawn_calls(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) ->
     turns = cycle([layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)])
     found: dict[Call, JudgedCall] = {}
     while len(found) < num:
-        judged = next(sources[next(turns)])
-        found.setdefault(judged.call, judged)
+        evaluated = next(sources[next(turns)])
+        found.setdefault(evaluated.call, evaluated)
     return list(found.values())
 
 
@@ -140,11 +140,11 @@ def tuned_as(call: Call) -> Gemm:
     return Gemm(extents["m"], extents["n"], extents["k"], gemm.trans_a, gemm.trans_b)
 
 
-def check_unseen(judged: Sequence[JudgedCall], table: Table) -> None:
+def check_unseen(evaluated: Sequence[JudgedCall], table: Table) -> None:
     """Raises UsageError where a table knows one of these shapes."""
     known = {str(entry.gemm) for entry in table.entries}
     known |= {f"{m}x{n}x{k}:{x}" for x, places in table.places.items() for m, n, k in places}
-    seen = [str(one.call.gemm) for one in judged if str(one.call.gemm) in known]
+    seen = [str(one.call.gemm) for one in evaluated if str(one.call.gemm) in known]
     if seen:
         raise UsageError(f"the table was made with {', '.join(seen)}; name another --seed")
 
@@ -157,16 +157,17 @@ class KeptReport:
     """The report as far as it is, written after each shape. Raises UsageError where a file is of something
     else."""
 
-    def __init__(self, out: Path, head: dict[str, Any], judged: Sequence[JudgedCall]) -> None:
+    def __init__(self, out: Path, head: dict[str, Any], evaluated: Sequence[JudgedCall]) -> None:
         self._out = out
-        shapes = [_head_of(one) for one in judged]
+        shapes = [_head_of(one) for one in evaluated]
         self.report = (
             reports.read(out, "any_shape") if out.exists() else {**head, "sessions": [], "shapes": shapes}
         )
         apart = [name for name in head if self.report.get(name) != head[name]]
         if (
             apart
-            or [{name: s.get(name) for name in _head_of(judged[0])} for s in self.report["shapes"]] != shapes
+            or [{name: s.get(name) for name in _head_of(evaluated[0])} for s in self.report["shapes"]]
+            != shapes
         ):
             raise UsageError(f"{out} is of another {' and '.join(apart or ['draw'])}; name another --out")
 
@@ -195,11 +196,11 @@ class Deadline:
     """Of one command."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._seconds, self._began_s = seconds, time.monotonic()
+        self._seconds, self._started_s = seconds, time.monotonic()
 
     def is_over(self, num_done: int, num: int) -> bool:
         """Tells how far it came, if it is over."""
-        if self._seconds is None or time.monotonic() - self._began_s < self._seconds:
+        if self._seconds is None or time.monotonic() - self._started_s < self._seconds:
             return False
         console.note(f"{num_done} of {num} shapes are done; run the same command again to resume")
         return True
@@ -214,20 +215,20 @@ def _run(args: argparse.Namespace) -> None:
     if args.rounds < LEAST_ROUNDS:
         raise UsageError(f"--rounds {args.rounds} are too few to choose by half of them; name {LEAST_ROUNDS}")
     limits = device_limits(find_gpu(args.gpu).index)
-    judged = drawn_calls(args.num, args.seed, limits.fma_tflops, limits.bandwidth_gbs)
+    evaluated = drawn_calls(args.num, args.seed, limits.fma_tflops, limits.bandwidth_gbs)
     if args.part == "alone":
-        tune_alone(args, list(dict.fromkeys(tuned_as(one.call) for one in judged[: args.alone])))
+        tune_alone(args, list(dict.fromkeys(tuned_as(one.call) for one in evaluated[: args.alone])))
         return
     if args.table is None or args.out is None:
         raise UsageError(f"--part {args.part} needs a --table, a folder made by export-table, and an --out")
     arena = Arena(args.gpu, CachePolicy.COLD, with_torch=False)
     tables = TableArena(arena, args.table)
-    check_unseen(judged, tables.table)
-    kept = KeptReport(args.out, _head(args, tables), judged)
+    check_unseen(evaluated, tables.table)
+    kept = KeptReport(args.out, _head(args, tables), evaluated)
     identity = reports.identity(arena, "any_shape", args.rounds)
     kept.begin({name: identity[name] for name in ("date", "environment", "policy_version", "num_rounds")})
     measure = measure_pick if args.part == "pick" else measure_reference
-    measure(args, tables, judged, kept)
+    measure(args, tables, evaluated, kept)
     console.show(any_shape_figures.text(kept.report))
 
 
@@ -251,18 +252,18 @@ def _head(args: argparse.Namespace, tables: TableArena) -> dict[str, Any]:
 
 
 def measure_pick(
-    args: argparse.Namespace, tables: TableArena, judged: Sequence[JudgedCall], kept: KeptReport
+    args: argparse.Namespace, tables: TableArena, evaluated: Sequence[JudgedCall], kept: KeptReport
 ) -> None:
     """Part `pick`: each shape that has no figures yet."""
     deadline = Deadline(args.seconds)
-    for number, one in enumerate(judged):
+    for number, one in enumerate(evaluated):
         if "pick" in kept[number]:
             continue
-        if deadline.is_over(number, len(judged)):
+        if deadline.is_over(number, len(evaluated)):
             return
         with _Faults(kept, number, "pick"):
             kept.keep(number, "pick", pick_facts(tables, one.call, args.rounds, args.seed))
-            console.note(f"{number + 1}/{len(judged)} {one}: {any_shape_figures.line(kept[number])}")
+            console.note(f"{number + 1}/{len(evaluated)} {one}: {any_shape_figures.line(kept[number])}")
 
 
 def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[str, Any]:
@@ -281,7 +282,7 @@ def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[s
         "cublas_us": pick.cublas_us,
         "expected_us": pick.expected_us,
         "first": {name_of(one): one.expected_us for one in first},
-        "state": asdict(tables.session.stopwatch.state),
+        "state": asdict(tables.session.timer.state),
         "samples_us": _rounded(samples),
     }
     facts["errors"] = relative_errors(tables.session, call, everyone)
@@ -289,18 +290,18 @@ def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[s
 
 
 def measure_reference(
-    args: argparse.Namespace, tables: TableArena, judged: Sequence[JudgedCall], kept: KeptReport
+    args: argparse.Namespace, tables: TableArena, evaluated: Sequence[JudgedCall], kept: KeptReport
 ) -> None:
     """Part `reference`: each shape that was tuned alone and has no figures yet."""
     if args.db is None:
         raise UsageError("--part reference needs the --db that --part alone wrote")
     deadline, missing = Deadline(args.seconds), 0
-    num = min(args.alone, len(judged))
+    num = min(args.alone, len(evaluated))
     with common.open_existing(args.db) as store:
         arena = tables.arena
         latest = store.latest_studies(arena.environment, arena.policy, arena.max_error)
         found = {study.gemm: bench.winner(store, study, arena.max_error) for study in latest}
-    for number, one in enumerate(judged[:num]):
+    for number, one in enumerate(evaluated[:num]):
         point = found.get(tuned_as(one.call))
         if "reference" in kept[number]:
             continue
@@ -325,12 +326,15 @@ def reference_facts(tables: TableArena, call: Call, config: Config, rounds: int,
     first = tables.first(call, pick)
     runners = [picked, *(tables.launched(one, call, sets) for one in first)]
     every = {name_of(one): one for one in tables.every(call)}
-    leaders = [name_of(one) for one in (pick, *first)]
-    order = [every[name] for name in sorted(every, key=lambda name: name not in leaders)]
-    glances = tables.glances(order, call, sets)
-    best_us = min(glances.values())
-    ranked = [tables.launched(every[name], call, sets) for name in sorted(glances, key=glances.__getitem__)]
-    runners += [one for one in ranked if glances[one.name] <= NEAR_BEST * best_us][:MOST_RACED]
+    best_kernels = [name_of(one) for one in (pick, *first)]
+    order = [every[name] for name in sorted(every, key=lambda name: name not in best_kernels)]
+    trial_totals = tables.trial_totals(order, call, sets)
+    best_us = min(trial_totals.values())
+    ranked = [
+        tables.launched(every[name], call, sets)
+        for name in sorted(trial_totals, key=trial_totals.__getitem__)
+    ]
+    runners += [one for one in ranked if trial_totals[one.name] <= NEAR_BEST * best_us][:MOST_RACED]
     runners += [tables.tuned(config, call, sets), tables.cublas(call)]
     accurate, errors = accurate_of(tables, call, ranked, _once(runners))
     everyone = _once([*runners, *accurate])
@@ -340,8 +344,8 @@ def reference_facts(tables: TableArena, call: Call, config: Config, rounds: int,
         "first": [name_of(one) for one in first],
         "alone": config.key,
         "num_launches": len(every),
-        "glances_us": {name: round(time_us, 4) for name, time_us in glances.items()},
-        "state": asdict(tables.session.stopwatch.state),
+        "glances_us": {name: round(time_us, 4) for name, time_us in trial_totals.items()},
+        "state": asdict(tables.session.timer.state),
         "samples_us": _rounded(samples),
         "errors": {kind: {one.name: found[one.name] for one in everyone} for kind, found in errors.items()},
     }
@@ -407,7 +411,7 @@ def tune_alone(args: argparse.Namespace, gemms: Sequence[Gemm]) -> None:
             targets.open_target(args.gpu, CachePolicy.COLD, gemms, MAX_ERROR, note=console.note)
         ) as target,
         Store.open(args.db) as store,
-        store.damages.told(console.note),
+        store.bad_rows.reported(console.note),
     ):
         latest = store.latest_studies(target.environment, target.policy, target.max_error)
         done = {study.gemm for study in latest if store.final(study, target.max_error)}
@@ -418,16 +422,18 @@ def tune_alone(args: argparse.Namespace, gemms: Sequence[Gemm]) -> None:
                 return
             found = search.tune(target, store, [gemm], Options(seconds=args.seconds_alone, seed=args.seed))
             verdict = found.shapes[0].verdict if found.shapes else None
-            told = f"{verdict.speedup:.2f} times cuBLAS" if verdict and verdict.speedup else "nothing found"
-            console.note(f"{number + 1}/{len(gemms)} {gemm}: {told}")
+            message = (
+                f"{verdict.speedup:.2f} times cuBLAS" if verdict and verdict.speedup else "nothing found"
+            )
+            console.note(f"{number + 1}/{len(gemms)} {gemm}: {message}")
             if found.reason is search.StopReason.INTERRUPTED:
                 return
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    told = "print what is in files, of several together; needs no GPU"
-    parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help=told)
+    message = "print what is in files, of several together; needs no GPU"
+    parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help=message)
     parser.add_argument("--part", choices=PARTS, default="pick")
     parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
     parser.add_argument("--table", type=Path, help="a folder made by export-table")

@@ -114,17 +114,17 @@ class Reached:
         pick = facts["name"]
         settled = fastest(samples, facts["first"] or [pick])
 
-        def told(name: str, other: str) -> float:
+        def message(name: str, other: str) -> float:
             return speed(samples, name, other, TELL)
 
         return cls(
             shape,
-            told(reference, CUBLAS),
-            told(portfolio, reference),
-            told(pick, portfolio),
-            told(settled, portfolio),
-            told(pick, reference),
-            told(settled, reference),
+            message(reference, CUBLAS),
+            message(portfolio, reference),
+            message(pick, portfolio),
+            message(settled, portfolio),
+            message(pick, reference),
+            message(settled, reference),
         )
 
 
@@ -150,15 +150,15 @@ def line(shape: Facts) -> str:
 def text(*reports: Facts) -> str:
     """All tables of one report or of several together, the worst shapes by name, and the bars."""
     shapes = [shape for report in reports for shape in report["shapes"]]
-    judged = [
+    evaluated = [
         [Against.of(s) for s in report["shapes"] if "samples_us" in s.get("pick", ())] for report in reports
     ]
-    against = [one for some in judged for one in some]
+    against = [one for some in evaluated for one in some]
     reached = [Reached.of(s) for s in shapes if "samples_us" in s.get("reference", ())]
     faults = [s for s in shapes if any("fault" in s.get(part, ()) for part in ("pick", "reference"))]
     parts = [_head(report) for report in reports]
     parts.append(f"{len(against)} of {len(shapes)} shapes against cuBLAS, {len(reached)} against a reference")
-    if len(reports) == 2 and (both := _of_both(*judged)):
+    if len(reports) == 2 and (both := _of_both(*evaluated)):
         parts.append(both)
     if against:
         parts += [_against_table(against), _whole_table(against)]
@@ -170,8 +170,8 @@ def text(*reports: Facts) -> str:
         parts.append(_worst("pick over reference", reached, lambda one: one.modelled_in_all))
         parts.append(_worst("portfolio over reference", reached, lambda one: one.portfolio))
     for shape in faults:
-        told = (shape[part]["fault"] for part in ("pick", "reference") if "fault" in shape.get(part, ()))
-        parts.append(f"{name_of(shape)} FAILED: {'; '.join(told)}")
+        message = (shape[part]["fault"] for part in ("pick", "reference") if "fault" in shape.get(part, ()))
+        parts.append(f"{name_of(shape)} FAILED: {'; '.join(message)}")
     is_of_one = all(report["table"]["num_tuned"] == 1 for report in reports)
     found = bars(against, reached, len(faults), is_of_one=is_of_one)
     parts.append(_bars_text(found))
@@ -247,8 +247,8 @@ def _against_table(against: Sequence[Against]) -> str:
 
 def _whole_table(against: Sequence[Against]) -> str:
     """What a geometric mean does not tell: how many shapes cuBLAS serves, the middle one, and seconds."""
-    ways, told = ("served", "settled"), (" by cuBLAS", " median", " total time")
-    headers = ["1 where cuBLAS serves", "shapes", *(f"{how}{what}" for how in ways for what in told)]
+    ways, message = ("served", "settled"), (" by cuBLAS", " median", " total time")
+    headers = ["1 where cuBLAS serves", "shapes", *(f"{how}{what}" for how in ways for what in message)]
     rows = []
     for name, some in [pair for pair in groups(against) if pair[0] in (*KINDS, "all")]:
         cells = [name, str(len(some))]
@@ -262,8 +262,8 @@ def _whole_table(against: Sequence[Against]) -> str:
 
 def of_total_time(against: Sequence[Against], how: str) -> float:
     """How many times as fast one call of each shape is as with cuBLAS alone: long shapes decide it."""
-    ours_us: float = sum(one.cublas_us / getattr(one, how) for one in against)
-    return sum(one.cublas_us for one in against) / ours_us
+    kernel_us: float = sum(one.cublas_us / getattr(one, how) for one in against)
+    return sum(one.cublas_us for one in against) / kernel_us
 
 
 def _reached_table(reached: Sequence[Reached]) -> str:
@@ -291,8 +291,8 @@ def _of_any_error(shapes: Sequence[Facts]) -> str:
 
 def _worst(what: str, found: Sequence[Any], value: Callable[[Any], float]) -> str:
     ranked = sorted(found, key=value)[:NUM_WORST]
-    told = ", ".join(f"{name_of(one.shape)} {value(one):.3f}" for one in ranked)
-    return f"worst {what}: {told}"
+    message = ", ".join(f"{name_of(one.shape)} {value(one):.3f}" for one in ranked)
+    return f"worst {what}: {message}"
 
 
 def _errors(against: Sequence[Against], kind: str) -> str:

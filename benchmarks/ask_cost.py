@@ -129,10 +129,10 @@ def _search(args: argparse.Namespace, gemms: Sequence[Gemm], known: int, trials:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "played.db") as store:
         for gemm in gemms if known else ():
             _know(target, store, gemm, known)
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         with profile:
             result = tune(target, store, gemms, Options(trials=trials))
-        all_s = time.perf_counter() - began_s
+        all_s = time.perf_counter() - started_s
     ledger, num = result.ledger, result.num_new
     store_s = 0.0 if args.trial_ms else ledger.store_s  # else another thread stores meanwhile
     other_s = ledger.search_s - ledger.ask_s - store_s - ledger.wait_s - ledger.prepare_s

@@ -108,8 +108,8 @@ def compare(drawn: Sequence[Drawn], first: str, second: str, jobs: int) -> dict[
         for arch, group in groupby(sorted(drawn, key=lambda one: one.arch), lambda one: one.arch):
             those = list(group)
             with closing(Compiler(arch, num_threads=jobs, timeout_s=300.0, note=console.note)) as compiler:
-                told = pool.map(lambda one, c=compiler: difference(c, one, first, second), those)
-                found.update({one: what for one, what in zip(those, told, strict=True) if what})
+                message = pool.map(lambda one, c=compiler: difference(c, one, first, second), those)
+                found.update({one: what for one, what in zip(those, message, strict=True) if what})
             console.note(f"{arch}: {len(those)} kernels compared")
     return found
 
@@ -129,13 +129,13 @@ def difference_of(one: Cubin, other: Cubin) -> str:
     first, second = _compared(one), _compared(other)
     if first.keys() != second.keys():
         return f"the sections are {', '.join(sorted(first))} and {', '.join(sorted(second))}"
-    told = [
+    message = [
         f"{name}, {first[name][0]} and {second[name][0]} bytes"
         for name in first
         if first[name] != second[name]
     ]
     figures = [(name, getattr(one, name), getattr(other, name)) for name in _REPORTED]
-    return "; ".join([*told, *(f"{name} {a} and {b}" for name, a, b in figures if a != b)])
+    return "; ".join([*message, *(f"{name} {a} and {b}" for name, a, b in figures if a != b)])
 
 
 def _compared(cubin: Cubin) -> dict[str, tuple[int, bytes]]:

@@ -185,13 +185,13 @@ def gpu_facts(
         )
         facts = {"shape": str(one.gemm), "num_legal": len(those)}
         shapes.append(facts | candidate_facts(best, one.gemm, limits, trust))
-    refused = [c for c in everything if c.is_refused]
+    rejected = [c for c in everything if c.is_refused]
     return {
         "gpu": name,
         "limits": limits.to_dict(),
         "num_kernels": len({c.figures.config.kernel for c in everything}),
         "num_long_loops": sum(c.figures.loop.num_bytes > LONG_LOOP_BYTES for c in everything),
-        "refused": sorted({f"{c.figures.spill_bytes} bytes: {c.figures.config.kernel}" for c in refused}),
+        "refused": sorted({f"{c.figures.spill_bytes} bytes: {c.figures.config.kernel}" for c in rejected}),
         "shapes": shapes,
     }
 

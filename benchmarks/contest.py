@@ -35,7 +35,7 @@ from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.protocol import Problem, Start
 from autotune.gpu.session import Session
 from autotune.gpu.sgemm import EpilogueArgument, Sgemm
-from autotune.gpu.stopwatch import LaunchGraph
+from autotune.gpu.timer import LaunchGraph
 from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.config import Config
@@ -150,7 +150,7 @@ class Arena:
             # Again, after many launches in a row: what goes wrong only then is wrong too.
             for contestant in everyone:
                 self.check(contestant, prepared, workspace, is_measured=True)
-            return Contest(gemm, {c.name: c for c in everyone}, self.session.stopwatch.state, notes)
+            return Contest(gemm, {c.name: c for c in everyone}, self.session.timer.state, notes)
 
     @contextmanager
     def _everyone(
@@ -158,7 +158,7 @@ class Arena:
     ) -> Iterator[tuple[list[Contestant], Workspace]]:
         """All that take part, checked: ours, cuBLAS and, where they can, cuBLASLt's best and torch.mm."""
         gemm = prepared.problem.gemm
-        with self.ours(gemm, config) as (ours, workspace):
+        with self.owned(gemm, config) as (ours, workspace):
             everyone = [ours, self._cublas(gemm)]
             for contestant in everyone:
                 self.check(contestant, prepared, workspace)
@@ -185,7 +185,7 @@ class Arena:
         """Rounds after one load of each kernel."""
         gemm = prepared.problem.gemm
         with ExitStack() as stack:
-            pairs = [stack.enter_context(self.ours(gemm, c, name)) for c, name in names.items()]
+            pairs = [stack.enter_context(self.owned(gemm, c, name)) for c, name in names.items()]
             everyone = [*pairs, (self._cublas(gemm), pairs[0][1])]
             for contestant, workspace in everyone:
                 self.check(contestant, prepared, workspace)
@@ -193,13 +193,13 @@ class Arena:
             for contestant, workspace in everyone:
                 self.check(contestant, prepared, workspace)
             by_name = {contestant.name: contestant for contestant, _ in everyone}
-            return Contest(gemm, by_name, self.session.stopwatch.state)
+            return Contest(gemm, by_name, self.session.timer.state)
 
     def time(self, prepared: PreparedProblem, everyone: Sequence[Contestant], rounds: int) -> None:
         """Interleaved rounds of all contestants."""
         pairs = [(c.enqueue, c.launch_us) for c in everyone]
         sets, seed = prepared.operands.sets, prepared.problem.seed
-        found = self.session.stopwatch.race(pairs, sets, rounds, seed)
+        found = self.session.timer.race(pairs, sets, rounds, seed)
         for contestant, samples in zip(everyone, found, strict=True):
             contestant.samples_us = samples
 
@@ -231,7 +231,7 @@ class Arena:
     # ---------------------------------------------------------------------------- contestants
 
     @contextmanager
-    def ours(
+    def owned(
         self,
         gemm: Gemm,
         config: Config,
@@ -294,7 +294,7 @@ class Arena:
             return float("inf")
         cutoff_us = best_us if best_us < float("inf") else None
         sets = prepared.operands.sets
-        timing = self.session.stopwatch.time(contestant.enqueue, sets, contestant.launch_us, cutoff_us)
+        timing = self.session.timer.time(contestant.enqueue, sets, contestant.launch_us, cutoff_us)
         return float("inf") if timing.is_cut_short else timing.time_us
 
     def _torch_mm(
@@ -329,7 +329,7 @@ class Arena:
         session, operands = self.session, prepared.operands
         first = operands.sets[0]
         operands.poison(0)
-        contestant.launch_us = session.stopwatch.time_once(partial(contestant.enqueue, first))
+        contestant.launch_us = session.timer.time_once(partial(contestant.enqueue, first))
         verdict = prepared.verifier.check(first.c, operands, workspace)
         gemm = prepared.problem.gemm
         if verdict.fault:

@@ -65,10 +65,10 @@ def find_ncu() -> Path:
 def measure(ncu: Path, number: int) -> dict[str, float]:
     """Metrics of the launch of sgemm of this number. Raises EnvironmentProblem where ncu cannot measure."""
     options = ["--csv", "--kernel-name", KERNEL, "--launch-count", "1", "--cache-control", "all"]
-    asked = ["--metrics", ",".join(metric.name for metric in METRICS)]
+    requested = ["--metrics", ",".join(metric.name for metric in METRICS)]
     modules = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
-        [ncu, *options, *asked, sys.executable, DRIVER, str(number)],
+        [ncu, *options, *requested, sys.executable, DRIVER, str(number)],
         env=os.environ | {"PYTHONPATH": modules},
         capture_output=True,
         text=True,

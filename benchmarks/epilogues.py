@@ -99,7 +99,7 @@ class Bench:
         self.arrays.kept.fill_(float("nan"))
         self.torch.cuda.synchronize()
         first = operands.sets[0]
-        contestant.launch_us = self.arena.session.stopwatch.time_once(lambda: contestant.enqueue(first))
+        contestant.launch_us = self.arena.session.timer.time_once(lambda: contestant.enqueue(first))
         self.torch.cuda.synchronize()
         value, result = self._expected(epilogue)
         found = [(self.tensors[first][2], result), *([(self.arrays.kept, value)] if epilogue.keeps else [])]
@@ -112,7 +112,7 @@ class Bench:
     def _with(self, config: Config, epilogue: Epilogue) -> Iterator[tuple[Contestant, Workspace]]:
         name = str(epilogue) or PLAIN_NAME
         argument = self.arrays.argument(epilogue)
-        with self.arena.ours(self.gemm, config, name, epilogue, argument) as pair:
+        with self.arena.owned(self.gemm, config, name, epilogue, argument) as pair:
             yield pair
 
     def _torch(self, operands: OperandSet) -> None:
@@ -152,7 +152,7 @@ def measure(arena: Arena, gemm: Gemm, config: Config, rounds: int) -> dict[str, 
             return {
                 "shape": str(gemm),
                 "config": config.key,
-                "state": arena.session.stopwatch.state.__dict__,
+                "state": arena.session.timer.state.__dict__,
                 "contestants": {c.name: {"samples_us": c.samples_us} for c, _, _ in everyone},
             }
 

@@ -124,24 +124,24 @@ def times_us(calls: Mapping[str, TimedCall], wait: Call) -> dict[str, list[float
             with contestant.around():
                 call()
                 wait()
-                began = time.perf_counter()
+                started = time.perf_counter()
                 for _ in range(NUM_CALLS):
                     call()
-                found[name].append(1e6 * (time.perf_counter() - began) / NUM_CALLS)
+                found[name].append(1e6 * (time.perf_counter() - started) / NUM_CALLS)
     wait()
     return {name: times[1:] for name, times in found.items()}
 
 
 def rows(size: int, calls: Mapping[str, TimedCall], found: Mapping[str, Sequence[float]]) -> list[list[str]]:
     """Of one size: medians, and the median of the ratios to its rival's."""
-    told = []
+    notes = []
     for name, times in found.items():
         _, rival, bar, _ = calls[name]
         ratio = statistics.median(mine / its for mine, its in zip(times, found[rival], strict=True))
-        told.append(
+        notes.append(
             [f"{size}: {name}", f"{statistics.median(times):.2f}", f"{ratio:.3f}", f"{bar:g}" if bar else ""]
         )
-    return told
+    return notes
 
 
 def c_times_us(folder: Path, size: int) -> tuple[float, float]:
@@ -189,20 +189,20 @@ def _measure(folder: Path, out: Path | None) -> None:
         "benchmark": "host_cost", "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "num_calls": NUM_CALLS, "sizes": {},
     }  # fmt: skip
-    told: list[list[str]] = []
+    notes: list[list[str]] = []
     runtime = Dispatcher(folder)
     for size in SIZES:
         calls = contestants(torch, runtime, folder, size)
         found = times_us(calls, torch.cuda.synchronize)
         call_us, launch_us = c_times_us(folder, size)
-        told += rows(size, calls, found)
-        told.append([f"{size}: autotune_sgemm in C", f"{call_us:.2f}", "", ""])
-        told.append(
+        notes += rows(size, calls, found)
+        notes.append([f"{size}: autotune_sgemm in C", f"{call_us:.2f}", "", ""])
+        notes.append(
             [f"{size}: of this beside the launch", f"{call_us - launch_us:.2f}", "", f"{C_BAR_US:g} us"]
         )
         report["sizes"][size] = {"times_us": found, "c_call_us": call_us, "c_launch_us": launch_us}
     reports.keep(out, report)
-    console.show("\n".join(reports.table(["call", "us", "over torch", "bar"], told)))
+    console.show("\n".join(reports.table(["call", "us", "over torch", "bar"], notes)))
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _runs(cache: Path, strategy: str, num_seeds: int, trials: int) -> Iterator[dict[str, Any]]:
-    shares, began_s = [], time.process_time()
+    shares, started_s = [], time.process_time()
     for seed in range(num_seeds):
         try:
             better = _search(cache, strategy, seed, trials)
@@ -58,7 +58,7 @@ def _runs(cache: Path, strategy: str, num_seeds: int, trials: int) -> Iterator[d
         numbers, reached = ([pair[i] for pair in better] for i in (0, 1))
         yield {"space": cache.name.partition(".")[0], "strategy": strategy, "seed": seed,
                "num_trials": numbers, "shares": reached}  # fmt: skip
-    spent_s = time.process_time() - began_s
+    spent_s = time.process_time() - started_s
     print(f"{cache.name}, {strategy}: {sum(shares) / len(shares):.3f}, {spent_s:.1f} s", flush=True)
 
 
@@ -66,9 +66,9 @@ def _search(cache: Path, strategy: str, seed: int, trials: int) -> list[tuple[in
     """Number of the trial and share of the optimum, of each trial that is the best so far."""
     from kernel_tuner.interface import tune_cache
 
-    told = json.loads(cache.read_text(encoding="utf-8"))
-    times = {key: _time(result) for key, result in told["cache"].items()}
-    names, optimum = told["tune_params_keys"], min(times.values())
+    text = json.loads(cache.read_text(encoding="utf-8"))
+    times = {key: _time(result) for key, result in text["cache"].items()}
+    names, optimum = text["tune_params_keys"], min(times.values())
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         results, _ = tune_cache(

@@ -42,7 +42,7 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
     interface.Searchspace = _given_space(names, configs)
     arguments, answer = _arguments(job)
     memory = _shared_memory(lambda params: job["smem_bytes"][numbered(params)])
-    began = time.perf_counter()
+    started = time.perf_counter()
     results, _ = interface.tune_kernel(
         job["entry"],
         lambda params: job["source"],
@@ -56,7 +56,7 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
         iterations=job["iterations"], quiet=True, seed=job["seed"],
         strategy=job["strategy"], strategy_options={"time_limit": job["seconds"]},
     )  # fmt: skip
-    elapsed_s = time.perf_counter() - began
+    elapsed_s = time.perf_counter() - started
     return _summary({numbered(result): result for result in results}) | {"elapsed_s": elapsed_s}
 
 

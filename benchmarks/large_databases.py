@@ -48,18 +48,18 @@ _MB = 1024.0  # KiB
 
 def _ran(command: Sequence[str], folder: Path) -> dict[str, Any]:
     """A command from end to end: exit code, seconds, and the most memory that one of its processes had."""
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     with (folder / "out").open("wb") as out:
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    told = subprocess.run(["tail", "-n1", str(folder / "out")], capture_output=True, text=True, check=True)
+    message = subprocess.run(["tail", "-n1", str(folder / "out")], capture_output=True, text=True, check=True)
     return {
         "exit_code": process.returncode,
-        "seconds": round(time.perf_counter() - began_s, 2),
+        "seconds": round(time.perf_counter() - started_s, 2),
         "cpu_s": round(used.ru_utime + used.ru_stime, 2),
         "megabytes": round(used.ru_maxrss / _MB),
-        **({"told": told.stdout} if process.returncode else {}),
+        **({"told": message.stdout} if process.returncode else {}),
     }
 
 
@@ -139,7 +139,7 @@ def _viewed(db: str, folder: Path) -> Iterator[tuple[str, int]]:
 
 def _pages(db: str, folder: Path, study: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each page as it is asked for first."""
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     with _viewed(db, folder) as (address, pid):
         trial = 0
         for page in PAGES:
@@ -150,9 +150,9 @@ def _pages(db: str, folder: Path, study: int) -> Iterator[tuple[str, dict[str, A
                 study, trial = next((one["id"], one["best_trial"]) for one in listed if one["best_trial"])
             status = Path(f"/proc/{pid}/status").read_text()
             peak_kib = int(status.partition("VmHWM:")[2].split()[0])
-            seconds = time.perf_counter() - began_s
+            seconds = time.perf_counter() - started_s
             yield f"view {page}", {"seconds": round(seconds, 2), "megabytes": round(peak_kib / _MB)}
-            began_s = time.perf_counter()
+            started_s = time.perf_counter()
 
 
 def _records(folder: Path) -> Path:
@@ -172,16 +172,16 @@ def _measure(db: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     with Store.open_existing(db) as store:
         held = store.studies(is_brief=True)
         largest = max(held, key=lambda one: one.num_trials).study
-        (best,), (other,) = store.best(largest), [one for _, one in store.newest([largest], 1)]
+        (best,), (other,) = store.best(largest), [one for _, one in store.latest([largest], 1)]
     found: dict[str, Any] = {"num_trials": sum(one.num_trials for one in held), "num_shapes": len(held)}
 
     def keep(name: str, measured: dict[str, Any]) -> None:
         found[name] = measured
         most_s = OTHER_MOST_S.get(name.partition(" ")[0], MOST_S)
-        seconds, megabytes, told = measured["seconds"], measured["megabytes"], measured.get("told", "")
-        verdict = "" if seconds <= most_s and megabytes <= MOST_MB and not told else "above "
+        seconds, megabytes, message = measured["seconds"], measured["megabytes"], measured.get("told", "")
+        verdict = "" if seconds <= most_s and megabytes <= MOST_MB and not message else "above "
         figures = f"{seconds:8.2f} s {measured.get('cpu_s', 0):8.2f} s {megabytes:6.0f} MB"
-        console.show(f"{name:<30}{figures} {verdict}{told}")
+        console.show(f"{name:<30}{figures} {verdict}{message}")
 
     steps = list(_commands(db, str(largest.gemm), best.id, other.id, largest.id))
     resume = [sys.executable, __file__, "--resume", str(largest.id), db]

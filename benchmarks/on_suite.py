@@ -50,7 +50,7 @@ def facts_of(tables: TableArena, gemm: Gemm, rounds: int, seed: int) -> dict[str
     }  # fmt: skip
 
 
-def told(shapes: Sequence[dict[str, Any]]) -> str:
+def describe(shapes: Sequence[dict[str, Any]]) -> str:
     """A row for each group of m, of the tuned shapes and of the others."""
     groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
     for one in sorted(shapes, key=lambda one: one["m"]):
@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace) -> None:
         report["shapes"].append(facts_of(tables, gemm, args.rounds, args.seed))
         if args.out:
             reports.keep(args.out, report)
-    console.show(told(report["shapes"]))
+    console.show(describe(report["shapes"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

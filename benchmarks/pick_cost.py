@@ -90,10 +90,10 @@ def table_of(limits: DeviceLimits) -> Iterator[Path]:
 
 def cost_us(call: Callable[[], object], num: int = 1) -> float:
     """The cost per call of many: reading the clock takes longer than some."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(num):
         call()
-    return 1e6 * (time.perf_counter() - began) / num
+    return 1e6 * (time.perf_counter() - started) / num
 
 
 def pick_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[tuple[float, float, float]]:
@@ -167,7 +167,7 @@ def imports_ms(folder: Path) -> tuple[list[float], list[float]]:
 def _tell_files(folder: Path) -> None:
     table = load(folder)
     layouts = Counter(kernel.layout for kernel in table.kernels)
-    told = ", ".join(f"{num} {x} of {len(table.places.get(x, ()))} places" for x, num in layouts.items())
+    message = ", ".join(f"{num} {x} of {len(table.places.get(x, ()))} places" for x, num in layouts.items())
     files = CubinFiles(folder, table)
     packed_mb, whole_mb = (sum(sizes) / 1e6 for sizes in (
         [(folder / CUBIN_FILE).stat().st_size],
@@ -175,7 +175,7 @@ def _tell_files(folder: Path) -> None:
     ))  # fmt: skip
     unpack_us = [cost_us(partial(files.__getitem__, sha256)) for sha256 in files]
     console.show(
-        f"{folder.name}: {len(table.kernels)} kernels, {told}\n"
+        f"{folder.name}: {len(table.kernels)} kernels, {message}\n"
         f"{len(files)} cubins: {packed_mb:.2f} MB (bar: {MAX_MB:g}), {whole_mb:.2f} MB unpacked; "
         f"to read, unpack and check one: {statistics.median(unpack_us):.0f} us, at most {max(unpack_us):.0f}"
     )
@@ -193,9 +193,9 @@ def _tell_imports(folder: Path) -> None:
 
 def _call_rows(folder: Path, gemms: Sequence[Gemm]) -> list[list[Any]]:
     """The row of calls; none, and a note, where nothing can be called here."""
-    fitting = [g for g in gemms if max(g.m * g.k, g.k * g.n, g.m * g.n) <= MAX_FLOATS][:NUM_CALLS]
+    feasible = [g for g in gemms if max(g.m * g.k, g.k * g.n, g.m * g.n) <= MAX_FLOATS][:NUM_CALLS]
     try:
-        return [row("call of a new shape, its kernel loaded", call_costs_us(folder, fitting), MAX_CALL_US)]
+        return [row("call of a new shape, its kernel loaded", call_costs_us(folder, feasible), MAX_CALL_US)]
     except (DispatchError, ImportError) as error:
         console.note(f"Calls were not measured: {error}")
         return []

@@ -161,10 +161,10 @@ def search(job: PlayedSearch) -> tuple[list[float], float]:
     under_way: deque[int] = deque()
     best, found, asked_s = math.inf, [], 0.0
     for num_done in range(1, max(job.marks) + 1):
-        began_s = perf_counter()
+        started_s = perf_counter()
         for wanted in range(num_to_submit(UNDER_WAY, len(under_way)), 0, -1):
             under_way.append(proposer.ask(wanted).number)
-        asked_s += perf_counter() - began_s
+        asked_s += perf_counter() - started_s
         number = under_way.popleft()
         log_time = job.landscape.log_time(candidates.features(np.array([number]))[0].tolist())
         proposer.tell(number, math.exp(log_time + NOISE * rng.standard_normal()))

@@ -21,7 +21,7 @@ from pathlib import Path
 import reports
 
 from autotune.cli import console
-from autotune.export.left_out import Judged, figures_of, left_out, mean_ratio
+from autotune.export.left_out import Evaluation, figures_of, left_out, mean_ratio
 from autotune.export.portfolio import candidates
 from autotune.facts.distribution import KINDS, kind_of_shape
 from autotune.facts.gemm import LAYOUTS
@@ -30,28 +30,28 @@ from autotune.recording import matrix
 from autotune.recording.matrix import TimeMatrix
 
 
-def held_apart(found: TimeMatrix, size: int, num_folds: int) -> list[Judged]:
+def held_apart(found: TimeMatrix, size: int, num_folds: int) -> list[Evaluation]:
     """All columns of a matrix, each judged without those of its fold, with at most `size` kernels per
     layout."""
-    judged = []
+    evaluated = []
     for layout in LAYOUTS:
         known = candidates(layout, (), [found.of_layout(layout)], found.limits)
         cublas_us = {gemm: us for gemm, us in found.cublas_us.items() if us and gemm.layout == layout}
-        judged += left_out(known, cublas_us, found.limits, size, num_folds=num_folds)
-    return judged
+        evaluated += left_out(known, cublas_us, found.limits, size, num_folds=num_folds)
+    return evaluated
 
 
-def row_of(size: int, judged: Sequence[Judged]) -> list[str]:
+def row_of(size: int, evaluated: Sequence[Evaluation]) -> list[str]:
     """One line of the table."""
-    figures = figures_of(judged)[-1]
+    figures = figures_of(evaluated)[-1]
     kinds = [
         mean_ratio((x.best_us, x.chosen_us) for x in some) if some else None
-        for some in ([x for x in judged if kind_of_shape(x.gemm) == kind] for kind in KINDS)
+        for some in ([x for x in evaluated if kind_of_shape(x.gemm) == kind] for kind in KINDS)
     ]
     numbers = [figures.portfolio, *kinds, figures.pick, figures.first]
     if figures.cublas is None:
         return _texts(size, [*numbers, *[None] * 7])
-    known = [(one.cublas_us, one) for one in judged if one.cublas_us]
+    known = [(one.cublas_us, one) for one in evaluated if one.cublas_us]
     worst = min(cublas_us / one.picked_us for cublas_us, one in known)
     worst_served = min(cublas_us / one.served_us for cublas_us, one in known)
     beside = figures.cublas
@@ -67,12 +67,12 @@ def _run(args: argparse.Namespace) -> None:
     for path in args.matrices:
         found = matrix.read(path)
         sizes = [int(size) for size in args.sizes.split(",")]
-        judged = {size: held_apart(found, size, args.folds) for size in sizes}
-        if not all(judged.values()):
+        evaluated = {size: held_apart(found, size, args.folds) for size in sizes}
+        if not all(evaluated.values()):
             raise UsageError(
                 f"{path} has times on {len(found.best_us())} columns only; record more, or pass fewer --folds"
             )
-        rows = [row_of(size, of_size) for size, of_size in judged.items()]
+        rows = [row_of(size, of_size) for size, of_size in evaluated.items()]
         console.show(
             f"{path}: {len(found.rows)} kernels, {len(found.best_us())} columns, {found.environment.gpu_name}"
         )

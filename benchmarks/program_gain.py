@@ -95,9 +95,9 @@ def attainable(found: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, f
     step_us = 1e6 * statistics.median(found["eager"]["step_s"][PLAIN])
     gpu_saved = host_saved = 0.0
     for product in profile["products"]:
-        ours_us, num_calls = table_us.get(_extents(product)), product["num_calls"]
-        if ours_us is not None:
-            gpu_saved += max(product["gpu_us"] - num_calls * ours_us, 0.0)
+        kernel_us, num_calls = table_us.get(_extents(product)), product["num_calls"]
+        if kernel_us is not None:
+            gpu_saved += max(product["gpu_us"] - num_calls * kernel_us, 0.0)
         call_us = host[product["op"].removeprefix("aten::")]
         part = product["host_us"] / profile["host_us"]
         host_saved += step_us * part * max(1 - call_us[QUICKEST] / call_us[TORCH], 0.0)

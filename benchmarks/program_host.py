@@ -101,7 +101,7 @@ def medians(found: Mapping[str, Mapping[str, list[float]]]) -> dict[str, dict[st
     }
 
 
-def told(found: Mapping[str, Mapping[str, list[float]]]) -> str:
+def describe(found: Mapping[str, Mapping[str, list[float]]]) -> str:
     """A row for each call: its us, and the median of the ratios to torch's in the same rounds."""
     rows = []
     for setting, times in found.items():

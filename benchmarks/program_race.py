@@ -20,7 +20,7 @@ from autotune.facts import stats
 from autotune.facts.stats import MeanRatio
 
 PLAIN, ROUTED = "plain", "routed"
-STRETCH_S, MAX_PAIRS = 0.03, 400
+SEGMENT_S, MAX_PAIRS = 0.03, 400
 WARM_S, WARM_STEPS = 0.2, 3
 Wait = Callable[[], object]
 Around = Callable[[], AbstractContextManager[object]]
@@ -39,7 +39,7 @@ def race(
     """Seconds per step of each side in each pair, and how many steps a stretch has. `seconds`: how long all
     stretches take, but there are `least_pairs` however long these take."""
     slowest_s = max(_warm_up(side, wait) for side in sides.values())
-    num_steps = max(1, math.ceil(STRETCH_S / slowest_s))
+    num_steps = max(1, math.ceil(SEGMENT_S / slowest_s))
     num_pairs = min(max(int(seconds / (2 * num_steps * slowest_s)), least_pairs), MAX_PAIRS)
     times: dict[str, list[float]] = {name: [] for name in sides}
     generator = random.Random(seed)
@@ -53,8 +53,8 @@ def race(
 def _warm_up(side: Side, wait: Wait) -> float:
     """Run some steps; the seconds of the fastest."""
     with side.around():
-        fastest_s, began, num = math.inf, time.perf_counter(), 0
-        while num < WARM_STEPS or time.perf_counter() < began + WARM_S:
+        fastest_s, started, num = math.inf, time.perf_counter(), 0
+        while num < WARM_STEPS or time.perf_counter() < started + WARM_S:
             before = time.perf_counter()
             side.step()
             wait()
@@ -68,11 +68,11 @@ def _stretch_s(side: Side, num_steps: int, wait: Wait) -> float:
         if num_steps > 1:
             side.step()
         wait()
-        began = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(num_steps):
             side.step()
         wait()
-        return (time.perf_counter() - began) / num_steps
+        return (time.perf_counter() - started) / num_steps
 
 
 @contextmanager
@@ -86,9 +86,9 @@ def _no_old_garbage() -> Iterator[None]:
         gc.unfreeze()
 
 
-def ratio_of(raced: Mapping[str, Any]) -> MeanRatio:
+def ratio_of(by_key: Mapping[str, Any]) -> MeanRatio:
     """How many times as fast the routed side is."""
-    return stats.mean_ratio(raced["step_s"][PLAIN], raced["step_s"][ROUTED])
+    return stats.mean_ratio(by_key["step_s"][PLAIN], by_key["step_s"][ROUTED])
 
 
 def captured(side: Side, wait: Wait) -> Any:

@@ -242,8 +242,8 @@ def wav2vec2(
         num_attention_heads=width // 64,
         intermediate_size=4 * width,
     )
-    sound = torch.randn(batch, samples).to(device)
-    return _inference(Wav2Vec2Model(config), device, lambda model: model(sound).last_hidden_state)
+    valid = torch.randn(batch, samples).to(device)
+    return _inference(Wav2Vec2Model(config), device, lambda model: model(valid).last_hidden_state)
 
 
 def neural_ode(device: str, *, batch: int = 256, width: int = 512, num_steps: int = 20) -> Step:

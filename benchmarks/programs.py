@@ -74,7 +74,7 @@ def settled(found: dict[str, Any], step: Step, place: Place, args: argparse.Name
     found["live"] = states  # of all programs so far
 
 
-def raced(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
+def by_key(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
     """Plain and routed in turns."""
     found["eager"] = race(place.sides(step), place.wait, args.seconds, args.pairs, args.seed)
 
@@ -104,12 +104,15 @@ def profiled(found: dict[str, Any], step: Step, place: Place, args: argparse.Nam
 def calls_of(step: Step, place: Place) -> dict[str, Any]:
     """The products of a step by the reason why they were left alone ("": served), and by kind."""
     routing = place.routing
-    tally, kinds = routing.tally(), _kinds(routing)
+    call_counts, kinds = routing.call_counts(), _kinds(routing)
     with routing:
         step()
         place.wait()
     kinds = _kinds(routing) - kinds
-    return {"tally": dict(routing.tally() - tally), "kinds": [_facts(*one) for one in kinds.items()]}
+    return {
+        "tally": dict(routing.call_counts() - call_counts),
+        "kinds": [_facts(*one) for one in kinds.items()],
+    }
 
 
 def _kinds(routing: Any) -> Counter[Any]:
@@ -172,11 +175,11 @@ def _run(args: argparse.Namespace) -> None:
         return
     if place.routing is not None:
         report["host"] = program_host.measured(args.table, with_setting=args.host)
-        console.show(program_host.told(report["host"]) + "\n")
+        console.show(program_host.describe(report["host"]) + "\n")
         reports.keep(args.out, report)
     if args.host:
         return
-    ways = [raced] if place.routing is None else [raced, called, raced_graphs, profiled]
+    ways = [by_key] if place.routing is None else [by_key, called, raced_graphs, profiled]
     if args.settle:
         ways = [settled, *ways]
     _measure_all(programs, place, ways, report, args)
@@ -184,7 +187,7 @@ def _run(args: argparse.Namespace) -> None:
         if "profile" in found:
             found["attainable"] = program_gain.attainable(found, program_host.medians(report["host"]))
     reports.keep(args.out, report)
-    console.show(told(report["programs"]))
+    console.show(describe(report["programs"]))
 
 
 def _measure_all(
@@ -197,7 +200,7 @@ def _measure_all(
     """Measure into the report, all programs one way and then the next: a failed capture, and profiling, may
     slow down what comes after them. A program that fails is told; the others are worth their time."""
     steps: dict[str, Step] = {}
-    began = time.perf_counter()
+    started = time.perf_counter()
     for way in ways:
         for name, program in programs.items():
             if name in report["failed"] or (way is raced_graphs and program.waits):
@@ -211,7 +214,7 @@ def _measure_all(
                 report["failed"][name] = f"{way.__name__}: {error!r:.500}"
                 console.note(f"{name} failed, {report['failed'][name]}")
             reports.keep(args.out, report)
-        console.note(f"{way.__name__} after {time.perf_counter() - began:.0f} s")
+        console.note(f"{way.__name__} after {time.perf_counter() - started:.0f} s")
 
 
 def _made(program: Program, place: Place, args: argparse.Namespace) -> Step:
@@ -233,7 +236,7 @@ def _identity(args: argparse.Namespace) -> dict[str, Any]:
 # What is told
 
 
-def told(programs: Mapping[str, Mapping[str, Any]]) -> str:
+def describe(programs: Mapping[str, Mapping[str, Any]]) -> str:
     """A row for each program, and the geometric means of their ratios."""
     headers = ["program", "ms", "eager", "GPU", "kernels", "served", "left", "graph", "attainable", "reached"]
     rows = [_row(name, found) for name, found in programs.items()]
@@ -256,7 +259,7 @@ def told(programs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _row(name: str, found: Mapping[str, Any]) -> list[str]:
-    profile, tally = found.get("profile"), found.get("calls", {}).get("tally", {})
+    profile, call_counts = found.get("profile"), found.get("calls", {}).get("tally", {})
     gpu = kernels = ""
     if profile:
         plain, routed = profile[PLAIN], profile[ROUTED]
@@ -266,7 +269,7 @@ def _row(name: str, found: Mapping[str, Any]) -> list[str]:
     step_ms = 1e3 * statistics.median(found["eager"]["step_s"][PLAIN])
     return [
         name, f"{step_ms:.3f}", str(ratio_of(found["eager"])), gpu, kernels,
-        str(tally.get("", 0)), str(sum(tally.values()) - tally.get("", 0)),
+        str(call_counts.get("", 0)), str(sum(call_counts.values()) - call_counts.get("", 0)),
         str(ratio_of(found["graph"])) if "step_s" in found.get("graph", {}) else "none",
         f"{best['ratio']:.3f}" if best else "", "" if share is None else f"{share:.0%}",
     ]  # fmt: skip

@@ -90,7 +90,7 @@ def contestant(folder: Path, table: Path, driver: Any) -> CostedPlan:
 
 def times_ns(found: Mapping[str, CostedPlan], loop: Any, num_threads: int) -> dict[str, list[float]]:
     """Of a call in each round, the slowest thread's; the first round is left out."""
-    told: dict[str, list[float]] = {name: [] for name in found}
+    message: dict[str, list[float]] = {name: [] for name in found}
     with ThreadPoolExecutor(num_threads) as threads:
         for _ in range(NUM_ROUNDS + 1):
             for name, one in found.items():
@@ -98,8 +98,8 @@ def times_ns(found: Mapping[str, CostedPlan], loop: Any, num_threads: int) -> di
                     threads.submit(loop, one.run, one.core.handle, one.plan, NUM_CALLS)
                     for _ in range(num_threads)
                 ]
-                told[name].append(max(call.result() for call in calls))
-    return {name: times[1:] for name, times in told.items()}
+                message[name].append(max(call.result() for call in calls))
+    return {name: times[1:] for name, times in message.items()}
 
 
 def main() -> None:

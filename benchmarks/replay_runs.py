@@ -115,16 +115,16 @@ def search(job: Job) -> Run:
             proposer.offer(number, SEED)
     run = Run(job, optimum_us, [], [], [], 0.0)
     under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time
-    best_us, num_done, num_asked, asked_s = math.inf, 0, 0, 0.0
+    best_us, num_done, num_requested, asked_s = math.inf, 0, 0, 0.0
     while num_done < job.trials and pipeline.now_s < job.seconds and best_us > optimum_us:
         for wanted in range(num_to_submit(job.in_flight, len(under_way)), 0, -1):
-            began_s = perf_counter()
+            started_s = perf_counter()
             try:
                 number = proposer.ask(wanted).number
             except SpaceExhausted:
                 break
-            asked_s += perf_counter() - began_s
-            num_asked += 1
+            asked_s += perf_counter() - started_s
+            num_requested += 1
             point = space.point(number)
             found = target.look_up(job.gemm, point, best_us if math.isfinite(best_us) else None)
             run_s = found.verify_s + found.measure_s
@@ -140,7 +140,7 @@ def search(job: Job) -> Run:
             run.num_trials.append(num_done)
             run.seconds.append(pipeline.now_s)
             run.best_us.append(time_us)
-    ask_ms = 1e3 * asked_s / max(num_asked, 1)
+    ask_ms = 1e3 * asked_s / max(num_requested, 1)
     return Run(job, optimum_us, run.num_trials, run.seconds, run.best_us, ask_ms)
 
 

@@ -81,12 +81,12 @@ def same(torch: Any, found: Any, expected: Any) -> bool:
 
 def differing(model: Transformer, x: Any, num: int) -> list[str]:
     """The operators whose bits for a sequence differ between it alone and `num` of them."""
-    together = _taken(model.steps(x[:num]))
+    combined = _taken(model.steps(x[:num]))
     found: dict[str, None] = {}
     for i in range(num):
         alone = model.steps(x[i : i + 1])
         name, own = next(alone)
-        for _, all_ in together:
+        for _, all_ in combined:
             part = all_[i : i + 1]
             if not same(model.torch, own, part):
                 found[name] = None

@@ -129,7 +129,7 @@ def blame(tool: str, tasks: Sequence[dict[str, Any]], run: Run, name: Path) -> l
     path = name.with_name(f"{name.name}-{tasks[0]['id']}-{len(tasks)}.json")
     path.write_text(json.dumps(tasks), encoding="utf-8")
     verdict = run(tool, ("table", CASES[tool], str(path), "unwritten" if tool == "initcheck" else "marked"))
-    if verdict.is_clean and not (missing := _unseen(verdict, tasks)):
+    if verdict.is_clean and not (missing := _not_proposed(verdict, tasks)):
         return []
     if len(tasks) == 1:
         what = "its problems did not run" if verdict.is_clean else _wrong(verdict) or verdict.finding
@@ -147,7 +147,7 @@ def _facts(verdict: SanitizerRun) -> dict[str, Any]:
     return dict(json.loads(lines[-1])) if lines else {"launches": {}, "wrong": []}
 
 
-def _unseen(verdict: SanitizerRun, tasks: Sequence[dict[str, Any]]) -> set[str]:
+def _not_proposed(verdict: SanitizerRun, tasks: Sequence[dict[str, Any]]) -> set[str]:
     """Kernels that the driver script does not say it launched: nothing is known of them."""
     launches = _facts(verdict)["launches"]
     return {task["id"] for task in tasks if not launches.get(task["id"])}

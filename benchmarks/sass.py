@@ -107,8 +107,8 @@ class Code:
 
     def fma_sources(self, loop: Loop) -> list[tuple[RegisterRead, ...]]:
         """What each instruction of a loop reads if the FMA pipe executes it; nothing for all others."""
-        stretch = slice(loop.first, loop.last + 1)
-        pairs = zip(self.operations[stretch], self._words[stretch], strict=True)
+        segment = slice(loop.first, loop.last + 1)
+        pairs = zip(self.operations[segment], self._words[segment], strict=True)
         return [_sources(int(op), *map(int, pair)) if op in KINDS["fma_pipe"] else () for op, pair in pairs]
 
     def main_loop(self) -> Loop:

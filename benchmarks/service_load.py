@@ -41,22 +41,22 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--requests", type=int, default=10_000, help="a minute")
     parser.add_argument("--out", type=Path, default=None)
-    told = parser.parse_args()
+    shown = parser.parse_args()
     load = os.getloadavg()
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "team.db") as (process, address):
-        found = asyncio.run(run(process.pid, address, told.seconds, told.programs, told.requests))
-        began_s = time.monotonic()
+        found = asyncio.run(run(process.pid, address, shown.seconds, shown.programs, shown.requests))
+        started_s = time.monotonic()
         process.send_signal(signal.SIGTERM)
         process.wait()
-        found["shutdown_s"] = time.monotonic() - began_s
+        found["shutdown_s"] = time.monotonic() - started_s
     found["machine"] = {"num_cores": os.cpu_count(), "load_before": load}
     print(
         json.dumps(
             {name: value for name, value in found.items() if name not in ("took_ms", "rss_mb")}, indent=1
         )
     )
-    if told.out is not None:
-        told.out.write_bytes(lzma.compress(json.dumps(found).encode()))
+    if shown.out is not None:
+        shown.out.write_bytes(lzma.compress(json.dumps(found).encode()))
     is_met = all(found["all"][name] <= most for name, most in BARS.items())
     sys.exit(0 if is_met else 1)
 
@@ -102,18 +102,18 @@ async def run(pid: int, address: str, seconds: float, num_programs: int, per_min
     rss_mb: list[float] = []
     is_over = asyncio.Event()
     watching = asyncio.create_task(watch(pid, rss_mb, is_over))
-    cpu_s, began_s = cpu_of(pid), time.monotonic()
-    asked = []
+    cpu_s, started_s = cpu_of(pid), time.monotonic()
+    requested = []
     for at_s, what in due:
-        await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
+        await asyncio.sleep(max(0.0, started_s + at_s - time.monotonic()))
         body = draw.choice(bodies) if what == "served" else b""
-        asked.append(asyncio.create_task(ask(host, int(port), body, took[what], failed)))
-    await asyncio.gather(*asked)
+        requested.append(asyncio.create_task(ask(host, int(port), body, took[what], failed)))
+    await asyncio.gather(*requested)
     is_over.set()
     await watching
     both = took["current"] + took["served"]
     return {
-        "seconds": time.monotonic() - began_s,
+        "seconds": time.monotonic() - started_s,
         "all": figures(both, failed),
         **{what: figures(found, []) for what, found in took.items()},
         "failures": sorted(set(failed))[:10],
@@ -139,13 +139,13 @@ def message(draw: random.Random) -> bytes:
         }
         for _ in range(4)
     ]  # fmt: skip
-    told = {"gpu_name": "NVIDIA H200", "compute_capability": [9, 0], "table": "", "shapes": shapes}
-    return json.dumps(told | {"measured": {"pairs": 0, "saved_us": 0.0}}).encode()
+    shown = {"gpu_name": "NVIDIA H200", "compute_capability": [9, 0], "table": "", "shapes": shapes}
+    return json.dumps(shown | {"measured": {"pairs": 0, "saved_us": 0.0}}).encode()
 
 
 async def ask(host: str, port: int, body: bytes, took: list[float], failed: list[str]) -> None:
     """One request on a connection of its own."""
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     head = f"POST /api/served HTTP/1.1\r\nContent-Length: {len(body)}" if body else f"GET {CURRENT} HTTP/1.1"
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -158,7 +158,7 @@ async def ask(host: str, port: int, body: bytes, took: list[float], failed: list
             failed.append(status or "no answer")
     except (OSError, TimeoutError) as error:
         failed.append(type(error).__name__)
-    took.append(1e3 * (time.monotonic() - began_s))
+    took.append(1e3 * (time.monotonic() - started_s))
 
 
 async def watch(pid: int, rss_mb: list[float], is_over: asyncio.Event) -> None:

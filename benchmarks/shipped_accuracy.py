@@ -74,10 +74,10 @@ def main() -> None:
             found = measured(benchmark, figures, known)
             gains = [(one.cublas_us / one.served_us) for one in found]
             predicted = [one.predicted.cublas_us / getattr(one.predicted, name) for one in found]
-            told = (
+            text = (
                 f"{figures.limits.name}, {len(found)} shapes {'tuned' if name == 'tuned_us' else 'untuned'}"
             )
-            print(f"{told}: gain {geometric_mean(gains):.2f}, predicted {geometric_mean(predicted):.2f}")
+            print(f"{text}: gain {geometric_mean(gains):.2f}, predicted {geometric_mean(predicted):.2f}")
             cublas = [one.predicted.cublas_us / one.cublas_us for one in found]
             own = [getattr(one.predicted, name) / one.served_us for one in found]
             print(f"  predicted over measured: cuBLAS {spread(cublas)}, {name[:-3]} {spread(own)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.facts.measurement import GpuState
 from autotune.gpu.memory import Enqueue, OperandSet
 from autotune.gpu.session import Session
-from autotune.gpu.stopwatch import LaunchGraph
+from autotune.gpu.timer import LaunchGraph
 
 _BATCHES = 5  # graphs queued at once
 _BATCH_US = 100_000.0
@@ -30,17 +30,17 @@ def sustain(
 
     `launch_us` is the approximate time of a launch. Clocks and power are read once in each spell.
     """
-    stopwatch = session.stopwatch
+    clock = session.timer
     passes = max(1, round(_BATCH_US / (launch_us * len(sets))))
     batch = LaunchGraph(session.driver, session.stream, enqueue, sets, passes * len(sets))
     spells: list[Spell] = []
     left_us = seconds * 1e6
     try:
         while left_us > 0:
-            stopwatch.state = GpuState()
-            spell_us = sum(stopwatch.intervals_us([batch.replay] * _BATCHES))
+            clock.state = GpuState()
+            spell_us = sum(clock.intervals_us([batch.replay] * _BATCHES))
             launches = _BATCHES * batch.launches
-            spells.append(Spell(spell_us / launches, launches, stopwatch.state))
+            spells.append(Spell(spell_us / launches, launches, clock.state))
             left_us -= spell_us
         return spells
     finally:

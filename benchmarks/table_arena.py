@@ -66,7 +66,7 @@ def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Ch
         splits = Splits(Launches.of([kernel.spec], [kernel.blocks_per_sm]), num_sms)
         for split_k in sorted({int(value) for value in splits.choices(Shapes.of(*call[:3])).ravel()}):
             is_busy = has_work(in_splits(kernel, split_k), call.gemm.k)
-            if is_busy and call.refusal(kernel, split_k) is None:
+            if is_busy and call.rejection(kernel, split_k) is None:
                 found.append(Chosen(kernel.id, split_k))
     return found
 
@@ -172,7 +172,7 @@ class TableArena:
             ALONE, config, variant, cubin.sha256, len(cubin.code), None, cubin.registers, resident, None, ""
         )
         kernel = launchable(record, limits, self.table.source_hash, self.table.max_workspace)
-        if fault := call.refusal(kernel):
+        if fault := call.rejection(kernel):
             raise EnvironmentProblem(f"{config} does not serve {call.gemm}: {fault}")
         table = replace(self.table, kernels=(*self.table.kernels, kernel))
         only = OnlyOne(table, Chosen(ALONE, config.split_k))
@@ -225,20 +225,22 @@ class TableArena:
         self, runners: Sequence[Runner], sets: Sequence[OperandSet], rounds: int, seed: int
     ) -> dict[str, tuple[float, ...]]:
         """Samples in us by name, interleaved: sample r of each was taken in round r."""
-        watch = self.session.stopwatch
+        watch = self.session.timer
         for runner in runners:
             for operands in (sets[0], sets[-1]):  # the first loads code
                 runner.launch_us = watch.time_once(partial(runner.enqueue, operands))
         samples = watch.race([(r.enqueue, r.launch_us) for r in runners], sets, rounds, seed)
         return {runner.name: found for runner, found in zip(runners, samples, strict=True)}
 
-    def glances(self, launches: Sequence[Chosen], call: Call, sets: Sequence[OperandSet]) -> dict[str, float]:
+    def trial_totals(
+        self, launches: Sequence[Chosen], call: Call, sets: Sequence[OperandSet]
+    ) -> dict[str, float]:
         """Time in us of each launch that is not clearly slower than the best before it, by name."""
         found: dict[str, float] = {}
         for chosen in launches:
             runner = self.launched(chosen, call, sets)
             cutoff_us = CUTOFF * min(found.values()) if found else None
-            timing = self.session.stopwatch.glance(runner.enqueue, sets, cutoff_us)
+            timing = self.session.timer.probe(runner.enqueue, sets, cutoff_us)
             if not timing.is_cut_short:
                 found[runner.name] = timing.time_us
         return found

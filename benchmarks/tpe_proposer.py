@@ -6,13 +6,13 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.kernel.feasible_set import FeasibleSet
-from autotune.search.propose.guest import GuestProposer
+from autotune.search.propose.optuna_proposer import OptunaProposer
 from autotune.search.propose.proposer import Proposal
 
 _MAX_MISSES = 100  # asks that TPE may waste on points that are infeasible or known
 
 
-class TpeProposer(GuestProposer):
+class TpeProposer(OptunaProposer):
     """Each ask of TPE that misses the set, or repeats a point, is told as pruned; once it finds no new point
     of the set at all, the rest is drawn at random."""
 

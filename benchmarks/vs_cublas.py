@@ -263,9 +263,9 @@ def sustained_facts(sustained: Sustained, limits: DeviceLimits) -> dict[str, Any
                 for turn in spells_by_turn
             ],
         }
-    ours_us = result["contestants"][OURS]["time_us"]
+    kernel_us = result["contestants"][OURS]["time_us"]
     for facts in result["contestants"].values():
-        facts["ours_is_faster_by"] = facts["time_us"] / ours_us
+        facts["ours_is_faster_by"] = facts["time_us"] / kernel_us
     return result
 
 

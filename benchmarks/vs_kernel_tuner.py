@@ -257,13 +257,13 @@ def run_kernel_tuner(
         job_file.write_text(json.dumps(job), encoding="utf-8")
         command = [sys.executable, str(SIDE), str(job_file), str(result_file)]
         error = _run(command, environment, folder, args.seconds + GRACE_S)
-        told = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else {}
-    best = told.pop("best", None)
+        message = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else {}
+    best = message.pop("best", None)
     return {
         "tool": "kernel_tuner", "strategy": strategy, "num_trials": 0, "num_failed": 0, "elapsed_s": 0.0,
-        "own_time_us": None, **told,
+        "own_time_us": None, **message,
         "config": None if best is None else configs[best].to_dict(),
-        "error": "" if told else error,
+        "error": "" if message else error,
     }  # fmt: skip
 
 
@@ -319,13 +319,13 @@ def table(results: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
             )
         )  # fmt: skip
     text = console.table(headers, rows, right=range(2, 9))
-    ours_us = results[0].get("judged_time_us")
+    kernel_us = results[0].get("judged_time_us")
     for other in results[1:]:
         if rate(other) > 0:
             ratio, against = rate(results[0]) / rate(other), f"{other['tool']}, {other['strategy']}"
             text += f"\nautotune makes {ratio:.1f} times the trials per second of {against}"
-            if ours_us and other.get("judged_time_us"):
-                times = other["judged_time_us"] / ours_us
+            if kernel_us and other.get("judged_time_us"):
+                times = other["judged_time_us"] / kernel_us
                 text += f"; the best of that takes {times:.3f} times as long as ours"
     return text
 

@@ -58,14 +58,14 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
     for study in studies:
         baseline = store.baseline(study)
         found.cublas_us[study.gemm] = baseline.time_us if baseline else None
-        for trial in chain.from_iterable(map(store.trials, store.with_twins(study))):
+        for trial in chain.from_iterable(map(store.trials, store.with_siblings(study))):
             row = _row(study.gemm, trial)
             measured = trial.measurement
             if row is None or measured.time_us is None:
                 continue
             if measured.is_cut_short and measured.time_us < LATENT_US:
                 continue
-            is_found = trial.origin not in origins.FOUND_ELSEWHERE
+            is_found = trial.origin not in origins.TRANSFERRED
             if (is_found and trial.id < first.get(row, trial.id + 1)) or row not in facts:
                 first[row] = trial.id
                 facts[row] = _facts(study.gemm, trial)

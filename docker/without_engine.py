@@ -184,7 +184,7 @@ def main() -> int:
         parser.error(f"{' and '.join(missing)} not found; Debian, Ubuntu: apt install {' '.join(missing)}")
     if os.geteuid() != 0:
         parser.error("needs root: the steps of the Dockerfile change users; run it with sudo")
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="autotune-image-") as temporary:
         folder = (options.folder or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,9 @@ def main() -> int:
         except Failed as error:
             print(f"\n{error}", file=sys.stderr)
             return 1
-    print(f"\nThe Dockerfile builds and its image works ({time.monotonic() - begun:.0f} s, {options.suite}).")
+    print(
+        f"\nThe Dockerfile builds and its image works ({time.monotonic() - started:.0f} s, {options.suite})."
+    )
     return 0
 
 

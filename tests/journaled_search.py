@@ -67,14 +67,14 @@ def main(path: str, delay: str, *arguments: str) -> None:
             if not future.cancelled() and future.exception() is None:
                 note("measured", key)
 
-    class JournaledPainter(search.Painter):
+    class JournaledPainter(search.EventPrinter):
         def __call__(self, event) -> None:
             if isinstance(event, TrialDone):
                 note("told", event.key)
             super().__call__(event)
 
     targets.ReplayTarget, targets.GpuTarget = SlowReplay, JournaledGpu
-    search.Painter = JournaledPainter
+    search.EventPrinter = JournaledPainter
     sys.argv = ["autotune", *arguments]
     app.main()
 

@@ -22,10 +22,10 @@ NASTY: tuple[Any, ...] = (
 
 def mutated(data: Any, rng: random.Random) -> Any:
     """A copy with one to three faults in it."""
-    damaged = copy.deepcopy(data)
+    corrupted = copy.deepcopy(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        damaged = _fault(damaged, rng)
-    return damaged
+        corrupted = _fault(corrupted, rng)
+    return corrupted
 
 
 def _fault(data: Any, rng: random.Random) -> Any:

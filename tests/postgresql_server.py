@@ -58,9 +58,9 @@ class Server:
                 stderr=out,
                 timeout=120,
             )
-        told = output.read_text(encoding="utf-8", errors="replace")
+        text = output.read_text(encoding="utf-8", errors="replace")
         output.unlink()
-        assert done.returncode == 0, f"{' '.join(command)}\n{told}"
+        assert done.returncode == 0, f"{' '.join(command)}\n{text}"
 
 
 @contextmanager

@@ -76,16 +76,16 @@ class Zygote:
 
 
 def _start(module: Any, request: dict[str, Any]) -> int:
-    ready, is_alone = os.pipe()
+    ready, is_single = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(is_alone)
+        os.close(is_single)
         os.read(ready, 1)  # until it is the leader of a group: a test may kill it at once, by the group
         os.close(ready)
         return pid
     os.setsid()
     os.close(ready)
-    os.close(is_alone)
+    os.close(is_single)
     sources = [os.open(os.devnull, os.O_RDONLY)]
     for name in ("out", "err"):
         path = Path(request["folder"]) / name

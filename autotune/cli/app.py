@@ -16,7 +16,7 @@ from .. import __version__
 from ..files.errors import AutotuneError, EnvironmentProblem, UsageError
 from ..files.output_file import DISK_FULL
 from ..files.shortage import shortage
-from ..files.words import speak_as_command_line
+from ..files.words import use_command_line_words
 from . import console, parsing, requests
 from .ctrl_c import SIGNALLED, leave_at_once
 
@@ -55,8 +55,8 @@ app.add_typer(
 )
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         console.show(f"autotune {__version__}")
         raise typer.Exit
 
@@ -123,8 +123,8 @@ def _shortage(error: Exception) -> EnvironmentProblem | None:
     short = shortage(error)
     if short is None:
         return None
-    again = "and run the same command again: what was stored stays"
-    return EnvironmentProblem(f"{short.what} ({str(error) or type(error).__name__}); {short.remedy} {again}")
+    hint = "and run the same command again: what was stored stays"
+    return EnvironmentProblem(f"{short.what} ({str(error) or type(error).__name__}); {short.advice} {hint}")
 
 
 def _exit_code(error: AutotuneError) -> int:
@@ -191,7 +191,7 @@ def _num_own(arguments: list[str]) -> int:
 
 def main() -> NoReturn:
     """Runs what the command line says, and exits. `--debug` shows where an error came from."""
-    speak_as_command_line()
+    use_command_line_words()
     # Before numpy loads: its BLAS would spin on every core, which the compiler's threads need. The
     # search's small matrices take one thread a tenth of the time that they take two on busy cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

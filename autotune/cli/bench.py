@@ -76,7 +76,7 @@ def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, P
     tuned = {gemm: point for gemm, point in found.items() if point is not None}
     missing = [gemm for gemm in named if gemm not in tuned]
     if missing or not tuned:
-        store.damages.refuse()
+        store.bad_rows.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
         where = common.source_text(target.environment)
         raise UsageError(f"nothing was tuned for {what} ({where}); run `autotune search` for it first")

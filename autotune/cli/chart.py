@@ -11,7 +11,7 @@ LABEL_WIDTH = 200
 TEXT_WIDTH = 190  # kept free to the right of a full bar
 BAR, GAP = 14, 12  # height of a bar, and what separates the bars of two labels
 HEAD = 84  # title, subtitle, legend
-FOOT = 30
+FOOTER = 30
 _GRID_PERCENT = (0, 20, 40, 60, 80, 100)
 _FULL = WIDTH - LABEL_WIDTH - TEXT_WIDTH
 
@@ -39,8 +39,8 @@ def bar_chart(
     title: str, subtitle: str, rows: Sequence[Row], legend: Sequence[tuple[str, str]] = (), axis: str = ""
 ) -> str:
     """An SVG document. `legend` holds (name, color); `axis` says what 100 % is."""
-    height = HEAD + sum(_height(row) for row in rows) + FOOT
-    bottom = height - FOOT
+    height = HEAD + sum(_height(row) for row in rows) + FOOTER
+    bottom = height - FOOTER
     parts = [*_legend(legend), *_grid(bottom, axis)]
     top = HEAD
     for row in rows:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..facts import stats
-from ..facts.alike import LIKE
 from ..facts.device import DeviceLimits, Environment, limits_by_name
 from ..facts.gemm import Gemm
+from ..facts.gpu_alias import LIKE
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
 from ..kernel.where import Where
@@ -48,11 +48,11 @@ def read_calls(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool]:
 
     Raises UsageError.
     """
-    calls, is_counted, _ = read_asked(suites)
+    calls, is_counted, _ = read_requested(suites)
     return calls, is_counted
 
 
-def read_asked(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool, dict[Gemm, tuple[str, ...]]]:
+def read_requested(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool, dict[Gemm, tuple[str, ...]]]:
     """As `read_calls`, and the names of the epilogues that calls of a shape ask for."""
     kinds = read_kinds(suites, console.note)
     calls = by_shape(kinds)
@@ -81,7 +81,7 @@ def no_shape() -> UsageError:
 def open_existing(db: str) -> Iterator[Store]:
     """A database to read from. At the end a note names the rows that are damaged and were left out. Raises
     StoreError if its file is missing."""
-    with Store.open_existing(db) as store, store.damages.told(console.note):
+    with Store.open_existing(db) as store, store.bad_rows.reported(console.note):
         yield store
 
 
@@ -95,7 +95,7 @@ def studies_of(
     studies = store.studies(max_error, is_brief=is_brief)
     found = [s for s in studies if s.num_trials and (not gemms or s.study.gemm in gemms)]
     if not found:
-        store.damages.refuse()
+        store.bad_rows.refuse()
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""
         raise UsageError(f"the database holds no trials {what}yet; run `autotune search` first")
     return found

@@ -27,29 +27,31 @@ from ..files.errors import AutotuneError
 PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
 PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI
 GAP, INDENT = "  ", "    "  # between columns; before what stands beneath a row
-_SEAL = f"\x1b{os.urandom(8).hex()}"  # begins what `painted` writes: no database knows it
+_STYLE_MARK = f"\x1b{os.urandom(8).hex()}"  # begins what `painted` writes: no database knows it
 # Control characters but the end of a line, and those that turn the direction of text
-_STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-LEAST_PROSE = 30  # columns that sentences can be read in
+_CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+MIN_TEXT_WIDTH = 30  # columns that sentences can be read in
 
 
 def show(text: str) -> None:
     """A result, to stdout."""
-    _write(sys.stdout, f"{harmless(text)}\n")
+    _write(sys.stdout, f"{sanitize(text)}\n")
 
 
-def harmless(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text, in which characters that steer a terminal or reorder its line are named and not obeyed: a
     database may hold any. Lines may end, and what `painted` begins and ends is obeyed."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
-    pieces = text.split(_SEAL)
-    return "\x1b".join(_STEERING.sub(lambda found: ascii(found[0])[1:-1], piece) for piece in pieces)
+    pieces = text.split(_STYLE_MARK)
+    return "\x1b".join(
+        _CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], piece) for piece in pieces
+    )
 
 
 def one_line(text: str) -> str:
     """As `harmless`, of what has no lines of its own."""
-    return harmless(text).replace("\n", "\\n")
+    return sanitize(text).replace("\n", "\\n")
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -66,18 +68,18 @@ def _write(stream: TextIO, text: str) -> None:
 
 def abandon(stream: TextIO) -> None:
     """Discard what a stream still holds, and all that is written to it from now on."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, stream.fileno())
+    os.close(devnull)
 
 
-def painted(text: str, color: str = "", *, stream: TextIO | None = None) -> str:
+def with_style(text: str, color: str = "", *, stream: TextIO | None = None) -> str:
     """Bold text, in a colour, as `show` and `note` take it; plain where the stream (stdout) is no terminal or
     NO_COLOR is set."""
     terminal = (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
     if not terminal or os.environ.get("NO_COLOR"):
         return text
-    return typer.style(harmless(text), fg=color or None, bold=True).replace("\x1b[", f"{_SEAL}[")
+    return typer.style(sanitize(text), fg=color or None, bold=True).replace("\x1b[", f"{_STYLE_MARK}[")
 
 
 def show_json(data: Mapping[str, Any]) -> None:
@@ -98,15 +100,15 @@ def show_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
     """The same facts for spreadsheets: a header of these names, a line for each row; lists are JSON. A
     terminal gets it harmless."""
     lines = io.StringIO()
-    told = harmless if sys.stdout.isatty() else str
+    clean = sanitize if sys.stdout.isatty() else str
     writer = csv.DictWriter(lines, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        _write(sys.stdout, told(lines.getvalue()))
+        _write(sys.stdout, clean(lines.getvalue()))
         lines.seek(0)
         lines.truncate()
         writer.writerow({name: _cell(value) for name, value in row.items()})
-    _write(sys.stdout, told(lines.getvalue()))
+    _write(sys.stdout, clean(lines.getvalue()))
 
 
 def _cell(value: Any) -> Any:
@@ -125,7 +127,7 @@ def finite(data: Any) -> Any:
 
 def note(text: str) -> None:
     """Something to know that is not the result, to stderr."""
-    _write(sys.stderr, f"{harmless(text)}\n")
+    _write(sys.stderr, f"{sanitize(text)}\n")
 
 
 def fail(error: AutotuneError) -> None:
@@ -135,7 +137,7 @@ def fail(error: AutotuneError) -> None:
 
 def refuse(text: str) -> None:
     """The one line of an error."""
-    note(f"{painted('autotune:', 'red', stream=sys.stderr)} {text}")
+    note(f"{with_style('autotune:', 'red', stream=sys.stderr)} {text}")
 
 
 def _aligned(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> str:
@@ -148,7 +150,7 @@ def _aligned(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Seque
         )
         return GAP.join(aligned).rstrip()
 
-    return "\n".join([painted(line(cells[0])), line(["-" * w for w in widths]), *map(line, cells[1:])])
+    return "\n".join([with_style(line(cells[0])), line(["-" * w for w in widths]), *map(line, cells[1:])])
 
 
 def table(
@@ -157,11 +159,11 @@ def table(
     *,
     right: Sequence[int] = (),
     optional: Sequence[str] = (),
-    ends_in_prose: bool = False,
+    ends_in_text: bool = False,
 ) -> str:
     """Aligned columns under a line of headers; columns numbered in `right` align right. Where a row
     is too wide for the terminal, what does not fit stands beneath it. `optional`: columns that are left out
-    where no row has anything in them. `ends_in_prose`: the last column goes on in the next lines."""
+    where no row has anything in them. `ends_in_text`: the last column goes on in the next lines."""
     whole, terminal = [[one_line(str(cell)) for cell in row] for row in rows], _terminal_width()
     kept = [at for at, name in enumerate(headers) if name not in optional or any(r[at] != "-" for r in whole)]
     headers, cells = [headers[at] for at in kept], [[row[at] for at in kept] for row in whole]
@@ -169,7 +171,7 @@ def table(
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     ends = list(accumulate(len(GAP) + width for width in widths))  # a gap before the first column, too
     room = (terminal or ends[-1]) - sum(ends[-2:-1])
-    if ends_in_prose and room >= LEAST_PROSE:
+    if ends_in_text and room >= MIN_TEXT_WIDTH:
         return _aligned(headers, [line for row in cells for line in _folded(row, room)], right)
     fits = [n for n, end in enumerate(ends, 1) if terminal is None or end - len(GAP) <= terminal]
     num = max(fits, default=1)
@@ -190,7 +192,7 @@ def _folded(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
     yield from ([""] * (len(row) - 1) + [part] for part in more)
 
 
-def paragraph(text: str) -> str:
+def wrap_text(text: str) -> str:
     """Sentences in lines that fit the terminal; as they are where they go to a file or a pipe."""
     terminal = _terminal_width()
     return text if terminal is None else "\n".join(wrapped(text, terminal))
@@ -285,10 +287,10 @@ class Progress:
         self._written_at = time.monotonic()
         if self._is_tty:
             width = shutil.get_terminal_size().columns - 1
-            _write(self._stream, f"\r\x1b[K{harmless(fitted(parts, least_first, width))}")
+            _write(self._stream, f"\r\x1b[K{sanitize(fitted(parts, least_first, width))}")
             self._is_open = True
         else:
-            _write(self._stream, f"{harmless(GAP.join(parts))}\n")
+            _write(self._stream, f"{sanitize(GAP.join(parts))}\n")
 
     def close(self) -> None:
         """Leaves the last line standing, and the cursor below it."""

@@ -24,7 +24,7 @@ from ..store import run_facts
 from . import common, console, record
 from .ctrl_c import SIGNALLED
 from .requests import ContributeRequest, RecordRequest
-from .search import Painter
+from .search import EventPrinter
 
 SEARCH_SHARE = 0.4  # of the seconds; the rest times configs on all shapes
 NUM_CONFIGS = 3000  # at most: more than ten minutes time on most machines
@@ -48,17 +48,17 @@ def run(request: ContributeRequest, *, is_json: bool, is_quiet: bool) -> None:
     console.note(f"{out} will hold: {_HOLDS}; and {_HOLDS_NOT}. Nothing is sent: the file is yours to give.")
     db, search_s = f"{out}.db", SEARCH_SHARE * request.seconds
     with console.Progress(is_quiet=is_quiet) as progress:
-        painter = Painter(progress, is_quiet=is_quiet)
+        printer = EventPrinter(progress, is_quiet=is_quiet)
         found = tuning.tune(
-            gemms, gpu=request.gpu, seconds=search_s, db=db, on_event=painter, note=console.note
+            gemms, gpu=request.gpu, seconds=search_s, db=db, on_event=printer, note=console.note
         )
     if found.search.signal is not None:
         raise typer.Exit(SIGNALLED + found.search.signal)
-    asked = RecordRequest(
+    requested = RecordRequest(
         out=out, gpu=request.gpu, shapes=[*map(str, gemms)], configs=NUM_CONFIGS,
         seconds=request.seconds - search_s, db=db, max_error=None,
     )  # fmt: skip
-    record.run(asked, is_json=is_json, is_quiet=is_quiet, clean=clean)
+    record.run(requested, is_json=is_json, is_quiet=is_quiet, clean=clean)
     console.note(_checked(out))
 
 
@@ -76,9 +76,9 @@ def _checked(out: Path) -> str:
     found = ReplayTarget(out)
     best: Mapping[Gemm, float] = {gemm: found.optimum(gemm)[1] for gemm in found.gemms}
     cublas = {gemm: found.baseline(gemm).time_us for gemm in found.gemms}
-    beside = Counter("slower" if best[g] > us else "faster" for g, us in cublas.items() if us)
+    counts = Counter("slower" if best[g] > us else "faster" for g, us in cublas.items() if us)
     return (
         f"{out} was read back: {counted(len(best), 'shape')} of {found.environment.gpu_name}, "
-        f"{beside['faster']} faster than cuBLAS. Anyone may replay it (search --gpu replay:{out}), merge it "
+        f"{counts['faster']} faster than cuBLAS. Anyone may replay it (search --gpu replay:{out}), merge it "
         f"(trials merge {out}) and export a first table of it"
     )

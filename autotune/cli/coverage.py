@@ -23,10 +23,10 @@ from ..suite import ALIGNED, CallKind, Suite, read_calls
 from . import common, console
 from .requests import CoverageRequest
 
-WAYS = ("tuned", "modelled", "cublas", "missed")
+MATCHES = ("tuned", "modelled", "cublas", "missed")
 _US = 1e-6
-_TOLD_EVERY = 256  # kinds of call: some hundredths of a second
-_MEANING = (
+_PROGRESS_EVERY = 256  # kinds of call: some hundredths of a second
+_DESCRIPTION = (
     "tuned: by a kernel that was timed on the shape; modelled: by the one that is expected to be fastest; "
     "cublas: by cuBLAS, which is expected to be as fast; missed: by a kernel that serves anything, or none. "
     "Times are of the table and its models; where these say nothing, what the hardware takes at least. "
@@ -80,15 +80,15 @@ def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], No
     served = []
     for one in _served(table, suite.calls.items()):
         served.append(one)
-        if len(served) % _TOLD_EVERY == 0:
+        if len(served) % _PROGRESS_EVERY == 0:
             tell(len(served), len(suite.calls))
     return {
         "gpu": table.environment.gpu_name,
         "num_kinds": len(served),
         "num_calls": sum(one.calls for one in served) + suite.others,
         "seconds": sum(one.seconds for one in served),
-        **_beside_cublas(served),
-        "ways": _ways(served, suite.others),
+        **_compare_to_cublas(served),
+        "ways": _matches(served, suite.others),
         "not_tuned": [_kind_facts(one) for one in _not_tuned(served)[:limit]],
     }
 
@@ -134,7 +134,7 @@ def _time_us(pick: Pick) -> float | None:
     return pick.cublas_us if pick.provider == "cublas" else pick.expected_us
 
 
-def _beside_cublas(served: Iterable[ServedKind]) -> dict[str, float | None]:
+def _compare_to_cublas(served: Iterable[ServedKind]) -> dict[str, float | None]:
     """What cuBLAS takes alone, and how many times as fast the table is: of the kinds of which that is known,
     which take `known_share` of the table's time."""
     pairs = [(one.cublas_s, one.seconds) for one in served]
@@ -144,12 +144,12 @@ def _beside_cublas(served: Iterable[ServedKind]) -> dict[str, float | None]:
     return {"cublas_seconds": cublas_s, "speedup": common.share(cublas_s, own_s), "known_share": share}
 
 
-def _ways(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, Any]]:
+def _matches(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, Any]]:
     """Kinds, calls and seconds of each way, and their shares. Calls of which nothing is known are missed."""
     num_calls = sum(one.calls for one in served) + others
     seconds = sum(one.seconds for one in served)
     found = {}
-    for way in WAYS:
+    for way in MATCHES:
         own = [one for one in served if one.way == way]
         calls = sum(one.calls for one in own) + (others if way == "missed" else 0)
         own_s = sum(one.seconds for one in own)
@@ -159,7 +159,7 @@ def _ways(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, Any]
             "share_of_calls": common.share(calls, num_calls),
             "seconds": own_s,
             "share_of_seconds": common.share(own_s, seconds),
-            **_beside_cublas(own),
+            **_compare_to_cublas(own),
         }
     return found
 
@@ -191,7 +191,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"{console.seconds_text(facts['seconds'])} as expected, by {facts['table']} for {facts['gpu']}"
         f"{_gain_text(facts)}"
     )
-    ways = [
+    matches = [
         (
             way,
             f"{found['num_kinds']:,}",
@@ -205,12 +205,12 @@ def _text(facts: dict[str, Any]) -> str:
         for way, found in facts["ways"].items()
     ]
     headers = ("served", "kinds", "calls", "of calls", "time", "of time", "by cuBLAS", "gain")
-    ways_table = console.table(headers, ways, right=range(1, len(headers)))
-    parts = [console.paragraph(head), ways_table, console.paragraph(_MEANING)]
+    match_table = console.table(headers, matches, right=range(1, len(headers)))
+    parts = [console.wrap_text(head), match_table, console.wrap_text(_DESCRIPTION)]
     if facts["not_tuned"]:
         rows = [_row(one, facts["seconds"]) for one in facts["not_tuned"]]
         columns = ("not tuned", "calls", "of time", "served", "why")
-        parts.append(console.table(columns, rows, right=(1, 2), ends_in_prose=True))
+        parts.append(console.table(columns, rows, right=(1, 2), ends_in_text=True))
     return "\n".join(parts)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import __version__, gpu
 from .. import target_finder as targets
-from ..facts import alike
+from ..facts import gpu_alias
 from ..facts.column_major import TF32_OVERRIDE, forced_tf32
 from ..files.cache_folder import NotOwn, check_own, default_cache_dir
 from ..files.errors import AutotuneError, EnvironmentProblem
@@ -78,7 +78,7 @@ def _text(findings: list[Finding]) -> str:
     steps = [f"  {f.name}: {f.next_step}" for f in findings if f.next_step]
     head = f"autotune {__version__} in {Path(__file__).resolve().parents[1]}"
     todo = ["", "What to do:", *steps] if steps else ["", "Nothing is missing."]
-    return "\n".join([head, "", console.table(("state", "what", "found"), rows, ends_in_prose=True), *todo])
+    return "\n".join([head, "", console.table(("state", "what", "found"), rows, ends_in_text=True), *todo])
 
 
 def _python() -> Finding:
@@ -100,7 +100,7 @@ def _gpus() -> Finding:
     gpus = gpu.list_gpus()
     driver = Monitor(gpus[0].uuid).driver_version() or "unknown"
     names = "; ".join(f"{g.index}: {g.name} {g.uuid}, {g.total_bytes / 2**30:.0f} GiB" for g in gpus)
-    accepted = "".join(f"; {text}" for g in gpus if (text := alike.told(g.name)))
+    accepted = "".join(f"; {text}" for g in gpus if (text := gpu_alias.describe(g.name)))
     return Finding("gpu", OK, f"{names}; driver {driver}{accepted}")
 
 

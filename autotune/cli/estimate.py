@@ -19,7 +19,7 @@ import typer
 
 from .. import target_finder as targets
 from ..estimate.counted_program import REFUSED
-from ..estimate.counts import CALLS, FP32, ON_HOST, TF32, UNFIT, WORK
+from ..estimate.counts import CALLS, FP32, ON_HOST, TF32, UNSUPPORTED, WORK
 from ..facts.gemm import Gemm
 from ..files.errors import EnvironmentProblem, UsageError
 from ..files.output_file import check_writable, write_file
@@ -30,12 +30,12 @@ from . import common, console
 from .ctrl_c import SIGNALLED
 from .requests import EstimateRequest
 
-_GRACES_S = (15.0, 5.0)  # for a program that was interrupted, and once more
+_GRACE_PERIODS_S = (15.0, 5.0)  # for a program that was interrupted, and once more
 _TORCH = "a program of torch is run with torch: install it where autotune is, {python}"
 _SHORT_US = 10.0  # a call of less takes its host longer than the GPU
 _NOTHING = {  # why nothing is gained there, and what would change that
     TF32: "the tensor cores multiply, less exactly: faster than any FP32 kernel",
-    UNFIT: "cuBLAS copies the operands first",
+    UNSUPPORTED: "cuBLAS copies the operands first",
     ON_HOST: "move them to the GPU",
     "convolutions": "by cuDNN",
     "attention in one kernel": "of torch (scaled_dot_product_attention)",
@@ -43,10 +43,10 @@ _NOTHING = {  # why nothing is gained there, and what would change that
     "products of a matrix and a vector": "bound by memory",
     "factorizations and solves": "by cuSOLVER",
 }
-_BESIDE = ("cublas_us", "tuned_us")  # of each shape
+_COMPARED = ("cublas_us", "tuned_us")  # of each shape
 _HALF = "autocast (AMP), or the model's own: the tensor cores multiply"
 _OTHER_DTYPE = "kernels are for float32"
-_MEANING = (
+_DESCRIPTION = (
     "Predicted, not measured here: the GPU's time for these products alone, from times of kernels and cuBLAS "
     "that ship with autotune. untuned: a table that never saw the program; cuBLAS serves where no kernel is "
     "clearly faster. tuned: the best kernel that ships for each shape, with which a search begins. Left out: "
@@ -114,7 +114,7 @@ def _run_counted(request: EstimateRequest, folder: Path) -> _Ended:
     environment = {k: v for k, v in os.environ.items() if not (own and k == "OPENBLAS_NUM_THREADS")}
     with subprocess.Popen([*command, *program], stdout=2, env=environment) as child:
         try:
-            return _Ended(_as_told(child.wait()), False)
+            return _Ended(_exit_code(child.wait()), False)
         except KeyboardInterrupt:
             return _Ended(_interrupted(child), True)
 
@@ -123,23 +123,23 @@ def _interrupted(child: subprocess.Popen[bytes]) -> int:
     """A terminal interrupts the program, too; what is interrupted alone passes it on. Once more, and it is
     killed."""
     with suppress(KeyboardInterrupt):
-        for grace_s in _GRACES_S:
+        for grace_s in _GRACE_PERIODS_S:
             with suppress(subprocess.TimeoutExpired):
-                return _as_told(child.wait(grace_s))
+                return _exit_code(child.wait(grace_s))
             child.send_signal(signal.SIGINT)
     child.kill()
-    return _as_told(child.wait())
+    return _exit_code(child.wait())
 
 
-def _as_told(code: int) -> int:
+def _exit_code(code: int) -> int:
     return SIGNALLED - code if code < 0 else code
 
 
 def _work(folder: Path, ended: _Ended) -> dict[str, Any]:
     """What the program did. Raises EnvironmentProblem if it could not be run with torch."""
-    refused = folder / REFUSED
-    if refused.exists():
-        why = refused.read_text(encoding="utf-8")
+    rejected = folder / REFUSED
+    if rejected.exists():
+        why = rejected.read_text(encoding="utf-8")
         raise EnvironmentProblem(f"torch cannot be used ({why}); {_TORCH.format(python=sys.executable)}")
     try:
         work: dict[str, Any] = json.loads((folder / WORK).read_bytes())
@@ -252,7 +252,7 @@ def _text(facts: dict[str, Any]) -> str:
     if not facts["predicted"]:
         parts.append("No product of float32 matrices was made: autotune has nothing to gain in this program.")
         return "\n".join(parts)
-    parts += [_gpu_table(facts["predicted"]), _MEANING]
+    parts += [_gpu_table(facts["predicted"]), _DESCRIPTION]
     if facts["here"]:
         parts.append(_here_text(facts["here"], facts["predicted"]))
     calls = shlex.quote(facts["calls"])
@@ -307,11 +307,11 @@ def _shape_table(facts: dict[str, Any]) -> str:
             one["shape"],
             f"{one['count']:,}",
             _percent(one["flops"] / flops),
-            *(console.time_text(x[name]) for x in one["predicted"].values() for name in _BESIDE),
+            *(console.time_text(x[name]) for x in one["predicted"].values() for name in _COMPARED),
         )
         for one in facts["shapes"]
     ]
-    columns = (f"{gpu} {name.removesuffix('_us')}" for gpu in gpus for name in _BESIDE)
+    columns = (f"{gpu} {name.removesuffix('_us')}" for gpu in gpus for name in _COMPARED)
     headers = ("shape", "calls", "of FLOPs", *columns)
     return console.table(headers, rows, right=range(1, len(headers)))
 

@@ -42,7 +42,7 @@ def text(limits: DeviceLimits, gemm: Gemm) -> str:
     times = [f"{console.time_text(found.kernel_us)} by the best kernel that ships"]
     times += [f"{console.time_text(found.cublas_us)} by cuBLAS"] if found.cublas_us else []
     times += [f"limit {console.time_text(limit_us)}"] if limit_us else []
-    sources = "; ".join(f"{name} ({told})" for name, told in found.sources.items())
+    sources = "; ".join(f"{name} ({message})" for name, message in found.sources.items())
     if found.is_measured:
         return f"Expected: {', '.join(times)}; modelled from times on {sources}."
     return (

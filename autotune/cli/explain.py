@@ -21,7 +21,7 @@ from . import console, expected
 from .requests import ExplainRequest
 
 _COUNTED = "Counts are of the kernel's text, executed on the host; no time in them was measured."
-ASKED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
+REQUESTED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
 
 
 def run(request: ExplainRequest, *, is_json: bool) -> None:
@@ -30,30 +30,30 @@ def run(request: ExplainRequest, *, is_json: bool) -> None:
     Raises UsageError for a config, shape or GPU that is none, and where `out` cannot be written.
     """
     gemm, limits, out = Gemm.parse(request.shape), known_limits(request.gpu), request.out
-    asked = [_asked(number, text, gemm) for number, text in enumerate(request.configs, 1)]
+    requested = [_requested(number, text, gemm) for number, text in enumerate(request.configs, 1)]
     check_writable(out)
     rungs = _ladder(gemm)
-    subjects = [*asked, *rungs, *_winners(gemm, limits, len(rungs))]
-    if not subjects:
+    selected = [*requested, *rungs, *_winners(gemm, limits, len(rungs))]
+    if not selected:
         raise UsageError(f"no kernel that ships is known for {gemm} on {limits.name}; name one with --config")
     known = expected.text(limits, gemm)
-    foot = f"Written by autotune explain for {gemm} on {limits.name}. {_COUNTED} {known}"
-    content = page(subjects, limits, request.gpu, foot)
+    footer = f"Written by autotune explain for {gemm} on {limits.name}. {_COUNTED} {known}"
+    content = page(selected, limits, request.gpu, footer)
     write_file(out, content)
-    broken = _broken(asked, limits)
+    broken = _broken(requested, limits)
     if is_json:
-        kernels = [{"name": s.name, "family": s.family, "shape": str(s.gemm)} for s in subjects]
+        kernels = [{"name": s.name, "family": s.family, "shape": str(s.gemm)} for s in selected]
         drawn = {"out": str(out), "kernels": kernels, "broken_rules": broken}
         console.show_json({**drawn, "expected": expected.facts(limits, gemm)})
         return
     for name, rules in broken.items():
-        told = "; ".join(f"{rule['sentence']} ({rule['id']})" for rule in rules)
+        message = "; ".join(f"{rule['sentence']} ({rule['id']})" for rule in rules)
         console.note(
-            f"{name} breaks these rules: {told}. `autotune space --explain CONFIG` gives the numbers."
+            f"{name} breaks these rules: {message}. `autotune space --explain CONFIG` gives the numbers."
         )
-    count = counted(len(subjects), "kernel")
+    count = counted(len(selected), "kernel")
     console.show(f"wrote {out}: {count}, {len(content.encode()) / 1e6:.1f} MB; open it in a browser")
-    console.show(console.paragraph(known))
+    console.show(console.wrap_text(known))
 
 
 def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
@@ -64,18 +64,18 @@ def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
     trial = next((trial for trial in study.records.trials if trial.id == trial_id), None)
     if limits is None or trial is None or trial.point.keys() != set(PARAMETER):
         return None
-    subject = Subject(f"trial {trial_id}", f"of {gemm}", ASKED, Config.from_dict(trial.point), gemm)
+    subject = Subject(f"trial {trial_id}", f"of {gemm}", REQUESTED, Config.from_dict(trial.point), gemm)
     return page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_COUNTED}")
 
 
-def _asked(number: int, text: str, gemm: Gemm) -> Subject:
-    return Subject(f"config {number}", "the config that was asked for", ASKED, Config.parse(text), gemm)
+def _requested(number: int, text: str, gemm: Gemm) -> Subject:
+    return Subject(f"config {number}", "the config that was asked for", REQUESTED, Config.parse(text), gemm)
 
 
-def _broken(asked: Sequence[Subject], limits: DeviceLimits) -> dict[str, list[dict[str, str]]]:
+def _broken(requested: Sequence[Subject], limits: DeviceLimits) -> dict[str, list[dict[str, str]]]:
     """The rules that configs break, by their name."""
     found = {}
-    for subject in asked:
+    for subject in requested:
         if isinstance(subject.kernel, Config):
             rules = broken_rules(subject.kernel, limits, subject.gemm)
             if rules:

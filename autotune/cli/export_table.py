@@ -27,9 +27,9 @@ def run(request: ExportRequest, *, is_json: bool) -> None:
     """Write the winners of the GPU that was measured last, as `tuning.export_table` has it. A suite names the
     shapes to write; one that counts calls says instead what kernels for other shapes are chosen for, and with
     which epilogues they come."""
-    calls, is_counted, called = common.read_asked(request.suites)
+    calls, is_counted, called = common.read_requested(request.suites)
     with console.Progress(is_quiet=is_json) as progress:
-        painter = ExportPainter(progress, request.max_kernels, is_quiet=is_json)
+        printer = ExportPrinter(progress, request.max_kernels, is_quiet=is_json)
         table = tuning.export_table(
             request.out,
             common.read_shapes(request.shapes, () if is_counted else calls),
@@ -48,32 +48,32 @@ def run(request: ExportRequest, *, is_json: bool) -> None:
             with_c=request.form == "c",
             adds=request.adds,
             note=console.note,
-            on_step=painter.step,
-            on_compiled=painter.compiled,
+            on_step=printer.step,
+            on_compiled=printer.compiled,
         )
     _tell_export(table, request.out, is_json=is_json)
 
 
-class ExportPainter:
+class ExportPrinter:
     """Tells what an export does, how far the compiler is and, once it is clear that this takes a while, what
     would shorten it."""
 
     def __init__(self, progress: console.Progress, max_kernels: int, *, is_quiet: bool) -> None:
         self._progress, self._max_kernels, self._is_quiet = progress, max_kernels, is_quiet
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
 
-    def step(self, doing: str) -> None:
+    def step(self, step: str) -> None:
         """Tells what is done next."""
         if not self._is_quiet:
             self._progress.close()
-            console.note(doing)
+            console.note(step)
 
     def compiled(self, done: int, total: int) -> None:
         """Tells how many kernels are compiled, how fast, and how long the others take at this rate."""
         if not done:
-            self._began_s = time.monotonic()
+            self._started_s = time.monotonic()
             return
-        took_s = time.monotonic() - self._began_s
+        took_s = time.monotonic() - self._started_s
         left_s = took_s / done * (total - done)
         if self._max_kernels and left_s > LONG_S:
             most = min(self._max_kernels, total)
@@ -170,8 +170,8 @@ def _left_out_text(found: Sequence[LeftOut]) -> str:
             "How well shapes that were not tuned are served is unknown: too few kernels for them, or times "
             "on this kind of GPU. `autotune search --any 80` adds both."
         )
-    speeds = ("vs cuBLAS", "slower", "served", "slower")
-    headers = ("left out", "shapes", "portfolio", "pick", "first four", *speeds)
+    speed_table = ("vs cuBLAS", "slower", "served", "slower")
+    headers = ("left out", "shapes", "portfolio", "pick", "first four", *speed_table)
     return (
         "Shapes that were left out while kernels were chosen and modelled:\n"
         + console.table(headers, [_left_out_row(one) for one in found], right=range(1, len(headers)))
@@ -182,9 +182,9 @@ def _left_out_text(found: Sequence[LeftOut]) -> str:
 
 def _left_out_row(one: LeftOut) -> list[str]:
     shares = [f"{ratio:.3f}" for ratio in (one.portfolio, one.pick, one.first)]
-    beside = ["-"] * 4
+    columns = ["-"] * 4
     if one.cublas is not None:
         by_kernels = (one.cublas.kernels, one.cublas.kernels_slower)
         pairs = (by_kernels, (one.cublas.served, one.cublas.served_slower))
-        beside = [text for mean, slower in pairs for text in (console.ratio_text(mean), f"{slower:.1%}")]
-    return [one.group, f"{one.num_shapes:,}", *shares, *beside]
+        columns = [text for mean, slower in pairs for text in (console.ratio_text(mean), f"{slower:.1%}")]
+    return [one.group, f"{one.num_shapes:,}", *shares, *columns]

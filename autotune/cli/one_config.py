@@ -12,7 +12,7 @@ from ..facts import stats
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement, read_policy
-from ..facts.other_problem import is_elsewhere
+from ..facts.other_problem import is_external
 from ..files.errors import UsageError
 from ..files.output_file import check_writable, write_file
 from ..files.words import counted
@@ -37,7 +37,7 @@ def time_configs(request: TimeRequest, *, is_json: bool) -> None:
     policy, rounds = read_policy(request.cache), request.rounds
     opened = targets.open_target(request.gpu, policy, [gemm], request.max_error, note=console.note)
     with closing(opened) as target:
-        if is_elsewhere(target.source_hash):
+        if is_external(target.source_hash):
             raise UsageError(f"{request.gpu} holds kernels of another tool; `autotune space` shows them")
         for config in configs:
             _need_legal(config, target.limits, gemm, _KINDS)

@@ -53,7 +53,7 @@ def _differences_text(facts: Facts) -> str:
 def _find(store: Store, trial_id: int) -> tuple[StudyRef, TrialRecord]:
     found = store.find_trial(trial_id)
     if found is None:
-        store.damages.refuse()
+        store.bad_rows.refuse()
         raise UsageError(
             f"the database holds no trial {trial_id}; `autotune trials history` lists the newest"
         )
@@ -83,18 +83,18 @@ def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
         "workspace_bytes": workspace_of(trial.point, study.gemm, limits_by_name(study.environment.gpu_name)),
         "state": {name: stored["state"][name] for name in _STATE},
         "final": _place(store.final(study), trial.key),
-        "num_duels": sum(trial.key in duel.keys for duel in store.duels(study)),
+        "num_duels": sum(trial.key in comparison.keys for comparison in store.comparisons(study)),
         "config": dict(trial.point),
         "key": trial.key,
         "policy": f"{study.policy} {study.policy_version}",
-        "searches": [_told(search) for search in store.searches(study)],
+        "searches": [_describe(search) for search in store.searches(study)],
         "source_hash": study.source_hash,
         "compiler": study.compiler,
         "environment": study.environment.to_dict(),
     }
 
 
-def _told(search: SearchRecord) -> Facts:
+def _describe(search: SearchRecord) -> Facts:
     """What a search of the trial's shape was told."""
     return {
         "sampler": search.sampler,
@@ -182,15 +182,15 @@ def _times(store: Store, one: tuple[StudyRef, TrialRecord], other: tuple[StudyRe
 
 
 def _rounds(store: Store, study: StudyRef, keys: tuple[str, str]) -> list[tuple[float, float]]:
-    """Times of both in the same rounds: of the newest final, else of their duels."""
+    """Times of both in the same rounds: of the newest final, else of their comparisons."""
     final = store.final(study)
     entries = {entry.key: entry for entry in final.entries} if final else {}
     if all(key in entries and entries[key].samples_us for key in keys) and keys[0] != keys[1]:
         return list(zip(entries[keys[0]].samples_us, entries[keys[1]].samples_us, strict=False))
     pairs: list[tuple[float, float]] = []
-    for duel in store.duels(study):
-        if set(duel.keys) == set(keys):
-            samples = duel.samples_us if duel.keys == keys else duel.samples_us[::-1]
+    for comparison in store.comparisons(study):
+        if set(comparison.keys) == set(keys):
+            samples = comparison.samples_us if comparison.keys == keys else comparison.samples_us[::-1]
             pairs += zip(*samples, strict=True)
     return pairs
 
@@ -244,7 +244,7 @@ def _text(facts: Facts) -> str:
         *((name, _cell(value)) for name, value in facts["environment"].items()),
     ]
     rows = [
-        (name, value, PARAMETER[name].meaning if name in PARAMETER else "-")
+        (name, value, PARAMETER[name].description if name in PARAMETER else "-")
         for name, value in facts["config"].items()
     ]
     parts = [_list(head), console.table(("parameter", "value", "meaning"), rows, right=(1,)), _list(made)]

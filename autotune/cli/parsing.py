@@ -58,8 +58,8 @@ def argument(help: str, default: Any = REQUIRED, read: Reads | None = None, *, m
 def _field(kind: Any, help: str, default: Any, read: Reads | None, flag: str, metavar: str) -> Any:
     def declared(field: str) -> Any:
         name = flag or f"--{field.replace('_', '-')}"
-        told = {"help": help, **(read(name) if read else {}), **({"metavar": metavar} if metavar else {})}
-        return kind(*([flag] if flag else []), **told)
+        details = {"help": help, **(read(name) if read else {}), **({"metavar": metavar} if metavar else {})}
+        return kind(*([flag] if flag else []), **details)
 
     given = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
     return field(**given, metadata={"declared": declared})
@@ -67,8 +67,8 @@ def _field(kind: Any, help: str, default: Any, read: Reads | None, flag: str, me
 
 def words(*known: str) -> Reads:
     """Offers these words to a shell."""
-    offered = {"autocompletion": lambda incomplete: [word for word in known if word.startswith(incomplete)]}
-    return lambda name: offered
+    complete = {"autocompletion": lambda incomplete: [word for word in known if word.startswith(incomplete)]}
+    return lambda name: complete
 
 
 def known_gpus(name: str) -> dict[str, Any]:
@@ -171,19 +171,19 @@ def declare(
     another as `one_config:time_configs`. `switches`: what else it is given, `is_json` by `json`.
     """
     module, _, function = runs.partition(":")
-    beside = [f"is_{one}" for one in switches.split()]
+    switch_names = [f"is_{one}" for one in switches.split()]
 
     def command(**given: Any) -> None:
         interrupt_in_order()
-        switched = {one: given.pop(one) for one in beside}
+        switched = {one: given.pop(one) for one in switch_names}
         if switched.get("is_csv") and switched["is_json"]:
             raise UsageError("--csv and --json: ask for one of them")
         getattr(import_module(f"{__package__}.{module}"), function or "run")(record(**given), **switched)
 
     hints = get_type_hints(record)
     own = {one.name: Annotated[hints[one.name], one.metadata["declared"](one.name)] for one in fields(record)}
-    own |= {one: SWITCHES[one] for one in beside}
-    defaults = {one.name: _default(one) for one in fields(record)} | dict.fromkeys(beside, False)
+    own |= {one: SWITCHES[one] for one in switch_names}
+    defaults = {one.name: _default(one) for one in fields(record)} | dict.fromkeys(switch_names, False)
     text, _, examples = inspect.cleandoc(record.__doc__).partition("\n\nExamples:\n")
     command.__name__, command.__doc__, command.__annotations__ = name or function or module, text, own
     command.__signature__ = Signature(  # type: ignore[attr-defined]

@@ -34,13 +34,13 @@ PARTS = 8  # of the configs, for each GPU: the last to end has few left
 MOST_CONFIGS = 100_000  # a day and more of a GPU
 
 
-class Tally:
+class RecordProgress:
     """What the progress line tells."""
 
     def __init__(self, num_points: int, num_wanted: int, progress: console.Progress) -> None:
         self._num_points, self._num_wanted, self._progress = num_points, num_wanted, progress
         self._num_done = self._num_failed = 0
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
         self._one_adds = threading.Lock()
 
     def add(self, gemm: Gemm, found: Measurement) -> None:
@@ -50,7 +50,7 @@ class Tally:
     def _add(self, gemm: Gemm, found: Measurement) -> None:
         self._num_done += 1
         self._num_failed += not found.is_ok
-        rate = self._num_done / max(time.monotonic() - self._began_s, 1e-9)
+        rate = self._num_done / max(time.monotonic() - self._started_s, 1e-9)
         left = console.duration((self._num_wanted - self._num_done) / rate)
         self._progress.update(
             f"{counted(self._num_points, 'config')}: {self._num_done:,}/{self._num_wanted:,} trials, "
@@ -72,7 +72,7 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callabl
     with (
         on_gpus.opened(request.gpu, opening) as models,
         Store.open(db) as store,
-        store.damages.told(console.note),
+        store.bad_rows.reported(console.note),
     ):
         if len(models) > 1:
             raise UsageError(f"a recording is of one model, and here are {', '.join(models)}; name one")
@@ -104,12 +104,12 @@ def _measure(
     left = [point for point in points if all(one.missing(point) for one in recorders)]
     size = len(left) if len(recorders) == 1 else -(-len(left) // (PARTS * len(recorders)))
     parts = [left[at : at + size] for at in range(0, len(left), max(1, size))]
-    tally = Tally(len(points), sum(len(recorders[0].missing(point)) for point in left), progress)
+    counts = RecordProgress(len(points), sum(len(recorders[0].missing(point)) for point in left), progress)
     until_s = None if seconds is None else time.monotonic() + seconds
 
     def measure(recorder: Recorder, part: Sequence[Point]) -> None:
         left_s = None if until_s is None else until_s - time.monotonic()
-        recorder.measure(part, left_s, tally.add)
+        recorder.measure(part, left_s, counts.add)
 
     on_gpus.on_any(recorders, parts, measure)
 
@@ -123,8 +123,8 @@ def _problems(
     for at, one in enumerate(recorders):
         own = [point for point in points if done.get(point_key(point)) == at]
         for gemm, (baseline, trials) in one.problems(own).items():
-            told = [(point, replace(m, reason=clean(m.reason))) for point, m in trials]
-            problems.setdefault(gemm, (baseline, []))[1].extend(told)
+            result = [(point, replace(m, reason=clean(m.reason))) for point, m in trials]
+            problems.setdefault(gemm, (baseline, []))[1].extend(result)
     return problems, len(points) - len(done)
 
 
@@ -162,8 +162,8 @@ def _tell(
 ) -> None:
     if is_json:
         shapes = [{"shape": str(gemm), **fact} for gemm, fact in facts.items()]
-        told = {"file": str(out), "recorded_on": recorded_on, "num_left": num_left, "shapes": shapes}
-        console.show_json(told)
+        result = {"file": str(out), "recorded_on": recorded_on, "num_left": num_left, "shapes": shapes}
+        console.show_json(result)
         return
     console.show(f"{out}: {num_bytes / 1e6:.1f} MB, search it with --gpu replay:{out}")
     headers = ("shape", "configs", "illegal here", "failed", "cut short", "best")

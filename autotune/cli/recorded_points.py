@@ -93,11 +93,11 @@ def _fill(
     for gemm in chain.from_iterable(map(allows, chosen.values())):
         num_allowed[gemm] += 1
     while streams and len(chosen) < size:
-        neediest = min(streams, key=lambda gemm: num_allowed[gemm])
-        point = _next_new(streams[neediest], chosen)
-        num_drawn[neediest] += 1
-        if point is None or num_drawn[neediest] >= most:
-            del streams[neediest]
+        shape = min(streams, key=lambda gemm: num_allowed[gemm])
+        point = _next_new(streams[shape], chosen)
+        num_drawn[shape] += 1
+        if point is None or num_drawn[shape] >= most:
+            del streams[shape]
         if point is not None:
             chosen[point_key(point)] = point
             for gemm in allows(point):

@@ -23,7 +23,7 @@ from .recorded_points import Source
 ORIGIN = "record"
 # A launch above twice the cutoff, or a batch slightly above it, is all that is timed of a candidate (see
 # gpu.timing): a space keeps the order of what is within twice the best, and of the rest how bad it is.
-LENIENCE = 1.75  # times the best so far: the cutoff
+CUTOFF_FACTOR = 1.75  # times the best so far: the cutoff
 
 OnTrial = Callable[[Gemm, Measurement], None]
 
@@ -44,7 +44,7 @@ class Recorder:
             self.best_us[gemm] = min(times, default=self.baselines[gemm].time_us or math.inf)
             self.keys[gemm] = store.keys(study)
 
-    def refusals(self, point: Point) -> dict[Gemm, str]:
+    def rejections(self, point: Point) -> dict[Gemm, str]:
         """The problems that forbid a point, each with the rules that do."""
         key = point_key(point)
         if key not in self._broken:
@@ -55,8 +55,8 @@ class Recorder:
 
     def allows(self, point: Point) -> list[Gemm]:
         """The problems that a point may run on."""
-        refused = self.refusals(point)
-        return [gemm for gemm in self.studies if gemm not in refused]
+        rejected = self.rejections(point)
+        return [gemm for gemm in self.studies if gemm not in rejected]
 
     def missing(self, point: Point) -> list[Gemm]:
         """The problems on which a point is still to be timed."""
@@ -67,7 +67,7 @@ class Recorder:
         """The set of a problem, and what searches tried of it, the fastest first and failures last: on this
         GPU and on others of its kind, so that a database may come from another machine."""
         own = self.studies[gemm]
-        tried = chain.from_iterable(map(self.store.trials, [own, *self.store.twin_studies(own)]))
+        tried = chain.from_iterable(map(self.store.trials, [own, *self.store.sibling_studies(own)]))
         trials = [trial for trial in tried if trial.origin != ORIGIN]
         trials.sort(key=lambda trial: trial.measurement.time_us or math.inf)
         points = {trial.key: trial.point for trial in trials}  # tried on several GPUs: at its fastest
@@ -78,16 +78,16 @@ class Recorder:
         for the same compile. Begins no other point after so many seconds."""
         waiting = deque(points)
         under_way: dict[Future[Measurement], tuple[int, Gemm, Point]] = {}
-        num_begun, began_s = 0, time.monotonic()
+        num_started, started_s = 0, time.monotonic()
         while waiting or under_way:
-            if seconds is not None and time.monotonic() - began_s >= seconds:
+            if seconds is not None and time.monotonic() - started_s >= seconds:
                 waiting.clear()
             while waiting and len({number for number, _, _ in under_way.values()}) < self.target.capacity:
                 point = waiting.popleft()
-                num_begun += 1
+                num_started += 1
                 for gemm in self.missing(point):
                     future = self.target.submit(gemm, point, self._cutoff_us(gemm))
-                    under_way[future] = (num_begun, gemm, point)
+                    under_way[future] = (num_started, gemm, point)
             if under_way:
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                     _, gemm, point = under_way.pop(future)
@@ -96,7 +96,7 @@ class Recorder:
 
     def _cutoff_us(self, gemm: Gemm) -> float | None:
         best_us = self.best_us[gemm]
-        return LENIENCE * best_us if math.isfinite(best_us) else None
+        return CUTOFF_FACTOR * best_us if math.isfinite(best_us) else None
 
     def _keep(self, gemm: Gemm, point: Point, found: Measurement) -> None:
         key = point_key(point)
@@ -120,4 +120,4 @@ class Recorder:
         return {gemm: (self.baselines[gemm], timed) for gemm, timed in with_compile_times(trials).items()}
 
     def _illegal(self, gemm: Gemm, point: Point) -> Measurement:
-        return Measurement(Outcome.ILLEGAL, f"breaks {self.refusals(point)[gemm]}")
+        return Measurement(Outcome.ILLEGAL, f"breaks {self.rejections(point)[gemm]}")

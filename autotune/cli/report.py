@@ -11,7 +11,7 @@ from ..files.words import counted
 from ..kernel.config import Value
 from ..report import documents, page
 from ..report.ladder_steps import LadderFacts, read_ladder
-from ..report.numbers import StudyNumbers, newest_of, read_records, shown_of
+from ..report.numbers import StudyNumbers, latest_of, read_records, shown_of
 from ..report.table_maps import table_document
 from ..store import Store, StudySummary, shown
 from . import common, console
@@ -31,7 +31,7 @@ def run(request: ReportRequest, *, is_json: bool) -> None:
     ladders = [read_ladder(path) for path in request.ladders]
     with common.open_existing(request.db) as store:
         summaries = _summaries(store, request.shapes)
-        studies = _numbers(store, newest_of(summaries), request.max_error)
+        studies = _numbers(store, latest_of(summaries), request.max_error)
     part = shown_of(len(summaries))
     found = contents(studies, f"{shown(request.db)}{part}", ladders)
     if request.table:
@@ -48,7 +48,7 @@ def run(request: ReportRequest, *, is_json: bool) -> None:
 def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
     """The numbers of the newest studies with trials, or of those of `shapes`. Raises UsageError if there is
     none."""
-    return _numbers(store, newest_of(_summaries(store, shapes)), max_error)
+    return _numbers(store, latest_of(_summaries(store, shapes)), max_error)
 
 
 def _summaries(store: Store, shapes: Sequence[str]) -> list[StudySummary]:

@@ -18,7 +18,7 @@ def run(request: RunsRequest, *, is_json: bool) -> None:
     with common.open_existing(request.db) as store:
         found = [one for one in store.runs() if not wanted or wanted & set(one.shapes)]
         if not found:
-            store.damages.refuse()
+            store.bad_rows.refuse()
     facts = [_facts(one) for one in found[-request.limit :]]
     if is_json:
         console.show_json({"num_runs": len(found), "runs": facts})

@@ -68,9 +68,9 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         search_cluster(request, dict.fromkeys(gemms, 1) | calls, is_json=is_json, is_quiet=is_quiet)
         return
     policy = _policy(request)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:
-        painter = Painter(progress, is_quiet=is_quiet)
+        printer = EventPrinter(progress, is_quiet=is_quiet)
         arguments = {
             "shapes": gemms,
             "seconds": request.seconds,
@@ -92,19 +92,19 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             "stale": request.stale,
         }
         telling: dict[str, Any] = {
-            "on_event": partial(_both, painter, lines), "on_fill": painter.fill, "note": console.note
+            "on_event": partial(_both, printer, lines), "on_fill": printer.fill, "note": console.note
         }  # fmt: skip
         found = _found(request.gpu, arguments, telling)
-        facts = [_facts(result, request, time.monotonic() - began_s) for result in found.results]
-        told = facts[0] if len(facts) == 1 else {"gpus": facts}
-        lines.write("result", told)
+        facts = [_facts(result, request, time.monotonic() - started_s) for result in found.results]
+        document = facts[0] if len(facts) == 1 else {"gpus": facts}
+        lines.write("result", document)
     suites = request.suites if is_counted else []
 
     def text() -> str:
         both = zip(found.results, facts, strict=True)
         return "\n".join(part for one, its in both for part in _parts(one, its, request.db, suites))
 
-    console.answer(told, text, is_json=is_json)
+    console.answer(document, text, is_json=is_json)
     _end(found)
 
 
@@ -143,8 +143,8 @@ def _parts(result: Result, facts: dict[str, Any], db: str, suites: Sequence[Path
         yield f"Next: autotune export-table --db {db}{options}{password}"
 
 
-def _both(painter: Painter, lines: EventLines, event: Event) -> None:
-    painter(event)
+def _both(printer: EventPrinter, lines: EventLines, event: Event) -> None:
+    printer(event)
     lines(event)
 
 
@@ -175,14 +175,14 @@ def _filled_text(filled: Filled) -> str:
 def _gain_text(gain: Gain) -> str:
     """What the program gains."""
     took = console.seconds_text(gain.tuned_s)
-    beside = f"{took} by the kernels found"
+    comparison = f"{took} by the kernels found"
     if gain.cublas_s is not None:
         more = console.seconds_text(abs(gain.cublas_s - gain.tuned_s))
         word = "less" if gain.cublas_s >= gain.tuned_s else "more"
         cublas = console.seconds_text(gain.cublas_s)
-        beside += f", {cublas} by cuBLAS: {console.ratio_text(gain.speedup)}, {more} {word}"
+        comparison += f", {cublas} by cuBLAS: {console.ratio_text(gain.speedup)}, {more} {word}"
     calls = counted(gain.num_calls, "call of searched shapes takes", "calls of searched shapes take")
-    text = f"The program's {calls} {beside}"
+    text = f"The program's {calls} {comparison}"
     if gain.left_shapes:
         left = console.seconds_text(gain.left_s)
         calls = f"{counted(gain.left_calls, 'call')} of {counted(gain.left_shapes, 'shape')}"
@@ -197,14 +197,14 @@ def _filled_facts(filled: Filled) -> dict[str, Any]:
 
 
 def _need_winners(result: SearchResult) -> None:
-    if result.not_begun:
-        names = ", ".join(map(str, result.not_begun))
+    if result.not_started:
+        names = ", ".join(map(str, result.not_started))
         raise UsageError(
             f"the time was over before {names} could begin; run the same command again, with more --seconds"
         )
-    barren = [shape for shape in result.shapes if shape.best is None]
-    if barren:
-        names = ", ".join(str(shape.gemm) for shape in barren)
+    without_best = [shape for shape in result.shapes if shape.best is None]
+    if without_best:
+        names = ", ".join(str(shape.gemm) for shape in without_best)
         raise EnvironmentProblem(
             f"no candidate for {names} ran; see `autotune trials failures`, and `autotune doctor`"
         )
@@ -214,7 +214,7 @@ def _need_winners(result: SearchResult) -> None:
 # Progress
 
 
-class Painter:
+class EventPrinter:
     """Turns the events of a search into lines on stderr."""
 
     def __init__(self, progress: console.Progress, *, is_quiet: bool) -> None:
@@ -254,7 +254,7 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
             known = f", {event.num_known:,} of them tried earlier" if event.num_known else ""
             cublas = f", cuBLAS {console.time_text(event.cublas_us)}" if event.cublas_us else ""
             limit = f", limit {console.time_text(event.limit_us)}" if event.limit_us else ""
-            taken = f"; {event.taken_over.told}" if event.taken_over else ""
+            taken = f"; {event.taken_over.description}" if event.taken_over else ""
             return f"{event.gemm}: {counted(event.num_points, 'config')}{known}{cublas}{limit}{taken}"
         case Stopping():
             waiting = counted(event.num_waiting, "candidate is", "candidates are")
@@ -314,7 +314,7 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "wall_s": wall_s,
         "trials_per_s": found.num_new / found.elapsed_s if found.elapsed_s > 0 else 0.0,
         "ledger": found.ledger.to_dict(),
-        "not_begun": [str(gemm) for gemm in found.not_begun],
+        "not_begun": [str(gemm) for gemm in found.not_started],
         "filled": _filled_facts(result.filled) if result.filled else None,
         "gain": asdict(result.gain) | {"speedup": result.gain.speedup} if result.gain else None,
         "shapes": shapes,

@@ -67,13 +67,13 @@ def _facts(
 
 def _text(facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm) -> str:
     factors = [(f"{f['num_rows']:,}", " ".join(f["parameters"])) for f in facts["factors"]]
-    parameters = [(p.name, _reachable_text(p, facts["values"][p.name]), p.meaning) for p in PARAMETERS]
+    parameters = [(p.name, _reachable_text(p, facts["values"][p.name]), p.description) for p in PARAMETERS]
     rules = [(r["kind"], r["id"], r["sentence"]) for r in facts["rules"]]
-    obeying = f" that obey {where.told}" if where else ""
+    holding = f" that obey {where.description}" if where else ""
     return "\n".join(
         [
-            f"{counted(facts['num_configs'], 'config')} for {gemm} on {limits.name} ({limits.arch}){obeying}",
-            console.paragraph(expected.text(limits, gemm)),
+            f"{counted(facts['num_configs'], 'config')} for {gemm} on {limits.name} ({limits.arch}){holding}",
+            console.wrap_text(expected.text(limits, gemm)),
             "",
             "They are all combinations of the rows of these factors"
             + (":" if where.max_workspace is None else ", less those with a larger workspace:"),
@@ -81,7 +81,7 @@ def _text(facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm)
             "",
             console.table(("parameter", "values reached (of)", "meaning"), parameters),
             "",
-            *(f"{kind}: {meaning}" for kind, meaning in KINDS.items()),
+            *(f"{kind}: {description}" for kind, description in KINDS.items()),
             console.table(("kind", "rule", "sentence"), rules),
         ]
     )
@@ -100,30 +100,30 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
         broken = tuple(rule for rule in broken if rule.id not in WITHOUT_ORDER)
     given = {item.partition("=")[0].strip() for item in text.split(",")}
     num_bytes = workspace_bytes(config, gemm, limits)
-    disobeyed = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
+    violated = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
     if where.max_workspace is not None and num_bytes > where.max_workspace:
-        disobeyed.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
+        violated.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
     if where.order and not has_order(config, where.order):
-        disobeyed.append(f"the order {where.order}")
+        violated.append(f"the order {where.order}")
     facts = {
         "gpu": limits.name,
         "shape": str(gemm),
         "config": config.to_dict(),
         "assumed": [name for name in config.to_dict() if name not in given],
         "is_legal": all(rule.kind == "worth" for rule in broken),
-        "is_searched": not broken and not disobeyed,
+        "is_searched": not broken and not violated,
         "broken_rules": [
             _rule_facts(rule) | {"figures": excess(rule, config, limits, gemm)} for rule in broken
         ],
-        "broken_conditions": disobeyed,
+        "broken_conditions": violated,
         "workspace_bytes": num_bytes,
     }
     console.answer(facts, lambda: _explanation(config, limits, gemm, facts), is_json=is_json)
 
 
 def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[str, Any]) -> str:
-    broken, assumed, disobeyed = facts["broken_rules"], facts["assumed"], facts["broken_conditions"]
-    if not broken and disobeyed:
+    broken, assumed, violated = facts["broken_rules"], facts["assumed"], facts["broken_conditions"]
+    if not broken and violated:
         verdict = "in the space, but left out by conditions"
     elif not broken:
         verdict = "in the space"
@@ -134,7 +134,7 @@ def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[s
     lines = [f"{config}", f"on {limits.name} for {gemm}: {verdict}"]
     for rule in broken:
         lines += [f"  {rule['id']} ({rule['kind']}): {rule['sentence']}", f"    here {rule['figures']}"]
-    lines += [f"  {condition} (not so)" for condition in disobeyed]
+    lines += [f"  {condition} (not so)" for condition in violated]
     if not any(rule["kind"] == "template" for rule in broken):  # else there is no such kernel to describe
         lines.append(
             f"  {counted(threads(config), 'thread')}, "

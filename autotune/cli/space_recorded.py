@@ -24,8 +24,8 @@ def run(request: SpaceRequest, *, is_json: bool) -> None:
     if target.note:
         console.note(target.note)
     where = Where.parse(request.where, request.max_workspace, request.order)
-    asked = {read_problem(request.shape)} & set(target.gemms)
-    spaces = [_facts(target, gemm, where, request.explain) for gemm in sorted(asked or target.gemms)]
+    requested = {read_problem(request.shape)} & set(target.gemms)
+    spaces = [_facts(target, gemm, where, request.explain) for gemm in sorted(requested or target.gemms)]
     source = common.source_text(target.environment)
     facts = {"gpu": target.environment.gpu_name, "source": source, "spaces": spaces}
     console.answer(facts, lambda: "\n\n".join(_text(one, source) for one in spaces), is_json=is_json)
@@ -33,12 +33,12 @@ def run(request: SpaceRequest, *, is_json: bool) -> None:
 
 def _facts(target: ReplayTarget, gemm: Gemm, where: Where, explain: str | None) -> dict[str, Any]:
     space = target.space(gemm)
-    obeying = space.where(where, gemm) if where else space
+    matching = space.where(where, gemm) if where else space
     given = [item.strip() for item in (explain or "").split(",") if item.strip()]
     trials = [
         (point, found)
         for point, found in target.trials(gemm).values()
-        if obeying.find(point) is not None and {f"{n}={v}" for n, v in point.items()}.issuperset(given)
+        if matching.find(point) is not None and {f"{n}={v}" for n, v in point.items()}.issuperset(given)
     ]
     if not trials:
         known = ", ".join(space.names)

@@ -18,10 +18,10 @@ _COORDINATOR = {"prepare_s": "preparing", "ask_s": "asking", "wait_s": "waiting"
 def text(ledger: Mapping[str, float | None]) -> str:
     """Two lines for `Ledger.to_dict()`."""
     share = console.ratio_text(ledger["gpu_share"], "%")
-    compiling, storing = _seconds(ledger["compile_s"]), _seconds(ledger["store_s"])
+    compiling, store_s = _seconds(ledger["compile_s"]), _seconds(ledger["store_s"])
     return (
         f"GPU busy {share} of {_seconds(ledger['search_s'])} before the final: {_list(ledger, _GPU)}.\n"
-        f"Compiling, added up over processes: {compiling}; storing: {storing}."
+        f"Compiling, added up over processes: {compiling}; storing: {store_s}."
         f" The search: {_list(ledger, _COORDINATOR)}."
     )
 

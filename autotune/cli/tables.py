@@ -50,9 +50,9 @@ def publish(request: PublishRequest, *, is_json: bool) -> None:
         console.show_json({"tables": done})
         return
     for one in done:
-        told = "published" if one["is_new"] else "is the newest already"
+        text = "published" if one["is_new"] else "is the newest already"
         console.show(
-            f"{one['address'][:SHOWN]} for {one['gpu_name']}: {told}; verified: its {one['verified']}"
+            f"{one['address'][:SHOWN]} for {one['gpu_name']}: {text}; verified: its {one['verified']}"
         )
 
 
@@ -70,13 +70,13 @@ def show_all(request: TablesRequest, *, is_json: bool) -> None:
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     state = {"is_pinned": "pinned", "is_taken_back": "taken back", "is_current": "current"}
-    told = next((word for name, word in state.items() if one.get(name)), "")
+    text = next((word for name, word in state.items() if one.get(name)), "")
     named = (
         console.one_line(str(one.get(name, ""))) for name in ("gpu_name", "driver", "cublas", "num_shapes")
     )
     gain = one.get("gain")
     ratio = console.ratio_text(gain if isinstance(gain, float) else None)
-    return one["address"][:SHOWN], *named, ratio, str(one.get("published_at", ""))[:16], told
+    return one["address"][:SHOWN], *named, ratio, str(one.get("published_at", ""))[:16], text
 
 
 def pull(request: PullRequest, *, is_json: bool) -> None:

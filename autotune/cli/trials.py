@@ -37,10 +37,10 @@ def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
         rows = [_flat(study) for study in studies]
         console.show_csv(rows, list(dict.fromkeys(name for row in rows for name in row)))
         return
-    alike: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for study in studies:
-        alike.setdefault(study["measured_on"], []).append(study)
-    console.show("\n\n".join(f"{_best_head(found)}\n{_best_table(found)}" for found in alike.values()))
+        groups.setdefault(study["measured_on"], []).append(study)
+    console.show("\n\n".join(f"{_best_head(found)}\n{_best_table(found)}" for found in groups.values()))
 
 
 def _best_head(studies: Sequence[dict[str, Any]]) -> str:
@@ -50,16 +50,16 @@ def _best_head(studies: Sequence[dict[str, Any]]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     trials = counted(sum(s["num_trials"] for s in studies), "trial")
     failed = sum(s["num_trials"] - s["num_ok"] for s in studies)
-    told = [f"{counted(len(studies), 'shape')}, {trials} ({failed:,} failed), the newest of {when}"]
+    notes = [f"{counted(len(studies), 'shape')}, {trials} ({failed:,} failed), the newest of {when}"]
     speedups = [common.share(s["cublas_time_us"], s["best_time_us"]) for s in studies]
     known = [speedup for speedup in speedups if speedup]
     if len(known) > 1:
         slower = sum(speedup < 1 for speedup in known)
         mean = console.ratio_text(geometric_mean(known))
-        told.append(f"geometric mean {mean} cuBLAS, {slower:,} slower than it")
+        notes.append(f"geometric mean {mean} cuBLAS, {slower:,} slower than it")
     under = f", driver {drivers}" if drivers else ""
-    head = f"{studies[0]['measured_on']}{under}: {'; '.join(told)}"
-    return console.paragraph(console.one_line(head))
+    head = f"{studies[0]['measured_on']}{under}: {'; '.join(notes)}"
+    return console.wrap_text(console.one_line(head))
 
 
 def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:
@@ -149,9 +149,9 @@ def history(request: HistoryRequest, *, is_json: bool, is_csv: bool = False) -> 
     if is_csv:
         trials_csv.run(request)
         return
-    counts, newest = _newest(request)
+    counts, latest = _latest(request)
     if is_json:
-        console.show_json({"num_trials": counts.total(), "trials": [trial_facts(*row) for row in newest]})
+        console.show_json({"num_trials": counts.total(), "trials": [trial_facts(*row) for row in latest]})
         return
     cells = [
         (
@@ -164,7 +164,7 @@ def history(request: HistoryRequest, *, is_json: bool, is_csv: bool = False) -> 
             record.origin,
             brief(dict(record.point)),
         )
-        for gemm, record in newest
+        for gemm, record in latest
     ]
     headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "error", "from", "config")
     console.show(console.table(headers, cells, right=(0, 4, 5)))
@@ -175,11 +175,11 @@ def failures(request: FailuresRequest, *, is_json: bool, is_csv: bool = False) -
     if is_csv:
         trials_csv.run(request, is_failed=True)
         return
-    counts, newest = _newest(request, is_failed=True)
+    counts, latest = _latest(request, is_failed=True)
     del counts[Outcome.OK]
     if is_json:
         by_outcome = {outcome.value: count for outcome, count in counts.most_common()}
-        console.show_json({"counts": by_outcome, "trials": [trial_facts(*row) for row in newest]})
+        console.show_json({"counts": by_outcome, "trials": [trial_facts(*row) for row in latest]})
         return
     if not counts:
         console.show("no trial failed")
@@ -187,7 +187,7 @@ def failures(request: FailuresRequest, *, is_json: bool, is_csv: bool = False) -
     console.show(console.table(("outcome", "trials"), counts.most_common(), right=(1,)))
     cells = [
         (record.id, str(gemm), record.measurement.outcome, _one_line(record.measurement.reason), record.key)
-        for gemm, record in newest
+        for gemm, record in latest
     ]
     console.show("\n" + console.table(("trial", "shape", "outcome", "reason", "config"), cells, right=(0,)))
 
@@ -197,19 +197,19 @@ def _one_line(reason: str) -> str:
     return text if len(text) <= REASON_WIDTH else f"{text[: REASON_WIDTH - 3]}..."
 
 
-def _newest(
+def _latest(
     request: HistoryRequest, *, is_failed: bool = False
 ) -> tuple[Counter[Outcome], list[tuple[Gemm, TrialRecord]]]:
     """How the trials of these shapes ended, or of all, and the newest of them, or of those that failed."""
     with common.open_existing(request.db) as store:
         summaries = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
         studies = [summary.study for summary in summaries]
-        found = store.newest(studies, request.limit or SHOWN, is_failed=is_failed)
+        found = store.latest(studies, request.limit or SHOWN, is_failed=is_failed)
         counts = Counter[Outcome]()
         for summary in summaries:
             counts.update(summary.counts)
         if not (found or is_failed):
-            store.damages.refuse()
+            store.bad_rows.refuse()
         return counts, [(study.gemm, record) for study, record in found]
 
 

@@ -99,11 +99,11 @@ def _facts(gemm: Gemm, one: Winner, other: Winner) -> dict[str, Any]:
         "ratio": other.time_us / one.time_us,
         "interval": interval,
         "faster": faster,
-        "measured_on": list(dict.fromkeys(_told(winner) for winner in (one, other))),
+        "measured_on": list(dict.fromkeys(_describe(winner) for winner in (one, other))),
     }
 
 
-def _told(winner: Winner) -> str:
+def _describe(winner: Winner) -> str:
     return f"{winner.gpu}, driver {winner.driver}" if winner.driver else winner.gpu
 
 

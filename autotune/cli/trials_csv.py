@@ -24,7 +24,7 @@ def _rows(
     store: Store, studies: Sequence[StudyRef], limit: int | None, *, is_failed: bool
 ) -> Iterator[Mapping[str, Any]]:
     if limit is not None:
-        for study, record in store.newest(studies, limit, is_failed=is_failed):
+        for study, record in store.latest(studies, limit, is_failed=is_failed):
             yield _row(study, record)
         return
     for study in studies:
@@ -42,6 +42,6 @@ def _names(store: Store, studies: Sequence[StudyRef]) -> list[str]:
     firsts = (
         _row(study, record)
         for study in of_kernels
-        for record in store.best(study, 1) or [record for _, record in store.newest([study], 1)]
+        for record in store.best(study, 1) or [record for _, record in store.latest([study], 1)]
     )
     return list(dict.fromkeys(name for row in firsts for name in row))

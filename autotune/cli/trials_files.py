@@ -34,7 +34,7 @@ def t4(request: T4Request, *, is_json: bool) -> None:
 
 
 def _write(
-    request: T4Request, form: Callable[[Made, Iterable[Tried]], Iterator[str]], told: str, *, is_json: bool
+    request: T4Request, form: Callable[[Made, Iterable[Tried]], Iterator[str]], text: str, *, is_json: bool
 ) -> None:
     """Trials are read as they are written."""
     out, counts = request.out, Counter[bool]()
@@ -54,7 +54,7 @@ def _write(
         numbers = {"num_results": counts.total(), "num_correct": counts[True]}
         console.show_json({"file": str(out), "problem": made.to_dict()["problem"], **numbers})
     else:
-        console.show(f"{out}: {counted(counts.total(), 'result')}, {counts[True]:,} of them correct, {told}")
+        console.show(f"{out}: {counted(counts.total(), 'result')}, {counts[True]:,} of them correct, {text}")
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def _merge_recording(recorded: ReplayTarget, target: Store, on_page: OnPage) -> 
         on_page(done, len(recorded.gemms))
         study = study_of(target, recorded, gemm)
         trials = recorded.trials(gemm)
-        known = target.keys(study, among=trials)
+        known = target.keys(study, within=trials)
         target.add_trials(study, trials, ORIGIN)
         if target.baseline(study) is None:
             target.add_baseline(study, recorded.baseline(gemm))
@@ -78,14 +78,14 @@ def forget(request: ForgetRequest, *, is_json: bool) -> None:
             "nothing to forget: pass --shape 4096 or --study ID (`trials best --json` lists them)"
         )
     problems = common.read_problems(request.shapes)
-    with Store.open_existing(request.db) as store, store.damages.told(console.note):
+    with Store.open_existing(request.db) as store, store.bad_rows.reported(console.note):
         summaries = [
             summary
             for summary in store.studies()
             if summary.study.gemm in problems or summary.study.id in request.studies
         ]
         if not summaries:
-            store.damages.refuse()
+            store.bad_rows.refuse()
             raise UsageError(f"{shown(request.db)} holds no such study")
         lines = [
             f"study {s.study.id}: {s.study.gemm} on {common.source_text(s.study.environment)}, "

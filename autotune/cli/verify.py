@@ -19,7 +19,7 @@ from ..files.words import counted
 from ..gpu.driver import OUT_OF_MEMORY
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
-from ..kernel.launch import NARROW_LD, refusal
+from ..kernel.launch import NARROW_LD, rejection
 from ..runtime.launch.cuda_driver import CudaFault
 from ..runtime.table.kinds import GpuKind, no_table
 from ..runtime.table.table import Kernel, Table
@@ -39,8 +39,8 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     where no GPU can be used, once all is told that needs none, or where one had no memory left for a check.
     """
     files = check_files(folder)
-    if files.unlisted:
-        names = manifest.listing(files.unlisted)
+    if files.unexpected:
+        names = manifest.listing(files.unexpected)
         console.note(f"{folder} holds files that are not of the export and were not checked: {names}")
     if selector == NO_GPU:
         _tell_files(folder, files, is_json=is_json)
@@ -70,14 +70,14 @@ def judge(folder: Path, checks: Sequence[tuple[Kernel, Gemm, Measurement]]) -> N
     failed = [one for one in checks if not one[2].is_ok]
     # of wrong kernels first: that a GPU has no memory left says nothing about a folder
     for kernel, gemm, found in sorted(failed, key=lambda one: one[2].outcome is Outcome.OUT_OF_MEMORY):
-        told = f"first {kernel.id} on {gemm} ({found.outcome}: {found.reason})"
+        text = f"first {kernel.id} on {gemm} ({found.outcome}: {found.reason})"
         if found.outcome is Outcome.OUT_OF_MEMORY:
             raise EnvironmentProblem(
-                f"{len(failed)} of {len(checks)} checks found no memory on the GPU, {told}; all others were "
+                f"{len(failed)} of {len(checks)} checks found no memory on the GPU, {text}; all others were "
                 "right. Other programs may hold it (see `nvidia-smi`): verify again when they have ended"
             )
         raise DispatchError(
-            f"{len(failed)} of {len(checks)} checks failed, {told}; do not use {folder}, search and export "
+            f"{len(failed)} of {len(checks)} checks failed, {text}; do not use {folder}, search and export "
             "again on this GPU"
         )
 
@@ -106,7 +106,7 @@ def _held(kind: KindFiles) -> str:
 def _file_facts(files: Files) -> dict[str, Any]:
     return {
         "num_files": files.num_files,
-        "unlisted": list(files.unlisted),
+        "unlisted": list(files.unexpected),
         "gpus": [kind.table.environment.gpu_name for kind in files.kinds],
         "orders": [kind.table.order for kind in files.kinds],
         "num_kernels": sum(len(kind.table.kernels) for kind in files.kinds),
@@ -154,9 +154,9 @@ def _check_as_served(folder: Path, kind: KindFiles, device: int) -> Checks:
     except CudaFault as fault:
         if fault.code != OUT_OF_MEMORY:
             raise
-        lacks = Measurement(Outcome.OUT_OF_MEMORY, str(fault))
+        failure = Measurement(Outcome.OUT_OF_MEMORY, str(fault))
         checked = {one.kernel_id for one in found}
-        left = [(k, ragged_shape(k), lacks) for k in kernels.values() if k.id not in checked]
+        left = [(k, ragged_shape(k), failure) for k in kernels.values() if k.id not in checked]
     return left + [
         (
             kernels[one.kernel_id],
@@ -177,15 +177,15 @@ def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
         rest = variant.trans_a, variant.trans_b, RAGGED_BATCH if variant.is_batched else 1
         odd = [Gemm(*extents, *rest) for extents in ODD_EXTENTS]
         # what the config asks for is met by multiples of its tiles
-        fitting = Gemm(2 * spec.bm, 2 * spec.bn, 4 * spec.bk, *rest)
-        for gemm in dict.fromkeys([*tuned, *odd, fitting]):
+        feasible = Gemm(2 * spec.bm, 2 * spec.bn, 4 * spec.bk, *rest)
+        for gemm in dict.fromkeys([*tuned, *odd, feasible]):
             if _serves(kernel, gemm):
                 yield kernel, gemm
 
 
 def _serves(kernel: Kernel, gemm: Gemm) -> bool:
     lds = (gemm.lda, gemm.ldb, gemm.ldc)
-    fault = refusal(kernel.spec, gemm.m, gemm.n, gemm.k, lds, batch=gemm.strides)
+    fault = rejection(kernel.spec, gemm.m, gemm.n, gemm.k, lds, batch=gemm.strides)
     return max(lds) < NARROW_LD and fault is None
 
 

@@ -49,13 +49,13 @@ def tell(db: str, host: str, port: int, *, is_own: bool, is_json: bool) -> None:
     """Where the pages are, and how another machine gets to them: by a tunnel, or as everybody does."""
     name = socket.getfqdn()
     address = f"http://{name if host == '0.0.0.0' else host}:{port}/"
-    tunnel = f"ssh -L {port}:127.0.0.1:{port} {name}" if is_own else None
+    ssh_command = f"ssh -L {port}:127.0.0.1:{port} {name}" if is_own else None
     if is_json:
-        console.show_json({"address": address, "db": shown(db), "tunnel": tunnel})
+        console.show_json({"address": address, "db": shown(db), "tunnel": ssh_command})
         return
     console.show(f"{shown(db)}: open {address} (Ctrl-C ends it)")
-    if tunnel:
-        console.note(f"From another machine: {tunnel}, and open the same address there.")
+    if ssh_command:
+        console.note(f"From another machine: {ssh_command}, and open the same address there.")
     else:
         console.note("Whoever reaches this address can read what the database holds.")
 

@@ -35,10 +35,10 @@ def declared() -> list[str]:
 
 
 # The library tells its declarations (runtime/native/core_library.py)
-_TOLD = ",".join(f'"{line}"' for line in declared())
+_DECLARATIONS = ",".join(f'"{line}"' for line in declared())
 FLAGS = (
     "-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",
-    f"-DAUTOTUNE_DECLARED={_TOLD}",
+    f"-DAUTOTUNE_DECLARED={_DECLARATIONS}",
 )  # fmt: skip
 
 
@@ -76,16 +76,16 @@ def wheel_tag(library: Path = LIBRARY) -> str:
     """The tag of a wheel that holds this library: for any Python 3, since ctypes loads it, and every glibc
     that has the versions of symbols that the linker asked for. Without such versions: for this platform."""
     platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
-    minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", library.read_bytes())]
-    if minors:
-        platform = platform.replace("linux", f"manylinux_2_{max(OLDEST_GLIBC, *minors)}", 1)
+    versions = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", library.read_bytes())]
+    if versions:
+        platform = platform.replace("linux", f"manylinux_2_{max(OLDEST_GLIBC, *versions)}", 1)
     return f"py3-none-{platform}"
 
 
 def compiler() -> list[str]:
     """The command of a C compiler. Raises NotBuilt."""
-    if told := os.environ.get("CC"):
-        return shlex.split(told)
+    if message := os.environ.get("CC"):
+        return shlex.split(message)
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return [found]

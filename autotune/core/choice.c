@@ -446,7 +446,7 @@ static void consider_all(const at_chooser *chooser, forecast *by) {
         } else {
             double choices[MOST_LAUNCHES];
             split_choices(chooser, &by->of, row, choices);
-            for (int32_t at = 0; at < MOST_LAUNCHES; at++) { /* the order of perf_model/forecast.py */
+            for (int32_t at = 0; at < MOST_LAUNCHES; at++) { /* the order of perf_model/prediction.py */
                 const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
                 if (!at || choices[at] != choices[at - 1]) consider(by, row, choices[at], missed, mine);
             }

@@ -1,7 +1,7 @@
 /* Which kernel of a table serves a call, and why. A kernel is legal if at_may_serve says so. In this order:
  *
  * exact     the shape was tuned, packed and aligned as the call is, and a kernel ranked for it is legal
- * modelled  the legal kernel with the least modelled time (perf_model/forecast.py), in its best number of splits, the
+ * modelled  the legal kernel with the least modelled time (perf_model/prediction.py), in its best number of splits, the
  *           default competing. The less is known of a kernel, the slower it is assumed to be. A kernel whose sums are
  *           too deep (runtime/settle/summation.py) counts as slower by the fourth power of the excess: it wins only where all
  *           else is far slower

@@ -21,7 +21,7 @@ from .counts import WorkCounts
 from .gpu_time import product_time
 
 REFUSED = "refused"  # the file that says why nothing was run
-_AGAIN_S = 1.0  # until a program is told once more that its time is up
+_RETRY_S = 1.0  # until a program is told once more that its time is up
 
 
 class _TimeIsUp(BaseException):
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGALRM, _end)
     sys.argv = program[is_module:]
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, seconds, _RETRY_S)
         with counted(counts):
             run_program(sys.argv[0], is_module)
     except _TimeIsUp:

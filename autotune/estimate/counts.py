@@ -20,13 +20,13 @@ from ..facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ..files.errors import DispatchError
 from ..kernel.epilogue_names import name_of
 from ..kernel.launch import PLAIN, Epilogue
-from ..runtime.calls.product import Form, Leading, Product, folded, stacked, understand
+from ..runtime.calls.product import Form, Leading, Product, folded, read_operands, stacked
 from ..runtime.choose.pick import OTHERS, TUNED_ALIGNMENT, Counted
 
 CALLS, WORK = "calls.json", "work.json"  # in the folder that is written
 FP32 = "products in float32"  # that a table may serve
 TF32 = "products in float32 while the program allows TF32"
-UNFIT = "products in float32 of strides that no kernel takes"
+UNSUPPORTED = "products in float32 of strides that no kernel takes"
 ON_HOST = "products on the CPU"
 EVERY_S = 0.5  # between two writes
 _MOST_SHARE = 0.05  # of the time, for writing
@@ -46,7 +46,7 @@ class WorkCounts:
         self._within = threading.local()
         self._lock = threading.Lock()
         self._pid, self._due_s = os.getpid(), 0.0
-        self._began_s = self._ended_s = 0.0  # the first and the last work
+        self._started_s = self._ended_s = 0.0  # the first and the last work
         self.facts: dict[str, Any] = {"is_cut_short": False}  # that are written, too
 
     @contextmanager
@@ -72,7 +72,7 @@ class WorkCounts:
             return
         problem = None
         if what is None:
-            what, problem = self._understood(a, b, out)
+            what, problem = self._classify(a, b, out)
         if problem is not None:
             addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
             self._count(problem, addresses, epilogue)
@@ -85,7 +85,7 @@ class WorkCounts:
             is_known = kind in self._calls or len(self._calls) < MAX_KINDS
             self._calls[kind if is_known else OTHERS] += 1
 
-    def _understood(self, a: Any, b: Any, out: Any) -> tuple[str, Product | None]:
+    def _classify(self, a: Any, b: Any, out: Any) -> tuple[str, Product | None]:
         """What a product counts as, and the product itself if a table may serve it."""
         dtype = str(a.dtype).removeprefix("torch.")
         if dtype != "float32":
@@ -97,12 +97,12 @@ class WorkCounts:
         forms, leading = (form_a, form_b, form_c), (leading_a, leading_b, leading_c)
         try:
             if len(a.shape) == _MATRIX:
-                return FP32, understand(*forms, False, False)
+                return FP32, read_operands(*forms, False, False)
             stack = stacked(forms, leading, False, False)
-            problem = understand(*forms, False, False, stack.batch)
+            problem = read_operands(*forms, False, False, stack.batch)
             return FP32, folded(problem) or problem
         except DispatchError:
-            return UNFIT, None
+            return UNSUPPORTED, None
 
     def add(self, what: str, flops: float) -> None:
         """One call of some work."""
@@ -111,14 +111,14 @@ class WorkCounts:
             done = self._work.setdefault(what, [0, 0])
             done[0] += 1
             done[1] += round(flops)
-            self._began_s, self._ended_s = self._began_s or now_s, now_s
+            self._started_s, self._ended_s = self._started_s or now_s, now_s
         if now_s > self._due_s:
             self.write()
 
     @property
     def seconds(self) -> float:
         """From the first work to the last."""
-        return self._ended_s - self._began_s
+        return self._ended_s - self._started_s
 
     def calls(self) -> list[Counted]:
         """Of products that a table may serve."""
@@ -129,7 +129,7 @@ class WorkCounts:
         """Write the counts. A forked child writes nothing: they are its parent's."""
         if os.getpid() != self._pid:
             return
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         self._due_s = math.inf
         with self._lock:
             work = [
@@ -138,7 +138,7 @@ class WorkCounts:
         _replace(self._folder / CALLS, rendered(self.calls()))
         _replace(self._folder / WORK, json.dumps({"work": work, **self.facts}))
         now_s = time.monotonic()
-        self._due_s = now_s + max(EVERY_S, (now_s - began_s) / _MOST_SHARE)
+        self._due_s = now_s + max(EVERY_S, (now_s - started_s) / _MOST_SHARE)
 
 
 def rendered(counts: Iterable[Counted]) -> str:

@@ -54,13 +54,13 @@ def _operands(counted: Counted, torch: Any, device: str) -> tuple[Any, Any]:
 
 def _by_events(torch: Any) -> Timed:
     def timed(call: Callable[[], Any]) -> float:
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for number in range(_WARM_UP + _TIMED):
             if number == _WARM_UP:
-                began.record()
+                started.record()
             call()
         ended.record()
         ended.synchronize()
-        return float(began.elapsed_time(ended)) / 1e3 / _TIMED
+        return float(started.elapsed_time(ended)) / 1e3 / _TIMED
 
     return timed

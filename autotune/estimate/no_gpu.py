@@ -93,18 +93,18 @@ def as_on_a_gpu() -> Iterator[None]:
         return load(file, _CPU if map_location is None else _on_cpu(map_location), *more, **options)
 
     with ExitStack() as replaced:
-        for owner, name, stand_in in (
+        for owner, name, replacement in (
             (torch.autocast, "__init__", made), (torch, "load", loaded), (torch, "Generator", _HostGenerator),
             (torch.cuda, "synchronize", lambda *_: None), (torch.cuda, "set_device", lambda *_: None),
             (torch.cuda, "Event", _HostEvent), (torch.cuda, "Stream", _HostStream),
             (torch.cuda, "stream", lambda *_: nullcontext()),
             *((torch.cuda, name, _HostStream) for name in ("current_stream", "default_stream")),
         ):  # fmt: skip
-            replace(owner, name, stand_in, replaced)
+            replace(owner, name, replacement, replaced)
         yield
 
 
-def replace(owner: Any, name: str, stand_in: Any, replaced: ExitStack) -> None:
+def replace(owner: Any, name: str, replacement: Any, replaced: ExitStack) -> None:
     """Set an attribute for as long as a context is entered."""
     replaced.callback(setattr, owner, name, getattr(owner, name))
-    setattr(owner, name, stand_in)
+    setattr(owner, name, replacement)

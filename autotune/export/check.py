@@ -36,7 +36,7 @@ from .check_files import KindFiles, check_files
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 RAGGED_BATCH = 3  # products
 MAX_ELEMENTS = 1 << 28  # of A, B or C, of all products: larger tuned shapes are skipped
-STEEPEST = 1.5  # GELU enlarges an error by at most 1.13; its own roundings are a few more
+MAX_SLOPE = 1.5  # GELU enlarges an error by at most 1.13; its own roundings are a few more
 MAX_TUNED = 2  # tuned shapes per kernel, the smallest first
 SCALES = ((1.0, 0.0), (1.25, -0.5))  # alpha, beta
 
@@ -121,8 +121,8 @@ def _kind_here(kinds: Sequence[KindFiles], driver: Driver, device: int | None) -
 
     if device is None:
         device = first_served(driver, fault)
-    elif told := fault(device):
-        raise DispatchError(told)
+    elif text := fault(device):
+        raise DispatchError(text)
     return device, next(by_kind[kind] for kind in kind_here(driver, device).accepted if kind in by_kind)
 
 
@@ -134,7 +134,7 @@ class _Only(Chooser):
         self._kernel = replace(kernel, spec=replace(kernel.spec, max_workspace=None))
 
     def pick(self, call: Call) -> Pick:
-        fault = call.refusal(self._kernel)
+        fault = call.rejection(self._kernel)
         if fault is not None:
             raise DispatchError(f"kernel {self._kernel.id} does not serve {call.gemm}: {fault}; export again")
         return Pick(self._kernel.id, "exact", partial(str, "it is under test"), self._kernel.spec.split_k)
@@ -215,10 +215,10 @@ def _other_bits(
         expected = expected + bias[columns]
     if activation:
         expected = np.maximum(expected, np.float32(0))
-    differs = np.argwhere(after[part].view(np.uint32) != expected.view(np.uint32))
-    if not len(differs):
+    mismatches = np.argwhere(after[part].view(np.uint32) != expected.view(np.uint32))
+    if not len(mismatches):
         return ""
-    i, j = differs[0]
+    i, j = mismatches[0]
     return f"C[{rows[i]}, {columns[j]}] has other bits than the order {order}"
 
 
@@ -268,7 +268,7 @@ def error_ratio(
     if bias is not None:
         exact, size = exact + bias[columns], size + np.abs(bias[columns])
     if activation is not None:
-        exact, size = _activated(exact, activation), STEEPEST * size
+        exact, size = _activated(exact, activation), MAX_SLOPE * size
     return worst_ratio(gemm.k, result[np.ix_(rows, columns)], exact, size)
 
 

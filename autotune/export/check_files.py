@@ -34,7 +34,7 @@ class Files:
 
     kinds: tuple[KindFiles, ...]
     num_files: int  # that an export wrote
-    unlisted: tuple[str, ...]
+    unexpected: tuple[str, ...]
 
 
 def check_files(folder: Path) -> Files:
@@ -50,7 +50,7 @@ def check_files(folder: Path) -> Files:
             f"{folder} lacks its {manifest.MANIFEST_FILE}, by which its files are checked; restore it from "
             "where the folder was copied, or move the folder away and export again"
         )
-    changed = (*found.damaged, *found.edited)
+    changed = (*found.corrupted, *found.edited)
     if changed or found.missing:
         faults = [
             f"{what}: {manifest.listing(names)}"

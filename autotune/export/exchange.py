@@ -33,9 +33,9 @@ from ..runtime.table.table import TABLE_FILE
 from . import manifest
 
 LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"
-_LOCKLESS = {NEW, OLD}  # what the scratch folder of an older autotune held
+_WITHOUT_LOCK = {NEW, OLD}  # what the scratch folder of an older autotune held
 _RANDOM = r"[a-z0-9_]{8}"  # what tempfile appends
-_NUM_TRIES = 3
+_NUM_ATTEMPTS = 3
 MAX_WAIT_S = 60.0  # for another export that writes the same folder, which takes a second or two
 _PAUSE_S = 0.02
 _SYNCED_AT_ONCE = 8  # files: together they take a tenth of the time, as the disk is asked less often
@@ -153,7 +153,7 @@ class NoLocks(OSError):
 
 def _make_scratch(folder: Path, note: Note) -> tuple[Path, int | None]:
     """A new scratch folder and its lock, which is None if the file system has no locks; a note says so."""
-    for _ in range(_NUM_TRIES):
+    for _ in range(_NUM_ATTEMPTS):
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             lock = _lock(scratch / LOCK, os.O_RDWR | os.O_CREAT)
@@ -194,7 +194,7 @@ def _lock_of_the_dead(scratch: Path) -> int | None:
         return _lock(scratch / LOCK, os.O_RDWR)
     if not names:  # killed before there was a lock, or after
         scratch.rmdir()
-    is_of_older = bool(names) and names <= _LOCKLESS
+    is_of_older = bool(names) and names <= _WITHOUT_LOCK
     return _lock(scratch, os.O_RDONLY | os.O_DIRECTORY) if is_of_older else None
 
 
@@ -244,12 +244,12 @@ def _clear(scratch: Path, note: Note) -> None:
     """Remove a scratch folder and what exports wrote into it; report what is kept."""
     try:
         for name in (NEW, MADE, OLD):
-            _remove_ours(scratch / name, is_partial=name == NEW)
+            _remove_owned(scratch / name, is_partial=name == NEW)
         if not {path.name for path in scratch.iterdir()} - {LOCK}:
             (scratch / LOCK).unlink(missing_ok=True)
             scratch.rmdir()
             return
-        kept = _kept_beside(scratch)
+        kept = _backup_path(scratch)
         scratch.rename(kept)
         (kept / LOCK).unlink(missing_ok=True)
     except OSError as error:
@@ -258,13 +258,13 @@ def _clear(scratch: Path, note: Note) -> None:
     note(f"what turned up in the table while it was replaced is kept in {kept}; move it where it belongs")
 
 
-def _kept_beside(scratch: Path) -> Path:
+def _backup_path(scratch: Path) -> Path:
     """`.NAME-xxxxxxxx` becomes `NAME-kept-xxxxxxxx`."""
     name, _, random = scratch.name.removeprefix(".").rpartition("-")
     return scratch.with_name(f"{name}-kept-{random}")
 
 
-def _remove_ours(folder: Path, *, is_partial: bool) -> None:
+def _remove_owned(folder: Path, *, is_partial: bool) -> None:
     if folder.is_symlink() or not folder.is_dir():
         return
     try:

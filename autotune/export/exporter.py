@@ -20,7 +20,7 @@ from ..facts.accuracy_class import CLASSES, FP32, STRICT
 from ..facts.defaults import MAX_KERNELS, MAX_MEGABYTES
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
-from ..files.strict import Misfit
+from ..files.strict import Mismatch
 from ..files.words import command, counted, option
 from ..kernel import same_code, template, templates
 from ..kernel.launch import Epilogue
@@ -99,22 +99,22 @@ def export_table(
     # it is in no order that anyone promises, and never serves beside kernels of one
     cublas = {} if where.order else times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
-    asked = all_wishes(tuned, chosen, where.order)
-    compiling.begin(asked)
+    requested = all_wishes(tuned, chosen, where.order)
+    compiling.begin(requested)
     if most:
         on_step("judging how well these serve shapes that nobody tuned, while they are compiled")
-    judged = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
-    on_step(f"compiling {counted(len(asked), 'kernel')}, those of tuned shapes first")
-    cubins = compiling.wait(asked, on_compiled)
-    wishes = within(asked, cubins, max_megabytes * MEGABYTE)
+    evaluated = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
+    on_step(f"compiling {counted(len(requested), 'kernel')}, those of tuned shapes first")
+    cubins = compiling.wait(requested, on_compiled)
+    wishes = within(requested, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
     if fast is not None:
-        asked = list({wish.id: wish for wish in winners_of(fast)}.values())
-        on_step(f"compiling {counted(len(asked), 'kernel')} on tensor cores")
-        cubins |= compiling.wait(asked, on_compiled)
-        kernels += figures.on_tensor_cores(fast, asked, cubins, TENSOR.source_hash)
-        wishes += asked
+        requested = list({wish.id: wish for wish in winners_of(fast)}.values())
+        on_step(f"compiling {counted(len(requested), 'kernel')} on tensor cores")
+        cubins |= compiling.wait(requested, on_compiled)
+        kernels += figures.on_tensor_cores(fast, requested, cubins, TENSOR.source_hash)
+        wishes += requested
     added = with_epilogues(wishes, epilogues, called)
     on_step(f"compiling {counted(len(added), 'variant')} of these that add a bias or an activation")
     cubins |= compiling.wait(added, on_compiled)
@@ -137,7 +137,7 @@ def export_table(
         defaults={wish.layout: wish.id for wish in defaults(results.limits, where.order)},
         cublas=known_of_cublas(cublas, limits),
         entries=tuple(_entries(tuned, fast)),
-        left_out=figures_of(judged),
+        left_out=figures_of(evaluated),
         epilogues=tuple(epilogues),
         max_workspace=where.max_workspace,
         order=str(where.order) if where.order else None,
@@ -197,9 +197,9 @@ def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> Non
     try:
         for sha256, content in code.items():
             check_identity(kernels, sha256, content)
-    except Misfit as misfit:
-        raise DispatchError(f"the compiler gave other kernels than were asked for: {misfit}; nothing was "
-                            "written: empty the kernel cache and export again") from misfit  # fmt: skip
+    except Mismatch as mismatch:
+        raise DispatchError(f"the compiler gave other kernels than were asked for: {mismatch}; nothing was "
+                            "written: empty the kernel cache and export again") from mismatch  # fmt: skip
 
 
 def cut_to_chosen(results: TunedResults) -> TunedResults:
@@ -229,15 +229,15 @@ def cut_to_chosen(results: TunedResults) -> TunedResults:
 def _tell_replaced(results: TunedResults, tuned: TunedResults, note: Callable[[str], None]) -> None:
     """Tell for which shapes the search announced another kernel than the one that is exported."""
     served = Counter(_name(shape.gemm, shape.ranked[0]) for shape in tuned.shapes if shape.ranked)
-    told = []
+    notes = []
     for before, after in zip(results.shapes, tuned.shapes, strict=True):
         if after.ranked and after.ranked[0].config != before.ranked[0].config:
             num = served[_name(after.gemm, after.ranked[0])]
             why = f"serves {num} shapes" if num > 1 else "needs less energy"
-            told.append(f"{after.gemm} (place {before.ranked.index(after.ranked[0]) + 1}; {why})")
-    if told:
-        names = ", ".join(told[:MOST_NAMED])
-        more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+            notes.append(f"{after.gemm} (place {before.ranked.index(after.ranked[0]) + 1}; {why})")
+    if notes:
+        names = ", ".join(notes[:MOST_NAMED])
+        more = f" and {len(notes) - MOST_NAMED} more" if len(notes) > MOST_NAMED else ""
         note(f"Not the winner but a kernel that is tied with it is exported for {names}{more}")
 
 
@@ -271,6 +271,6 @@ def _entries(strict: TunedResults, fast: TunedResults | None) -> Iterator[Entry]
 
 
 def _entry(shape: TunedShape) -> Entry:
-    wished = partial(Wish, layout=shape.gemm.layout, is_batched=shape.gemm.is_batched)
-    ranked = tuple(RankedKernel(wished(p.config).id, p.time_us, p.is_tied) for p in shape.ranked)
+    wanted = partial(Wish, layout=shape.gemm.layout, is_batched=shape.gemm.is_batched)
+    ranked = tuple(RankedKernel(wanted(p.config).id, p.time_us, p.is_tied) for p in shape.ranked)
     return Entry(shape.gemm, shape.cublas_us, ranked)

@@ -119,5 +119,5 @@ def _record(wish: Wish, cubin: CubinLike, results: TunedResults) -> KernelRecord
     )
     if not wish.is_wide or wish.epilogue != PLAIN:
         return record
-    thumb = guess(launch_spec(wish.config, wish.gemm, limits), limits)
-    return replace(record, model=replace(thumb, step_us=_DEFAULT * thumb.step_us))
+    default_speeds = guess(launch_spec(wish.config, wish.gemm, limits), limits)
+    return replace(record, model=replace(default_speeds, step_us=_DEFAULT * default_speeds.step_us))

@@ -55,13 +55,13 @@ def read_results(
     tuned = tuple(shape for shape in shapes if shape is not None)
     missing = sorted(set(gemms or ()) - {shape.gemm for shape in tuned})
     if missing or not tuned:
-        store.damages.refuse()
+        store.bad_rows.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
-        obeying, same = f" that obey {where.told}" if where else "", where.options
+        matching, same = f" that obey {where.description}" if where else "", where.options
         if accuracy != STRICT:
-            obeying, same = f" of accuracy {accuracy}{obeying}", f"{same} --accuracy {accuracy}"
+            matching, same = f" of accuracy {accuracy}{matching}", f"{same} --accuracy {accuracy}"
         raise DispatchError(
-            f"no results{obeying} for {what} on {environment.gpu_name}; run {command('search', same)} for it"
+            f"no results{matching} for {what} on {environment.gpu_name}; run {command('search', same)} for it"
         )
     return TunedResults(
         environment=studies[-1][0].environment,

@@ -44,9 +44,9 @@ sources = {{ "" = "{name}" }}
 def project_text(tables: Sequence[Table], name: str) -> str:
     """The content of `pyproject.toml`. Its version is the minute of the newest table: a newer export is
     newer."""
-    newest = max(tables, key=lambda table: table.created_at)
-    made = _DATE.match(newest.created_at)
+    latest = max(tables, key=lambda table: table.created_at)
+    made = _DATE.match(latest.created_at)
     version = ".".join(made.groups()) if made else "0"
     project = re.sub("[^A-Za-z0-9]+", "-", name).strip("-") or "sgemm-table"
-    description = json.dumps(f"FP32 matrix products tuned for {names_of(tables)} by {newest.made_by}")
+    description = json.dumps(f"FP32 matrix products tuned for {names_of(tables)} by {latest.made_by}")
     return _TEXT.format(name=name, project=project, version=version, description=description)

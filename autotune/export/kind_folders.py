@@ -21,7 +21,7 @@ from .check_files import KindFiles, check_files
 from .exchange import Note
 
 _MOST_NAME = 60  # characters of a kind's folder
-_AGAIN = "export it again"
+_HINT = "export it again"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _written(table: Table, code: Mapping[str, bytes]) -> KindContent:
 
 def _as_it_is(kind: KindFiles) -> KindContent:
     most = {TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBIN_BYTES * len(kind.code)}
-    files = {name: read_file(kind.folder / name, num_bytes, _AGAIN) for name, num_bytes in most.items()}
+    files = {name: read_file(kind.folder / name, num_bytes, _HINT) for name, num_bytes in most.items()}
     return KindContent(kind.table, kind.code, files)
 
 

@@ -42,7 +42,7 @@ Times = Mapping[Config, Mapping[tuple[Gemm, int], float]]  # in us, by shape and
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """One shape that was left out: times in us, infinite where no chosen kernel serves it."""
 
     gemm: Gemm
@@ -65,7 +65,7 @@ def left_out(
     most: int,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
     num_folds: int = NUM_FOLDS,
-) -> list[Judged]:
+) -> list[Evaluation]:
     """All shapes that the candidates of a layout were timed on, each judged without those of its fold; none
     where they are too few. `most`: kernels that are chosen; `calls`: how often a program asks for a shape."""
     times, columns = _times(known), _columns(known)
@@ -79,7 +79,7 @@ def left_out(
     return [
         one
         for apart in folds
-        for one in _Without(known, apart, cublas_us, cublas, limits, most, calls).judged(times, best)
+        for one in _Without(known, apart, cublas_us, cublas, limits, most, calls).evaluated(times, best)
     ]
 
 
@@ -124,12 +124,12 @@ class _Without:
         num_left = len(cublas_us.keys() - hidden)
         self._cublas = cublas.model(hidden) if cublas and num_left >= LEAST_TIMES else None
         if self._chosen:
-            figures, self._forecast = learned(layout, self._chosen, limits)
+            figures, self._prediction = learned(layout, self._chosen, limits)
             self._errors = [
                 error_of(one, kernel.samples) for one, kernel in zip(figures, self._chosen, strict=True)
             ]
 
-    def judged(self, times: Times, best: Mapping[Gemm, float]) -> Iterator[Judged]:
+    def evaluated(self, times: Times, best: Mapping[Gemm, float]) -> Iterator[Evaluation]:
         """Judges the shapes that were left out, by the times measured on them."""
         for gemm in self._apart:
             if self._is_known(gemm, times):
@@ -139,17 +139,17 @@ class _Without:
         """Whether enough of the chosen kernels were timed on a shape; or none may serve it, which counts."""
         if not self._chosen:
             return True
-        serves = np.isfinite(self._forecast.least_us(Shapes.of(gemm)))
+        serves = np.isfinite(self._prediction.least_us(Shapes.of(gemm)))
         num_timed = sum(any(at == gemm for at, _ in times[kernel.config]) for kernel in self._chosen)
         return num_timed >= LEAST_CHOSEN * float(serves.sum())
 
-    def _judge(self, gemm: Gemm, times: Times, best_us: float) -> Judged:
+    def _judge(self, gemm: Gemm, times: Times, best_us: float) -> Evaluation:
         cublas_us = self._cublas_us.get(gemm)
         cells = [times[kernel.config] for kernel in self._chosen]
         every = [us for of_kernel in cells for (at, _), us in of_kernel.items() if at == gemm]
         if not every:
-            return Judged(gemm, best_us, math.inf, math.inf, math.inf, cublas_us, math.inf)
-        expected = self._forecast.expected(Shapes.of(gemm))
+            return Evaluation(gemm, best_us, math.inf, math.inf, math.inf, cublas_us, math.inf)
+        expected = self._prediction.expected(Shapes.of(gemm))
         launches: dict[tuple[int, int], float] = {}  # a number of splits may occur twice
         for at in np.argsort(expected.time_us, kind="stable"):
             launches.setdefault((int(expected.kernel[at]), int(expected.split_k[at])), expected.time_us[at])
@@ -159,13 +159,13 @@ class _Without:
             if (gemm, split_k) in cells[kernel]
         ]
         if not timed:
-            return Judged(gemm, best_us, min(every), math.inf, math.inf, cublas_us, math.inf)
+            return Evaluation(gemm, best_us, min(every), math.inf, math.inf, cublas_us, math.inf)
         picked_us, kernel, expected_us = timed[0]
         first_us = min(time_us for time_us, _, _ in timed[:NUM_FIRST])
         served_us = picked_us
         if cublas_us is not None and self._is_by_cublas(gemm, kernel, expected_us):
             served_us = cublas_us
-        return Judged(gemm, best_us, min(every), picked_us, first_us, cublas_us, served_us)
+        return Evaluation(gemm, best_us, min(every), picked_us, first_us, cublas_us, served_us)
 
     def _is_by_cublas(self, gemm: Gemm, kernel: int, expected_us: float) -> bool:
         if self._cublas is None:
@@ -178,39 +178,39 @@ class _Without:
 # Figures
 
 
-def figures_of(judged: Sequence[Judged]) -> tuple[LeftOut, ...]:
+def figures_of(evaluated: Sequence[Evaluation]) -> tuple[LeftOut, ...]:
     """Of each kind of shape, of each layout, and of all, where there are any."""
-    groups: dict[str, list[Judged]] = {name: [] for name in (*KINDS, *LAYOUTS, ALL)}
-    for one in judged:
+    groups: dict[str, list[Evaluation]] = {name: [] for name in (*KINDS, *LAYOUTS, ALL)}
+    for one in evaluated:
         for name in (kind_of_shape(one.gemm), one.gemm.layout, ALL):
             groups[name].append(one)
     return tuple(_figures(name, some) for name, some in groups.items() if some)
 
 
-def _figures(group: str, judged: Sequence[Judged]) -> LeftOut:
+def _figures(group: str, evaluated: Sequence[Evaluation]) -> LeftOut:
     return LeftOut(
         group=group,
-        num_shapes=len(judged),
-        portfolio=mean_ratio((one.best_us, one.chosen_us) for one in judged),
-        pick=mean_ratio((one.chosen_us, one.picked_us) for one in judged),
-        first=mean_ratio((one.chosen_us, one.first_us) for one in judged),
-        cublas=_against([one for one in judged if one.cublas_us is not None]),
+        num_shapes=len(evaluated),
+        portfolio=mean_ratio((one.best_us, one.chosen_us) for one in evaluated),
+        pick=mean_ratio((one.chosen_us, one.picked_us) for one in evaluated),
+        first=mean_ratio((one.chosen_us, one.first_us) for one in evaluated),
+        cublas=_against([one for one in evaluated if one.cublas_us is not None]),
     )
 
 
-def _against(judged: Collection[Judged]) -> AgainstCublas | None:
-    if not judged:
+def _against(evaluated: Collection[Evaluation]) -> AgainstCublas | None:
+    if not evaluated:
         return None
     pairs = {
-        "kernels": [(one.cublas_us or 0.0, one.picked_us) for one in judged],
-        "served": [(one.cublas_us or 0.0, one.served_us) for one in judged],
+        "kernels": [(one.cublas_us or 0.0, one.picked_us) for one in evaluated],
+        "served": [(one.cublas_us or 0.0, one.served_us) for one in evaluated],
     }
     means = {name: mean_ratio(found) for name, found in pairs.items()}
     slower = {
         f"{name}_slower": sum(a < SLOWER * b for a, b in found) / len(found) for name, found in pairs.items()
     }
-    by_cublas = sum(one.is_by_cublas for one in judged) / len(judged)
-    return AgainstCublas(num_shapes=len(judged), by_cublas=by_cublas, **means, **slower)
+    by_cublas = sum(one.is_by_cublas for one in evaluated) / len(evaluated)
+    return AgainstCublas(num_shapes=len(evaluated), by_cublas=by_cublas, **means, **slower)
 
 
 def mean_ratio(pairs: Iterable[tuple[float, float]]) -> float:

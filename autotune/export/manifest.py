@@ -47,7 +47,7 @@ class Inventory:
     """The content of a folder, by names relative to it; `missing` files are listed but do not exist."""
 
     intact: tuple[str, ...]  # listed, or compiled by Python of what is listed
-    damaged: tuple[str, ...]  # listed data with another content
+    corrupted: tuple[str, ...]  # listed data with another content
     edited: tuple[str, ...]  # listed sources with another content
     foreign: tuple[str, ...]  # neither written by an export nor compiled of it
     folders: tuple[str, ...]  # that an export or Python made, the innermost first
@@ -129,7 +129,9 @@ def _known(folder: Path, *, is_partial: bool) -> dict[str, str | None]:
 
 def _sort_out(folder: Path, known: Mapping[str, str | None]) -> Inventory:
     homes = {parent for name in known for parent in PurePosixPath(name).parents}
-    found: dict[str, list[str]] = {kind: [] for kind in ("intact", "damaged", "edited", "foreign", "folders")}
+    found: dict[str, list[str]] = {
+        kind: [] for kind in ("intact", "corrupted", "edited", "foreign", "folders")
+    }
 
     def visit(inside: PurePosixPath) -> None:
         with os.scandir(folder / inside) as entries:
@@ -143,7 +145,7 @@ def _sort_out(folder: Path, known: Mapping[str, str | None]) -> Inventory:
                     found[_kind(entry, name, known)].append(str(name))
 
     visit(PurePosixPath())
-    there = {*found["intact"], *found["damaged"], *found["edited"]}
+    there = {*found["intact"], *found["corrupted"], *found["edited"]}
     missing = tuple(name for name in known if name not in there)
     return Inventory(**{kind: tuple(names) for kind, names in found.items()}, missing=missing)
 
@@ -156,7 +158,7 @@ def _kind(entry: os.DirEntry[str], name: PurePosixPath, known: Mapping[str, str 
     expected = known[str(name)]
     if expected is None or expected == _sha256(Path(entry.path)):
         return "intact"
-    return "edited" if name.suffix in _SOURCES else "damaged"
+    return "edited" if name.suffix in _SOURCES else "corrupted"
 
 
 def _is_compiled(name: PurePosixPath, known: Mapping[str, str | None]) -> bool:
@@ -178,13 +180,13 @@ def remove(folder: Path, found: Inventory) -> None:
     The files that identify the folder go last: if this is killed, the rest can still be identified.
     """
     marks = (TABLE_FILE, MANIFEST_FILE)
-    ours = {*found.intact, *found.damaged}
-    for name in sorted(ours.difference(marks)):
+    owned = {*found.intact, *found.corrupted}
+    for name in sorted(owned.difference(marks)):
         (folder / name).unlink()
     for name in found.folders:
         _remove_if_empty(folder / name)
     for name in marks:
-        if name in ours:
+        if name in owned:
             (folder / name).unlink()
     _remove_if_empty(folder)
 

@@ -131,7 +131,7 @@ def write_folder(
     except OSError as error:
         if error.errno in DISK_FULL:
             raise disk_full(folder, error) from error
-        raise DispatchError(f"{folder} cannot be written ({error}); {_another()}") from error
+        raise DispatchError(f"{folder} cannot be written ({error}); {_changed()}") from error
     return folder
 
 
@@ -151,7 +151,7 @@ def prepare(folder: Path, note: Note = _ignore, *, adds: bool = False) -> Path:
         if adds and kind_folders.holds_any(folder):
             check_files(folder)
     except OSError as error:
-        raise DispatchError(f"{folder} cannot be read ({error}); {_another()}") from error
+        raise DispatchError(f"{folder} cannot be read ({error}); {_changed()}") from error
     return folder
 
 
@@ -159,10 +159,10 @@ def _check_name(folder: Path) -> None:
     if fault := _fault_of(folder.name):
         words = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", folder.name)).strip("_")
         example = f"sgemm_{words}" if _fault_of(words) else words
-        raise UsageError(f"{folder.name!r} {fault}; {_another()}, such as {example.rstrip('_')}")
+        raise UsageError(f"{folder.name!r} {fault}; {_changed()}, such as {example.rstrip('_')}")
 
 
-def _another() -> str:
+def _changed() -> str:
     return f"pass another {option('folder')}"
 
 
@@ -183,30 +183,30 @@ def _check_replaceable(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise DispatchError(f"{folder} is there and is no exported table; {_another()} or remove it")
+        raise DispatchError(f"{folder} is there and is no exported table; {_changed()} or remove it")
     found = manifest.take_inventory(folder)
     if found.foreign:
-        is_table = bool(found.intact or found.damaged or found.edited)
+        is_table = bool(found.intact or found.corrupted or found.edited)
         what = "holds more than an exported table" if is_table else "is there and is no exported table"
         raise DispatchError(
-            f"{folder} {what}: {manifest.listing(found.foreign)}; move that elsewhere or {_another()}"
+            f"{folder} {what}: {manifest.listing(found.foreign)}; move that elsewhere or {_changed()}"
         )
     if found.edited:
         raise DispatchError(
             f"{folder} was edited after it was exported: {manifest.listing(found.edited)}; move that "
-            f"elsewhere or {_another()}"
+            f"elsewhere or {_changed()}"
         )
 
 
 def _contents(kinds: Sequence[kind_folders.KindContent], name: str, *, with_c: bool) -> dict[str, bytes]:
     """Every file of the folder by its name relative to it."""
     tables = [kind.table for kind in kinds]
-    newest = max(tables, key=lambda table: table.created_at)
-    made_by = _quoted(newest.made_by)
+    latest = max(tables, key=lambda table: table.created_at)
+    made_by = _quoted(latest.made_by)
     note = f'"""Copied from {made_by}: what an exported table needs at run time."""\n'
     files = {
         **kind_folders.files_of(kinds),
-        "__init__.py": _init_text(tables, newest, name).encode(),
+        "__init__.py": _init_text(tables, latest, name).encode(),
         "__main__.py": _MAIN.format(name=name, private=PRIVATE_PACKAGE).encode(),
         "py.typed": b"",
         installable.FILE: installable.project_text(tables, name).encode(),
@@ -224,11 +224,11 @@ def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
         path.write_bytes(content)
 
 
-def _init_text(tables: Sequence[Table], newest: Table, name: str) -> str:
+def _init_text(tables: Sequence[Table], latest: Table, name: str) -> str:
     return _INIT.format(
         gpus=_quoted(names_of(tables)),
-        made_by=_quoted(newest.made_by),
-        created_at=_quoted(newest.created_at),
+        made_by=_quoted(latest.made_by),
+        created_at=_quoted(latest.created_at),
         tables="\n".join(map(_table_text, tables)),
         name=name,
         private=PRIVATE_PACKAGE,

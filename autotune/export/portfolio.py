@@ -26,13 +26,13 @@ from ..facts.fitted import number
 from ..facts.gemm import Gemm
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, plan
-from ..kernel.relatives import fitted, stand_in, trunk
+from ..kernel.relatives import base_config, example, fitted
 from ..kernel.resources import launch_spec, residency
 from ..perf_model.constants import Floats
 from ..perf_model.fit import Sample, fit, fma_step_us, learn, modelled
-from ..perf_model.forecast import Forecast
 from ..perf_model.launches import Launches, Shapes, Whole
 from ..perf_model.model_figures import ModelFigures
+from ..perf_model.prediction import Prediction
 from ..perf_model.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
 from ..runtime.settle.summation import Sums, allowed_depths, excess_depth, slower_by
@@ -47,7 +47,7 @@ CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program me
 FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts
 CARRIED = number("CARRIED")  # deviation of a time that was measured on another kind of GPU
 OTHER_LAYOUT = number("OTHER_LAYOUT")  # and of one that was measured in another layout
-_ALIKE = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)}  # whose times stand in
+_SIMILAR = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)}  # whose times stand in
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class TimedKernel:
     def without(self, apart: Collection[Gemm]) -> TimedKernel | None:
         """What would be known of it if these shapes had not been searched or timed; None: nothing."""
         left = tuple(sample for sample in self.samples if sample.gemm not in apart)
-        is_theirs = bool(self.origins) and all(gemm in apart for gemm in self.origins)
-        return None if is_theirs or not left else replace(self, samples=left)
+        is_from_fold = bool(self.origins) and all(gemm in apart for gemm in self.origins)
+        return None if is_from_fold or not left else replace(self, samples=left)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -108,7 +108,9 @@ def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> lis
             samples.setdefault(config.in_any_splits, []).append(Sample(spec, shape.gemm, time_us))
     finders = _finders(searched)
     return [
-        TimedKernel(config, tuple(found), frozenset(finders.get(config) or finders.get(trunk(config)) or ()))
+        TimedKernel(
+            config, tuple(found), frozenset(finders.get(config) or finders.get(base_config(config)) or ())
+        )
         for config, found in samples.items()
     ]
 
@@ -117,16 +119,16 @@ def _finders(shapes: Iterable[TunedShape]) -> dict[Config, set[Gemm]]:
     """By kernel, and by what it shares with its relatives, the shapes whose own searches tried it. If it led
     in some of them, only those: the other searches would have dropped it."""
     tried: dict[Config, set[Gemm]] = {}
-    led: dict[Config, set[Gemm]] = {}
+    won_by: dict[Config, set[Gemm]] = {}
     for shape in shapes:
         times = {config: time_us for config, time_us in shape.all_times.items() if config in shape.own}
         best_us = min(times.values(), default=0.0)
         for config, time_us in times.items():
             tried.setdefault(config.in_any_splits, set()).add(shape.gemm)
             if time_us <= distribution.LEADING * best_us:
-                for known in (config.in_any_splits, trunk(config)):
-                    led.setdefault(known, set()).add(shape.gemm)
-    return tried | led
+                for known in (config.in_any_splits, base_config(config)):
+                    won_by.setdefault(known, set()).add(shape.gemm)
+    return tried | won_by
 
 
 def _finders_of(origins: Collection[Gemm | None]) -> frozenset[Gemm]:
@@ -137,7 +139,7 @@ def _finders_of(origins: Collection[Gemm | None]) -> frozenset[Gemm]:
 
 def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> list[TimedKernel]:
     """Times of shipped matrices as they would be here, of this layout or else of a similar one."""
-    for source in (layout, *_ALIKE[layout]):
+    for source in (layout, *_SIMILAR[layout]):
         samples: dict[Config, list[Sample]] = {}
         origins: dict[Config, set[Gemm | None]] = {}
         for matrix in matrices:
@@ -170,14 +172,14 @@ def _as_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits)
     if there.name == limits.name or not rows:
         return rows
     timed, moved = [one.timed for one in rows], [one.moved for one in rows]
-    resident = [residency(r.config, there, stand_in(source), matrix.known[r].registers) for r, *_ in rows]
+    resident = [residency(r.config, there, example(source), matrix.known[r].registers) for r, *_ in rows]
     figures = fit(timed, resident, there)
     before = modelled(figures, timed, resident, there)
     slower = [
         replace(own, step_us=own.step_us * (fma_step_us(b[0].spec, limits) / fma_step_us(a[0].spec, there)))
         for own, a, b in zip(figures, timed, moved, strict=True)
     ]
-    resident = [residency(one.config, limits, stand_in(layout)) for one in rows]
+    resident = [residency(one.config, limits, example(layout)) for one in rows]
     after = modelled(slower, moved, resident, limits)
     return [
         one._replace(moved=_slower(one.moved, (late / early).tolist()))
@@ -238,21 +240,21 @@ def _samples(
 
 def believed(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
-) -> Forecast:
+) -> Prediction:
     """The expected times of candidates on any shape."""
     return learned(layout, found, limits, resident)[1]
 
 
 def learned(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
-) -> tuple[list[ModelFigures], Forecast]:
+) -> tuple[list[ModelFigures], Prediction]:
     """The figures of candidates, and derived values."""
     specs = [
-        replace(launch_spec(c.config, stand_in(layout), limits), max_workspace=c.max_workspace) for c in found
+        replace(launch_spec(c.config, example(layout), limits), max_workspace=c.max_workspace) for c in found
     ]
-    blocks = resident or [residency(c.config, limits, stand_in(layout)) for c in found]
+    blocks = resident or [residency(c.config, limits, example(layout)) for c in found]
     figures, missed, _ = learn([c.samples for c in found], blocks, limits)
-    return figures, Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
+    return figures, Prediction(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 
 
 class Costs:
@@ -261,7 +263,7 @@ class Costs:
 
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)
-        self._forecast = believed(layout, found, limits)
+        self._prediction = believed(layout, found, limits)
         self._configs = [candidate.config for candidate in found]
         self._sums = Sums.of(self._configs)
         self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch
@@ -294,7 +296,7 @@ class Costs:
         """Kernels, numbers of splits and costs of launches: for a kernel that was timed on this shape the
         timed launches, for another all promising ones; (launches,) each."""
         allowed, k = allowed_depths(gemm, self._limits.num_sms), max(gemm.k, 1)
-        expected = self._forecast.expected(Shapes.of(gemm), self._sums.accurate_splits(k, allowed))
+        expected = self._prediction.expected(Shapes.of(gemm), self._sums.accurate_splits(k, allowed))
         known = np.array(self._timed.get(gemm, []), dtype=float).reshape(-1, 3)
         timed = known[:, 0].astype(int)
         is_timed = np.zeros(self._num, bool)

@@ -14,7 +14,7 @@ from ..kernel import tensor_config
 from ..kernel.config import Config
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import PLAIN, Epilogue, Variant
-from ..kernel.relatives import stand_in
+from ..kernel.relatives import example
 from ..kernel.rules import broken_rules
 from ..kernel.summation_order import CHAIN, SummationOrder
 from ..kernel.tensor_config import TensorConfig
@@ -38,7 +38,7 @@ class Wish:
     @property
     def gemm(self) -> Gemm:
         """A stand-in of this layout, for rules and sizes that depend on the layout only."""
-        return stand_in(self.layout)
+        return example(self.layout)
 
     @property
     def variant(self) -> Variant:
@@ -66,12 +66,12 @@ def all_wishes(
     GPU cannot run the default."""
     winners = list(winners_of(results))
     # these serve other shapes, too
-    won = {(wish.layout, wish.config.in_any_splits) for wish in winners if not wish.is_batched}
+    required = {(wish.layout, wish.config.in_any_splits) for wish in winners if not wish.is_batched}
     more = [
         Wish(config, layout)
         for layout, configs in portfolio.items()
         for config in configs
-        if (layout, config) not in won
+        if (layout, config) not in required
     ]
     wishes = [*winners, *more, *defaults(results.limits, order)]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
@@ -93,7 +93,7 @@ def defaults(limits: DeviceLimits, order: SummationOrder | None) -> list[Wish]:
     config = Config(vec_a=1, vec_b=1, vec_c=1, copy_a=copy, copy_b=copy, stages=stages, min_blocks=1)
     config = replace(config, flush_k=(order or CHAIN).chunk)
     for layout in LAYOUTS:
-        broken = broken_rules(config, limits, stand_in(layout), kinds=("template", "device"))
+        broken = broken_rules(config, limits, example(layout), kinds=("template", "device"))
         if broken:
             raise DispatchError(f"{limits.name} cannot run the default kernel: {broken[0].sentence}")
     return [Wish(config, x, is_wide=True, is_required=True) for x in LAYOUTS]
@@ -105,10 +105,10 @@ def with_epilogues(
     """Each kernel again with each epilogue; those that layers of programs call with a bias; and those of
     the layouts in which a program calls for epilogues, with these: single products may serve a batch, too.
     All are required: a table has an epilogue for every kernel of these that it may pick."""
-    asked = dict.fromkeys(replace(wish, epilogue=one) for one in epilogues for wish in wishes)
+    requested = dict.fromkeys(replace(wish, epilogue=one) for one in epilogues for wish in wishes)
     for gemm, some in called.items():
         may_serve = [w for w in wishes if w.layout == gemm.layout and w.is_batched <= gemm.is_batched]
-        asked |= dict.fromkeys(replace(wish, epilogue=one) for one in some for wish in may_serve)
+        requested |= dict.fromkeys(replace(wish, epilogue=one) for one in some for wish in may_serve)
     linear = (wish for wish in wishes if wish.layout in OF_LAYERS and not wish.is_batched)
-    asked |= dict.fromkeys(replace(wish, epilogue=BIAS) for wish in linear)
-    return [replace(wish, is_required=True) for wish in asked]
+    requested |= dict.fromkeys(replace(wish, epilogue=BIAS) for wish in linear)
+    return [replace(wish, is_required=True) for wish in requested]

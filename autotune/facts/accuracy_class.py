@@ -33,9 +33,9 @@ def read(text: str, *, error: type[AutotuneError] = UsageError) -> str:
     return text
 
 
-def serves(kernel: str, asked: str) -> bool:
+def serves(kernel: str, requested: str) -> bool:
     """Whether a kernel of one class may serve a call for another."""
-    return CLASSES.index(kernel) <= CLASSES.index(asked)
+    return CLASSES.index(kernel) <= CLASSES.index(requested)
 
 
 def held_by(widest: str) -> Sequence[str]:

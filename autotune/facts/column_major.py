@@ -78,7 +78,7 @@ def forced_tf32() -> str:
     return f"{TF32_OVERRIDE} is 1: torch's own products, so routed ones that are left alone, run as TF32"
 
 
-def told_status(status: int) -> str:
+def describe_status(status: int) -> str:
     """`status 3 (the GPU has no memory left for it ...)`, of a call of cuBLAS that failed."""
     return f"status {status} ({_STATUSES.get(status, 'see cublasStatus_t')})"
 

@@ -82,9 +82,9 @@ def drawn_suite(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) ->
         layout: drawn(seed * len(LAYOUTS) + i, fma_tflops, bandwidth_gbs, layouts=(layout,), is_mixed=True)
         for i, layout in enumerate(LAYOUTS)
     }
-    turns = [layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)]
+    turn_order = [layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)]
     found: dict[Gemm, None] = {}
-    for layout in cycle(turns):
+    for layout in cycle(turn_order):
         if len(found) >= num:
             break
         found.setdefault(next(sources[layout]))

@@ -26,25 +26,25 @@ DRIFT, NEIGHBOUR, NEIGHBOUR_UNFELT = "drift", "neighbour", "neighbour_unfelt"
 PASSING = frozenset(
     {DRIFT, NEIGHBOUR, "hw_slowdown", "hw_power_brake", "hw_thermal_slowdown", "sw_thermal_slowdown"}
 )
-STANDING = frozenset({"sw_power_cap", "sync_boost", NEIGHBOUR_UNFELT})
+PERSISTENT = frozenset({"sw_power_cap", "sync_boost", NEIGHBOUR_UNFELT})
 
-DRIFT_BEYOND = 0.03  # of the reference's level: several times what its readings scatter by when all is quiet
+DRIFT_THRESHOLD = (
+    0.03  # of the reference's level: several times what its readings scatter by when all is quiet
+)
 LEVEL_READINGS = 15  # a lasting change is the new level once it makes up most of these
 _WEIGHT_OF_FIRST = LEVEL_READINGS // 2  # what a level begins with was several samples, too
 MAX_REPEATS = 2  # of one candidate
 PAUSES_S = (0.05, 0.2)  # pause before each, for transient disturbances
-MOST_CREDIT, START_CREDIT, EARNED = 20.0, 10.0, 0.25
+MOST_CREDIT, START_CREDIT, CREDIT_STEP = 20.0, 10.0, 0.25
 
 
-def marks(
-    throttle_reasons: Iterable[str], *, is_drifted: bool | None, has_neighbour: bool
-) -> tuple[str, ...]:
-    """The marks of samples, in alphabetical order. `is_drifted` is None if no reference was read."""
-    found = set(throttle_reasons) & (PASSING | STANDING)
-    if is_drifted:
+def marks(throttle_reasons: Iterable[str], *, has_drift: bool | None, has_neighbour: bool) -> tuple[str, ...]:
+    """The marks of samples, in alphabetical order. `has_drift` is None if no reference was read."""
+    found = set(throttle_reasons) & (PASSING | PERSISTENT)
+    if has_drift:
         found.add(DRIFT)
     if has_neighbour:
-        found.add(NEIGHBOUR_UNFELT if is_drifted is False else NEIGHBOUR)
+        found.add(NEIGHBOUR_UNFELT if has_drift is False else NEIGHBOUR)
     return tuple(sorted(found))
 
 
@@ -67,7 +67,7 @@ class Level:
         """Whether a new reading deviates from the earlier ones, in either direction."""
         before_us = self.time_us
         self._readings.append(reading_us)
-        return abs(reading_us / before_us - 1) > DRIFT_BEYOND
+        return abs(reading_us / before_us - 1) > DRIFT_THRESHOLD
 
 
 @dataclass
@@ -78,11 +78,11 @@ class Repeats:
 
     credit: float = field(default=START_CREDIT)
 
-    def are_worthwhile(self, found: Collection[str], num_repeats: int) -> bool:
+    def should_repeat(self, found: Collection[str], num_repeats: int) -> bool:
         """Whether to repeat samples with these marks, for a candidate with this many earlier repeats. Counts
         the answer."""
         if not is_passing(found):
-            self.credit = min(MOST_CREDIT, self.credit + EARNED)
+            self.credit = min(MOST_CREDIT, self.credit + CREDIT_STEP)
             return False
         if num_repeats >= MAX_REPEATS or self.credit < 1:
             return False

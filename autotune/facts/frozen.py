@@ -15,12 +15,12 @@ from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 _Class = TypeVar("_Class")
 _ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
-_MAKING = """
+_INIT_SOURCE = """
 def __init__(self, {arguments}):
     {stored}
     {check}
 """
-_COMPARING = """
+_COMPARE_SOURCE = """
 def __eq__(self, other):
     if other.__class__ is self.__class__:
         return ({own},) == ({others},)
@@ -49,7 +49,7 @@ def frozen(*, order: bool = False) -> Callable[[type[_Class]], type[_Class]]:
 def _maker(cls: Any) -> dict[str, Any]:
     """The constructor of a class."""
     names = [one.name for one in fields(cls)]
-    text = _MAKING.format(
+    text = _INIT_SOURCE.format(
         arguments=", ".join(names),
         stored="; ".join(f"put(self, {name!r}, {name})" for name in names),
         check="self.__post_init__()" if hasattr(cls, "__post_init__") else "",
@@ -66,7 +66,7 @@ def _first_comparisons(cls: Any) -> dict[str, Any]:
     def compile_both() -> None:
         compared = [one.name for one in fields(cls) if one.compare]
         own, others = (", ".join(f"{who}.{name}" for name in compared) for who in ("self", "other"))
-        for name, function in _compiled(cls, _COMPARING.format(own=own, others=others)).items():
+        for name, function in _compiled(cls, _COMPARE_SOURCE.format(own=own, others=others)).items():
             setattr(cls, name, function)
 
     def equal(self: Any, other: object) -> Any:
@@ -88,7 +88,7 @@ def _compiled(cls: Any, text: str) -> dict[str, Any]:
     return made
 
 
-def _told(self: Any) -> str:
+def _describe(self: Any) -> str:
     values = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
     return f"{type(self).__qualname__}({', '.join(values)})"
 
@@ -101,7 +101,7 @@ def _refuse_to_delete(self: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-_SHARED = {"__repr__": _told, "__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
+_SHARED = {"__repr__": _describe, "__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
 
 
 def _comparison(cls: Any, compare: Callable[[Any, Any], bool]) -> Callable[[Any, object], Any]:

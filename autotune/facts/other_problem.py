@@ -64,7 +64,7 @@ def is_product(kernel_name: str) -> bool:
     return _PRODUCT.search(kernel_name) is not None
 
 
-def is_elsewhere(source: str) -> bool:
+def is_external(source: str) -> bool:
     """Whether a kernel's source is another tool's: nothing of it can be exported."""
     return source.startswith((KERNEL_TUNER, OTHER))
 

@@ -146,10 +146,10 @@ def _with_layout(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     flags = [table.pop(name, None) for name in ("trans_a", "trans_b")]
     if flags == [None, None]:
         return table
-    letters = ["N" if flag is None else _TRANSPOSED.get(str(flag).lower()) for flag in flags]
-    if "layout" in table or None in letters:
+    codes = ["N" if flag is None else _TRANSPOSED.get(str(flag).lower()) for flag in flags]
+    if "layout" in table or None in codes:
         raise ValueError(f"{where}: trans_a and trans_b are {shown(flags)}: write N or T, and no layout")
-    return {**table, "layout": "".join(map(str, letters))}
+    return {**table, "layout": "".join(map(str, codes))}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def _of_tunable_op(lines: Iterable[tuple[int, str]], note: Note) -> list[ListedS
 
 def _by_rows(found: re.Match[str]) -> dict[str, Any]:
     layout = "".join("N" if found[side] in "nN" else "T" for side in "ba")  # c: of real numbers as t
-    extents = {name: int(found[theirs]) for name, theirs in zip(EXTENTS, "nmk", strict=True)}
+    extents = {name: int(found[name_there]) for name, name_there in zip(EXTENTS, "nmk", strict=True)}
     table: dict[str, Any] = {**extents, "layout": layout}
     if found["batch"]:
         table["batch"] = int(found["batch"])

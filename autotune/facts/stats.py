@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-HOPELESS = 1.1  # times the incumbent: more than any observed noise between samples
+TOO_SLOW = 1.1  # times the incumbent: more than any observed noise between samples
 EXACT_ROUNDS = 60  # signed ranks: exact distribution up to here, normal approximation beyond
 
 
@@ -41,10 +41,10 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
         raise ValueError("no samples to take an interval of")
     depth, below = 0, _half_chance(n, 0)  # below: chance that the median lies under this sample
     while depth + 1 < n - depth - 1:
-        deeper = below + _half_chance(n, depth + 1)
-        if 2 * deeper > 1 - confidence:
+        next_level = below + _half_chance(n, depth + 1)
+        if 2 * next_level > 1 - confidence:
             break
-        depth, below = depth + 1, deeper
+        depth, below = depth + 1, next_level
     return float(ordered[depth]), float(ordered[n - 1 - depth])
 
 
@@ -86,28 +86,28 @@ def mean_ratio(first: Sequence[float], second: Sequence[float], confidence: floa
     return MeanRatio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
-def _t_quantile(confidence: float, freedom: int) -> float:
+def _t_quantile(confidence: float, degrees: int) -> float:
     """Which size Student's t stays below with this chance."""
     low, high = 0.0, 1.0
-    while _t_chance(high, freedom) < confidence:
+    while _t_chance(high, degrees) < confidence:
         high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_chance(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if _t_chance(middle, degrees) < confidence else (low, middle)
     return high
 
 
-def _t_chance(t: float, freedom: int) -> float:
+def _t_chance(t: float, degrees: int) -> float:
     """The chance that Student's t is smaller than this in size (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    square, is_odd = math.cos(angle) ** 2, freedom % 2
+    angle = math.atan(t / math.sqrt(degrees))
+    square, is_odd = math.cos(angle) ** 2, degrees % 2
     term = total = math.cos(angle) if is_odd else 1.0
-    for i in range(2 + is_odd, freedom - 1, 2):
+    for i in range(2 + is_odd, degrees - 1, 2):
         term *= square * (i - 1) / i
         total += term
     if not is_odd:
         return math.sin(angle) * total
-    return 2 / math.pi * (angle + (math.sin(angle) * total if freedom > 1 else 0.0))
+    return 2 / math.pi * (angle + (math.sin(angle) * total if degrees > 1 else 0.0))
 
 
 def _half_chance(n: int, i: int) -> float:
@@ -115,12 +115,12 @@ def _half_chance(n: int, i: int) -> float:
     return math.exp(math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2))
 
 
-def is_hopeless(samples: Sequence[float], incumbent_us: float | None) -> bool:
+def is_too_slow(samples: Sequence[float], incumbent_us: float | None) -> bool:
     """Whether even the fastest sample so far is clearly slower than the incumbent.
 
     Noise adds time far more often than it takes some away, so one sample may decide.
     """
-    return incumbent_us is not None and len(samples) > 0 and min(samples) > HOPELESS * incumbent_us
+    return incumbent_us is not None and len(samples) > 0 and min(samples) > TOO_SLOW * incumbent_us
 
 
 # ------------------------------------------------------------------------------------------------
@@ -142,13 +142,13 @@ def slower_p_value(differences: Sequence[float]) -> float:
     if n > EXACT_ROUNDS:
         mean, variance = doubled.sum() / 2, float((doubled.astype(float) ** 2).sum()) / 4
         return 0.5 * math.erfc((mean - lost) / math.sqrt(2 * variance))
-    ways = np.zeros(int(doubled.sum()) + 1)
-    ways[0] = 1.0
+    counts = np.zeros(int(doubled.sum()) + 1)
+    counts[0] = 1.0
     for rank in doubled:  # each difference is negative or not, with equal chance
-        shifted = np.zeros_like(ways)
-        shifted[rank:] = ways[: len(ways) - rank]
-        ways = (ways + shifted) / 2
-    return float(ways[: lost + 1].sum())
+        shifted = np.zeros_like(counts)
+        shifted[rank:] = counts[: len(counts) - rank]
+        counts = (counts + shifted) / 2
+    return float(counts[: lost + 1].sum())
 
 
 def _doubled_ranks(sizes: np.ndarray) -> np.ndarray:
@@ -280,7 +280,7 @@ def evidence(num_for: int, num_against: int) -> float:
     return sum(math.comb(n + 1, j) for j in range(num_for + 1)) / ((n + 1) * math.comb(n, num_for))
 
 
-def fewest_rounds(error_rate: float) -> int:
+def min_rounds(error_rate: float) -> int:
     """After how many rounds, all for the same side, `faster_of` names it."""
     return next(n for n in itertools.count(1) if evidence(n, 0) >= 2 / error_rate)
 

@@ -54,14 +54,14 @@ def check_own(cache: Path, *folders: Path) -> None:
     is raised, unless files of others are there.
     """
     for parent in {*cache.absolute().parents, *cache.resolve().parents}:
-        if (found := _stat(parent)) is not None and _may_be_exchanged_in(found):
+        if (found := _stat(parent)) is not None and _is_writable_by_others(found):
             raise NotOwn(cache, f"other users may exchange it, since they may write {parent}; {_ADVICE}")
     for folder in (cache, *folders):
         if (found := _stat(folder)) is None:
             continue
         if found.st_uid != os.geteuid():
-            whose = f"it belongs to user {found.st_uid}, and this is user {os.geteuid()}"
-            raise NotOwn(folder, f"{whose}; run as its owner, or {_ADVICE} that is this user's")
+            owner_note = f"it belongs to user {found.st_uid}, and this is user {os.geteuid()}"
+            raise NotOwn(folder, f"{owner_note}; run as its owner, or {_ADVICE} that is this user's")
         if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _closed(folder, found)):
             raise NotOwn(folder, f"it may be written by other users; remove it, or {_ADVICE}")
 
@@ -73,7 +73,7 @@ def _stat(folder: Path) -> os.stat_result | None:
         return None
 
 
-def _may_be_exchanged_in(parent: os.stat_result) -> bool:
+def _is_writable_by_others(parent: os.stat_result) -> bool:
     """Whether other users may rename what lies there: not in one like /tmp, nor by a user's own group."""
     if parent.st_mode & stat.S_ISVTX:
         return False

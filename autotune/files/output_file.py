@@ -34,7 +34,7 @@ def write_file(path: Path, content: str | bytes | Iterable[str], *, option: str 
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _explained(error, path, option) from error
+        raise _explain(error, path, option) from error
 
 
 def check_writable(path: Path, *, option: str = "--out") -> None:
@@ -44,16 +44,16 @@ def check_writable(path: Path, *, option: str = "--out") -> None:
         if isinstance(target, Path):
             _look_at(target)
     except OSError as error:
-        raise _explained(error, path, option) from error
+        raise _explain(error, path, option) from error
 
 
 def disk_full(path: Path, reason: object) -> EnvironmentProblem:
     """The error of a file or folder for which there is no room."""
-    again = "free some and run the same command again"
-    return EnvironmentProblem(f"{path} cannot be written: the disk is full ({reason}); {again}")
+    hint = "free some and run the same command again"
+    return EnvironmentProblem(f"{path} cannot be written: the disk is full ({reason}); {hint}")
 
 
-def _explained(error: OSError, path: Path, option: str) -> UsageError | EnvironmentProblem:
+def _explain(error: OSError, path: Path, option: str) -> UsageError | EnvironmentProblem:
     reason = error.strerror or str(error)
     if error.errno in DISK_FULL:
         return disk_full(path, reason)

@@ -13,7 +13,7 @@ class Shortage:
     """What is short, and what to do about it: parts of a sentence."""
 
     what: str
-    remedy: str
+    advice: str
 
 
 _MEMORY = Shortage("out of memory", "free some")
@@ -36,9 +36,9 @@ def shortage(error: BaseException, *, is_start: bool = False) -> Shortage | None
     return None if number is None else _BY_ERRNO.get(number)
 
 
-def cannot_start(what: str, error: OSError, otherwise: str) -> str:
+def cannot_start(what: str, error: OSError, default: str) -> str:
     """A message that a process cannot be started, or has nowhere to write. `otherwise`: what helps if nothing
     is short."""
     short = shortage(error, is_start=True)
     why = f"{short.what}: {error}" if short else str(error)
-    return f"{what} ({why}); {short.remedy if short else otherwise}"
+    return f"{what} ({why}); {short.advice if short else default}"

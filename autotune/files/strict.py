@@ -29,7 +29,7 @@ ColumnReader = Callable[[Sequence[Any]], Sequence[Any]]  # raises Misfit, withou
 _MAX_BITS = 64  # of a whole number: longer ones are out of every bound
 
 
-class Misfit(ValueError):
+class Mismatch(ValueError):
     """A value does not fit its declaration. The message says how and, with a path, where."""
 
     def __init__(self, fault: str, path: str = "") -> None:
@@ -37,23 +37,23 @@ class Misfit(ValueError):
         self.fault = fault
         self.path = path
 
-    def within(self, step: str) -> Misfit:
+    def within(self, step: str) -> Mismatch:
         """The same, with the place seen from one level further out."""
-        return Misfit(self.fault, step + self.path)
+        return Mismatch(self.fault, step + self.path)
 
     def __str__(self) -> str:
         return f"{self.path} {self.fault}" if self.path else self.fault
 
 
-class NewerVersion(Misfit):
+class NewerVersion(Mismatch):
     """A newer autotune wrote this: it is not damaged, and whatever else it holds cannot be judged here."""
 
 
-def check_version(found: Any, newest: int, word: str = "version") -> None:
+def check_version(found: Any, latest: int, word: str = "version") -> None:
     """Raises NewerVersion. To be asked before anything else."""
-    if type(found) is int and found > newest:
-        told = _told(found) if found.bit_length() > _MAX_BITS else found
-        raise NewerVersion(f"{word} {told}, newer than {newest}, which this code reads")
+    if type(found) is int and found > latest:
+        message = _describe(found) if found.bit_length() > _MAX_BITS else found
+        raise NewerVersion(f"{word} {message}, newer than {latest}, which this code reads")
 
 
 def read(declared: Any, value: Any, where: str) -> Any:
@@ -64,15 +64,15 @@ def read(declared: Any, value: Any, where: str) -> Any:
     """
     try:
         return _reader(declared)(value)
-    except Misfit as misfit:
-        raise misfit.within(where) from None
+    except Mismatch as mismatch:
+        raise mismatch.within(where) from None
 
 
 @cache
 def _reader(declared: Any) -> Reader:
     if is_dataclass(declared):
         return _record_reader(declared)
-    makers: dict[Any, Callable[[tuple[Any, ...]], Reader]] = {
+    factories: dict[Any, Callable[[tuple[Any, ...]], Reader]] = {
         Annotated: _bounded_reader,
         Union: _union_reader,  # of what is annotated
         UnionType: _union_reader,
@@ -80,16 +80,16 @@ def _reader(declared: Any) -> Reader:
         dict: _dict_reader,
     }
     origin = get_origin(declared)
-    if origin in makers:
-        return makers[origin](get_args(declared))
+    if origin in factories:
+        return factories[origin](get_args(declared))
     return {float: _read_float, int: _read_whole, str: _read_text}.get(declared) or _plain_reader(declared)
 
 
-def _misfit(expected: str, value: Any) -> Misfit:
-    return Misfit(f"is {_told(value)}, expected {expected}")
+def _mismatch(expected: str, value: Any) -> Mismatch:
+    return Mismatch(f"is {_describe(value)}, expected {expected}")
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     """A value in a few words, whatever its size."""
     if type(value) in (dict, list):
         return "an object" if type(value) is dict else "a list"
@@ -101,7 +101,7 @@ def _told(value: Any) -> str:
 def _plain_reader(declared: type) -> Reader:
     def read_plain(value: Any) -> Any:
         if type(value) is not declared:
-            raise _misfit(declared.__name__, value)
+            raise _mismatch(declared.__name__, value)
         return value
 
     return read_plain
@@ -109,7 +109,7 @@ def _plain_reader(declared: type) -> Reader:
 
 def _read_whole(value: Any) -> int:
     if type(value) is not int or value.bit_length() > _MAX_BITS:
-        raise _misfit("int", value)
+        raise _mismatch("int", value)
     return value
 
 
@@ -117,18 +117,18 @@ def _read_float(value: Any) -> float:
     if type(value) is int and value.bit_length() <= _MAX_BITS:
         return float(value)
     if type(value) is not float or not math.isfinite(value):
-        raise _misfit("a finite number", value)
+        raise _mismatch("a finite number", value)
     return value
 
 
 def _read_text(value: Any) -> str:
     if type(value) is not str:
-        raise _misfit("str", value)
+        raise _mismatch("str", value)
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _misfit("Unicode text, without half a pair of surrogates", value) from None
+            raise _mismatch("Unicode text, without half a pair of surrogates", value) from None
     return value
 
 
@@ -142,7 +142,7 @@ def _bounded_reader(arguments: tuple[Any, ...]) -> Reader:
             return value
         found = plain(value)
         if not least <= found <= most:
-            raise _misfit(str(bounds), value)
+            raise _mismatch(str(bounds), value)
         return found
 
     return read_bounded
@@ -164,26 +164,26 @@ def _record_reader(cls: Any) -> Reader:
 
     def read_record(value: Any) -> Any:
         if type(value) is not dict:
-            raise _misfit(f"an object ({cls.__name__})", value)
+            raise _mismatch(f"an object ({cls.__name__})", value)
         if value.keys() != known:
-            raise _misnamed(value, names)
+            raise _rename_error(value, names)
         found = []
         try:
             for name, reader in readers:
                 found.append(reader(value[name]))
-        except Misfit as misfit:
-            raise misfit.within(f".{readers[len(found)][0]}") from None
+        except Mismatch as mismatch:
+            raise mismatch.within(f".{readers[len(found)][0]}") from None
         return cls(*found)
 
     return read_record
 
 
-def _misnamed(value: dict[str, Any], names: list[str]) -> Misfit:
+def _rename_error(value: dict[str, Any], names: list[str]) -> Mismatch:
     missing = [name for name in names if name not in value]
     if missing:
-        return Misfit(f"lacks the field {missing[0]!r}")
+        return Mismatch(f"lacks the field {missing[0]!r}")
     unknown = next(name for name in value if name not in names)
-    return Misfit(f"has an unknown field {unknown[:60]!r}")
+    return Mismatch(f"has an unknown field {unknown[:60]!r}")
 
 
 def _union_reader(choices: tuple[Any, ...]) -> Reader:
@@ -197,7 +197,7 @@ def _union_reader(choices: tuple[Any, ...]) -> Reader:
         if len(rest) == 1:
             return readers[rest[0]](value)
         if type(value) not in readers:
-            raise _misfit(names, value)
+            raise _mismatch(names, value)
         return readers[type(value)](value)
 
     return read_union
@@ -210,9 +210,9 @@ def _tuple_reader(items: tuple[Any, ...]) -> Reader:
 
     def read_tuple(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise _misfit("a list", value)
+            raise _mismatch("a list", value)
         if len(value) != len(readers):
-            raise Misfit(f"is a list of {len(value)} items, expected {len(readers)}")
+            raise Mismatch(f"is a list of {len(value)} items, expected {len(readers)}")
         return _each(readers, value)
 
     return read_tuple
@@ -223,10 +223,10 @@ def _list_reader(declared: Any) -> Reader:
 
     def read_list(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise _misfit("a list", value)
+            raise _mismatch("a list", value)
         try:
             return tuple(read_column(value))
-        except Misfit:
+        except Mismatch:
             return _each(repeat(_reader(declared)), value)
 
     return read_list
@@ -238,8 +238,8 @@ def _each(readers: Iterable[Reader], values: list[Any]) -> tuple[Any, ...]:
     try:
         for reader, value in zip(readers, values, strict=False):
             found.append(reader(value))
-    except Misfit as misfit:
-        raise misfit.within(f"[{len(found)}]") from None
+    except Mismatch as mismatch:
+        raise mismatch.within(f"[{len(found)}]") from None
     return tuple(found)
 
 
@@ -248,13 +248,13 @@ def _dict_reader(types: tuple[Any, ...]) -> Reader:
 
     def read_dict(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise _misfit("an object", value)
+            raise _mismatch("an object", value)
         found = {}
         for key, item in value.items():
             try:
                 found[read_key(key)] = read_item(item)
-            except Misfit as misfit:
-                raise misfit.within(f"[{key!r:.60}]") from None
+            except Mismatch as mismatch:
+                raise mismatch.within(f"[{key!r:.60}]") from None
         return found
 
     return read_dict
@@ -329,7 +329,7 @@ def _record_column_reader(cls: Any) -> ColumnReader:
         if not values:
             return []
         if not _is_all(dict, values) or any(set(keys) != known for keys in set(map(tuple, values))):
-            raise Misfit("")
+            raise Mismatch("")
         return list(map(cls, *[read(list(map(field, values))) for field, read in columns]))
 
     return read_records
@@ -342,7 +342,7 @@ def _tuple_column_reader(items: tuple[Any, ...]) -> ColumnReader:
         if not values:
             return []
         if not _is_all(list, values) or set(map(len, values)) != {len(readers)}:
-            raise Misfit("")
+            raise Mismatch("")
         columns = zip(*values, strict=True)
         return list(zip(*[read(column) for read, column in zip(readers, columns, strict=True)], strict=True))
 
@@ -354,21 +354,21 @@ def parse(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise Misfit(f"not JSON ({error})") from error
+        raise Mismatch(f"not JSON ({error})") from error
     except RecursionError:
-        raise Misfit("its JSON is nested too deeply") from None
-    except Misfit:
+        raise Mismatch("its JSON is nested too deeply") from None
+    except Mismatch:
         raise
     except ValueError:  # of Python, which reads no number of thousands of digits
-        raise Misfit("a number has more digits than any field takes") from None
+        raise Mismatch("a number has more digits than any field takes") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Misfit("a key occurs twice in one object")
+        raise Mismatch("a key occurs twice in one object")
     return found
 
 
 def _refuse_constant(name: str) -> Any:
-    raise Misfit(f"{name} is not a JSON number")
+    raise Mismatch(f"{name} is not a JSON number")

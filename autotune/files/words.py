@@ -12,7 +12,7 @@ _UNITS = ((1e6, "s"), (1e3, "ms"), (1, "us"))
 _is_command_line = False
 
 
-def speak_as_command_line() -> None:
+def use_command_line_words() -> None:
     """From now on messages of this process are read by somebody who typed a command."""
     global _is_command_line
     _is_command_line = True
@@ -46,6 +46,6 @@ def time_text(time_us: float) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
-def counted(number: int, one: str, several: str = "") -> str:
+def counted(number: int, one: str, plural: str = "") -> str:
     """`1 shape`, `2,000 shapes`; `several` where it is not `one` with an s."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
+    return f"{number:,} {one if number == 1 else plural or one + 's'}"

@@ -24,7 +24,7 @@ from .protocol import KernelCode
 
 CHECKS_FILE = "checks.cu"
 CHECKS_ENTRY = "reference_tiles"
-MAX_RECENT = 64  # kernels kept for duels
+MAX_RECENT = 64  # kernels kept for comparisons
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Built:
     code: KernelCode | None = None
 
 
-Making = Callable[[], Built]  # waits for the compiler
+BuildFn = Callable[[], Built]  # waits for the compiler
 
 
 class KernelBuilder:
@@ -48,29 +48,31 @@ class KernelBuilder:
     ) -> None:  # fmt: skip
         self._limits = limits
         self.compiler = Compiler(limits.arch, cache_dir=cache_dir, helpers=helpers, note=note)
-        self._recent: OrderedDict[tuple[Gemm, AnyConfig], KernelCode] = OrderedDict()  # that were in duels
+        self._recent: OrderedDict[tuple[Gemm, AnyConfig], KernelCode] = (
+            OrderedDict()
+        )  # that were in comparisons
 
-    def refusal(self, gemm: Gemm, config: AnyConfig) -> str:
+    def rejection(self, gemm: Gemm, config: AnyConfig) -> str:
         """Why a config is not compiled for this problem, or ""."""
-        return instance.refusal(config, self._limits, gemm)
+        return instance.rejection(config, self._limits, gemm)
 
     def begin(self, gemm: Gemm, config: AnyConfig) -> Future[Cubin]:
         """Compile a config on a thread. The future raises TrialFailure if it does not compile."""
         return self.compiler.submit(config, instance.variant(gemm))
 
-    def begin_all(self, wanted: Sequence[tuple[Gemm, AnyConfig]]) -> list[Making]:
+    def begin_all(self, wanted: Sequence[tuple[Gemm, AnyConfig]]) -> list[BuildFn]:
         """Compile these, each kernel once; the results come later."""
         compiles: dict[Hashable, Future[Cubin]] = {}
-        makings: list[Making] = []
+        build_fns: list[BuildFn] = []
         for gemm, config in wanted:
-            if refusal := self.refusal(gemm, config):
-                makings.append(partial(Built, Measurement(Outcome.ILLEGAL, refusal)))
+            if rejection := self.rejection(gemm, config):
+                build_fns.append(partial(Built, Measurement(Outcome.ILLEGAL, rejection)))
                 continue
             kernel = (config.kernel, instance.variant(gemm))
             if kernel not in compiles:
                 compiles[kernel] = self.begin(gemm, config)
-            makings.append(partial(self.built, gemm, config, compiles[kernel].result))
-        return makings
+            build_fns.append(partial(self.built, gemm, config, compiles[kernel].result))
+        return build_fns
 
     def load(self, gemm: Gemm, config: AnyConfig) -> Cubin:
         """A kernel that was compiled before: from the cache, bypassing the compiler's queue. Raises
@@ -94,7 +96,7 @@ class KernelBuilder:
         )
         if reason := instance.spills(compiled):
             return Built(replace(facts, outcome=Outcome.SPILLED, reason=reason))
-        if reason := instance.misfit(compiled, config, code.spec, self._limits, gemm):
+        if reason := instance.mismatch(compiled, config, code.spec, self._limits, gemm):
             return Built(replace(facts, outcome=Outcome.DOES_NOT_FIT, reason=reason))
         return Built(facts, code)
 
@@ -113,8 +115,8 @@ class KernelBuilder:
         TrialFailure for one that does not compile."""
         configs = [templates.read(point) for point in points]
         for config in configs:
-            if refusal := self.refusal(gemm, config):
-                raise UsageError(f"{config} is not legal for {gemm}: {refusal}")
+            if rejection := self.rejection(gemm, config):
+                raise UsageError(f"{config} is not legal for {gemm}: {rejection}")
         compiled = [self.begin(gemm, config) for config in configs]
         return [
             instance.code(gemm, config, future.result(), self._limits)
@@ -124,11 +126,11 @@ class KernelBuilder:
     def build(self, gemm: Gemm, config: AnyConfig) -> KernelCode:
         """One config, whether it spills or not. Raises UsageError where it is illegal for the problem or does
         not fit the device, TrialFailure where it does not compile."""
-        if refusal := self.refusal(gemm, config):
-            raise UsageError(refusal)
+        if rejection := self.rejection(gemm, config):
+            raise UsageError(rejection)
         cubin = self.begin(gemm, config).result()
         code = instance.code(gemm, config, cubin, self._limits)
-        if reason := instance.misfit(cubin, config, code.spec, self._limits, gemm):
+        if reason := instance.mismatch(cubin, config, code.spec, self._limits, gemm):
             raise UsageError(reason)
         return code
 

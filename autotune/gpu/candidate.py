@@ -15,7 +15,7 @@ from .module import Module
 from .problem import PreparedProblem
 from .protocol import KernelCode
 from .sgemm import Sgemm
-from .stopwatch import Stopwatch
+from .timer import Timer
 from .verification import Verdict
 
 MAX_MODULES = 16  # loaded cubins kept for configs that share one
@@ -33,9 +33,9 @@ class WrongResult(AutotuneError):
 class Loader:
     """Loads cubins, keeps the latest, and verifies what they compute."""
 
-    def __init__(self, driver: Any, device: Any, stream: Any, stopwatch: Stopwatch) -> None:
+    def __init__(self, driver: Any, device: Any, stream: Any, clock: Timer) -> None:
         self._driver, self._device, self._stream = driver, device, stream
-        self._stopwatch = stopwatch
+        self._timer = clock
         self._modules: OrderedDict[str, Module] = OrderedDict()
 
     def load(self, kernel: KernelCode, gemm: Gemm, workspace: Workspace) -> Enqueue:
@@ -60,18 +60,18 @@ class Loader:
 
         Raises WrongResult.
         """
-        began = time.perf_counter()
+        started = time.perf_counter()
         operands = prepared.operands.sets[0]
         prepared.operands.poison(0)
-        glance_us = self._stopwatch.time_once(lambda: enqueue(operands))
+        probe_us = self._timer.time_once(lambda: enqueue(operands))
         verdict = prepared.verifier.check(operands.c, prepared.operands, workspace)
         if verdict.fault:
-            raise WrongResult(verdict, time.perf_counter() - began)
-        return glance_us, verdict
+            raise WrongResult(verdict, time.perf_counter() - started)
+        return probe_us, verdict
 
-    def check_again(self, prepared: PreparedProblem, workspace: Workspace) -> None:
+    def check_repeated(self, prepared: PreparedProblem, workspace: Workspace) -> None:
         """After many launches in a row: a result that is wrong only then is wrong too. Raises WrongResult."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         verdict = prepared.verifier.check(prepared.operands.sets[0].c, prepared.operands, workspace)
         if verdict.fault:
-            raise WrongResult(verdict, time.perf_counter() - began, "after repeated launches ")
+            raise WrongResult(verdict, time.perf_counter() - started, "after repeated launches ")

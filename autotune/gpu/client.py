@@ -82,18 +82,18 @@ class WorkerClient:
         try:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
         except OSError as error:
-            nowhere = "the GPU's worker has nowhere to write its last words"
+            devnull = "the GPU's worker has nowhere to write its last words"
             raise EnvironmentProblem(
-                cannot_start(nowhere, error, "set TMPDIR to a folder that may be written")
+                cannot_start(devnull, error, "set TMPDIR to a folder that may be written")
             ) from error
         self._prepared: dict[Problem, protocol.Prepared] = {}  # what the worker holds
-        self._killers: dict[tuple[str, str, LaunchSpec], Failure] = {}  # never run again
+        self._crash_failures: dict[tuple[str, str, LaunchSpec], Failure] = {}  # never run again
         self.ready: protocol.Ready | None = None
 
     def start(self) -> protocol.Ready:
         """Make sure that a worker is ready. Raises EnvironmentProblem, DeviceLost."""
         if self._process is not None and self._process.poll() is not None:
-            self._bury(WorkerGone(self._last_words() or "it ended while idle"))
+            self._discard(WorkerGone(self._last_words() or "it ended while idle"))
         while self._process is None or self.ready is None:
             if self._num_deaths >= self._max_deaths:
                 raise DeviceLost(
@@ -129,8 +129,8 @@ class WorkerClient:
 
         Raises EnvironmentProblem and DeviceLost, neither of which is the candidate's fault.
         """
-        if (refused := self._refusal(kernel)) is not None:
-            return protocol.TrialResult(refused.outcome, refused.reason)
+        if (rejected := self._rejection(kernel)) is not None:
+            return protocol.TrialResult(rejected.outcome, rejected.reason)
         self.prepare(problem)
         request = protocol.RunTrial(problem, kernel, cutoff_us)
         try:
@@ -141,7 +141,7 @@ class WorkerClient:
             reason = f"no answer after {deadline_s:.1f} s: the kernel hangs; the worker was killed"
             result = protocol.TrialResult(Outcome.TIMED_OUT, reason, is_last=True)
         if result.is_last:
-            self._killers[_identity(kernel)] = Failure(result.outcome, result.reason)
+            self._crash_failures[_identity(kernel)] = Failure(result.outcome, result.reason)
         if result.outcome is Outcome.WRONG_RESULT:
             self._prepared = {}  # it may have written anywhere: the worker rebuilds everything
         return result
@@ -153,7 +153,7 @@ class WorkerClient:
         Raises EnvironmentProblem, and DeviceLost if two workers die and no candidate alone is the cause.
         """
         for _ in range(2):
-            fit = tuple(kernel for kernel in request.kernels if _identity(kernel) not in self._killers)
+            fit = tuple(kernel for kernel in request.kernels if _identity(kernel) not in self._crash_failures)
             if not fit:
                 return self._spread(protocol.RaceResult(()), request.kernels)
             self.prepare(request.problem)
@@ -163,22 +163,24 @@ class WorkerClient:
                     self._prepared = {}  # as after a trial
                 return self._spread(result, request.kernels)
             except (WorkerGone, WorkerLate):
-                self._find_killers(request.problem, fit, deadline_s)
+                self._find_crash(request.problem, fit, deadline_s)
         raise DeviceLost(f"comparing {len(request.kernels)} kernels failed twice: {self._last_death}")
 
-    def duel(self, request: protocol.RunDuel, deadline_s: float) -> protocol.DuelResult | None:
+    def compare_pair(
+        self, request: protocol.RunComparison, deadline_s: float
+    ) -> protocol.ComparisonResult | None:
         """Time two candidates interleaved; None if they kill the worker. Raises EnvironmentProblem, and
         DeviceLost if no new worker starts."""
-        if any(_identity(kernel) in self._killers for kernel in request.kernels):
+        if any(_identity(kernel) in self._crash_failures for kernel in request.kernels):
             return None
         self.prepare(request.problem)
         try:
-            result = self._ask(request, deadline_s, protocol.DuelResult)
+            result = self._ask(request, deadline_s, protocol.ComparisonResult)
             if not all(result.samples_us):
                 self._prepared = {}  # as after a trial
             return result
         except (WorkerGone, WorkerLate):
-            self._find_killers(request.problem, request.kernels, deadline_s)
+            self._find_crash(request.problem, request.kernels, deadline_s)
             return None
 
     def cells(self, request: protocol.RunCells, deadline_s: float) -> tuple[CellTime, ...]:
@@ -187,11 +189,11 @@ class WorkerClient:
         """
         if not request.cells:
             return ()
-        refused = [kernel and self._refusal(kernel) for _, kernel, _ in request.cells]
-        if any(refused):
-            fit = tuple(cell for cell, why in zip(request.cells, refused, strict=True) if not why)
+        rejected = [kernel and self._rejection(kernel) for _, kernel, _ in request.cells]
+        if any(rejected):
+            fit = tuple(cell for cell, why in zip(request.cells, rejected, strict=True) if not why)
             times = iter(self.cells(replace(request, cells=fit), deadline_s))
-            return tuple(CellTime((), reason=why.reason) if why else next(times) for why in refused)
+            return tuple(CellTime((), reason=why.reason) if why else next(times) for why in rejected)
         self.start()
         self._prepared = {}  # the worker frees them for the pool
         try:
@@ -206,25 +208,27 @@ class WorkerClient:
         done = len(result.times)
         if done == len(request.cells):
             return result.times
-        _, guilty, _ = request.cells[done]
-        if guilty is not None:
-            self._killers[_identity(guilty)] = Failure(Outcome.FAULTED, result.reason)
+        _, culprit, _ = request.cells[done]
+        if culprit is not None:
+            self._crash_failures[_identity(culprit)] = Failure(Outcome.FAULTED, result.reason)
         left = replace(request, cells=request.cells[done + 1 :])
         return (*result.times, CellTime((), reason=result.reason), *self.cells(left, deadline_s))
 
-    def _refusal(self, kernel: KernelCode) -> Failure | None:
+    def _rejection(self, kernel: KernelCode) -> Failure | None:
         """Why a kernel is not run, if it killed a worker before."""
-        known = self._killers.get(_identity(kernel))
+        known = self._crash_failures.get(_identity(kernel))
         return known and replace(known, reason=f"not run, it brought a worker down: {known.reason}")
 
-    def _find_killers(self, problem: Problem, kernels: Sequence[KernelCode], deadline_s: float) -> None:
+    def _find_crash(self, problem: Problem, kernels: Sequence[KernelCode], deadline_s: float) -> None:
         """Run each alone: one that kills the worker now is recorded as the cause."""
         for kernel in kernels:
             self.trial(problem, kernel, None, min(deadline_s, TRIAL_DEADLINE_S + deadline_s / len(kernels)))
 
     def _spread(self, result: protocol.RaceResult, kernels: Sequence[KernelCode]) -> protocol.RaceResult:
         """The result of a race of some kernels, spread over all of them: those left out have no samples."""
-        failed = {i: f for i, k in enumerate(kernels) if (f := self._killers.get(_identity(k))) is not None}
+        failed = {
+            i: f for i, k in enumerate(kernels) if (f := self._crash_failures.get(_identity(k))) is not None
+        }
         if not failed:
             return result
         ran = [i for i in range(len(kernels)) if i not in failed]
@@ -267,19 +271,19 @@ class WorkerClient:
         self._stderr.seek(0)  # the next worker writes from there on, as the file is its own, too
         self._stderr.truncate()
         try:
-            ours, theirs = socket.socketpair()
+            own, remote = socket.socketpair()
             try:
-                with theirs:
-                    self._process = self._started(theirs.fileno())
-                self._connection = Connection(os.dup(ours.fileno()))
+                with remote:
+                    self._process = self._started(remote.fileno())
+                self._connection = Connection(os.dup(own.fileno()))
             except OSError:
-                ours.close()
+                own.close()
                 raise
         except OSError as error:
             raise EnvironmentProblem(
                 cannot_start("the GPU's worker cannot be started", error, "run `autotune doctor`")
             ) from error
-        self._socket = ours
+        self._socket = own
 
     def _started(self, descriptor: int) -> subprocess.Popen[bytes]:
         search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -295,20 +299,20 @@ class WorkerClient:
 
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""
-        with self._turns.take() if self._turns else nullcontext(frozenset[int]()) as partners:
+        with self._turns.take() if self._turns else nullcontext(frozenset[int]()) as peers:
             if isinstance(request, protocol.RunTrial | protocol.RunRace | protocol.RunCells):
-                request = replace(request, partners=partners)
+                request = replace(request, peers=peers)
             answer = self._exchange(request, deadline_s)
             if self._turns and isinstance(answer, protocol.Ready):
-                self._turns.know_worker(answer.nvml_pid)
+                self._turns.set_worker_pid(answer.nvml_pid)
         if isinstance(answer, protocol.Failed):
             if answer.kind == "environment":
                 raise EnvironmentProblem(answer.message)
-            raise self._bury(WorkerGone(answer.message))
+            raise self._discard(WorkerGone(answer.message))
         if not isinstance(answer, expected):
-            raise self._bury(WorkerGone(f"it answered {type(answer).__name__}, not {expected.__name__}"))
+            raise self._discard(WorkerGone(f"it answered {type(answer).__name__}, not {expected.__name__}"))
         if getattr(answer, "is_last", False):
-            self._bury(WorkerGone(getattr(answer, "reason", "")))
+            self._discard(WorkerGone(getattr(answer, "reason", "")))
         elif not isinstance(answer, protocol.Ready | protocol.Prepared):  # a candidate survived
             self._num_deaths = 0
         return answer
@@ -316,15 +320,15 @@ class WorkerClient:
     def _exchange(self, request: protocol.Request, deadline_s: float) -> object:
         connection = self._connection
         if connection is None:
-            raise self._bury(WorkerGone("it is not running"))
+            raise self._discard(WorkerGone("it is not running"))
         try:
             with self._bounded(deadline_s) as is_late:
                 connection.send(request)
                 return connection.recv()
         except Exception as error:  # EOF, reset, or bytes that are not an answer: the worker is unusable
             if is_late.is_set():
-                raise self._bury(WorkerLate(f"no answer within {deadline_s:.1f} s")) from error
-            raise self._bury(WorkerGone(self._last_words() or f"it {_describe(error)}")) from error
+                raise self._discard(WorkerLate(f"no answer within {deadline_s:.1f} s")) from error
+            raise self._discard(WorkerGone(self._last_words() or f"it {_describe(error)}")) from error
 
     @contextmanager
     def _bounded(self, deadline_s: float) -> Iterator[threading.Event]:
@@ -340,7 +344,7 @@ class WorkerClient:
         with self._watchdog.bounded(deadline_s, cut):
             yield is_late
 
-    def _bury(self, reason: AutotuneError) -> AutotuneError:
+    def _discard(self, reason: AutotuneError) -> AutotuneError:
         """Kill what is left of the worker and count the death."""
         self._kill()
         self._num_deaths += 1

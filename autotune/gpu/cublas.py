@@ -15,8 +15,8 @@ from ..facts.column_major import (
     WORKSPACE_BYTES,
     ColumnMajorCall,
     Lds,
+    describe_status,
     read_version,
-    told_status,
 )
 from ..facts.gemm import Gemm
 from ..files import wheel_libraries
@@ -45,7 +45,7 @@ def library_version(library: ctypes.CDLL) -> str:
 def check_status(status: int, call: str) -> None:
     """Raises CublasError where a call of cuBLAS or cuBLASLt failed."""
     if status != 0:
-        raise CublasError(f"{call} failed with {told_status(status)}")
+        raise CublasError(f"{call} failed with {describe_status(status)}")
 
 
 class Cublas:

@@ -44,7 +44,7 @@ class Deadlines:
         num_batches = (num_kernels + 1) * (rounds + 1) * (1 + MAX_REPEATS)
         return RACE_DEADLINE_S + num_batches * batch_s + num_kernels * (2 * energy_s + batch_s)
 
-    def duel_s(self, gemm: Gemm, rounds: int) -> float:
+    def comparison_s(self, gemm: Gemm, rounds: int) -> float:
         """For rounds of two candidates."""
         return RACE_DEADLINE_S + 2 * (rounds + 1) * self._batch_s(gemm, SLOWEST_OVER_LIMIT)
 

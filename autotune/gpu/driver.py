@@ -199,7 +199,7 @@ _ATTRIBUTES = (
     "MEMORY_CLOCK_RATE",
     "GLOBAL_MEMORY_BUS_WIDTH",
 )
-_SLIM_FP32 = {(7, 5), (8, 0), (8, 7)}  # 64 FP32 cores per SM; the others have 128
+_HALF_FP32 = {(7, 5), (8, 0), (8, 7)}  # 64 FP32 cores per SM; the others have 128
 ASSUMED_CLOCK_KHZ = number("ASSUMED_CLOCK_KHZ")  # where the driver tells none: only the stated limit suffers
 
 
@@ -223,7 +223,7 @@ def limits_from_attributes(
     num_sms = attributes["MULTIPROCESSOR_COUNT"]
     clock_khz = attributes["CLOCK_RATE"] or ASSUMED_CLOCK_KHZ
     memory_khz = attributes["MEMORY_CLOCK_RATE"] or ASSUMED_CLOCK_KHZ
-    cores = 64 if compute_capability in _SLIM_FP32 else 128
+    cores = 64 if compute_capability in _HALF_FP32 else 128
     fma_tflops = 2.0 * cores * num_sms * clock_khz / 1e9
     bandwidth_gbs = 2.0 * memory_khz * attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8 / 1e6
     for known in KNOWN.values():

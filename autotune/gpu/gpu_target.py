@@ -28,7 +28,7 @@ from .protocol import KernelCode, Problem
 
 
 class GpuTarget:
-    """Implements `target.Target`, `Refining`, `Reusing` and `Filling`, by its `builder` and its `worker`, on
+    """Implements `target.Target`, `Refining`, `Reusing`, `CellTarget`, by its `builder` and `worker`, on
     the GPU that `selector` names (index, UUID or `auto`).
 
     Raises EnvironmentProblem if there is no usable GPU, driver or compiler, UsageError for a selector that
@@ -96,13 +96,13 @@ class GpuTarget:
     def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
         """Compile on a thread, then verify and time. Raises UsageError for a point that is no config."""
         config = templates.read(point)
-        if refusal := self.builder.refusal(gemm, config):
-            return _refused(refusal)
+        if rejection := self.builder.rejection(gemm, config):
+            return _rejected(rejection)
         problem, measured = self.problem(gemm), Future[Measurement]()
 
         def hand_over(compiled: Future[Cubin]) -> None:
-            making = partial(self.builder.built, gemm, config, compiled.result)
-            self.worker.measure(measured, problem, making, cutoff_us)
+            build_fn = partial(self.builder.built, gemm, config, compiled.result)
+            self.worker.measure(measured, problem, build_fn, cutoff_us)
 
         self.builder.begin(gemm, config).add_done_callback(hand_over)
         return measured
@@ -114,16 +114,16 @@ class GpuTarget:
         """Take a kernel from the cache, then verify and time it, once no candidate waits for the GPU. See
         `target.Reusing`. Raises UsageError for a point that is no config."""
         config = templates.read(point)
-        if refusal := self.builder.refusal(gemm, config):
-            return _refused(refusal)
-        making = partial(self.builder.built, gemm, config, partial(self.builder.load, gemm, config))
-        return self.worker.measure_idle(self.problem(gemm), making, cutoff_us)
+        if rejection := self.builder.rejection(gemm, config):
+            return _rejected(rejection)
+        build_fn = partial(self.builder.built, gemm, config, partial(self.builder.load, gemm, config))
+        return self.worker.measure_idle(self.problem(gemm), build_fn, cutoff_us)
 
     def code_hash(self, gemm: Gemm, point: Point) -> Future[str | None]:
         """Of the machine code of a point, compiled on a thread. See `target.Building`. Raises UsageError for
         a point that is no config."""
         config, found = templates.read(point), Future[str | None]()
-        if self.builder.refusal(gemm, config):
+        if self.builder.rejection(gemm, config):
             found.set_result(None)
             return found
 
@@ -155,7 +155,9 @@ class GpuTarget:
         baseline = baseline_of(result.baseline_us)
         return Rounds(result.samples_us, baseline, result.marks, result.discarded, result.failures)
 
-    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int) -> Future[Rounds]:
+    def compare_pair(
+        self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int
+    ) -> Future[Rounds]:
         """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`.
 
         The future raises what `compare` does. Points that are no configs raise UsageError here."""
@@ -164,7 +166,7 @@ class GpuTarget:
         def pair() -> tuple[KernelCode, KernelCode]:
             return self.builder.recent(gemm, first), self.builder.recent(gemm, second)
 
-        return self.worker.duel(self.problem(gemm), pair, rounds, shuffle)
+        return self.worker.compare_pair(self.problem(gemm), pair, rounds, shuffle)
 
     def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
         """Energy of one launch of each point. Raises what `compare` raises."""
@@ -194,7 +196,7 @@ class GpuTarget:
         self.close()
 
 
-def _refused(reason: str) -> Future[Measurement]:
+def _rejected(reason: str) -> Future[Measurement]:
     future = Future[Measurement]()
     future.set_result(Measurement(Outcome.ILLEGAL, reason))
     return future

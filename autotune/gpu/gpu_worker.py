@@ -17,7 +17,7 @@ from ..facts.measurement import CachePolicy, Measurement, Outcome
 from ..files.errors import DeviceLost, UsageError
 from ..target import Baseline, Cell, CellTime, Rounds
 from . import protocol
-from .builder import Built, Making
+from .builder import BuildFn, Built
 from .client import WorkerClient
 from .deadlines import SLOWEST_OVER_LIMIT, Deadlines
 from .gpu_queue import GpuQueue
@@ -60,15 +60,17 @@ class GpuWorker:
         return self._baselines[problem]
 
     def measure(
-        self, future: Future[Measurement], problem: Problem, making: Making, cutoff_us: float | None
+        self, future: Future[Measurement], problem: Problem, build_fn: BuildFn, cutoff_us: float | None
     ) -> None:
         """Verify and time one kernel, and settle `future` by it. The future is cancelled if this is closed
         before, and raises only EnvironmentProblem and DeviceLost."""
-        self._queue.submit_into(future, self._measure, problem, making, cutoff_us)
+        self._queue.submit_into(future, self._measure, problem, build_fn, cutoff_us)
 
-    def measure_idle(self, problem: Problem, making: Making, cutoff_us: float | None) -> Future[Measurement]:
+    def measure_idle(
+        self, problem: Problem, build_fn: BuildFn, cutoff_us: float | None
+    ) -> Future[Measurement]:
         """As `measure`, once nothing else waits for the GPU."""
-        return self._queue.submit_idle(self._measure, problem, making, cutoff_us)
+        return self._queue.submit_idle(self._measure, problem, build_fn, cutoff_us)
 
     def check(self, problem: Problem, code: KernelCode) -> Measurement:
         """Verify and time a kernel that is compiled already: one of an exported table."""
@@ -90,19 +92,19 @@ class GpuWorker:
         request = protocol.RunRace(problem, tuple(kernels), rounds, energy_s)
         return self._queue.submit(self._client.race, request, deadline_s).result()
 
-    def duel(
+    def compare_pair(
         self, problem: Problem, pair: Callable[[], tuple[KernelCode, KernelCode]], rounds: int, shuffle: int
     ) -> Future[Rounds]:
         """Time two kernels interleaved, once nothing else waits for the GPU; without samples if they kill the
         worker. The future raises EnvironmentProblem, DeviceLost, and what `pair` does."""
-        return self._queue.submit_idle(self._duel, problem, pair, rounds, shuffle)
+        return self._queue.submit_idle(self._comparison, problem, pair, rounds, shuffle)
 
     def cells(
-        self, cells: Sequence[Cell], makings: Sequence[Making], policy: CachePolicy
+        self, cells: Sequence[Cell], build_fns: Sequence[BuildFn], policy: CachePolicy
     ) -> Future[tuple[CellTime, ...]]:
         """Time cells, one after another, nothing verified. `makings` are for those that are not cuBLAS's; one
         without a kernel has no samples, but a reason."""
-        return self._queue.submit(self._cells, cells, makings, policy)
+        return self._queue.submit(self._cells, cells, build_fns, policy)
 
     def renew(self) -> None:
         """Go on in a fresh worker. Raises EnvironmentProblem, DeviceLost."""
@@ -121,8 +123,8 @@ class GpuWorker:
 
     # ---------------------------------------------------------------------------- on the GPU's thread
 
-    def _measure(self, problem: Problem, making: Making, cutoff_us: float | None) -> Measurement:
-        built = making()
+    def _measure(self, problem: Problem, build_fn: BuildFn, cutoff_us: float | None) -> Measurement:
+        built = build_fn()
         return built.facts if built.code is None else self._trial(problem, built.code, built.facts, cutoff_us)
 
     def _trial(
@@ -148,21 +150,21 @@ class GpuWorker:
             discarded=result.discarded,
         )
 
-    def _duel(
+    def _comparison(
         self, problem: Problem, pair: Callable[[], tuple[KernelCode, KernelCode]], rounds: int, shuffle: int
     ) -> Rounds:
         with self._unless_lost() as client:
-            request = protocol.RunDuel(problem, pair(), rounds, shuffle)
-            result = client.duel(request, self._deadlines.duel_s(problem.gemm, rounds))
+            request = protocol.RunComparison(problem, pair(), rounds, shuffle)
+            result = client.compare_pair(request, self._deadlines.comparison_s(problem.gemm, rounds))
         if result is None:
             return Rounds(((), ()), Baseline(None))
         return Rounds(result.samples_us, Baseline(None), seconds=result.seconds)
 
     def _cells(
-        self, cells: Sequence[Cell], makings: Sequence[Making], policy: CachePolicy
+        self, cells: Sequence[Cell], build_fns: Sequence[BuildFn], policy: CachePolicy
     ) -> tuple[CellTime, ...]:
         with self._unless_lost() as client:
-            made = iter(makings)
+            made = iter(build_fns)
             built = [None if cell.point is None else next(made)() for cell in cells]  # None: cuBLAS
             both = zip(cells, built, strict=True)
             wanted = [(cell, b.code if b else None) for cell, b in both if b is None or b.code]

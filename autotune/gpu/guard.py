@@ -69,24 +69,24 @@ class Guard:
         while True:
             taken = take()
             has_neighbour = self._is_neighbour_busy()
-            is_drifted = None if reference is None else self._is_drifted(reference, at_once=has_neighbour)
-            found = marks(state().throttle_reasons, is_drifted=is_drifted, has_neighbour=has_neighbour)
-            if not self._repeats.are_worthwhile(found, len(before)):
+            has_drift = None if reference is None else self._has_drifted(reference, at_once=has_neighbour)
+            found = marks(state().throttle_reasons, has_drift=has_drift, has_neighbour=has_neighbour)
+            if not self._repeats.should_repeat(found, len(before)):
                 return Guarded(taken, found, tuple(before))
             self._sleep(PAUSES_S[len(before)])
             before.append((taken, found))
 
-    def _is_drifted(self, reference: DriftReference, *, at_once: bool) -> bool | None:
+    def _has_drifted(self, reference: DriftReference, *, at_once: bool) -> bool | None:
         """Whether the reference has drifted now; None if it was right lately and is not timed."""
-        began_s = self._now()
-        if began_s < self._reference_due_s and not (at_once or reference.is_free):
+        started_s = self._now()
+        if started_s < self._reference_due_s and not (at_once or reference.is_free):
             return None
         level = self._levels.setdefault(reference.key, Level(reference.level_us))
-        is_drifted = level.is_drift(reference.read())
-        took_s = self._now() - began_s
+        has_drift = level.is_drift(reference.read())
+        took_s = self._now() - started_s
         pause_s = max(REFERENCE_EVERY_S, took_s / REFERENCE_SHARE)
-        self._reference_due_s = began_s if is_drifted else began_s + pause_s
-        return is_drifted
+        self._reference_due_s = started_s if has_drift else started_s + pause_s
+        return has_drift
 
     def _is_neighbour_busy(self) -> bool:
         if self._now() >= self._neighbours_due_s:

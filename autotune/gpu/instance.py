@@ -31,7 +31,7 @@ def code(gemm: Gemm, config: AnyConfig, cubin: Cubin, limits: DeviceLimits) -> K
     return KernelCode(cubin.code, cubin.sha256, spec)
 
 
-def refusal(config: AnyConfig, limits: DeviceLimits, gemm: Gemm) -> str:
+def rejection(config: AnyConfig, limits: DeviceLimits, gemm: Gemm) -> str:
     """Why a config does not suit this problem or device, by the rules that it breaks, or ""."""
     if gemm.m == 0 or gemm.n == 0:
         return "C is empty: there is nothing to launch"
@@ -46,7 +46,7 @@ def spills(cubin: Cubin) -> str:
     return f"{cubin.spill_bytes} bytes spilled to local memory, {ALLOWED_SPILL_BYTES} are allowed"
 
 
-def misfit(cubin: Cubin, config: AnyConfig, spec: LaunchSpec, limits: DeviceLimits, gemm: Gemm) -> str:
+def mismatch(cubin: Cubin, config: AnyConfig, spec: LaunchSpec, limits: DeviceLimits, gemm: Gemm) -> str:
     """Why the compiled kernel cannot be launched on this device, or ""."""
     smem = spec.smem_bytes + cubin.static_smem_bytes
     if smem > limits.smem_per_block:

@@ -26,7 +26,7 @@ _THROTTLE_BITS = {
 }  # bit 0, idle, is no throttling
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _SENSOR_GPU = 0
-_LISTED_WITHIN_S, _LOOK_AGAIN_S = 0.5, 0.02  # a process that has opened the GPU
+_LISTED_WITHIN_S, _POLL_S = 0.5, 0.02  # a process that has opened the GPU
 _FIELD_POWER_INSTANT = 186  # mW now; device_get_power_usage is the mean of the last second
 
 
@@ -51,9 +51,9 @@ def _entries(found: Any) -> list[Any]:
     return [found[i] for i in range(len(found))]
 
 
-def _ask(question: Callable[[], T]) -> T | None:
+def _ask(query: Callable[[], T]) -> T | None:
     try:
-        return question()
+        return query()
     except Exception:  # NVML's errors have no common base with those of loading it
         return None
 
@@ -64,8 +64,8 @@ class Monitor:
     def __init__(self, uuid: str) -> None:
         self._nvml: Any = _ask(self._open)
         self._handle: Any = None
-        self.own_pid: int | None = None  # as NVML numbers processes, once `know_own` has found it
-        self.partners: frozenset[int] = frozenset()  # take turns with this one: not neighbours
+        self.own_pid: int | None = None  # as NVML numbers processes, once `find_own_pid` has found it
+        self.peers: frozenset[int] = frozenset()  # take turns with this one: not neighbours
         self._seen_us = 0  # NVML's time of the newest sample of utilisation that was read
         if self._nvml is not None:
             self._handle = _ask(lambda: self._nvml.device_get_handle_by_uuid(uuid))
@@ -108,7 +108,7 @@ class Monitor:
         found = _ask(lambda: self._nvml.device_get_compute_running_processes_v3(self._handle))
         return None if found is None else frozenset(int(entry.pid) for entry in _entries(found))
 
-    def know_own(self, before: frozenset[int] | None) -> None:
+    def find_own_pid(self, before: frozenset[int] | None) -> None:
         """Learn this process's id: the one that exists now and did not before its context. The driver
         may list it a moment late."""
         latest_s = time.monotonic() + _LISTED_WITHIN_S
@@ -116,7 +116,7 @@ class Monitor:
             self.own_pid = own_process(before, listed)
             if self.own_pid is not None or time.monotonic() > latest_s:
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         self._busy_processes()  # earlier samples do not matter
 
     def is_neighbour_busy(self) -> bool | None:
@@ -124,7 +124,7 @@ class Monitor:
         does not report it, as on MIG instances. NVML samples from time to time, so it may miss a short
         activity."""
         busy = self._busy_processes()
-        return None if busy is None else has_neighbour(busy - self.partners, self.own_pid)
+        return None if busy is None else has_neighbour(busy - self.peers, self.own_pid)
 
     def _busy_processes(self) -> frozenset[int] | None:
         """Processes that computed in any sample that is newer than those seen."""

@@ -63,7 +63,7 @@ class PromiseCheck:
         for kind, name in enumerate(accuracy.KINDS):
             self._operands.fill(self._fill, self._problem.gemm, kind, self._problem.seed)
             verdict = self._run(kind, enqueue, workspace)
-            if verdict.num_damaged or verdict.num_nonfinite:
+            if verdict.num_corrupted or verdict.num_nonfinite:
                 return f"on {name} operands: {verdict.fault}"
             over = accuracy.excess(verdict.errors, self._sgemms[kind])
             if not over <= 1:

@@ -73,7 +73,7 @@ class RunTrial:
     problem: Problem
     kernel: KernelCode
     cutoff_us: float | None
-    partners: frozenset[int] = frozenset()
+    peers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class RunRace:
     kernels: tuple[KernelCode, ...]
     rounds: int
     energy_s: float = 0.0
-    partners: frozenset[int] = frozenset()
+    peers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class RunDuel:
+class RunComparison:
     """Time two candidates, verified, interleaved. Nothing is repeated: what disturbs a round disturbs both.
-    `shuffle` varies the order within rounds from one duel to the next. Answered by DuelResult."""
+    `shuffle` varies the order within rounds from one comparison to the next. Answered by DuelResult."""
 
     problem: Problem
     kernels: tuple[KernelCode, KernelCode]
@@ -106,7 +106,7 @@ class RunCells:
 
     cells: tuple[tuple[Gemm, KernelCode | None, float | None], ...]  # the last: cutoff in us
     policy: CachePolicy
-    partners: frozenset[int] = frozenset()
+    peers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Shutdown:
     """End. Not answered."""
 
 
-Request = Start | Prepare | RunTrial | RunRace | RunDuel | RunCells | Shutdown
+Request = Start | Prepare | RunTrial | RunRace | RunComparison | RunCells | Shutdown
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -174,7 +174,7 @@ class RaceResult:
 
 
 @dataclass(frozen=True)
-class DuelResult:
+class ComparisonResult:
     """`samples_us[i][r]` is candidate i in round r; both are empty if either failed verification."""
 
     samples_us: tuple[tuple[float, ...], tuple[float, ...]]
@@ -199,7 +199,7 @@ class Failed:
     is_last: bool = False
 
 
-Answer = Ready | Prepared | TrialResult | RaceResult | DuelResult | CellsResult | Failed
+Answer = Ready | Prepared | TrialResult | RaceResult | ComparisonResult | CellsResult | Failed
 
 
 def serve(connection: Connection, handle: Callable[[Any], Answer]) -> None:

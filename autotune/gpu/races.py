@@ -1,4 +1,4 @@
-"""Candidates timed in the same rounds: the final with cuBLAS and energy, duels of two."""
+"""Candidates timed in the same rounds: the final with cuBLAS and energy, comparisons of two."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .guard import DriftReference, Guard, Guarded
 from .memory import Enqueue, OperandSet, Workspace
 from .nvml import Monitor
 from .problem import PreparedProblem
-from .stopwatch import Stopwatch
+from .timer import Timer
 
 _CUBLAS = -1  # its number among those that are timed
 Timed = tuple[Enqueue, float]  # what enqueues a launch, and about how long that takes, in us
@@ -37,10 +37,10 @@ class Races:
     others add their sums."""
 
     def __init__(
-        self, driver: Any, stream: Any, loader: Loader, stopwatch: Stopwatch, guard: Guard, monitor: Monitor
+        self, driver: Any, stream: Any, loader: Loader, clock: Timer, guard: Guard, monitor: Monitor
     ) -> None:
         self._driver, self._stream = driver, stream
-        self._loader, self._stopwatch, self._guard, self._monitor = loader, stopwatch, guard, monitor
+        self._loader, self._timer, self._guard, self._monitor = loader, clock, guard, monitor
 
     @contextmanager
     def _workspaces(self, count: int) -> Iterator[list[Workspace]]:
@@ -68,9 +68,9 @@ class Races:
             timed = self._enter(prepared, request, workspaces, failures)
             sets = prepared.operands.sets
             if cublas is not None:
-                timed[_CUBLAS] = (cublas, self._stopwatch.time_once(partial(cublas, sets[0])))
+                timed[_CUBLAS] = (cublas, self._timer.time_once(partial(cublas, sets[0])))
             guarded = self._take(prepared, request, timed, level_us)
-            state = self._stopwatch.state  # of the rounds, not of the energy measurement that follows
+            state = self._timer.state  # of the rounds, not of the energy measurement that follows
             numbers = range(len(request.kernels))
             samples = dict(zip(timed, guarded.taken, strict=True))
             joules = [self._joules(timed.get(n), sets, samples.get(n, ()), request.energy_s) for n in numbers]
@@ -114,7 +114,7 @@ class Races:
         level_us: float | None,
     ) -> Guarded[list[tuple[float, ...]]]:
         """The rounds, repeated if something disturbs them; cuBLAS among them is the reference."""
-        watch, last = self._stopwatch, dict[int, tuple[float, ...]]()
+        watch, last = self._timer, dict[int, tuple[float, ...]]()
 
         def take() -> list[tuple[float, ...]]:
             seed = request.problem.seed
@@ -132,10 +132,10 @@ class Races:
     ) -> float | None:
         if one is None or not seconds:
             return None
-        return self._stopwatch.joules(one[0], sets, median(samples_us), seconds, self._monitor.energy_j)
+        return self._timer.joules(one[0], sets, median(samples_us), seconds, self._monitor.energy_j)
 
-    def duel(
-        self, prepared: PreparedProblem, request: protocol.RunDuel
+    def compare_pair(
+        self, prepared: PreparedProblem, request: protocol.RunComparison
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Time two candidates interleaved. Raises WrongResult if one is wrong now."""
         seed = request.problem.seed + request.shuffle
@@ -144,5 +144,5 @@ class Races:
             for kernel, workspace in zip(request.kernels, workspaces, strict=True):
                 enqueue = self._loader.load(kernel, prepared.problem.gemm, workspace)
                 timed.append((enqueue, self._loader.verify(prepared, enqueue, workspace)[0]))
-            first, second = self._stopwatch.race(timed, prepared.operands.sets, request.rounds, seed)
+            first, second = self._timer.race(timed, prepared.operands.sets, request.rounds, seed)
         return first, second

@@ -24,7 +24,7 @@ from .pool import Pool
 from .problem import PreparedProblem
 from .protocol import KernelCode, Problem, TrialResult
 from .races import Races
-from .stopwatch import Stopwatch
+from .timer import Timer
 from .timing import Timing
 from .verification import why_inaccurate
 
@@ -37,9 +37,9 @@ _FAILURES = {
 }
 
 
-def _why_impossible(time_us: float, floor_us: float) -> str:
+def _why_too_fast(time_us: float, floor_us: float) -> str:
     """Why a time that was measured twice is impossible, or ""."""
-    if not timing.is_impossible(time_us, floor_us):
+    if not timing.is_too_fast(time_us, floor_us):
         return ""
     return (
         f"{time_us:.2f} us per launch, and this GPU needs {floor_us:.2f} at least; the result is right on "
@@ -63,17 +63,17 @@ class Session:
         non_blocking = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = check(self.driver.cuStreamCreate, int(non_blocking))
         self.checks = Module(self.driver, self.device, start.checks)
-        self.stopwatch = Stopwatch(self.driver, self.stream, self.monitor.state)
+        self.timer = Timer(self.driver, self.stream, self.monitor.state)
         self.workspace = Workspace(self.driver, self.stream)
-        self.loader = Loader(self.driver, self.device, self.stream, self.stopwatch)
+        self.loader = Loader(self.driver, self.device, self.stream, self.timer)
         self.pool = Pool(self.driver, self.checks.kernel("fill_normal"), self.stream)
-        self.races = Races(self.driver, self.stream, self.loader, self.stopwatch, self.guard, self.monitor)
+        self.races = Races(self.driver, self.stream, self.loader, self.timer, self.guard, self.monitor)
         self._problems: OrderedDict[Problem, PreparedProblem] = OrderedDict()
         self._baselines: dict[Problem, tuple[float, ...]] = {}
         library = cublas.load_library()
         self.cublas = None if library is None else cublas.Cublas(self.driver, library, self.stream)
         self._memory_bytes = int(gpu.total_bytes * PROBLEM_MEMORY)
-        self.monitor.know_own(neighbours)
+        self.monitor.find_own_pid(neighbours)
         self.ready = protocol.Ready(
             cublas_version="" if library is None else cublas.library_version(library),
             driver_version=self.monitor.driver_version(),
@@ -126,15 +126,15 @@ class Session:
             return ()
         enqueue = partial(self.cublas.sgemm, prepared.problem.gemm)
         sets = prepared.operands.sets
-        glance_us = self.stopwatch.time_once(lambda: enqueue(sets[0]))
-        return self.stopwatch.time(enqueue, sets, glance_us, None).samples_us
+        probe_us = self.timer.time_once(lambda: enqueue(sets[0]))
+        return self.timer.time(enqueue, sets, probe_us, None).samples_us
 
     # ---------------------------------------------------------------------------- candidates
 
     def trial(self, request: protocol.RunTrial) -> TrialResult:
         """Verify and time one candidate; its own failures are results."""
         prepared = self._prepare(request.problem)
-        self.monitor.partners = request.partners
+        self.monitor.peers = request.peers
         try:
             return self._trial(prepared, request)
         except WrongResult as wrong:
@@ -148,29 +148,29 @@ class Session:
             return TrialResult(Outcome.OUT_OF_MEMORY, str(error))
 
     def _trial(self, prepared: PreparedProblem, request: protocol.RunTrial) -> TrialResult:
-        began = time.perf_counter()
+        started = time.perf_counter()
         enqueue = self.loader.load(request.kernel, request.problem.gemm, self.workspace)
-        glance_us, verdict = self.loader.verify(prepared, enqueue, self.workspace)
+        probe_us, verdict = self.loader.verify(prepared, enqueue, self.workspace)
         verified = time.perf_counter()
         right = TrialResult(
             Outcome.OK,
             error_ratio=verdict.error_ratio,
             error_over_cublas=verdict.error_over_cublas,
-            verify_s=verified - began,
+            verify_s=verified - started,
         )
         if why := why_inaccurate(verdict.error_over_cublas, request.problem.max_error):
             return replace(right, outcome=Outcome.INACCURATE, reason=why)
         if why := prepared.broken_promise(enqueue, self.workspace):
             return replace(
-                right, outcome=Outcome.INACCURATE, reason=why, verify_s=time.perf_counter() - began
+                right, outcome=Outcome.INACCURATE, reason=why, verify_s=time.perf_counter() - started
             )
-        guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
+        guarded = self._time(prepared, enqueue, probe_us, request.cutoff_us)
         reason, floor_us = "", self._floor_us(prepared)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
         if timing.is_suspicious(guarded.taken.time_us, floor_us, known_us):
             self._verify_on_fresh_inputs(prepared, request.kernel)
-            guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
-            reason = _why_impossible(guarded.taken.time_us, floor_us)
+            guarded = self._time(prepared, enqueue, probe_us, request.cutoff_us)
+            reason = _why_too_fast(guarded.taken.time_us, floor_us)
         measured = time.perf_counter()
         return replace(
             right,
@@ -179,20 +179,20 @@ class Session:
             samples_us=guarded.taken.samples_us,
             is_cut_short=guarded.taken.is_cut_short,
             measure_s=measured - verified,
-            state=self.stopwatch.state,
+            state=self.timer.state,
             marks=guarded.marks,
             discarded=tuple(Discarded(timed.samples_us, marks) for timed, marks in guarded.before),
         )
 
     def _time(
-        self, prepared: PreparedProblem, enqueue: Enqueue, glance_us: float, cutoff_us: float | None
+        self, prepared: PreparedProblem, enqueue: Enqueue, probe_us: float, cutoff_us: float | None
     ) -> Guarded[Timing]:
         """Time a candidate, again if something disturbs it. Raises WrongResult."""
-        sets, watch = prepared.operands.sets, self.stopwatch
+        sets, watch = prepared.operands.sets, self.timer
 
         def take() -> Timing:
-            timed = watch.time(enqueue, sets, glance_us, cutoff_us)
-            self.loader.check_again(prepared, self.workspace)  # before the reference writes over C
+            timed = watch.time(enqueue, sets, probe_us, cutoff_us)
+            self.loader.check_repeated(prepared, self.workspace)  # before the reference writes over C
             return timed
 
         return self.guard.take(take, lambda: watch.state, self._reference(prepared))
@@ -206,7 +206,7 @@ class Session:
         sets = prepared.operands.sets
 
         def read() -> float:
-            return self.stopwatch.read(enqueue, sets, level_us)
+            return self.timer.read(enqueue, sets, level_us)
 
         return DriftReference(prepared.problem, read, level_us)
 
@@ -241,7 +241,7 @@ class Session:
 
     def cells(self, request: protocol.RunCells) -> protocol.CellsResult:
         """Time kernels on problems with arbitrary numbers; their own failures are results."""
-        self.monitor.partners = request.partners
+        self.monitor.peers = request.peers
         times: list[CellTime] = []
         for gemm, kernel, cutoff_us in request.cells:
             try:
@@ -265,7 +265,7 @@ class Session:
             enqueue = partial(self.cublas.sgemm, gemm)
         else:
             raise EnvironmentProblem("cuBLAS was not found")
-        return self.stopwatch.glance(enqueue, sets, cutoff_us)
+        return self.timer.probe(enqueue, sets, cutoff_us)
 
     def _timed_sets(self, gemm: Gemm, policy: CachePolicy) -> tuple[OperandSet, ...]:
         """Raises EnvironmentProblem where memory does not suffice, though no problem is held."""
@@ -284,19 +284,19 @@ class Session:
         sgemm = None if self.cublas is None else partial(self.cublas.sgemm, gemm)
         known = self._baselines.get(request.problem)
         level_us = median(known) if known else None
-        self.monitor.partners = request.partners
+        self.monitor.peers = request.peers
         while True:  # ends: each iteration except the last finds one more that fails
             try:
                 return self.races.race(self._prepare(request.problem), request, failures, sgemm, level_us)
             except WrongResult:
                 self._evict(0)  # as after a trial
 
-    def duel(self, request: protocol.RunDuel) -> protocol.DuelResult:
+    def compare_pair(self, request: protocol.RunComparison) -> protocol.ComparisonResult:
         """Time two candidates interleaved. If one is wrong now, neither has samples."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
-            samples = self.races.duel(self._prepare(request.problem), request)
+            samples = self.races.compare_pair(self._prepare(request.problem), request)
         except WrongResult:
             self._evict(0)  # as after a trial
             samples = ((), ())
-        return protocol.DuelResult(samples, time.perf_counter() - began)
+        return protocol.ComparisonResult(samples, time.perf_counter() - started)

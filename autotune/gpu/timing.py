@@ -24,21 +24,21 @@ from ..facts.measurement import CachePolicy
 
 BATCH_US = 1500.0  # events resolve 0.5 us and replays start about 1 us apart: below 0.1 % of a batch
 BUDGET_US = 25_000.0
-GLANCE_US = 200.0  # of a batch, and their number, when many kernels are timed on many problems
-GLANCES = 3
+PROBE_US = 200.0  # of a batch, and their number, when many kernels are timed on many problems
+PROBE_SAMPLES = 3
 LONG_US = 2000.0  # of a launch: its latency is half a percent of it, so that launches are timed one by one
 GROUP = 5  # replays queued at once
 MIN_SAMPLES = 4
 MAX_SAMPLES = 40
-SHARP = 0.001  # relative standard error of the median at which sampling stops
-HOPELESS_AT_A_GLANCE = 2.0  # `stats.HOPELESS` for a single launch, cold in every respect
+TARGET_ERROR = 0.001  # relative standard error of the median at which sampling stops
+TOO_SLOW_AT_PROBE = 2.0  # `stats.TOO_SLOW` for a single launch, cold in every respect
 # Usual time of a single launch between events above its kernel's time
 LAUNCH_LATENCY_US = number("LAUNCH_LATENCY_US")
 MOST_LATENCY_US = number("MOST_LATENCY_US")  # and at most, of the least of a few launches
 LOADING_US = number("LOADING_US")  # and the first launch of a kernel over its later ones, at most
 LONG_FIRST_US = LONG_US + LOADING_US  # of a first launch: that of a long kernel
 LEAST_US = 0.5  # of a kernel
-MOSTLY_LATENCY = 8  # times what a short kernel takes: what a launch of it may take
+LATENCY_FACTOR = 8  # times what a short kernel takes: what a launch of it may take
 LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
 MIN_STEPS = 3  # of the energy counter
 # The limits of known GPUs are measured ones, up to a tenth below the data sheet
@@ -71,8 +71,8 @@ def few_launches(launch_us: float, num_sets: int, cutoff_us: float | None) -> in
     that a single launch took is latency."""
     kernel_us = _expected_us(launch_us)
     if cutoff_us is not None:
-        kernel_us = min(kernel_us, max(cutoff_us, launch_us / MOSTLY_LATENCY))
-    return launches_in(GLANCE_US, kernel_us, num_sets)
+        kernel_us = min(kernel_us, max(cutoff_us, launch_us / LATENCY_FACTOR))
+    return launches_in(PROBE_US, kernel_us, num_sets)
 
 
 def _expected_us(launch_us: float) -> float:
@@ -85,14 +85,14 @@ def launches_in(batch_us: float, kernel_us: float, num_sets: int) -> int:
     return num_sets * max(1, round(batch_us / (max(kernel_us, LEAST_US) * num_sets)))
 
 
-def is_hopeless_at_a_glance(launch_us: float, cutoff_us: float | None) -> bool:
+def is_too_slow_at_probe(launch_us: float, cutoff_us: float | None) -> bool:
     """Whether a launch, latency included, already took far too long."""
-    return cutoff_us is not None and launch_us - MOST_LATENCY_US > HOPELESS_AT_A_GLANCE * cutoff_us
+    return cutoff_us is not None and launch_us - MOST_LATENCY_US > TOO_SLOW_AT_PROBE * cutoff_us
 
 
-def is_hopeless_at_first(launch_us: float, cutoff_us: float | None) -> bool:
+def is_too_slow_at_first(launch_us: float, cutoff_us: float | None) -> bool:
     """Whether the launch that loads a kernel already took far too long."""
-    return is_hopeless_at_a_glance(launch_us - LOADING_US, cutoff_us)
+    return is_too_slow_at_probe(launch_us - LOADING_US, cutoff_us)
 
 
 def relative_error(samples: Sequence[float]) -> float:
@@ -111,10 +111,10 @@ def more_samples(samples: Sequence[float], batch_us: float) -> int:
     """How many batches to time next; 0 when the median is accurate enough or the budget is spent."""
     taken = len(samples)
     missing = max(MIN_SAMPLES - taken, 0)
-    affordable = int(BUDGET_US / max(batch_us, 1.0)) - taken
-    if taken >= MAX_SAMPLES or (not missing and relative_error(samples) < SHARP):
+    in_budget = int(BUDGET_US / max(batch_us, 1.0)) - taken
+    if taken >= MAX_SAMPLES or (not missing and relative_error(samples) < TARGET_ERROR):
         return 0
-    return max(missing, min(GROUP, affordable, MAX_SAMPLES - taken))
+    return max(missing, min(GROUP, in_budget, MAX_SAMPLES - taken))
 
 
 def needs_lead_in(batch_us: float) -> bool:
@@ -136,7 +136,7 @@ def mean_power_w(readings: Sequence[tuple[float, float | None]], from_s: float) 
     return (last_j - first_j) / (last_s - first_s)
 
 
-def is_impossible(time_us: float, floor_us: float) -> bool:
+def is_too_fast(time_us: float, floor_us: float) -> bool:
     """Whether no kernel can be that fast: `floor_us` is what the hardware needs at least (roofline)."""
     return time_us < FLOOR_SLACK * floor_us
 
@@ -144,7 +144,7 @@ def is_impossible(time_us: float, floor_us: float) -> bool:
 def is_suspicious(time_us: float, floor_us: float, known_us: float | None) -> bool:
     """Whether a time must be checked again: impossible, or far below the best known."""
     is_leap = known_us is not None and time_us < LEAP * known_us
-    return is_leap or is_impossible(time_us, floor_us)
+    return is_leap or is_too_fast(time_us, floor_us)
 
 
 def floor_us(gemm: Gemm, limits: DeviceLimits, policy: CachePolicy, num_sets: int, tflops: float) -> float:

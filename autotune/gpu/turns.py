@@ -56,7 +56,7 @@ class Turns:
         self, gpu_uuid: str, note: Callable[[str], None] = lambda text: None, folder: Path | None = None
     ) -> None:
         self._files: list[int] = []
-        self._note, self._is_noted = note, False
+        self._note, self._is_reported = note, False
         self._worker = 0
         try:
             base = (folder or Path(tempfile.gettempdir())) / f"autotune-{gpu_uuid}"
@@ -96,7 +96,7 @@ class Turns:
                 " searches that share this GPU take no turns. Set TMPDIR to a folder of a local disk."
             )
 
-    def know_worker(self, pid: int | None) -> None:
+    def set_worker_pid(self, pid: int | None) -> None:
         """Tell others, from the current turn on, which process computes in these turns: its id as NVML
         numbers it, if known."""
         self._worker = pid or 0
@@ -126,8 +126,8 @@ class Turns:
         return valid
 
     def _tell(self, last: list[Signature]) -> None:
-        if not self._is_noted:
-            self._is_noted = True
+        if not self._is_reported:
+            self._is_reported = True
             holder = last[0].holder if last else "(unknown)"
             self._note(
                 f"Process {holder} measures on this GPU too: the two take turns, candidate by"

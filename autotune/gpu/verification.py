@@ -115,7 +115,7 @@ class RawFindings(ctypes.Structure):
     _fields_ = (
         ("worst", ctypes.c_uint64),
         ("num_nonfinite", ctypes.c_uint64),
-        ("num_damaged", ctypes.c_uint64),
+        ("num_corrupted", ctypes.c_uint64),
         ("last_damaged", ctypes.c_uint64),
         ("worst_to_other", ctypes.c_uint64),
         ("squares", ctypes.c_double),
@@ -142,8 +142,8 @@ class Verdict:
     at: tuple[int, ...]
     cublas_ratio: float = 0.0
     num_nonfinite: int = 0
-    num_damaged: int = 0
-    damaged: str = ""
+    num_corrupted: int = 0
+    corrupted: str = ""
     error_norm: float = 0.0
     error_over_cublas: float | None = None
 
@@ -157,8 +157,8 @@ class Verdict:
     def fault(self) -> str:
         """Why the result is wrong, or "" if it is right."""
         at = ", ".join(map(str, self.at))
-        if self.num_damaged:
-            return f"{self.num_damaged} words written outside the operands, {self.damaged}"
+        if self.num_corrupted:
+            return f"{self.num_corrupted} words written outside the operands, {self.corrupted}"
         if self.num_nonfinite:
             return f"{self.num_nonfinite} elements of C are NaN, Inf or were not written"
         if not self.error_ratio <= 1:
@@ -304,8 +304,8 @@ class Verifier:
             at=locate(self._gemm, self.tiles, raw.worst),
             cublas_ratio=ratio_of(raw.worst_to_other),
             num_nonfinite=raw.num_nonfinite,
-            num_damaged=raw.num_damaged,
-            damaged=canary_name(raw.last_damaged - 1, canaries[0][1]) if raw.num_damaged else "",
+            num_corrupted=raw.num_corrupted,
+            corrupted=canary_name(raw.last_damaged - 1, canaries[0][1]) if raw.num_corrupted else "",
         )
 
     def _compare(self, c: int, other: int) -> None:

@@ -21,16 +21,16 @@ class Watchdog:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due_s = math.inf  # on time.monotonic; infinite while nothing is bounded
-        self._bite: Callable[[], None] = _nothing
-        self._wakes_s = math.inf  # when the thread looks next by itself
+        self._on_timeout: Callable[[], None] = _nothing
+        self._next_check_s = math.inf  # when the thread looks next by itself
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     @contextmanager
-    def bounded(self, deadline_s: float, bite: Callable[[], None]) -> Iterator[None]:
+    def bounded(self, deadline_s: float, on_timeout: Callable[[], None]) -> Iterator[None]:
         """Call `bite` once, on another thread, if the `with` has not ended after so many seconds.
         When the `with` is left, `bite` is not running and will not be called. It must not raise, or wait."""
-        self._watch(time.monotonic() + deadline_s, bite)
+        self._watch(time.monotonic() + deadline_s, on_timeout)
         try:
             yield
         finally:
@@ -45,13 +45,13 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
-    def _watch(self, due_s: float, bite: Callable[[], None]) -> None:
+    def _watch(self, due_s: float, on_timeout: Callable[[], None]) -> None:
         with self._changed:
-            self._due_s, self._bite = due_s, bite
+            self._due_s, self._on_timeout = due_s, on_timeout
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
                 self._thread.start()
-            elif due_s < self._wakes_s:
+            elif due_s < self._next_check_s:
                 self._changed.notify()
 
     def _run(self) -> None:
@@ -60,9 +60,9 @@ class Watchdog:
                 left_s = self._due_s - time.monotonic()
                 if left_s <= 0:
                     self._due_s = math.inf
-                    self._bite()
+                    self._on_timeout()
                     continue
-                self._wakes_s = self._due_s
+                self._next_check_s = self._due_s
                 self._changed.wait(None if math.isinf(left_s) else left_s)
 
 

@@ -31,8 +31,8 @@ def respond(session: Session, request: object) -> protocol.Answer:
                 return session.trial(request)
             case protocol.RunRace():
                 return session.race(request)
-            case protocol.RunDuel():
-                return session.duel(request)
+            case protocol.RunComparison():
+                return session.compare_pair(request)
             case protocol.RunCells():
                 return session.cells(request)
         return protocol.Failed("internal", f"unknown request {type(request).__name__}")
@@ -46,7 +46,7 @@ def respond(session: Session, request: object) -> protocol.Answer:
         session.loader.trim()
 
 
-class Responder:
+class RequestHandler:
     """Opens the session at the first request, then answers by it."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Responder:
         return self._session.ready
 
 
-def die_with(parent: int) -> None:
+def exit_with(parent: int) -> None:
     """Have this process killed when the thread that started it ends (Linux), or now if it has."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -77,9 +77,9 @@ def die_with(parent: int) -> None:
 def main(arguments: list[str]) -> None:
     """Serve the pipe with this file descriptor for the process with this id."""
     descriptor, parent = map(int, arguments)
-    die_with(parent)
+    exit_with(parent)
     with Connection(descriptor) as connection:
-        protocol.serve(connection, Responder())
+        protocol.serve(connection, RequestHandler())
     # No clean-up: in a lost context it fails or hangs, and the driver frees all when a process ends.
     os._exit(0)
 

@@ -95,8 +95,8 @@ class CompileJob:
 
     @cached_property
     def key(self) -> str:
-        decides = "\0".join((self.version, self.entry, *self.options, self.source))
-        return hashlib.sha256(decides.encode()).hexdigest()
+        limiting = "\0".join((self.version, self.entry, *self.options, self.source))
+        return hashlib.sha256(limiting.encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, the text packed."""
@@ -222,7 +222,7 @@ class Compiler:
         self._under_way: dict[tuple[AnyConfig, Variant], Future[Cubin]] = {}
         self._idle: list[nvrtc.Process] = []
         self._lock = threading.Lock()
-        self._note, self._is_noted = note, False
+        self._note, self._is_reported = note, False
         self._place = "of a user without a home"
         self._cache = self._open_cache(cache_dir)
 
@@ -377,8 +377,8 @@ class Compiler:
 
     def _go_without(self, error: OSError | RuntimeError) -> None:
         with self._lock:
-            is_noted, self._is_noted = self._is_noted, True
-        if not is_noted:
+            is_reported, self._is_reported = self._is_reported, True
+        if not is_reported:
             reason = error if isinstance(error, NotOwn) else getattr(error, "strerror", None) or error
             advice = " Free some space there, or set AUTOTUNE_CACHE to a folder of yours."
             self._note(

@@ -146,11 +146,11 @@ class Parameter(NamedTuple):
 
     name: str
     values: tuple[Value, ...]
-    meaning: str
+    description: str
     unit: str = ""
 
     def describe(self) -> str:
-        return f"{self.meaning}, one of {', '.join(map(str, self.values))}"
+        return f"{self.description}, one of {', '.join(map(str, self.values))}"
 
 
 PARAMETERS: tuple[Parameter, ...] = (

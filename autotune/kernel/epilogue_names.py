@@ -29,8 +29,8 @@ def name_of(epilogue: Epilogue) -> str:
 
 def named(names: str | Iterable[str]) -> tuple[Epilogue, ...]:
     """Epilogues by their names, each once. Raises UsageError for a name of none."""
-    asked = tuple(dict.fromkeys(texts("epilogues", names)))
-    for name in asked:
+    requested = tuple(dict.fromkeys(texts("epilogues", names)))
+    for name in requested:
         if name not in EPILOGUES:
             raise UsageError(f"no epilogue is named {name!r:.60}; pass some of {', '.join(EPILOGUES)}")
-    return tuple(EPILOGUES[name] for name in asked)
+    return tuple(EPILOGUES[name] for name in requested)

@@ -90,11 +90,11 @@ def _pack_workspace(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"{packed_bytes(c, g):,} bytes, at most {WORKSPACE_LIMIT:,}"
 
 
-def _worth_threads(c: Config, d: DeviceLimits, g: Gemm) -> str:
+def _gains_threads(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"{threads(c):,} threads"
 
 
-def _worth_slices(c: Config, d: DeviceLimits, g: Gemm) -> str:
+def _gains_slices(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"{threads_per_slice(c):,} threads per slice"
 
 
@@ -102,15 +102,15 @@ def _sums(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"{c.tm} x {c.tn} = {c.tm * c.tn} sums per thread"
 
 
-def _worth_min_blocks(c: Config, d: DeviceLimits, g: Gemm) -> str:
+def _gains_min_blocks(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"min_blocks {c.min_blocks} leaves {register_cap(c, d)} registers per thread for {_sums(c, d, g)}"
 
 
-def _worth_occupancy(c: Config, d: DeviceLimits, g: Gemm) -> str:
+def _gains_occupancy(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"{_of_sm(c, threads(c))} threads"
 
 
-def _worth_split(c: Config, d: DeviceLimits, g: Gemm) -> str:
+def _gains_split(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"k = {g.k} in {c.split_k} splits is {g.k / c.split_k:g} each; reduction={c.reduction}"
 
 
@@ -128,11 +128,11 @@ _FIGURES: dict[str, Callable[[Config, DeviceLimits, Gemm], str]] = {
     "extent-c": lambda c, d, g: f"ldc = {g.ldc}, vec_c = {c.vec_c}",
     "workspace": _workspace,
     "pack-workspace": _pack_workspace,
-    "worth-threads": _worth_threads,
-    "worth-slices": _worth_slices,
+    "worth-threads": _gains_threads,
+    "worth-slices": _gains_slices,
     "worth-thread-tile": _sums,
     "worth-small-tile": _sums,
-    "worth-min-blocks": _worth_min_blocks,
-    "worth-occupancy": _worth_occupancy,
-    "worth-split": _worth_split,
+    "worth-min-blocks": _gains_min_blocks,
+    "worth-occupancy": _gains_occupancy,
+    "worth-split": _gains_split,
 }

@@ -88,16 +88,20 @@ class Factor:
 @dataclass(frozen=True)
 class Pairs:
     """Which rows of two factors may meet: row i of the factor `first` those of the factor `second` for which
-    `may_meet[kinds[i]]` is true, at least one."""
+    `is_compatible[kinds[i]]` is true, at least one."""
 
     first: int
     second: int
     kinds: np.ndarray  # (rows of the first,)
-    may_meet: np.ndarray  # bool (kinds, rows of the second)
+    is_compatible: np.ndarray  # bool (kinds, rows of the second)
 
     @cached_property
     def num(self) -> int:
-        return int((np.bincount(self.kinds, minlength=len(self.may_meet)) @ self.may_meet.sum(axis=1)).item())
+        return int(
+            (
+                np.bincount(self.kinds, minlength=len(self.is_compatible)) @ self.is_compatible.sum(axis=1)
+            ).item()
+        )
 
 
 @dataclass(frozen=True)
@@ -134,14 +138,14 @@ class FeasibleSet:
             return np.ones(len(numbers), dtype=bool)
         rows = np.unravel_index(numbers, [len(factor) for factor in self.factors])
         kinds = self.pairs.kinds[rows[self.pairs.first]]
-        return np.asarray(self.pairs.may_meet[kinds, rows[self.pairs.second]])
+        return np.asarray(self.pairs.is_compatible[kinds, rows[self.pairs.second]])
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(name for f in self.factors for name in f.names)
 
     @cached_property
-    def is_ours(self) -> bool:
+    def is_autotune(self) -> bool:
         """Whether its points are configs of our kernel: a recording may be of another tool's."""
         return set(self.names) == set(PARAMETER)
 
@@ -204,15 +208,15 @@ class FeasibleSet:
         found = self
         for number, condition in enumerate(where.conditions):
             at = next(i for i, factor in enumerate(self.factors) if condition.name in factor.names)
-            before, found = found, found._only(at, _obeys(found.factors[at], condition))
+            before, found = found, found._only(at, _holds(found.factors[at], condition))
             if len(before.factors[at]) and not len(found.factors[at]):
-                is_alone = not _obeys(self.factors[at], condition).any()
-                whole = (self if is_alone else before).factors[at]
+                is_single = not _holds(self.factors[at], condition).any()
+                whole = (self if is_single else before).factors[at]
                 reached = ", ".join(map(str, whole.reached(condition.name)))
                 others = Where(where.conditions[:number])
                 raise UsageError(
                     f"{gemm}: no config obeys {condition}: {condition.name} is {reached} in every config "
-                    + ("that is searched here" if is_alone else f"that obeys {others}")
+                    + ("that is searched here" if is_single else f"that obeys {others}")
                 )
         return _within_workspace(_in_order(found, where, gemm), where, gemm)
 
@@ -225,7 +229,7 @@ class FeasibleSet:
             return replace(found, pairs=pairs)
         if at == pairs.first:
             return _paired(found, replace(pairs, kinds=pairs.kinds[is_kept]))
-        return _paired(found, replace(pairs, may_meet=pairs.may_meet[:, is_kept]))
+        return _paired(found, replace(pairs, is_compatible=pairs.is_compatible[:, is_kept]))
 
     def _codes_of(self, point: Mapping[str, Value]) -> list[int] | None:
         """As `codes`, for a point that may be in the set; None if it has a value that no point there has."""
@@ -238,19 +242,19 @@ class FeasibleSet:
 def _paired(space: FeasibleSet, pairs: Pairs) -> FeasibleSet:
     """The points of a product of factors of which two meet so; rows that meet none are dropped."""
     factors, first, second = list(space.factors), pairs.first, pairs.second
-    is_kept = np.asarray(pairs.may_meet.any(axis=1))
+    is_kept = np.asarray(pairs.is_compatible.any(axis=1))
     factors[first] = replace(factors[first], codes=factors[first].codes[is_kept[pairs.kinds]])
     if first == second:
         return FeasibleSet(tuple(factors))
-    is_met = np.asarray(pairs.may_meet[np.unique(pairs.kinds)].any(axis=0))
+    is_met = np.asarray(pairs.is_compatible[np.unique(pairs.kinds)].any(axis=0))
     factors[second] = replace(factors[second], codes=factors[second].codes[is_met])
-    left = pairs.may_meet[is_kept][:, is_met]
+    left = pairs.is_compatible[is_kept][:, is_met]
     number = np.cumsum(is_kept) - 1  # of each kind that is left
     kinds = number[pairs.kinds[is_kept[pairs.kinds]]]
     return FeasibleSet(tuple(factors), None if left.all() else Pairs(first, second, kinds, left))
 
 
-def _coupled(
+def _linked(
     space: FeasibleSet, of_tiles: Sequence[str], holds: Callable[[_Columns], np.ndarray]
 ) -> FeasibleSet:
     """The points of a set for whose parameters of tiles and splits this holds."""
@@ -261,12 +265,12 @@ def _coupled(
     is_one = first == second
     kinds, tiles = _kinds(space.factors[first], (*of_tiles, *_OF_SPLITS) if is_one else of_tiles)
     splits = {} if is_one else _kinds(space.factors[second], _OF_SPLITS, is_each=True)[1]
-    may_meet = holds(_Columns({name: values[:, None] for name, values in tiles.items()} | splits))
+    is_compatible = holds(_Columns({name: values[:, None] for name, values in tiles.items()} | splits))
     if space.pairs is not None:
-        both, kinds = np.unique(space.pairs.kinds * len(may_meet) + kinds, return_inverse=True)
-        before, now = np.divmod(both, len(may_meet))
-        may_meet = np.logical_and(space.pairs.may_meet[before], may_meet[now])
-    return _paired(space, Pairs(first, second, kinds, may_meet))
+        both, kinds = np.unique(space.pairs.kinds * len(is_compatible) + kinds, return_inverse=True)
+        before, now = np.divmod(both, len(is_compatible))
+        is_compatible = np.logical_and(space.pairs.is_compatible[before], is_compatible[now])
+    return _paired(space, Pairs(first, second, kinds, is_compatible))
 
 
 # What a workspace depends on, by the factor that has it.
@@ -292,7 +296,7 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
             return np.asarray(tensor.workspaces(columns, problem) <= most)
         return np.asarray(workspaces(columns, problem, limits) <= most)
 
-    found = _coupled(space, _TENSOR_TILES if space.is_tensor else _OF_TILES, fit)
+    found = _linked(space, _TENSOR_TILES if space.is_tensor else _OF_TILES, fit)
     if not len(found):
         raise UsageError(
             f"{gemm}: no config obeys {option('max_workspace')} {where.max_workspace_mib:g}: each of those "
@@ -335,7 +339,7 @@ def _kinds(
     return kinds, values
 
 
-def _obeys(factor: Factor, condition: Condition) -> np.ndarray:
+def _holds(factor: Factor, condition: Condition) -> np.ndarray:
     """Whether each row does; bool (rows,)."""
     at = factor.names.index(condition.name)
     is_allowed = np.array([condition.allows(value) for value in factor.values[at]], dtype=bool)
@@ -387,12 +391,12 @@ class _Tree:
         for level in range(len(self._codes) + 1):
             for rule, others in zip(rules, needs, strict=True):
                 if max(others, default=-1) + 1 == level:
-                    legal &= self._verdicts(rule, others, added, legal.dtype)
+                    legal &= self._check_rule(rule, others, added, legal.dtype)
             if level < len(self._before):
                 legal = legal[self._before[level]]
         return legal
 
-    def _verdicts(self, rule: Rule, needs: Sequence[int], added: str, kind: np.dtype[Any]) -> np.ndarray:
+    def _check_rule(self, rule: Rule, needs: Sequence[int], added: str, kind: np.dtype[Any]) -> np.ndarray:
         """As `_legal`, by one rule, for the level of the last parameter but `added` that it needs. Few rows
         differ in what one rule reads of them, so it judges each kind of row. It sees only the combinations
         that the earlier rules left."""
@@ -403,10 +407,10 @@ class _Tree:
             if at in needs:
                 count = len(self._values[at])
                 kinds = number[kinds] * np.int32(count) + self._codes[at]
-                occurs = np.zeros(len(found) * count, dtype=bool)
-                occurs[kinds] = True
-                number = np.cumsum(occurs, dtype=np.int32) - 1
-                before, codes = np.divmod(np.flatnonzero(occurs), count)
+                is_used = np.zeros(len(found) * count, dtype=bool)
+                is_used[kinds] = True
+                number = np.cumsum(is_used, dtype=np.int32) - 1
+                before, codes = np.divmod(np.flatnonzero(is_used), count)
                 found = np.column_stack([found[before], codes.astype(np.uint8)])
         if not len(found):
             return np.zeros(len(kinds), kind)
@@ -425,8 +429,8 @@ def _set_bits(words: np.ndarray) -> np.ndarray:
     size = words.itemsize
     parts = [np.zeros(0, dtype=np.uint8)]
     for start in range(0, len(words), _JOIN_ROWS):
-        octets = words[start : start + _JOIN_ROWS].astype(f"<u{size}").view(np.uint8)
-        is_set = np.unpackbits(octets, bitorder="little").view(bool)
+        as_bytes = words[start : start + _JOIN_ROWS].astype(f"<u{size}").view(np.uint8)
+        is_set = np.unpackbits(as_bytes, bitorder="little").view(bool)
         parts.append((np.flatnonzero(is_set) & (8 * size - 1)).astype(np.uint8))
     return np.concatenate(parts)
 
@@ -479,7 +483,7 @@ def feasible_set(
         factors.append(_join(names, own, limits, gemm, PARAMETER))
     space = FeasibleSet(tuple(factors))
     is_fit = order is not None or _sums_fit(space, limits, gemm)
-    return space if is_fit else _coupled(space, _OF_SUMS, _fit(limits, gemm))
+    return space if is_fit else _linked(space, _OF_SUMS, _fit(limits, gemm))
 
 
 def _given(rule: Rule, **values: Value) -> Rule:
@@ -503,7 +507,7 @@ def tensor_set(limits: DeviceLimits, gemm: Gemm) -> FeasibleSet:
     )
     if not len(space):
         return space
-    return _coupled(space, ("bn",), lambda c: np.asarray(tensor.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))
+    return _linked(space, ("bn",), lambda c: np.asarray(tensor.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))
 
 
 def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[_Columns], np.ndarray]:

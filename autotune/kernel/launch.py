@@ -252,12 +252,12 @@ def reduce_groups(elements: int, splits: Any) -> Any:
     A block is one group, or more of them as long as all threads are not many and each group has enough splits
     (docs/decisions/0028).
     """
-    doublings = sum(
+    num_doublings = sum(
         splits >= (2 << bit) * GROUP_SPLITS
         for bit in range(REDUCE_BITS - WARP_BITS)
         if elements << bit < MANY_THREADS
     )
-    return 1 << doublings
+    return 1 << num_doublings
 
 
 def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Grid:
@@ -321,7 +321,7 @@ def _packs(
     return tuple(packs)
 
 
-def refusal(
+def rejection(
     spec: LaunchSpec,
     m: int,
     n: int,

@@ -34,14 +34,14 @@ class Section(NamedTuple):
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
+def _damage_explained() -> Iterator[None]:
     try:
         yield
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise UsageError(f"this cubin is damaged ({error}); compile it again") from error
 
 
-@_damage_told()
+@_damage_explained()
 def sections(cubin: bytes) -> dict[str, Section]:
     """The sections by name. Raises UsageError for what is no cubin, or a damaged one."""
     if cubin[:6] != b"\x7fELF\x02\x01":
@@ -71,11 +71,11 @@ def attributes(section: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
             yield attribute, (value,)
 
 
-@_damage_told()
+@_damage_explained()
 def registers(found: dict[str, Section]) -> dict[str, int]:
     """Registers of a thread, by function. Raises UsageError."""
-    everyone = found.get(".nv.info", Section(0, 0, b"")).content
-    by_number = {value[0]: value[1] for name, value in attributes(everyone) if name == REGISTERS}
+    common = found.get(".nv.info", Section(0, 0, b"")).content
+    by_number = {value[0]: value[1] for name, value in attributes(common) if name == REGISTERS}
     functions = {name.removeprefix(".text."): one.info for name, one in found.items() if name[:6] == ".text."}
     return {name: by_number.get(info & _SYMBOL, 0) for name, info in functions.items()}
 
@@ -85,8 +85,8 @@ def code_hash(cubin: bytes) -> str:
     Raises UsageError for what is no cubin."""
     found = sections(cubin)
     compared = {name: found[name] for name in sorted(found) if name.startswith(COMPARED)}
-    told = [sorted(registers(found).items()), [(name, one.length) for name, one in compared.items()]]
-    digest = hashlib.blake2b(repr(told).encode(), digest_size=16)
+    parts = [sorted(registers(found).items()), [(name, one.length) for name, one in compared.items()]]
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=16)
     for one in compared.values():
         digest.update(one.content)
     return digest.hexdigest()

@@ -69,7 +69,7 @@ class Process:
         try:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
             try:
-                ours, theirs = socket.socketpair()
+                own, remote = socket.socketpair()
             except OSError:
                 self._stderr.close()
                 raise
@@ -77,10 +77,10 @@ class Process:
             raise EnvironmentProblem(
                 cannot_start(_NO_PROCESS, error, "set TMPDIR to a folder that may be written")
             ) from error
-        self._connection = Connection(ours.detach())
+        self._connection = Connection(own.detach())
         try:
-            with theirs:
-                self._process = self._spawn(command, theirs.fileno())
+            with remote:
+                self._process = self._spawn(command, remote.fileno())
         except OSError as error:
             self._connection.close()
             self._stderr.close()
@@ -110,7 +110,7 @@ class Process:
             self._connection.send(request)
             answer: CompileAnswer = self._connection.recv()
         except (EOFError, OSError):
-            raise self._autopsy(request.timeout_s) from None
+            raise self._crash_reason(request.timeout_s) from None
         if answer.status != "NVRTC_SUCCESS":
             words = answer.log.strip()[:_LOG_LIMIT]
             raise TrialFailure(Outcome.COMPILE_FAILED, f"{answer.status}: {words}")
@@ -140,7 +140,7 @@ class Process:
             self._stderr.seek(0)
             return self._stderr.read().decode(errors="replace").strip()[-_STDERR_TAIL:]
 
-    def _autopsy(self, timeout_s: float) -> TrialFailure:
+    def _crash_reason(self, timeout_s: float) -> TrialFailure:
         words = self.end()
         code = self._process.returncode
         after_s = {-signal.SIGPROF: timeout_s, -signal.SIGALRM: WAITS * timeout_s}.get(code)

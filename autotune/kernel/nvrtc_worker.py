@@ -24,7 +24,7 @@ LATER = 10  # added to the process's niceness: what feeds the GPU and the compil
 
 def run(nvrtc: Any, request: CompileRequest) -> CompileAnswer:
     """Compile with this binding. Does not return if it takes too long."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     _end_after(max(request.timeout_s, _LEAST_TIMEOUT_S))
     _, program = nvrtc.nvrtcCreateProgram(request.source.encode(), b"sgemm.cu", 0, [], [])
     options = [option.encode() for option in request.options]
@@ -35,7 +35,7 @@ def run(nvrtc: Any, request: CompileRequest) -> CompileAnswer:
         status=status.name,
         code=_fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program) if is_ok else b"",
         log=_text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program),
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - started,
     )
     nvrtc.nvrtcDestroyProgram(program)
     return answer

@@ -18,11 +18,11 @@ from .rules import NARROW, NARROW_FLUSH, broken_rules
 
 _WIDE_FLUSH = 512  # where no side of a tile is narrow: it serves a C whose k cuBLAS splits in a few, too
 _PACKED = {"row_snake": "packed_row_snake", "col_snake": "packed_col_snake"}
-_COUNTERPART = _PACKED | {packed: order for order, packed in _PACKED.items()}  # of two FMAs at a time, of one
+_OTHER_ORDER = _PACKED | {packed: order for order, packed in _PACKED.items()}  # of two FMAs at a time, of one
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 
-def stand_in(layout: str) -> Gemm:
+def example(layout: str) -> Gemm:
     """A problem of this layout, for rules and sizes that depend on the layout only."""
     return Gemm(4096, 4096, 4096, layout[0] == "T", layout[1] == "T")
 
@@ -37,7 +37,7 @@ def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Con
                 yield found
 
 
-def trunk(config: Config) -> Config:
+def base_config(config: Config) -> Config:
     """What a config shares with its relatives, if the GPU takes it unchanged: represents all of them."""
     plain = replace(config.in_any_splits, edges="predicated", vec_a=1, vec_b=1, vec_c=1)
     return replace(plain, pad=0, min_blocks=1, flush_k=0)
@@ -62,7 +62,7 @@ def in_pairs(config: Config, *, are_packed: bool) -> Config:
     """The same with FMAs two at a time, or one at a time, in the order that is closest."""
     if (config.order in PACKED_ORDERS) == are_packed:
         return config
-    return replace(config, order=_COUNTERPART.get(config.order, PACKED_ORDERS[0]))
+    return replace(config, order=_OTHER_ORDER.get(config.order, PACKED_ORDERS[0]))
 
 
 def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -> Config | None:
@@ -75,17 +75,17 @@ def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -
         if not is_packed:  # copies have aligned rows whatever the operand's
             vectors[name] = [v for v in vectors[name] if v <= widest]
     pads = dict.fromkeys((config.pad, 4, 8, 0))
-    for smaller in _ever_smaller(config, limits):
+    for smaller in _reduced(config, limits):
         for vec_a, vec_b, vec_c, pad in product(*vectors.values(), pads):
-            is_narrower = (vec_a, vec_b, vec_c) != (config.vec_a, config.vec_b, config.vec_c)
-            min_blocks = min(smaller.min_blocks, _NARROW_BLOCKS) if is_narrower else smaller.min_blocks
+            has_narrow_vectors = (vec_a, vec_b, vec_c) != (config.vec_a, config.vec_b, config.vec_c)
+            min_blocks = min(smaller.min_blocks, _NARROW_BLOCKS) if has_narrow_vectors else smaller.min_blocks
             found = replace(smaller, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c, pad=pad, min_blocks=min_blocks)
-            if not broken_rules(found, limits, stand_in(layout), kinds=("template", "device")):
+            if not broken_rules(found, limits, example(layout), kinds=("template", "device")):
                 return found
     return None
 
 
-def _ever_smaller(config: Config, limits: DeviceLimits) -> Iterator[Config]:
+def _reduced(config: Config, limits: DeviceLimits) -> Iterator[Config]:
     """The config, then with fewer stages, fewer resident blocks, one fragment buffer and less depth. Through
     registers, in two stages, if nothing can be copied asynchronously; its splits in a second pass, if there
     are no clusters; its FMAs packed if they can be."""

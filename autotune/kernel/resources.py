@@ -127,14 +127,14 @@ def main_smem_bytes(c: Any, g: Gemm) -> Any:
     return FLOAT_BYTES * np.maximum(stages + flushed, sums)
 
 
-def staged_pitch(c: Any) -> Any:
+def staged_stride(c: Any) -> Any:
     """Floats from one staged row to the next: lanes in different rows touch different banks."""
     return c.bn + (c.wn // c.tn * chunk_n(c) - c.bn) % WARP
 
 
 def staged_bytes(c: Any) -> Any:
     """Shared memory for one row of each thread's sums, padded as kernels/config.cuh says."""
-    return FLOAT_BYTES * (c.bm // c.tm) * staged_pitch(c)
+    return FLOAT_BYTES * (c.bm // c.tm) * staged_stride(c)
 
 
 def _has_no_planes(c: Any) -> Any:
@@ -178,8 +178,8 @@ def expected_registers(c: Any, limits: DeviceLimits) -> Any:
 
 def blocks_by_limit(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> dict[str, Any]:
     """Blocks that each of an SM's means has room for, given the compiler's registers per thread."""
-    granules = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
-    warps = limits.regs_per_sm // (SM_PARTITIONS * WARP * granules) * SM_PARTITIONS
+    units = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
+    warps = limits.regs_per_sm // (SM_PARTITIONS * WARP * units) * SM_PARTITIONS
     return {
         "registers": warps // (threads(c) // WARP),
         "shared memory": limits.smem_per_sm // (smem_bytes(c, g) + limits.smem_reserved),
@@ -196,8 +196,8 @@ def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
 def residency(config: Config, limits: DeviceLimits, g: Gemm, registers: int | None = None) -> int:
     """Blocks of one kernel resident on one SM, at least 1: by the compiler's registers per thread, or else by
     those that are expected."""
-    told = expected_registers(config, limits) if registers is None else registers
-    return max(1, int(blocks_per_sm(config, limits, g, told)))
+    stated = expected_registers(config, limits) if registers is None else registers
+    return max(1, int(blocks_per_sm(config, limits, g, stated)))
 
 
 def tiles_m(c: Any, g: Gemm) -> Any:

@@ -75,7 +75,7 @@ def _tiles_64(g: Gemm) -> int:
     return -(-g.m // 64) * -(-g.n // 64) * g.batch
 
 
-def _flush_worth(g: Gemm) -> int:
+def _min_flush_k(g: Gemm) -> int:
     """Steps of k after which a flush pays. Few rows or columns leave time for more flushes: they wait for
     memory."""
     return NARROW_FLUSH if min(g.m, g.n) <= NARROW else 1024
@@ -104,12 +104,12 @@ def _uses_b(g: Gemm) -> int:
     return g.m * (g.batch if g.shares_b else 1)
 
 
-def _mends_a(g: Gemm) -> bool:
+def _gains_a(g: Gemm) -> bool:
     """Whether packing A spares its blocks transposing it, or copies narrower than they could be."""
     return not g.trans_a or g.lda % 4 != 0
 
 
-def _mends_b(g: Gemm) -> bool:
+def _gains_b(g: Gemm) -> bool:
     return g.trans_b or g.ldb % 4 != 0
 
 
@@ -318,7 +318,7 @@ RULES: tuple[Rule, ...] = (
          & ((c.unroll_k == c.bk // c.slice_k) | (c.tm * c.tn * c.unroll_k > 2048))),
     Rule("worth-flush", "worth", ("flush_k",),
          "flush the sums of a long k after 1024 steps, or 256 where a side of C is short",
-         lambda c, d, g: (c.flush_k == 0) | ((c.flush_k == _flush_worth(g)) & (g.k >= 2 * c.flush_k))),
+         lambda c, d, g: (c.flush_k == 0) | ((c.flush_k == _min_flush_k(g)) & (g.k >= 2 * c.flush_k))),
     Rule("worth-bursts", "worth", (*_THREADS, "bk", "vec_a", "vec_b", "bursts"),
          "every burst has a copy of its own for each thread",
          lambda c, d, g: (c.bursts == 1)
@@ -332,9 +332,9 @@ RULES: tuple[Rule, ...] = (
          == np.maximum(chunk_m(c) * is_k_major_a(c, g), chunk_n(c) * is_k_major_b(c, g))),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),
          "packing pays where it mends something and every element is used two thousand times; B with A",
-         lambda c, d, g: ((c.pack_a == 0) | ((_uses_a(g) >= PACK_USES) & _mends_a(g)))
+         lambda c, d, g: ((c.pack_a == 0) | ((_uses_a(g) >= PACK_USES) & _gains_a(g)))
          & ((c.pack_b == 0)
-            | ((_uses_b(g) >= PACK_USES) & _mends_b(g) & ((c.pack_a == 1) | (not _mends_a(g)))))),
+            | ((_uses_b(g) >= PACK_USES) & _gains_b(g) & ((c.pack_a == 1) | (not _gains_a(g)))))),
     Rule("worth-pack-copies", "worth", ("pack_a", "pack_b", "copy_a", "copy_b"),
          "a packed operand is copied asynchronously where the device can: nothing is left to transpose",
          lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))

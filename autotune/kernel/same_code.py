@@ -81,10 +81,10 @@ def _classes_of(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     members: dict[str, list[str]] = {}
     for pair in pairs:
         joined = [one for hash_ in reversed(pair) for one in members.get(hash_, [hash_])]
-        together = list(dict.fromkeys(joined))
-        members |= dict.fromkeys(together, together)
+        combined = list(dict.fromkeys(joined))
+        members |= dict.fromkeys(combined, combined)
     newer = {one for one, other in pairs if one != other}
     return {
-        source_hash: tuple(sorted(together, key=lambda one: one in newer))
-        for source_hash, together in members.items()
+        source_hash: tuple(sorted(combined, key=lambda one: one in newer))
+        for source_hash, combined in members.items()
     }

@@ -68,7 +68,7 @@ def read(point: Mapping[str, Any]) -> AnyConfig:
     return found.config.from_dict(point)
 
 
-def is_ours(point: Mapping[str, Any]) -> bool:
+def is_autotune(point: Mapping[str, Any]) -> bool:
     """Whether a point names all parameters of one of the templates."""
     return any(point.keys() == one.parameters.keys() for one in OF_CLASS.values())
 

@@ -96,35 +96,35 @@ class Where:
         that it never has; with what may have been meant."""
         for condition in self.conditions:
             name, relation, value = condition
-            asked = f"{option('where')} {condition}"
+            requested = f"{option('where')} {condition}"
             if name not in values:
-                raise UsageError(f"{asked}: no parameter {name!r} ({hint(name, tuple(values))})")
+                raise UsageError(f"{requested}: no parameter {name!r} ({hint(name, tuple(values))})")
             known = values[name]
             if relation not in _OF_WORDS:
                 if any(isinstance(one, str) for one in (value, *known)):
                     raise UsageError(
-                        f"{asked}: words have no order; use = or !=, and one of {_listed(known)}"
+                        f"{requested}: words have no order; use = or !=, and one of {_listed(known)}"
                     )
             elif value not in known:
-                raise UsageError(f"{asked}: {name} is never {value} ({_nearest(value, known)})")
+                raise UsageError(f"{requested}: {name} is never {value} ({_nearest(value, known)})")
 
     def holds(self, point: Mapping[str, Value]) -> bool:
         """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
         is_tensor = point.keys() == TENSOR_PARAMETER.keys()
         values = {**({} if is_tensor else _DEFAULTS), **point}
-        is_obeying = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
+        is_met = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
         if self.order is not None:  # which kernels of others have not
-            is_obeying &= point.keys() <= PARAMETER.keys() and bool(
+            is_met &= point.keys() <= PARAMETER.keys() and bool(
                 has_order(SimpleNamespace(**values), self.order)
             )
-        if self.shape is None or self.max_workspace is None or not is_obeying:
-            return is_obeying
+        if self.shape is None or self.max_workspace is None or not is_met:
+            return is_met
         if is_tensor:
             return bool(workspaces(SimpleNamespace(**values), self.shape[0]) <= self.max_workspace)
         found = workspace_of(point, *self.shape)
         return found is not None and found <= self.max_workspace
 
-    def among(self, names: Collection[str]) -> Where:
+    def within(self, names: Collection[str]) -> Where:
         """The same without conditions on other parameters: a template lacks those of another."""
         return replace(self, conditions=tuple(one for one in self.conditions if one.name in names))
 
@@ -145,7 +145,7 @@ class Where:
         return None if self.max_workspace is None else self.max_workspace / MIB
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """For a message."""
         least = (
             [] if self.max_workspace is None else [f"a workspace of at most {self.max_workspace_mib:g} MiB"]

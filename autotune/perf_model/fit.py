@@ -148,7 +148,7 @@ class _Known(NamedTuple):
     times_us: Floats
     deviations: Floats
     todo: Work
-    thumbs: Speeds  # figures of thumb of each kernel
+    default_speeds: Speeds  # figures of thumb of each kernel
     least_step_us: Floats  # of each kernel
 
     @classmethod
@@ -177,18 +177,18 @@ class _Known(NamedTuple):
         return added
 
 
-def _fit(known: _Known, leads: Floats) -> tuple[list[ModelFigures], Floats]:
+def _fit(known: _Known, lead_weights: Floats) -> tuple[list[ModelFigures], Floats]:
     """The figures of each kernel; and the logarithm of each time over the modelled one. `leads`: of each
     sample, the best time of any kernel on its shape over its own."""
-    trusts = leads**_LEADING / np.hypot(1, known.deviations / _MISFIT)
+    sample_weights = lead_weights**_LEADING / np.hypot(1, known.deviations / _MISFIT)
     shares = known.todo.memory_us / known.times_us
     is_memory = shares >= _BOUND
     is_compute = ~is_memory & (known.todo.l2_us / known.times_us < _BOUND)
-    efficiencies = _efficiencies(known, shares, trusts**2, is_memory)
-    speeds = Speeds(*_fit_compute(known, trusts, is_compute), efficiencies)
+    efficiencies = _efficiencies(known, shares, sample_weights**2, is_memory)
+    speeds = Speeds(*_fit_compute(known, sample_weights, is_compute), efficiencies)
     missed: Floats = np.log(known.times_us / modelled_us(speeds.take(known.kernel), known.todo))
     squares = np.minimum(missed**2, _MOST_MISSED**2) + known.deviations**2
-    errors = np.sqrt(known.sums(squares * trusts**2) / known.sums(trusts**2))
+    errors = np.sqrt(known.sums(squares * sample_weights**2) / known.sums(sample_weights**2))
     nums = known.sums((known.deviations == 0).astype(int))
     rows = zip(*(column.tolist() for column in (*speeds, nums, errors)), strict=True)
     return [ModelFigures(*row) for row in rows], missed
@@ -210,26 +210,29 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     return float(values[order][middle])
 
 
-def _fit_compute(known: _Known, trusts: Floats, is_compute: Flags) -> tuple[Floats, Floats, Floats]:
+def _fit_compute(known: _Known, sample_weights: Floats, is_compute: Flags) -> tuple[Floats, Floats, Floats]:
     """(kernels,) fixed, wave and step times, the first and the last in excess of the least, from samples that
     inform on them."""
-    todo, thumbs, least = known.todo, known.thumbs, known.least_step_us
-    prior = np.stack([thumbs.fixed_us - _LEAST_FIXED_US, thumbs.round_us, thumbs.step_us - least], axis=1)
+    todo, default_speeds, least = known.todo, known.default_speeds, known.least_step_us
+    prior = np.stack(
+        [default_speeds.fixed_us - _LEAST_FIXED_US, default_speeds.round_us, default_speeds.step_us - least],
+        axis=1,
+    )
     # Figures are in units of the rule-of-thumb figures, to which each is drawn: so rounding is harmless
     # although the equations are squared.
-    counts = np.stack([np.ones(trusts.size), todo.wave_steps, todo.queue_steps], axis=1)
+    counts = np.stack([np.ones(sample_weights.size), todo.wave_steps, todo.queue_steps], axis=1)
     unknown = counts * prior[known.kernel]  # (samples, 3)
     rest = known.times_us - _LEAST_FIXED_US - least[known.kernel] * todo.queue_steps - todo.overhead_us
     weights = is_compute.astype(float)
     for _ in range(_NUM_REWEIGHTINGS):
-        scale = trusts * weights / known.times_us
+        scale = sample_weights * weights / known.times_us
         rows, target = unknown * scale[:, None], rest * scale
         squares = known.sums(rows[:, :, None] * rows[:, None, :]) + _DRAW**2 * np.eye(3)
         found = _nonnegative(squares, known.sums(rows * target[:, None]) + _DRAW**2)
         residuals = np.abs((unknown * found[known.kernel]).sum(axis=1) - rest) / known.times_us
         weights = is_compute * np.sqrt(np.minimum(1.0, _OUTLIER / np.maximum(residuals, 1e-12)))
-    beyond, round_us, waste = (found * prior).T
-    return _LEAST_FIXED_US + beyond, round_us, least + waste
+    overhead, round_us, step_overhead = (found * prior).T
+    return _LEAST_FIXED_US + overhead, round_us, least + step_overhead
 
 
 def _nonnegative(squares: Floats, products: Floats) -> Floats:
@@ -274,11 +277,13 @@ def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], lim
     places = np.array([at[gemm.m, gemm.n, gemm.k] for gemm in columns])
     cells = known.kernel * len(extents) + places[of_gemm]
     size = len(kernels), len(extents)
-    logs, doubts = (
+    logs, uncertainties = (
         _means(values, cells, math.prod(size)).reshape(size)
         for values in (missed, (known.deviations / _MISFIT) ** 2)
     )
-    return Learned(figures, residual.learn(residual.place(*np.array(extents).T), logs, doubts), extents)
+    return Learned(
+        figures, residual.learn(residual.place(*np.array(extents).T), logs, uncertainties), extents
+    )
 
 
 def _means(values: Floats, where: Whole, num: int) -> Floats:

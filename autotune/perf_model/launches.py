@@ -164,18 +164,18 @@ class Launches:
         return bool(self.is_last_wave.any())
 
     @cached_property
-    def granules_a(self) -> Floats | None:
+    def packed_a(self) -> Floats | None:
         """Memory of packed floats of A for each tile along m and each of k, in units of PACK_ALIGNMENT bytes;
         None if no launch packs A."""
-        return self._granules(self.packs_a, self.bm)
+        return self._packed_units(self.packs_a, self.bm)
 
     @cached_property
-    def granules_b(self) -> Floats | None:
+    def packed_b(self) -> Floats | None:
         """As of A, for each tile along n."""
-        return self._granules(self.packs_b, self.bn)
+        return self._packed_units(self.packs_b, self.bn)
 
     @staticmethod
-    def _granules(packs: Flags, extent: Floats) -> Floats | None:
+    def _packed_units(packs: Flags, extent: Floats) -> Floats | None:
         return packs * extent * (FLOAT_BYTES / PACK_ALIGNMENT) if packs.any() else None
 
     @cached_property
@@ -209,9 +209,9 @@ def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> 
     tiles = tiles_m * tiles_n
     split_tiles = np.fmod(tiles, launches.wave) if launches.has_last_wave else tiles
     packed = _NOT_PACKED
-    for granules, tiles_along in ((launches.granules_a, tiles_m), (launches.granules_b, tiles_n)):
-        if granules is not None:
-            packed = packed + PACK_ALIGNMENT * np.ceil(granules * tiles_along * shapes.k)
+    for units, tiles_along in ((launches.packed_a, tiles_m), (launches.packed_b, tiles_n)):
+        if units is not None:
+            packed = packed + PACK_ALIGNMENT * np.ceil(units * tiles_along * shapes.k)
     return Grids(parts, tiles, split_tiles, launches.sum_bytes * split_tiles * parts, packed)
 
 
@@ -263,5 +263,5 @@ def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
 
 
 def serves(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
-    """Whether each launch may serve one product (`launch.refusal`), and leaves no split without work."""
+    """Whether each launch may serve one product (`launch.rejection`), and leaves no split without work."""
     return reads(launches, accesses(shapes)) & fits(launches, shapes, grid)

@@ -46,18 +46,20 @@ def _covariance(apart: Floats) -> Floats:
     return covariance
 
 
-def learn(places: Floats, logs: Floats, doubts: Floats | float = 0.0) -> Residuals:
+def learn(places: Floats, logs: Floats, uncertainties: Floats | float = 0.0) -> Residuals:
     """From (kernels, shapes) logarithms of measured over modelled times; NaN if there is none.
 
     `doubts`: the variance of each inferred one, in units of the process's own.
     """
     weights = np.zeros(logs.shape)
     covariance = _covariance(places[:, None] - places)
-    for row, found, doubt in zip(weights, logs, np.broadcast_to(doubts, logs.shape), strict=True):
+    for row, found, uncertainty in zip(
+        weights, logs, np.broadcast_to(uncertainties, logs.shape), strict=True
+    ):
         known = np.flatnonzero(np.isfinite(found))
         if known.size:
-            among = covariance[np.ix_(known, known)] + np.diag(NOISE + doubt[known])
-            row[known] = np.linalg.solve(among, found[known])
+            within = covariance[np.ix_(known, known)] + np.diag(NOISE + uncertainty[known])
+            row[known] = np.linalg.solve(within, found[known])
     return Residuals(places, weights)
 
 
@@ -71,10 +73,10 @@ def without(inverse: Floats, apart: Flags) -> Floats:
     """The `precision` of the other shapes: leaving out a few costs little."""
     rest = ~apart
     across = inverse[np.ix_(rest, apart)]
-    fewer: Floats = inverse[np.ix_(rest, rest)]
+    reduced: Floats = inverse[np.ix_(rest, rest)]
     if across.size:
-        fewer -= across @ np.linalg.solve(inverse[np.ix_(apart, apart)], across.T)
-    return fewer
+        reduced -= across @ np.linalg.solve(inverse[np.ix_(apart, apart)], across.T)
+    return reduced
 
 
 def learned_and_missed(inverse: Floats, logs: Floats) -> tuple[Floats, Floats]:

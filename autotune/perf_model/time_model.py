@@ -91,7 +91,7 @@ class TimeModel:
 
     def __init__(self, launches: Launches, limits: DeviceLimits) -> None:
         self._launches, self._num_sms = launches, float(limits.num_sms)
-        self._asking_blocks = BANDWIDTH_SMS * limits.num_sms  # for the full bandwidth
+        self._full_bandwidth_blocks = BANDWIDTH_SMS * limits.num_sms  # for the full bandwidth
         self._bytes_per_us = limits.bandwidth_gbs * 1e3
         self._l2_us = (launches.bm + launches.bn) * (FMAS_PER_L2_FLOAT / fmas_per_us(limits))
         further_us = np.where(launches.overlaps, LAUNCH_US, LAUNCH_APART_US) * launches.num_further
@@ -116,7 +116,9 @@ class TimeModel:
             queue_steps += queue
             num_blocks = np.maximum(num_blocks * self._are_all_split, grid.tiles)
             waits_us *= np.minimum(grid.split_tiles, 1.0)
-        reach = np.minimum(self._bytes_per_us, num_blocks * (self._bytes_per_us / self._asking_blocks))
+        reach = np.minimum(
+            self._bytes_per_us, num_blocks * (self._bytes_per_us / self._full_bandwidth_blocks)
+        )
         return Work(
             wave_steps=wave_steps,
             queue_steps=queue_steps,
@@ -149,7 +151,7 @@ class TimeModel:
         return ceil_div(queue, self._launches.blocks_per_sm) * steps, queue * steps
 
 
-def together_us(compute_us: Floats, memory_us: Floats) -> Floats:
+def combined_us(compute_us: Floats, memory_us: Floats) -> Floats:
     """The time of both together: their 4-norm. Powers from 3 to 6 predict alike (docs/decisions/0053)."""
     of_compute, of_memory = compute_us * compute_us, memory_us * memory_us
     times_us: Floats = np.sqrt(np.sqrt(of_compute * of_compute + of_memory * of_memory))
@@ -159,6 +161,6 @@ def together_us(compute_us: Floats, memory_us: Floats) -> Floats:
 def modelled_us(speeds: Speeds, todo: Work) -> Floats:
     """Times in us of kernels with these speeds, without the residual."""
     compute_us = speeds.round_us * todo.wave_steps + speeds.step_us * todo.queue_steps
-    bound_us = np.maximum(together_us(compute_us, todo.memory_us / speeds.memory_efficiency), todo.l2_us)
+    bound_us = np.maximum(combined_us(compute_us, todo.memory_us / speeds.memory_efficiency), todo.l2_us)
     times_us: Floats = speeds.fixed_us + bound_us + todo.overhead_us
     return times_us

@@ -27,7 +27,7 @@ from ..target import Baseline, Point
 from .reader import read_record
 from .recorded_space import LEAST_US, MOST_S, MOST_US, Recording, collect
 
-UNDATED = "undated"  # most files do not say when they were recorded
+NO_DATE = "undated"  # most files do not say when they were recorded
 UNNAMED = "unnamed GPU"
 _NAMED = 3  # results left out that a note names
 _LONGEST_SIZE = 60  # of a size that is no number, in characters
@@ -58,8 +58,8 @@ class Results:
             if values in self._known:
                 raise ValueError(f"{where}: its config is there before")
         except (ValueError, LookupError, ArithmeticError) as error:
-            told = f"{where}: no {error}" if isinstance(error, KeyError) else str(error)
-            self._left_out.append(told)
+            message = f"{where}: no {error}" if isinstance(error, KeyError) else str(error)
+            self._left_out.append(message)
             return
         self._known.add(values)
         self.trials.append((point, measurement))
@@ -102,7 +102,7 @@ class Made:
     policy: CachePolicy
 
     @classmethod
-    def elsewhere(cls, problem: Gemm, kernel_name: str, device: str, recorded_on: str = UNDATED) -> Made:
+    def external(cls, problem: Gemm, kernel_name: str, device: str, recorded_on: str = NO_DATE) -> Made:
         """By another tool, which says no more."""
         limits = _limits(device or UNNAMED)
         environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "", recorded_on)

@@ -41,7 +41,7 @@ _KEYS = (
 _KEYS_OF_2 = (*_KEYS, "compile_threads", "configs")
 _PROBLEM_KEYS = ("gemm", "cublas_us", "outcomes", "outcome", "reasons", "reason", "samples_us", *COLUMNS)
 _LATER_KEYS = ("error_over_cublas", "marks")  # older files lack them
-_DAMAGE = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, AutotuneError)
+_READ_ERRORS = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, AutotuneError)
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def from_json(data: Mapping[str, Any], path: Path) -> Recording:
         return _recording(data, version)
     except strict.NewerVersion as error:
         raise UsageError(f"{path} is a recording of {error}; use a newer autotune") from error
-    except _DAMAGE as error:
+    except _READ_ERRORS as error:
         raise UsageError(f"{path} is a damaged recording: {error}; fetch or record it again") from error
 
 

@@ -131,7 +131,7 @@ class ReplayTarget:
         if number is None:
             return Measurement(Outcome.ILLEGAL, f"not among the configs recorded for {gemm}")
         found = self._found(gemm, number)
-        return _cut(replace(found, compile_s=found.compile_s or self._usual_compile_s), cutoff_us)
+        return _cut(replace(found, compile_s=found.compile_s or self._default_compile_s), cutoff_us)
 
     def trials(self, gemm: Gemm) -> dict[str, tuple[dict[str, Value], Measurement]]:
         """All that this problem allows, by key."""
@@ -148,7 +148,7 @@ class ReplayTarget:
         return problem.measurements[int(problem.feasible[number])]
 
     @cached_property
-    def _usual_compile_s(self) -> float:
+    def _default_compile_s(self) -> float:
         """Taken for kernels whose compile was not timed, as a cache had them when they were recorded."""
         problems = self._recording.problems.values()
         known = [m.compile_s for problem in problems for m in problem.measurements if m.compile_s > 0]
@@ -207,7 +207,7 @@ class ReplayTarget:
 def _cut(found: Measurement, cutoff_us: float | None) -> Measurement:
     """A measurement as it would have been with timing stopped once it was hopeless."""
     first = found.samples_us[:CUT_SAMPLES]
-    if len(found.samples_us) <= CUT_SAMPLES or not stats.is_hopeless(first, cutoff_us):
+    if len(found.samples_us) <= CUT_SAMPLES or not stats.is_too_slow(first, cutoff_us):
         return found
     share = len(first) / len(found.samples_us)
     return replace(

@@ -30,7 +30,7 @@ class SimulatedMachine:
         self._open: list[_Candidate] = []  # a heap
         self._compiled_s: dict[Hashable, float] = {}  # when each kernel is there
         self._num_submitted = 0
-        self._asked_s = 0.0  # when the last candidate was submitted, or the next can be
+        self._requested_s = 0.0  # when the last candidate was submitted, or the next can be
         self._gpu_free_s = 0.0
 
     @property
@@ -47,9 +47,9 @@ class SimulatedMachine:
         while self.is_full:
             self.finish_next()
         if kernel not in self._compiled_s:
-            self._compiled_s[kernel] = max(self._asked_s, self._threads[0]) + compile_s
+            self._compiled_s[kernel] = max(self._requested_s, self._threads[0]) + compile_s
             heapq.heapreplace(self._threads, self._compiled_s[kernel])
-        compiled_s = max(self._asked_s, self._compiled_s[kernel])
+        compiled_s = max(self._requested_s, self._compiled_s[kernel])
         number, self._num_submitted = self._num_submitted, self._num_submitted + 1
         heapq.heappush(self._open, _Candidate(compiled_s, number, run_s))
         return number
@@ -61,7 +61,7 @@ class SimulatedMachine:
         """
         candidate = heapq.heappop(self._open)
         self._gpu_free_s = max(self._gpu_free_s, candidate.compiled_s) + candidate.run_s
-        self._asked_s = self._gpu_free_s
+        self._requested_s = self._gpu_free_s
         return candidate.number
 
     def drain(self) -> None:
@@ -73,12 +73,12 @@ class SimulatedMachine:
         """Let the GPU work on something else, once all is done."""
         self.drain()
         self._gpu_free_s += seconds
-        self._asked_s = self._gpu_free_s
+        self._requested_s = self._gpu_free_s
 
     @property
     def now_s(self) -> float:
         """When the last candidate was done that is known to be."""
-        return self._asked_s
+        return self._requested_s
 
     @property
     def done_s(self) -> float:

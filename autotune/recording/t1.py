@@ -23,7 +23,7 @@ from ..files.entries import items, table, text
 from ..files.errors import UsageError
 from ..kernel.config import Value
 from ..target import Point
-from .others_files import UNDATED, Made, Results, Tried, failed, measured, names_of, point, problem, seconds
+from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names_of, point, problem, seconds
 from .recorded_space import Recording
 
 _FAILURES = {
@@ -63,8 +63,8 @@ def from_t1(data: Mapping[str, Any], path: Path) -> Recording:
             results.add(where, partial(_trial, names, entry, where))
         kernel = text(data.get("kernel_name") or "kernel", "kernel_name")
         device = text(data.get("device_name") or "", "device_name")
-        elsewhere = Made.elsewhere(problem(kernel, data.get("problem_size")), kernel, device)
-        return results.recording(path, Made.read(data.get("metadata"), UNDATED) or elsewhere)
+        external = Made.external(problem(kernel, data.get("problem_size")), kernel, device)
+        return results.recording(path, Made.read(data.get("metadata"), NO_DATE) or external)
     except (ValueError, LookupError, TypeError, UsageError) as error:
         raise UsageError(f"{path} is no usable Kernel Tuner T1 cache: {error}") from error
 

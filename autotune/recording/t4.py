@@ -27,7 +27,7 @@ from ..files.arguments import shown
 from ..files.entries import items, table
 from ..files.errors import UsageError
 from ..target import Point
-from .others_files import UNDATED, Made, Results, Tried, failed, measured, names_of, point, seconds
+from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names_of, point, seconds
 from .recorded_space import Recording
 
 SCHEMA_VERSION = "1.0.0"
@@ -147,8 +147,8 @@ def from_t4(data: Mapping[str, Any], path: Path) -> Recording:
         for i, result in enumerate(found):
             results.add(f"results[{i}]", partial(_trial, names, result, unit_s, f"results[{i}]"))
         day, name = _day(found), path.name.partition(".")[0]
-        elsewhere = Made.elsewhere(OtherProblem.of(name, ()), name, "", day)
-        return results.recording(path, Made.read(metadata, day) or elsewhere)
+        external = Made.external(OtherProblem.of(name, ()), name, "", day)
+        return results.recording(path, Made.read(metadata, day) or external)
     except (ValueError, LookupError, TypeError, UsageError) as error:
         raise UsageError(f"{path} is no usable T4 file: {error}") from error
 
@@ -196,10 +196,10 @@ def _trial(names: tuple[str, ...], result: Any, unit_s: float, where: str) -> tu
 
 
 def _failed(invalidity: Any, facts: Mapping[str, Any], took_s: dict[str, Any]) -> Measurement:
-    told = {name: facts[name].get("value") for name in ("outcome", "reason", "__error__") if name in facts}
+    values = {name: facts[name].get("value") for name in ("outcome", "reason", "__error__") if name in facts}
     known = {failure.value: failure for failure in Outcome if failure is not Outcome.OK}
-    outcome = known.get(str(told.get("outcome")), _OUTCOMES.get(str(invalidity), Outcome.FAULTED))
-    reason = told.get("reason") or told.get("__error__") or invalidity
+    outcome = known.get(str(values.get("outcome")), _OUTCOMES.get(str(invalidity), Outcome.FAULTED))
+    reason = values.get("reason") or values.get("__error__") or invalidity
     return failed(reason if isinstance(reason, str) else shown(reason), took_s, outcome)
 
 
@@ -218,4 +218,4 @@ def _day(found: Sequence[Any]) -> str:
             return date.fromisoformat(str(stamp)[:10]).isoformat()
         except ValueError:
             continue
-    return UNDATED
+    return NO_DATE

@@ -67,14 +67,14 @@ def write_recording(
     The same trials give the same bytes. Raises what `collect` and `output_file.write_file` do.
     """
     # A recording does not tell which card of its kind it was made on: no replay needs that.
-    dated = replace(environment, recorded_on=recorded_on, gpu_uuid="")
-    recording = collect(limits, dated, policy, source_hash, problems, compile_threads)
+    stamped = replace(environment, recorded_on=recorded_on, gpu_uuid="")
+    recording = collect(limits, stamped, policy, source_hash, problems, compile_threads)
     configs = sorted({row.tobytes() for problem in recording.problems.values() for row in problem.codes})
     data = {
         "format": FORMAT,
         "version": VERSION,
         "limits": limits.to_dict(),
-        "environment": dated.to_dict(),
+        "environment": stamped.to_dict(),
         "policy": policy.value,
         "policy_version": POLICY_VERSION,
         "source_hash": source_hash,

@@ -82,11 +82,11 @@ def runs(studies: Sequence[StudyNumbers]) -> tuple[SearchRun, ...]:
     for study in studies:
         environment = study.study.environment
         by_gpu.setdefault((environment.gpu_name, environment.recorded_on), []).append(study)
-    found = [_run(events) for alike in by_gpu.values() for events in _stretches(alike)]
+    found = [_run(events) for group in by_gpu.values() for events in _segments(group)]
     return tuple(sorted(found, key=lambda run: run.began_at, reverse=True)[:MOST_RUNS])
 
 
-def _stretches(studies: Iterable[StudyNumbers]) -> list[list[_Event]]:
+def _segments(studies: Iterable[StudyNumbers]) -> list[list[_Event]]:
     """Trials of these studies in the order of time, parted where nothing came for PAUSE_S; the newest
     MOST_RUNS."""
     events = [_Event(study, trial) for study in studies for trial in study.records.trials]
@@ -128,8 +128,8 @@ def _run(events: Sequence[_Event]) -> SearchRun:
 def _seconds(events: Sequence[_Event], *, is_recorded: bool) -> list[float]:
     """Since the run began, of each trial."""
     if not is_recorded:
-        began = events[0].trial.created_at
-        return [(event.trial.created_at - began).total_seconds() for event in events]
+        started = events[0].trial.created_at
+        return [(event.trial.created_at - started).total_seconds() for event in events]
     machine, found = SimulatedMachine(COMPILE_THREADS, COMPILE_THREADS + EXTRA_OPEN), []
     for event in events:
         trial, gemm = event.trial, event.study.study.gemm

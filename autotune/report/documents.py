@@ -35,7 +35,7 @@ def overview(
         ],
         "runs": [_run(run) for run in runs(studies)],
         "ladders": [asdict(ladder) for ladder in ladders],
-        "parameters": {p.name: {"meaning": p.meaning, "unit": p.unit} for p in PARAMETERS},
+        "parameters": {p.name: {"meaning": p.description, "unit": p.unit} for p in PARAMETERS},
     }
 
 

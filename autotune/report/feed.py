@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 from ..facts.device import limits_by_name
 from ..facts.gemm import Gemm
 from ..files.errors import StoreError
-from ..store import Final, Follower, Newest, StudyRef, TrialRecord
-from .numbers import MOST_STUDIES, StudyNumbers, StudyRecords, newest_of, read_records, shown_of
+from ..store import Final, Follower, Latest, StudyRef, TrialRecord
+from .numbers import MOST_STUDIES, StudyNumbers, StudyRecords, latest_of, read_records, shown_of
 from .thinned import MOST_SHOWN, NO_TOTALS, Totals
 
 MIN_PAUSE_S = 1.0  # between two looks at the database
@@ -46,7 +46,7 @@ class Feed:
         self._forget()
 
     def _forget(self) -> None:
-        self._newest = Newest(0, 0, 0, frozenset())
+        self._latest = Latest(0, 0, 0, frozenset())
         self._refs: dict[int, StudyRef] = {}
         self._trials: dict[int, dict[int, TrialRecord]] = {}  # by study and id
         self._totals: defaultdict[int, Totals] = defaultdict(lambda: NO_TOTALS)
@@ -89,37 +89,37 @@ class Feed:
     def _look(self) -> None:
         if self._fault is not None:
             self._follower.reopen()
-            self._begin_anew()
-        newest = self._follower.newest()
-        if not self._newest.studies <= newest.studies:  # one was deleted
-            self._begin_anew()
-        if newest != self._newest:
-            self._read(newest)
-            self._newest, self.version = newest, self.version + 1
+            self._reset()
+        latest = self._follower.latest()
+        if not self._latest.studies <= latest.studies:  # one was deleted
+            self._reset()
+        if latest != self._latest:
+            self._read(latest)
+            self._latest, self.version = latest, self.version + 1
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._forget()
         self.version, self.epoch = self.version + 1, self.epoch + 1
 
-    def _read(self, newest: Newest) -> None:
-        for ref in self._follower.studies_after(self._newest.study):
+    def _read(self, latest: Latest) -> None:
+        for ref in self._follower.studies_after(self._latest.study):
             if not self._gemms or ref.gemm in self._gemms:
                 self._refs[ref.id] = ref
         is_first = not self._trials and len(self._refs) > MOST_STUDIES
-        is_much = is_first or newest.trial - self._newest.trial > MOST_SHOWN
-        changed = self._read_anew() if is_much else self._read_trials()
-        if newest.baseline != self._newest.baseline or newest.final != self._newest.final:
+        is_reload = is_first or latest.trial - self._latest.trial > MOST_SHOWN
+        changed = self._reload() if is_reload else self._read_trials()
+        if latest.baseline != self._latest.baseline or latest.final != self._latest.final:
             changed |= self._read_finals()
         for study in changed:
             self._numbers.pop(study, None)
 
-    def _read_anew(self) -> set[int]:
+    def _reload(self) -> set[int]:
         """All studies, of which not all trials are kept if they are very many."""
         store = self._follower.store
         known = self._refs.keys() | self._left_out
         summaries = [s for s in store.studies(is_brief=True) if s.study.id in known]
         self.part = shown_of(len(summaries))
-        kept = {s.study.id: s.study for s in newest_of(summaries)}
+        kept = {s.study.id: s.study for s in latest_of(summaries)}
         self._left_out, self._refs = known - kept.keys(), kept
         found = {s.study.id: s.num_trials for s in summaries if s.study.id in self._refs}
         self._num_all = sum(found.values())
@@ -139,9 +139,9 @@ class Feed:
     def _read_trials(self) -> set[int]:
         """Studies with trials that were not known."""
         changed = set()
-        for study, trial in self._follower.trials_after(max(0, self._newest.trial - OVERLAP)):
-            if study in self._left_out and trial.id > self._newest.trial:
-                return self._read_anew()  # it is among the newest now
+        for study, trial in self._follower.trials_after(max(0, self._latest.trial - OVERLAP)):
+            if study in self._left_out and trial.id > self._latest.trial:
+                return self._reload()  # it is among the newest now
             if study not in self._refs:
                 continue
             known = self._trials.setdefault(study, {})
@@ -183,7 +183,7 @@ class Feed:
         return found
 
 
-class Spared(Generic[T]):
+class RateLimited(Generic[T]):
     """Something that is computed from what has a version: again only if that has changed, and so seldom that
     it takes MOST_SHARE of the time at most."""
 
@@ -196,10 +196,10 @@ class Spared(Generic[T]):
     def get(self, version: int, make: Callable[[], T]) -> T:
         """What `make` returns, or returned a little while ago."""
         with self._lock:
-            began = self._clock()
+            started = self._clock()
             found = self._found
-            if found is None or (found[0] != version and began >= self._not_before):
+            if found is None or (found[0] != version and started >= self._not_before):
                 found = self._found = version, make()
-                took_s = self._clock() - began
-                self._not_before = began + took_s / MOST_SHARE
+                took_s = self._clock() - started
+                self._not_before = started + took_s / MOST_SHARE
             return found[1]

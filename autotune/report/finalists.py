@@ -54,7 +54,7 @@ def _over(
     winner: Sequence[float], samples: Sequence[float], time_us: float, final: Final
 ) -> tuple[float | None, float | None, float | None]:
     """Ratio to the winner, and its interval. Rounds match from the first on: who was out early has fewer."""
-    ratios = [mine / best for mine, best in zip(samples, winner, strict=False)]
+    ratios = [own_us / best for own_us, best in zip(samples, winner, strict=False)]
     if not ratios:
         return time_us / final.winner.time_us, None, None
     low, high = median_interval(ratios)

@@ -11,14 +11,16 @@ Point = Mapping[str, Value]
 
 def labels(points: Sequence[Point], describe: Callable[[Point], str]) -> list[str]:
     """What `describe` says of each; behind it, where several share that, the parameters that differ."""
-    alike: dict[str, list[Point]] = {}
+    groups: dict[str, list[Point]] = {}
     for point in points:
-        alike.setdefault(describe(point), []).append(point)
-    return [" ".join([describe(point), *_differing(point, alike[describe(point)])]) for point in points]
+        groups.setdefault(describe(point), []).append(point)
+    return [" ".join([describe(point), *_distinct(point, groups[describe(point)])]) for point in points]
 
 
-def _differing(point: Point, alike: Sequence[Point]) -> list[str]:
+def _distinct(point: Point, groups: Sequence[Point]) -> list[str]:
     """`name=value` of each parameter that does not have one value in all of them."""
     return [
-        f"{name}={value}" for name, value in point.items() if any(other.get(name) != value for other in alike)
+        f"{name}={value}"
+        for name, value in point.items()
+        if any(other.get(name) != value for other in groups)
     ]

@@ -46,7 +46,7 @@ def read_ladder(path: Path) -> LadderFacts:
     try:
         data = json.loads(read_file(path, "ladder", MOST_BYTES))
         if not isinstance(data, dict):
-            raise strict.Misfit("it is no object")
+            raise strict.Mismatch("it is no object")
         steps = [_known(LadderStep, step) for step in data["steps"]]
         facts = {**_known(LadderFacts, data), "gpu": data["environment"]["gpu_name"], "steps": steps}
         found: LadderFacts = strict.read(LadderFacts, facts, "ladder")

@@ -74,10 +74,10 @@ class StudyRecords:
     totals: Totals = NO_TOTALS  # of the trials among which those that are shown were chosen
 
 
-def newest_of(summaries: Collection[StudySummary]) -> list[StudySummary]:
+def latest_of(summaries: Collection[StudySummary]) -> list[StudySummary]:
     """Those that pages show, by id: of very many the newest."""
-    newest = sorted(summaries, key=lambda one: one.updated_at)[-MOST_STUDIES:]
-    return sorted(newest, key=lambda one: one.study.id)
+    latest = sorted(summaries, key=lambda one: one.updated_at)[-MOST_STUDIES:]
+    return sorted(latest, key=lambda one: one.study.id)
 
 
 def shown_of(num_all: int) -> str:
@@ -101,7 +101,7 @@ def read_records(
         keys = [entry.key for entry in final.entries] if final else []
         ranked = [trial.id for key in keys if (trial := store.trial(study, key))]
         ids, totals = thin(
-            store.glimpses(study), num_trials, most,
+            store.curve_points(study), num_trials, most,
             is_recorded=study.environment.is_recorded, max_error=max_error, wanted=ranked,
         )  # fmt: skip
         trials = store.trials_by_id(study, ids)
@@ -253,7 +253,7 @@ class StudyNumbers:
 
 def elapsed_s(trials: Sequence[TrialRecord], totals: Totals = NO_TOTALS, *, is_recorded: bool) -> list[float]:
     """Seconds of searching until each trial was stored: see `thinned.step_s`."""
-    seconds, total, before = [], totals.total_s, totals.newest_at
+    seconds, total, before = [], totals.total_s, totals.latest_at
     for trial in trials:
         if trial.id <= totals.last_id:
             seconds.append(totals.elapsed_s.get(trial.id, totals.total_s))
@@ -268,16 +268,16 @@ def elapsed_s(trials: Sequence[TrialRecord], totals: Totals = NO_TOTALS, *, is_r
 
 def failure_groups(trials: Sequence[TrialRecord], totals: Totals = NO_TOTALS) -> tuple[FailureGroup, ...]:
     """Failures by outcome and reason, the most frequent first; without those of which none is shown."""
-    counts, newest = Counter(totals.failures), dict[FailureKind, TrialRecord]()
+    counts, latest = Counter(totals.failures), dict[FailureKind, TrialRecord]()
     for trial in trials:
         m = trial.measurement
         if not m.is_ok:
             kind = failure_kind(m.outcome, m.reason)
             counts[kind] += trial.id > totals.last_id
-            newest[kind] = trial
+            latest[kind] = trial
     found = [
         FailureGroup(kind[0], counts[kind], trial.measurement.reason, trial.key)
-        for kind, trial in newest.items()
+        for kind, trial in latest.items()
     ]
     return tuple(sorted(found, key=lambda group: (-group.count, group.outcome, group.reason)))
 

@@ -26,7 +26,7 @@ class Palette:
     def css(self) -> str:
         """Each colour as a CSS property of its name."""
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
-        return " ".join(f"--{name}: {colour};" for name, colour in {**own, **self.series}.items())
+        return " ".join(f"--{name}: {color};" for name, color in {**own, **self.series}.items())
 
 
 # A colour means one thing on every page. `ours`, `cublas` and `limit` are what times are held against,

@@ -32,7 +32,7 @@ from starlette.routing import Route
 
 from ..files.errors import StoreError, UsageError
 from . import documents, page
-from .feed import Feed, Spared
+from .feed import Feed, RateLimited
 from .ladder_steps import LadderFacts
 from .numbers import StudyNumbers
 
@@ -61,8 +61,8 @@ class Pages:
     ) -> None:
         self._feed, self._source, self._describe = feed, source, describe
         self._table, self._ladders, self._explain = table, ladders, explain
-        self._overview: Spared[bytes] = Spared()
-        self._studies: defaultdict[int, Spared[documents.Document]] = defaultdict(Spared)
+        self._overview: RateLimited[bytes] = RateLimited()
+        self._studies: defaultdict[int, RateLimited[documents.Document]] = defaultdict(RateLimited)
 
     def routes(self) -> list[Route]:
         """What answers, for an application."""
@@ -79,7 +79,7 @@ class Pages:
     def app(self, host: str = HOST) -> Starlette:
         """What answers at this address of the machine: at any but its own, whatever name it is called by."""
         guard = Middleware(TrustedHostMiddleware, allowed_hosts=OWN_NAMES if host in OWN_NAMES else ["*"])
-        return Starlette(routes=self.routes(), middleware=[guard], exception_handlers={StoreError: _told})
+        return Starlette(routes=self.routes(), middleware=[guard], exception_handlers={StoreError: _respond})
 
     def index(self, request: Request) -> Response:
         return HTMLResponse(page.frame([f"/static/{name}" for name in _FILES]), headers=_FRESH)
@@ -111,10 +111,10 @@ class Pages:
     def tiles(self, request: Request) -> Response:
         study, trial = map(_id, (request.path_params["study"], request.path_params["trial"]))
         found = self._feed.study(study)
-        explained = None if found is None else self._explain(found, trial)
-        if explained is None:
+        value = None if found is None else self._explain(found, trial)
+        if value is None:
             raise HTTPException(404)
-        return HTMLResponse(explained, headers=_FRESH)
+        return HTMLResponse(value, headers=_FRESH)
 
     def study(self, request: Request) -> Response:
         study_id, after = _id(request.path_params["study"]), _id(request.query_params.get("after", "0"))
@@ -145,7 +145,7 @@ def _json(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _respond(request: Request, error: Exception) -> Response:
     """A database that cannot be read is told on the page, and asked for again."""
     return JSONResponse({"error": str(error)}, status_code=503, headers=_FRESH)
 

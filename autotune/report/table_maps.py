@@ -104,8 +104,8 @@ class Maps:
         same = (environment.gpu_name, environment.recorded_on)
         found = []
         for study in studies:
-            theirs = study.study.environment
-            if (theirs.gpu_name, theirs.recorded_on) == same:
+            source = study.study.environment
+            if (source.gpu_name, source.recorded_on) == same:
                 found.append(self._served(study))
         return found
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from ..facts.measurement import Outcome, is_accurate
-from ..store import Glimpse
+from ..store import CurvePoint
 
 PAUSE_S = 60.0  # trials further apart were not made by one run: the time between is not counted
 MOST_SHOWN = 12_000  # of all studies of a page: reading them takes seconds, and drawing them too
@@ -45,7 +45,7 @@ class Totals:
     verify_s: float = 0.0
     measure_s: float = 0.0
     num_compiled: int = 0
-    newest_at: datetime | None = None
+    latest_at: datetime | None = None
     total_s: float = 0.0
     failures: Counter[FailureKind] = field(default_factory=Counter)
     elapsed_s: Mapping[int, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def share(num_trials: int, num_all: int) -> int:
 
 
 def thin(
-    trials: Iterable[Glimpse],
+    trials: Iterable[CurvePoint],
     num_trials: int,
     most: int,
     *,
@@ -92,7 +92,7 @@ def thin(
     totals, elapsed_s, best_us, before = Totals(), dict[int, float](), math.inf, None
     every, num_fastest, known = -(-num_trials // most), most // _PART_FASTEST + 1, set(wanted)
     fastest: list[tuple[float, int, float]] = []  # a heap: the slowest of them first
-    newest: dict[FailureKind, tuple[int, float]] = {}
+    latest: dict[FailureKind, tuple[int, float]] = {}
     for number, one in enumerate(trials):
         spent_s = one.compile_s + one.verify_s + one.measure_s
         totals.compile_s += one.compile_s
@@ -115,12 +115,12 @@ def thin(
         else:
             kind = failure_kind(one.outcome, one.reason)
             totals.failures[kind] += 1
-            newest[kind] = one.id, totals.total_s
+            latest[kind] = one.id, totals.total_s
         if is_shown:
             elapsed_s[one.id] = totals.total_s
         totals.last_id = one.id
     elapsed_s |= {trial: seconds for _, trial, seconds in fastest}
-    elapsed_s |= dict(newest[kind] for kind, _ in totals.failures.most_common(_MOST_GROUPS))
+    elapsed_s |= dict(latest[kind] for kind, _ in totals.failures.most_common(_MOST_GROUPS))
     elapsed_s |= {totals.last_id: totals.total_s} if before else {}
-    totals.elapsed_s, totals.newest_at = elapsed_s, before and before.replace(tzinfo=UTC)
+    totals.elapsed_s, totals.latest_at = elapsed_s, before and before.replace(tzinfo=UTC)
     return sorted(elapsed_s), totals

@@ -17,7 +17,7 @@ from ..facts.gemm import Gemm
 from ..kernel.resources import workspace_of
 from ..store import TrialRecord
 
-MOST_CODED = (
+MAX_ENCODED = (
     0.5  # distinct values per trial up to which a number of a list of values is shorter than the value
 )
 TIME_DIGITS = 5  # significant ones: samples scatter by more than the sixth
@@ -31,7 +31,7 @@ def column(values: Sequence[Any]) -> Column:
     rows = [index.setdefault(value, len(index)) for value in values]
     if len(index) == 1:
         return {"all": values[0]}
-    if len(index) <= MOST_CODED * len(values):
+    if len(index) <= MAX_ENCODED * len(values):
         return {"values": list(index), "rows": rows}
     return list(values)
 

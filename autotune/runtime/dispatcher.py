@@ -32,7 +32,7 @@ from .calls.options import Activation, Fallback, Settle, fallback_of, is_switche
 from .calls.product import make_gemm, packed_forms
 from .choose.pick import Counted, Pick
 from .cublas.blas_provider import BlasProvider
-from .native.forks import UNFORKED, check_fork, use_cuda
+from .native.forks import FORK_LOCK, check_fork, use_cuda
 from .one_kind import OneKind, open_kinds
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ class Dispatcher:
             self.record_calls(os.environ[_RECORD])
         self._tensors: TorchCalls | None = None
         self._met_torch: set[Planner] = set()
-        told = choices and str(Path(choices).absolute())
-        self._options = settle, deterministic, told, cublas, fallback, accuracy
+        choices_path = choices and str(Path(choices).absolute())
+        self._options = settle, deterministic, choices_path, cublas, fallback, accuracy
         options = self._options
-        made_by = _told_folder(Path(folder)), options
+        made_by = _describe_folder(Path(folder)), options
         # The same number in each process that makes as many alike
         number = next(one for one in count() if _made.setdefault((*made_by, one), self) is self)
         self._made_by = (*made_by, number)
@@ -204,7 +204,7 @@ class Dispatcher:
             and type(m) is type(n) is type(k) is int
             and type(trans_a) is type(trans_b) is bool
         ):
-            found = kind.remembered((m, n, k, trans_a, trans_b))
+            found = kind.cached_pick((m, n, k, trans_a, trans_b))
             if found is not None:
                 return found
         gemm = make_gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
@@ -273,11 +273,11 @@ class Dispatcher:
         these. Returns what will serve each shape without them.
         Raises DispatchError for what is no shape, and where the table does not fit the GPU.
         """
-        from .choose.pick import asked_for
+        from .choose.pick import requested
         from .launch.engine import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
-        epilogue = asked_for(has_bias, activation)
+        epilogue = requested(has_bias, activation)
         engines, number = self._open_for(device)
         engine, kind = engines.of(number), engines.kind(number)
         for gemm in gemms:
@@ -316,7 +316,7 @@ class Dispatcher:
         kind = self._kinds[0] if is_one else self._kind_here(device)
         if kind is None:
             raise DispatchError("cuBLAS serves this GPU: there are no choices to write; name another device")
-        with UNFORKED:  # CUDA may not have been used
+        with FORK_LOCK:  # CUDA may not have been used
             known = kind.choices()
         known.export(Path(path))
 
@@ -332,14 +332,14 @@ class Dispatcher:
 
         Raises DispatchError where it cannot be written, or calls are recorded into another file.
         """
-        from .native.core_faults import recorded_elsewhere
+        from .native.core_faults import recorded_error
 
         check_fork()
         named = str(Path(file).absolute())
         _make_folder(Path(f"{named}.d"))
-        with UNFORKED, self._lock:  # its children may record, too
+        with FORK_LOCK, self._lock:  # its children may record, too
             if self._record_file not in (None, named):
-                raise recorded_elsewhere()
+                raise recorded_error()
             self._record_file = named
             for engine in self._engines:
                 engine.record(named)
@@ -384,7 +384,7 @@ class Dispatcher:
         if not self.is_exchangeable or not tables.keys() <= kinds.keys():
             raise DispatchError("only choices that nobody pinned, for GPUs of the folder, may be exchanged")
         found = kinds | {name: kinds[name].with_table(*table) for name, table in tables.items()}
-        with UNFORKED, self._lock:
+        with FORK_LOCK, self._lock:
             self._kinds = tuple(found.values())
             self.tables = tuple(kind.table for kind in self._kinds)
             self.table = self.tables[0]
@@ -470,7 +470,7 @@ class Dispatcher:
             if bias is None and activation is None:
                 served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
             else:
-                served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b, bias, _told(activation))
+                served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b, bias, _describe(activation))
             if served is not None:
                 return served
         _, products = self._on_gpus()
@@ -520,7 +520,7 @@ class Dispatcher:
             return None
         return tensors.calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
 
-    def _meet_torch(self, engine: Planner) -> None:
+    def _attach_torch(self, engine: Planner) -> None:
         """From the first product of torch's tensors on, an engine's core reads these, if it can."""
         if engine in self._met_torch:
             return
@@ -570,7 +570,7 @@ class Dispatcher:
         from .launch.engines import Engines
 
         engines = Engines(self._kinds, driver, self._fallback, self._record_too)
-        return engines, Products(engines, Libraries(driver), self.num_copied, self._meet_torch)
+        return engines, Products(engines, Libraries(driver), self.num_copied, self._attach_torch)
 
     def _open_for(self, device: int | None) -> tuple[Engines, int]:
         """The engines, and the number of a GPU: this one, or that for host arrays. Raises DispatchError."""
@@ -582,7 +582,7 @@ class Dispatcher:
             engine.record(self._record_file)
 
 
-def _told_folder(folder: Path) -> str:
+def _describe_folder(folder: Path) -> str:
     """A folder for another process; "": the one that holds this code, wherever it is."""
     is_own = folder.resolve() == _OWN_FOLDER
     return "" if is_own else str(folder.absolute())
@@ -630,7 +630,7 @@ def _extents_and_flags(shape: Any) -> tuple[Any, ...]:
     )
 
 
-def _told(activation: Any) -> int:
+def _describe(activation: Any) -> int:
     """As the core is told of it; -1 for what is none, which has no plan there."""
     name = "none" if activation is None else activation
     is_one = type(name) is str and activation != "none" and name in ACTIVATIONS

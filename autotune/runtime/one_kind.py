@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..facts.accuracy_class import STRICT, serves
-from ..facts.alike import LIKE
 from ..facts.gemm import Gemm
+from ..facts.gpu_alias import LIKE
 from ..files.errors import DispatchError
 from .calls.options import Settle
 from .calls.product import packed
@@ -78,7 +78,7 @@ class OneKind:
         table = table.for_class(self.table.accuracy)
         return OneKind(table, code, self._given_blas, self._settles, is_deterministic=False)
 
-    def remembered(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
+    def cached_pick(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
         """The earlier pick for a shape: with exactly these types, as 1, True and 1.0 are one key."""
         return self._picks.get(key)
 
@@ -101,10 +101,10 @@ class OneKind:
             known = self._known and self._known.pick(call, device)
             found = self._blas.served(known or self.chooser.pick(call), call)
             if os.environ.get(LIKE) == self.gpu_kind.name:
-                found = replace(found, tell=partial(_told_for_others, found.tell))
+                found = replace(found, tell=partial(_describe_for_others, found.tell))
             return replace(found, tell_workspace=partial(self.chooser.workspace_bytes, found, call))
-        told = partial(str, "the result has no elements: nothing is launched")
-        return Pick(self.table.defaults[gemm.layout], "default", told, 1)
+        text = partial(str, "the result has no elements: nothing is launched")
+        return Pick(self.table.defaults[gemm.layout], "default", text, 1)
 
     def choices(self, pinned: Path | None = None) -> KnownChoices:
         """The choices settled, or pinned by a file. Raises DispatchError if the file cannot be used, or is of
@@ -143,24 +143,24 @@ class OneKind:
         if settler.is_captured(gpu, DEFAULT_STREAM):
             raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
         self.choices().choices_on(gpu)
-        asked = list(gemms)
-        for gemm in asked:
+        requested = list(gemms)
+        for gemm in requested:
             if gemm.m and gemm.n and not gemm.is_batched:
                 settler.settle(packed(gemm), gpu, DEFAULT_STREAM)
         engine.forget_plans()
         self._picks = {}
-        return [self.choose(gemm, device) for gemm in asked]
+        return [self.choose(gemm, device) for gemm in requested]
 
     def verify_quick(self, driver: Driver, device: int) -> QuickCheck:
         """One kernel's result, and its time against the recorded one. Raises DispatchError under capture."""
-        from .settle.quick_check import check_quickly
+        from .settle.quick_check import check_kernel
         from .settle.settling import DEFAULT_STREAM
 
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)
         if settler.is_captured(gpu, DEFAULT_STREAM):
             raise DispatchError("nothing can be timed while a graph is captured; check before that")
-        return check_quickly(engine, gpu)
+        return check_kernel(engine, gpu)
 
     def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
         """What serves torch's own products; see routed_engine.py."""
@@ -173,7 +173,7 @@ class OneKind:
         return made
 
 
-def _told_for_others(tell: Callable[[], str]) -> str:
+def _describe_for_others(tell: Callable[[], str]) -> str:
     return f"{tell()}; {LIKE} accepts other GPUs as {os.environ.get(LIKE)}"
 
 

@@ -3,7 +3,7 @@
 from .progress import StopReason
 from .propose.samplers import DEFAULT_SAMPLER, SAMPLERS
 from .result import SearchResult, ShapeResult
-from .run.interrupt import Interrupts
+from .run.interrupt import InterruptHandler
 from .run.limits import Options
 from .shape import study_of
 from .tuner import tune
@@ -11,7 +11,7 @@ from .tuner import tune
 __all__ = [
     "DEFAULT_SAMPLER",
     "SAMPLERS",
-    "Interrupts",
+    "InterruptHandler",
     "Options",
     "SearchResult",
     "ShapeResult",

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..facts.alike import names_for
 from ..facts.gemm import Gemm
+from ..facts.gpu_alias import names_for
 from ..kernel.templates import accuracy_of
 from ..perf_model.cublas_model import least_us
 from ..store import Store
@@ -25,8 +25,8 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
     names = names_for(target.environment.gpu_name)
     for found in sorted(store.studies(target.max_error), key=lambda found: found.updated_at):
         of = found.study
-        is_alike = accuracy_of(of.source_hash) == accuracy_of(target.source_hash)
-        if of.environment.gpu_name in names and of.policy == target.policy and is_alike:
+        is_similar = accuracy_of(of.source_hash) == accuracy_of(target.source_hash)
+        if of.environment.gpu_name in names and of.policy == target.policy and is_similar:
             best = None if found.best is None else found.best.measurement.time_us
             if time_us := best or found.cublas_us:
                 known[of.gemm] = time_us
@@ -73,8 +73,8 @@ def gain_of(shapes: Iterable[ShapeResult], calls: Mapping[Gemm, int], expected: 
     best = {shape.gemm: shape.verdict for shape in shapes if shape.verdict is not None}
     searched = [gemm for gemm in calls if gemm in best]
     left = [gemm for gemm in calls if gemm not in best]
-    beside = [best[gemm].cublas_us for gemm in searched]
-    cublas = [calls[gemm] * us for gemm, us in zip(searched, beside, strict=True) if us is not None]
+    cublas_us = [best[gemm].cublas_us for gemm in searched]
+    cublas = [calls[gemm] * us for gemm, us in zip(searched, cublas_us, strict=True) if us is not None]
     return Gain(
         num_calls=sum(calls[gemm] for gemm in searched),
         tuned_s=_seconds(sum(calls[gemm] * best[gemm].time_us for gemm in searched)),

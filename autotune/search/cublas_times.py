@@ -12,11 +12,11 @@ from statistics import median
 
 from ..facts.gemm import Gemm
 from ..store import Store
-from ..target import Cell, Filling
+from ..target import Cell, CellTarget
 
 
 def time_cublas(
-    target: Filling,
+    target: CellTarget,
     store: Store,
     gemms: Sequence[Gemm],
     until_s: float,

@@ -36,7 +36,7 @@ from ..perf_model.launches import Launches, Shapes
 from ..perf_model.splits import Splits
 from ..search_policy import SearchPolicy
 from ..store import Store, StudyRef
-from ..target import Cell, CellTime, Filling, point_key
+from ..target import Cell, CellTarget, CellTime, point_key
 from .propose.origins import FILL
 from .shape import study_of
 
@@ -92,7 +92,7 @@ class Filler:
 
     def __init__(
         self,
-        target: Filling,
+        target: CellTarget,
         store: Store,
         gemms: Sequence[Gemm],
         on_fill: OnFill,
@@ -114,7 +114,7 @@ class Filler:
 
     def _keys(self, study: StudyRef) -> set[str]:
         """Points that were tried on this GPU, or on another of its kind: an export uses both."""
-        return {key for one in self._store.with_twins(study) for key in self._store.keys(one)}
+        return {key for one in self._store.with_siblings(study) for key in self._store.keys(one)}
 
     def _fastest_us(self, study: StudyRef) -> float:
         best = self._store.best(study, 1, self._target.max_error, where=self._where_on(study.gemm))
@@ -154,8 +154,8 @@ class Filler:
     def _rows(self) -> Iterator[tuple[str, Config]]:
         """Kernels worth a row of each layout, the most promising first: layouts take turns."""
         studies = [*self._studies.values(), *self._lending()]
-        leaders = [(study.gemm.layout, self._leaders(study)) for study in studies]
-        own = {x: [configs for layout, configs in leaders if layout == x] for x in LAYOUTS}
+        best_kernels = [(study.gemm.layout, self._best_kernels(study)) for study in studies]
+        own = {x: [configs for layout, configs in best_kernels if layout == x] for x in LAYOUTS}
         layouts = [x for x in LAYOUTS if self._columns[x]]
         queues, num_foreign = [], self._policy.num_foreign
         for x in layouts:
@@ -163,15 +163,15 @@ class Filler:
             queue = in_order(x, own[x], foreign, self._limits, self._shipped.get(x, ()))
             rows = map(self._where.in_least_splits, queue)
             queues.append([(x, row) for row in rows if row is not None])
-        yield from _by_turns(queues)
+        yield from _interleave(queues)
 
     def _lending(self) -> Iterator[StudyRef]:
         """Studies of shapes that other GPUs of this kind search in this run."""
         for one in islice(self._studies.values(), 1):
             for gemm in self._lenders:
-                yield from self._store.twin_studies(replace(one, id=0, gemm=gemm))
+                yield from self._store.sibling_studies(replace(one, id=0, gemm=gemm))
 
-    def _leaders(self, study: StudyRef) -> list[Config]:
+    def _best_kernels(self, study: StudyRef) -> list[Config]:
         num, but_of = self._policy.num_leaders, (FILL,)  # these are rows already
         best = self._store.best(study, num, self._target.max_error, but_of, self._where_on(study.gemm))
         times = [trial.measurement.time_us or math.inf for trial in best]
@@ -208,8 +208,8 @@ class Filler:
         if point_key(config.to_dict()) in self._tried[gemm]:
             return False
         is_busy = has_work(launch_spec(config, gemm, self._limits), gemm.k)
-        is_obeying = self._where_on(gemm).holds(config.to_dict())
-        return is_busy and is_obeying and not broken_rules(config, self._limits, gemm)
+        is_met = self._where_on(gemm).holds(config.to_dict())
+        return is_busy and is_met and not broken_rules(config, self._limits, gemm)
 
     def _where_on(self, gemm: Gemm) -> Where:
         return self._where.on(gemm, self._limits)
@@ -268,8 +268,8 @@ class Filler:
         values = sorted({int(v) for v in splits.choices(Shapes.of(gemm)).ravel()})
         busy = [v for v in values if has_work(replace(spec, split_k=v), gemm.k)]
         configs = [(v, replace(config, split_k=v)) for v in busy]
-        obeying = [(v, c) for v, c in configs if self._where_on(gemm).holds(c.to_dict())]
-        return [v for v, c in obeying if not broken_rules(c, self._limits, gemm)]
+        matching = [(v, c) for v, c in configs if self._where_on(gemm).holds(c.to_dict())]
+        return [v for v, c in matching if not broken_rules(c, self._limits, gemm)]
 
 
 def in_order(
@@ -284,23 +284,23 @@ def in_order(
     another layout. Four kernels of each shape serve new ones at 0.86 of the best there is, and at 0.83 if
     relatives wait for all leaders (decision 0041)."""
     general = [[r for c in configs for r in relatives(c, layout, limits)] for configs in own]
-    both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
+    both = [list(_interleave(pair)) for pair in zip(own, general, strict=True)]
     foreign = [[r for c in configs for r in relatives(c, layout, limits)] for configs in others]
     seen: set[Config] = set()
-    for config in chain(shipped, _by_turns([list(_by_turns(both)), list(_by_turns(foreign))])):
+    for config in chain(shipped, _interleave([list(_interleave(both)), list(_interleave(foreign))])):
         row = config.in_any_splits
         if row.kernel not in seen:
             seen.add(row.kernel)
             yield row
 
 
-def _by_turns(queues: Iterable[Iterable[T]]) -> Iterator[T]:
+def _interleave(queues: Iterable[Iterable[T]]) -> Iterator[T]:
     """The first of each, then the second of each, and so on."""
     return (item for item in chain.from_iterable(zip_longest(*queues)) if item is not None)
 
 
 def fill(
-    target: Filling,
+    target: CellTarget,
     store: Store,
     gemms: Sequence[Gemm],
     seconds: float,

@@ -1,4 +1,4 @@
-"""What is known of one shape: its trials in their order, the leader, and the results of duels."""
+"""What is known of one shape: its trials in their order, the leader, and the results of comparisons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
 from ..store import Final, Store, StudyRef, TrialRecord
 from ..target import Baseline
-from .compare.ranking import Duel, Ranked, Ranking
+from .compare.ranking import PairComparison, Ranked, Ranking
 from .compare.verdict import verdict
 from .progress import Best
 from .propose.origins import FILL
@@ -57,32 +57,32 @@ class Findings:
         return is_best
 
     @property
-    def champion(self) -> Ranked | None:
-        """The fastest of those that no duel has beaten; None while all have failed."""
-        return self.ranking.champion
+    def incumbent(self) -> Ranked | None:
+        """The fastest of those that no comparison has beaten; None while all have failed."""
+        return self.ranking.incumbent
 
     @property
     def cutoff_us(self) -> float | None:
-        """The champion's time, which a candidate must not exceed by much."""
-        return None if self.champion is None else self.champion.time_us
+        """The incumbent's time, which a candidate must not exceed by much."""
+        return None if self.incumbent is None else self.incumbent.time_us
 
-    def restore_duels(self) -> Iterator[Ranked]:
-        """Take in the duels of earlier runs; returns the points whose times they corrected."""
-        for duel in self._store.duels(self._study):
-            yield from self.ranking.restore(duel)
+    def restore_comparisons(self) -> Iterator[Ranked]:
+        """Take in the comparisons of earlier runs; returns the points whose times they corrected."""
+        for comparison in self._store.comparisons(self._study):
+            yield from self.ranking.restore(comparison)
 
     def take_rounds(
-        self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]
+        self, comparison: PairComparison, first_us: tuple[float, ...], second_us: tuple[float, ...]
     ) -> list[Ranked]:
-        """Take in rounds of a duel, stored once it is over. Returns those whose times it corrected."""
-        corrected = self.ranking.take(duel, first_us, second_us)
-        if duel.is_over:
-            self._store.add_duel(self._study, duel.record)
+        """Take in rounds of a comparison, stored once it is over. Returns those whose times it corrected."""
+        corrected = self.ranking.take(comparison, first_us, second_us)
+        if comparison.is_over:
+            self._store.add_comparison(self._study, comparison.record)
         return corrected
 
     def finalists(self, num: int) -> list[TrialRecord]:
-        """The best trials: those that no duel has beaten first, by time as duels corrected it."""
-        close = self._fastest(4 * num)  # duels may have moved them
+        """The best trials: those that no comparison has beaten first, by time as comparisons corrected it."""
+        close = self._fastest(4 * num)  # comparisons may have moved them
         return sorted(close, key=lambda trial: self.ranking.rank(trial.key, trial.measurement.time_us))[:num]
 
     @property
@@ -97,9 +97,9 @@ class Findings:
     @property
     def best(self) -> Best | None:
         """The fastest so far, as far as decided; None while all have failed."""
-        if self.champion is None:
+        if self.incumbent is None:
             return None
-        return Best(self.champion.point, self.champion.time_us, self.baseline.time_us, self.limit_us)
+        return Best(self.incumbent.point, self.incumbent.time_us, self.baseline.time_us, self.limit_us)
 
     @property
     def verdict(self) -> Best | None:

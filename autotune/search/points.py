@@ -30,7 +30,7 @@ class Points:
     ) -> None:
         self._space, self._proposer, self._shared = space, proposer, shared
         self._findings, self._policy = findings, policy
-        self._num_polishes = 0
+        self._num_polish_steps = 0
         self.is_polished = False  # whether nothing was left to polish, by what was known then
         self.is_exhausted = False
 
@@ -39,10 +39,10 @@ class Points:
         transaction. Empty when all have been proposed; then the shape is exhausted, unless other searches are
         trying some. `before_each` may offer points; it receives the number of proposals that wait to be
         claimed."""
-        asks: list[Ask] = []
-        while len(asks) < wanted and (proposals := self._propose(wanted - len(asks), before_each)):
-            asks += self._claim(proposals)
-        return asks
+        requests: list[Ask] = []
+        while len(requests) < wanted and (proposals := self._propose(wanted - len(requests), before_each)):
+            requests += self._claim(proposals)
+        return requests
 
     def _propose(self, wanted: int, before_each: Callable[[int], None]) -> list[Proposal]:
         proposals: list[Proposal] = []
@@ -58,23 +58,23 @@ class Points:
     def polish(self, size: int) -> list[Ask]:
         """Untried steps, at most this many: alternately from the best point and from the best of each tile
         that is as good. The best point is mostly also the best of its tile, and then counts twice."""
-        champion = self._findings.champion
-        number = None if champion is None else self._space.find(champion.point)
+        incumbent = self._findings.incumbent
+        number = None if incumbent is None else self._space.find(incumbent.point)
         most = self._policy.num_climbed
-        as_good = [] if number is None else [number, *self._proposer.leaders(Patience.gain, most)]
-        self._num_polishes += 1
+        as_good = [] if number is None else [number, *self._proposer.region_bests(Patience.gain, most)]
+        self._num_polish_steps += 1
         num_known = self._findings.num_known
         for at in range(len(as_good)):
-            leader = as_good[(self._num_polishes + at) % len(as_good)]
+            leader = as_good[(self._num_polish_steps + at) % len(as_good)]
             while steps := self._proposer.steps_from(leader, size, origins.POLISH):
-                if asks := self._claim(steps):
-                    return asks
+                if requests := self._claim(steps):
+                    return requests
         # Unless a claim told of trials of other searches: one of these may be the best now.
         self.is_polished = self._findings.num_known == num_known
         return []
 
-    def learnt(self) -> None:
-        """A result came, or a duel corrected one: other points may be the best now, and have steps."""
+    def on_result(self) -> None:
+        """A result came, or a comparison corrected one: other points may be the best now, and have steps."""
         self.is_polished = False
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
@@ -107,4 +107,4 @@ class Points:
     @property
     def is_waiting(self) -> bool:
         """Whether other searches have all remaining points: nothing can be proposed until they report."""
-        return bool(self._shared.away) and self._proposer.num_unseen == 0
+        return bool(self._shared.away) and self._proposer.num_not_proposed == 0

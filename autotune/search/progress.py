@@ -60,11 +60,11 @@ class Ledger:
     @contextmanager
     def timing(self, entry: str) -> Iterator[None]:
         """Adds the time of its block to an entry: `with ledger.timing("ask_s")`."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             yield
         finally:
-            setattr(self, entry, getattr(self, entry) + time.perf_counter() - began)
+            setattr(self, entry, getattr(self, entry) + time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class Best:
         return self.cublas_us / self.time_us if self.cublas_us else None
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In a few words."""
-        beside = f", {self.speedup:.3f} times as fast as cuBLAS" if self.speedup else ""
-        return f"{self.time_us:.4g} us{beside}"
+        comparison = f", {self.speedup:.3f} times as fast as cuBLAS" if self.speedup else ""
+        return f"{self.time_us:.4g} us{comparison}"
 
     @property
     def share_of_limit(self) -> float | None:

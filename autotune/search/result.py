@@ -41,7 +41,7 @@ class ShapeResult:
             cublas_us=found.baseline.time_us,
             limit_us=found.limit_us,
             num_trials=found.num_total,
-            num_new=shape.accounts.num_new,
+            num_new=shape.time_usage.num_new,
             num_failed=found.num_failed,
             taken_over=shape.taken_over,
         )
@@ -49,10 +49,10 @@ class ShapeResult:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of a run. The same command continues, and begins the shapes `not_begun`."""
+    """The result of a run. The same command continues, and begins the shapes `not_started`."""
 
     shapes: tuple[ShapeResult, ...]
-    not_begun: tuple[Gemm, ...]  # shapes whose spaces were not enumerated in time
+    not_started: tuple[Gemm, ...]  # shapes whose spaces were not enumerated in time
     reason: StopReason
     num_new: int
     elapsed_s: float  # on the target's clock

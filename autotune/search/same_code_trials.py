@@ -29,7 +29,7 @@ class TakenOver:
     num_left: int = 0
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In a sentence."""
         kept = counted(self.num_same, "trial keeps its result", "trials keep their results")
         why_not = (
@@ -47,7 +47,7 @@ def take_over(
     study: StudyRef,
     space: FeasibleSet,
     *,
-    among: Collection[str] | None = None,
+    within: Collection[str] | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> TakenOver | None:
     """Take over into a study, the fastest first, until `is_over`: points of the space, or those with some
@@ -59,7 +59,7 @@ def take_over(
     for other in others:
         known = store.keys(study)
         codes = {key: code for key, code in store.codes(other).items() if key not in known}
-        codes = codes if among is None else {key: codes[key] for key in among if key in codes}
+        codes = codes if within is None else {key: codes[key] for key in within if key in codes}
         places = space.find_all([point for point, _ in codes.values()])
         tried = [one for one, place in zip(codes.items(), places, strict=True) if place is not None]
         hashed = [(key, point, code_hash) for key, (point, code_hash) in tried if code_hash is not None]
@@ -69,8 +69,8 @@ def take_over(
         store.copy_trials(other, [key for key, _, _ in hashed if found[key] == _SAME], study)
     counts = Counter(found.values())
     since = ", ".join(dict.fromkeys(_named(other, study) for other in others))
-    told = TakenOver(since, counts[_SAME], counts[_OTHER], counts[_UNKNOWN], counts[_LEFT])
-    return told if found else None
+    taken = TakenOver(since, counts[_SAME], counts[_OTHER], counts[_UNKNOWN], counts[_LEFT])
+    return taken if found else None
 
 
 def _compared(

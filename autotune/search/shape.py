@@ -15,17 +15,17 @@ from ..kernel.feasible_set import FeasibleSet
 from ..kernel.templates import AnyConfig
 from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
-from ..store import Claims, News, Store, StudyRef
+from ..store import Claims, NewTrials, Store, StudyRef
 from ..target import Point, Target, read_key
-from .accounts import Accounts
-from .compare.ranking import Duel, Ranked
+from .compare.ranking import PairComparison, Ranked
 from .findings import Findings
-from .offers import Offers
 from .points import Points
 from .propose.samplers import DEFAULT_SAMPLER, Sampler, make_proposer, sampler_name
 from .propose.traits import traits_of
 from .same_code_trials import TakenOver
 from .shared_study import Ask, SharedStudy
+from .suggestions import Suggestions
+from .time_usage import TimeUsage
 
 
 def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
@@ -72,11 +72,11 @@ class ShapeSearch:
         peak = templates.tflops(templates.accuracy_of(target.source_hash), target.limits)
         limit_us = gemm.limit_us(peak, target.limits.bandwidth_gbs) or None
         self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits), policy)
-        self.accounts = Accounts(target.capacity)
+        self.time_usage = TimeUsage(target.capacity)
         self.findings = Findings(store, study, baseline, limit_us, max_error, policy, where)
         self.shared = SharedStudy(claims, study, space, self._proposer, self.findings, policy)
         self.points = Points(space, self._proposer, self.shared, self.findings, policy)
-        self.offers = Offers(store, study, space, self._proposer, policy, starts, max_error)
+        self.suggestions = Suggestions(store, study, space, self._proposer, policy, starts, max_error)
         self._resume(point for _, point in claims.waiting([study]))
         self.num_known = self.findings.num_known  # before this run
         store.add_baseline(study, baseline)
@@ -89,16 +89,16 @@ class ShapeSearch:
             times_us = [self.findings.time_of(trial.measurement) for trial in trials]
             for trial, time_us in zip(trials, times_us, strict=True):
                 self.findings.count(trial.key, trial.point, time_us, trial.origin)
-                self.accounts.add_earlier(trial.origin, trial.measurement)
+                self.time_usage.add_earlier(trial.origin, trial.measurement)
             placed = zip(places, times_us, strict=True)
             self._proposer.load((number, time_us) for number, time_us in placed if number is not None)
         # Damaged trials count as tried, as long as their keys can be read.
-        damaged = map(read_key, self._store.keys(self.study, but=self.findings.known))
-        never_again = self.space.find_all([*self._store.killers(self.study), *damaged])
-        self._proposer.load((number, None) for number in never_again if number is not None)
-        self._correct(self.findings.restore_duels())
-        self.offers.line_up(waiting)
-        self.offers.begin()
+        corrupted = map(read_key, self._store.keys(self.study, but=self.findings.known))
+        excluded = self.space.find_all([*self._store.crash_points(self.study), *corrupted])
+        self._proposer.load((number, None) for number in excluded if number is not None)
+        self._correct(self.findings.restore_comparisons())
+        self.suggestions.line_up(waiting)
+        self.suggestions.begin()
 
     def keep(self, ask: Ask, measurement: Measurement) -> None:
         """Store the result of a point, unless another search on this database was faster."""
@@ -108,44 +108,46 @@ class ShapeSearch:
     def tell(self, ask: Ask, measurement: Measurement) -> bool:
         """Learn from a point that was stored. Returns whether it is the best so far."""
         self.shared.close(ask)
-        self.accounts.add(ask.origin, measurement)
+        self.time_usage.add(ask.origin, measurement)
         time_us = self.findings.time_of(measurement)
         self._proposer.tell(ask.number, time_us)
-        self.points.learnt()
+        self.points.on_result()
         return self.findings.count(ask.key, ask.point, time_us, ask.origin)
 
-    def take_in(self, news: Sequence[News]) -> None:
+    def take_in(self, new_trials: Sequence[NewTrials]) -> None:
         """Learn from trials of other searches."""
-        self.shared.take_in(news)
-        if news:
-            self.points.learnt()
+        self.shared.take_in(new_trials)
+        if new_trials:
+            self.points.on_result()
 
-    def refine(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> None:
-        """Learn from rounds of a duel."""
-        self._correct(self.findings.take_rounds(duel, first_us, second_us))
+    def refine(
+        self, comparison: PairComparison, first_us: tuple[float, ...], second_us: tuple[float, ...]
+    ) -> None:
+        """Learn from rounds of a comparison."""
+        self._correct(self.findings.take_rounds(comparison, first_us, second_us))
 
     def _correct(self, corrected: Iterable[Ranked]) -> None:
-        """Give the model the times that duels corrected."""
+        """Give the model the times that comparisons corrected."""
         for ranked in corrected:
             number = self.space.find(ranked.point)
             if number is not None:
                 self._proposer.correct(number, ranked.time_us)
-            self.points.learnt()
+            self.points.on_result()
 
     @property
-    def num_asked(self) -> int:
+    def num_requested(self) -> int:
         """Points that this run proposed, without those that were dropped."""
-        return self.accounts.num_new + self.points.num_open
+        return self.time_usage.num_new + self.points.num_open
 
     @property
     def share(self) -> tuple[float, int]:
         """This shape's use of the target once its open points are done, for comparison with others: seconds,
         those of earlier runs included, and points of this run."""
         num_open = self.points.num_open - self.points.num_reused_open
-        return self.accounts.expected_s(num_open), self.num_asked
+        return self.time_usage.expected_s(num_open), self.num_requested
 
     @property
     def idle_share(self) -> tuple[float, int]:
         """As `share`, for idle moments of this run spent on kernels that were compiled before."""
         num_open = self.points.num_reused_open
-        return self.accounts.expected_idle_s(num_open), self.accounts.num_reused + num_open
+        return self.time_usage.expected_idle_s(num_open), self.time_usage.num_reused + num_open

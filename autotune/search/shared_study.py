@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..search_policy import SearchPolicy
-from ..store import Asked, Claims, Known, News, StudyRef
+from ..store import Claims, Known, NewTrials, Requested, StudyRef
 from .findings import Findings
 from .propose.origins import REUSE, TRANSFER
 from .propose.proposer import Proposer
@@ -64,61 +64,61 @@ class SharedStudy:
         """Keys of the points that were proposed while another search was trying them."""
         return set(self._away)
 
-    def claim(self, asks: Sequence[Ask]) -> list[Ask]:
+    def claim(self, requests: Sequence[Ask]) -> list[Ask]:
         """Those of these points that this search may try. The others are away, or known."""
-        asked = {ask.key: Asked(ask.point, ask.origin) for ask in asks}
-        claimed = self._claims.claim(self._study, asked, asked)
-        ours = []
-        for ask in asks:
+        requested = {ask.key: Requested(ask.point, ask.origin) for ask in requests}
+        claimed = self._claims.claim(self._study, requested, requested)
+        owned = []
+        for ask in requests:
             found = claimed.known.get(ask.key)
             if found is not None and self._is_settled(ask, found):
                 self._learn(ask, found)
-            elif ask.key in claimed.ours:
-                ours.append(ask)
+            elif ask.key in claimed.owned:
+                owned.append(ask)
             else:
                 self._away[ask.key] = ask
-        opened = {ask.key: ask for ask in ours}
-        self._claims.release(self._study, claimed.ours - opened.keys())
+        opened = {ask.key: ask for ask in owned}
+        self._claims.release(self._study, claimed.owned - opened.keys())
         self._open |= opened
-        return ours
+        return owned
 
     def close(self, ask: Ask) -> None:
         """This search no longer tries this point."""
         del self._open[ask.key]
 
-    def claim_again(self, keys: Collection[str]) -> None:
+    def retry_claims(self, keys: Collection[str]) -> None:
         """Take in the results of points that were away and that nobody tries any more. Points without a
         result are proposed next."""
         claimed = self._claims.claim(self._study, keys)
-        self._claims.release(self._study, claimed.ours)
-        for key in claimed.ours | claimed.known.keys():
+        self._claims.release(self._study, claimed.owned)
+        for key in claimed.owned | claimed.known.keys():
             ask, found = self._away.pop(key), claimed.known.get(key)
             if found is not None and self._is_settled(ask, found):
                 self._learn(ask, found)
             else:
-                self._try_again(ask)
+                self._retry(ask)
 
-    def _try_again(self, ask: Ask) -> None:
+    def _retry(self, ask: Ask) -> None:
         """What another search gave up is proposed next; what only idle moments were for may come again."""
         if ask.is_reused:
             self._proposer.forget(ask.number)
         else:
-            self._proposer.ask_again(ask.number, ask.origin)
+            self._proposer.ask_next(ask.number, ask.origin)
 
-    def take_in(self, news: Sequence[News]) -> None:
+    def take_in(self, new_trials: Sequence[NewTrials]) -> None:
         """Learn from unknown trials of this study: those that are not open come from other searches."""
-        unasked = []
-        for item in news:
+        not_requested = []
+        for item in new_trials:
             if item.key in self._open:
                 continue
             ask, number = self._away.pop(item.key, None), self._space.find(item.point)
             if ask is not None:
                 self._proposer.tell(ask.number, item.time_us)
             elif number is not None:
-                unasked.append((number, item.time_us))
+                not_requested.append((number, item.time_us))
             self._findings.count(item.key, item.point, item.time_us, item.origin)
-        if unasked:
-            self._proposer.load(unasked)
+        if not_requested:
+            self._proposer.load(not_requested)
 
     def _learn(self, ask: Ask, found: Known) -> None:
         """Take in another search's result of a point that was proposed here."""

@@ -20,7 +20,7 @@ class Sharing:
     ) -> None:
         """`divides`: others search shapes of the same run, and lend their best as long as it goes on."""
         self._claims, self._clock, self._divides = claims, clock, divides
-        self._newest = claims.newest()  # id of the newest trial that was read
+        self._latest = claims.latest()  # id of the newest trial that was read
         self._polled_s = clock()
         self._num_polls = 0
 
@@ -29,27 +29,27 @@ class Sharing:
         if not shapes or self._clock() - self._polled_s < POLL_S:
             return False
         self._num_polls += 1
-        self._take_in_news(shapes)
+        self._take_in_new_trials(shapes)
         self._ask_for_what_is_away(shapes)
         waiting = self._claims.waiting(shape.study for shape in shapes)
         for shape in shapes:
-            shape.offers.line_up(point for study_id, point in waiting if study_id == shape.study.id)
-        offers = shapes[self._num_polls % len(shapes)].offers
-        offers.borrow_from_twins()
+            shape.suggestions.line_up(point for study_id, point in waiting if study_id == shape.study.id)
+        suggestions = shapes[self._num_polls % len(shapes)].suggestions
+        suggestions.borrow_from_siblings()
         if self._divides:
-            offers.borrow_from_similar()
+            suggestions.borrow_from_similar()
         self._polled_s = self._clock()
         return True
 
-    def _take_in_news(self, shapes: Sequence[ShapeSearch]) -> None:
-        newest = self._claims.newest()
-        news = self._claims.news({s.study.id: s.findings.known for s in shapes}, self._newest)
+    def _take_in_new_trials(self, shapes: Sequence[ShapeSearch]) -> None:
+        latest = self._claims.latest()
+        new_trials = self._claims.new_trials({s.study.id: s.findings.known for s in shapes}, self._latest)
         for shape in shapes:
-            shape.take_in([item for item in news if item.study_id == shape.study.id])
-        self._newest = newest
+            shape.take_in([item for item in new_trials if item.study_id == shape.study.id])
+        self._latest = latest
 
     def _ask_for_what_is_away(self, shapes: Sequence[ShapeSearch]) -> None:
         waiting = {shape.study: shape.shared for shape in shapes if shape.shared.away}
-        held = self._claims.held_elsewhere(waiting)
+        held = self._claims.held_in_studies(waiting)
         for study, shared in waiting.items():
-            shared.claim_again(shared.away - held[study])
+            shared.retry_claims(shared.away - held[study])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..facts.gemm import Gemm
 from ..files.words import counted
 from ..kernel import same_code, templates
-from ..kernel.templates import AnyConfig, accuracy_of, is_ours
+from ..kernel.templates import AnyConfig, accuracy_of, is_autotune
 from ..store import Store, StudyRef
 from ..target import Target
 from .same_code_trials import take_over
@@ -29,7 +29,7 @@ class Stale(NamedTuple):
     harmless: tuple[Change, ...] = ()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In a sentence."""
         changes = [
             f"{what} {then or 'unknown'} is now {now or 'unknown'}{same}"
@@ -56,7 +56,7 @@ def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
         changes = changes_since(study, target)
         if not changes:
             fresh.add(study.gemm)
-        points = [entry.point for entry in final.entries if is_ours(entry.point)]
+        points = [entry.point for entry in final.entries if is_autotune(entry.point)]
         if changes and points:  # of several the newest stays
             found[study.gemm] = Stale(study, changes, tuple(map(templates.read, points)))
     return {gemm: found[gemm] for gemm in sorted(found) if gemm not in fresh}
@@ -67,7 +67,7 @@ def compared(store: Store, target: Target, stale: Stale) -> Stale:
     trials are taken over, and the final with them if nothing else has changed."""
     keys, gemm = [config.key for config in stale.finalists], stale.study.gemm
     study = study_of(store, target, gemm)
-    taken = take_over(target, store, study, target.space(gemm), among=keys)
+    taken = take_over(target, store, study, target.space(gemm), within=keys)
     if taken is None or taken.num_same < len(keys):
         return stale
     harmless = tuple(change for change in stale.changes if change[0] in _OF_CODE)

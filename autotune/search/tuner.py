@@ -24,11 +24,11 @@ from .compare.final_results import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
 from .run.blas import one_thread
-from .run.interrupt import Interrupts
+from .run.interrupt import InterruptHandler
 from .run.limits import Options
 from .run.pipeline import Kept, Pipeline
-from .run.refine import Refiner
-from .run.reuse import Reuser
+from .run.refine import ComparisonQueue
+from .run.reuse import ReuseQueue
 from .run.switching import prompt_switching
 from .same_code_trials import TakenOver, take_over
 from .shape import ShapeSearch, study_of
@@ -41,7 +41,7 @@ def tune(
     gemms: Sequence[Gemm],
     options: Options | None = None,
     on_event: OnEvent = ignore,
-    interrupts: Interrupts | None = None,
+    interrupt_handler: InterruptHandler | None = None,
 ) -> SearchResult:
     """Search the best kernels for these shapes on a target.
 
@@ -57,10 +57,10 @@ def tune(
     with (
         one_thread(),
         prompt_switching(),
-        nullcontext(interrupts) if interrupts else Interrupts() as heeded,
+        nullcontext(interrupt_handler) if interrupt_handler else InterruptHandler() as handler,
         store.claims(target.max_error) as claims,
     ):
-        return Tuner(target, store, claims, gemms, options or Options(), on_event, heeded).run()
+        return Tuner(target, store, claims, gemms, options or Options(), on_event, handler).run()
 
 
 class Tuner:
@@ -74,13 +74,13 @@ class Tuner:
         gemms: Sequence[Gemm],
         options: Options,
         on_event: OnEvent,
-        interrupts: Interrupts,
+        interrupt_handler: InterruptHandler,
     ) -> None:
         if not gemms:
             raise UsageError("no shape to search; name at least one")
         self._target, self._store, self._options = target, store, options
         self._claims, self._sharing = claims, Sharing(claims, divides=self._options.part is not None)
-        self._on_event, self._interrupts = on_event, interrupts
+        self._on_event, self._interrupt_handler = on_event, interrupt_handler
         self._shapes: list[ShapeSearch] = []
         gemms = tuple(dict.fromkeys(gemms))
         self._num_shapes = len(gemms)
@@ -88,26 +88,30 @@ class Tuner:
         # thread would be late, four slow the search down (decision 0015). On a recording one thread does it,
         # in the order of the shapes, so that the search is reproducible.
         num_threads = 1 if target.environment.is_recorded else 2
-        self._preparing = ThreadPoolExecutor(num_threads, thread_name_prefix="shapes")
+        self._prepare_pool = ThreadPoolExecutor(num_threads, thread_name_prefix="shapes")
         self._prepared = {
-            gemm: self._preparing.submit(self._prepare, gemm) for gemm in gemms
+            gemm: self._prepare_pool.submit(self._prepare, gemm) for gemm in gemms
         }  # of shapes not begun
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
-        self._refiner = self._make_refiner(target)
-        self._reuser = self._make_reuser(target)
+        self._comparison_queue = self._make_comparison_queue(target)
+        self._reuse_queue = self._make_reuse_queue(target)
         self._num_failed = 0
-        self._began_s = target.now()
+        self._started_s = target.now()
 
-    def _make_refiner(self, target: Target) -> Refiner | None:
-        return Refiner(target, self._ledger, self._options.policy) if isinstance(target, Refining) else None
+    def _make_comparison_queue(self, target: Target) -> ComparisonQueue | None:
+        return (
+            ComparisonQueue(target, self._ledger, self._options.policy)
+            if isinstance(target, Refining)
+            else None
+        )
 
-    def _make_reuser(self, target: Target) -> Reuser | None:
+    def _make_reuse_queue(self, target: Target) -> ReuseQueue | None:
         """Only if seconds are given: with a number of trials, each should be the most promising one."""
         is_by_the_clock = self._options.seconds is not None and self._options.trials is None
         if not isinstance(target, Reusing) or not is_by_the_clock:
             return None
-        return Reuser(target, self._pipeline, self._options.policy, self._options.seed)
+        return ReuseQueue(target, self._pipeline, self._options.policy, self._options.seed)
 
     def _make_finals(self) -> Finals:
         return Finals(
@@ -115,8 +119,8 @@ class Tuner:
             self._store,
             self._options.policy,
             self._on_event,
-            self._interrupts.should_stop,
-            self._granted_left_s,
+            self._interrupt_handler.should_stop,
+            self._budget_left_s,
         )
 
     def run(self) -> SearchResult:
@@ -124,25 +128,25 @@ class Tuner:
             reason = self._search()
             self._finish(reason)
         except (DeviceLost, EnvironmentProblem, KeyboardInterrupt):
-            for kept in self._pipeline.salvage():
+            for kept in self._pipeline.stored_candidates():
                 self._settle(kept)
             raise
         finally:
-            self._preparing.shutdown(cancel_futures=True)  # nobody uses the store after this
+            self._prepare_pool.shutdown(cancel_futures=True)  # nobody uses the store after this
         self._ledger.search_s = self._elapsed_s
         with self._ledger.timing("final_s"):
             due = [shape for shape in self._shapes if shape.gemm not in self._options.without_final]
             self._make_finals().run(due)
-        if self._interrupts.is_requested:
+        if self._interrupt_handler.is_requested:
             reason = StopReason.INTERRUPTED
         return SearchResult(
             shapes=tuple(ShapeResult.of(shape) for shape in self._shapes),
-            not_begun=tuple(self._prepared),
+            not_started=tuple(self._prepared),
             reason=reason,
             num_new=self._num_new,
             elapsed_s=self._elapsed_s,
             ledger=self._ledger,
-            signal=self._interrupts.number,
+            signal=self._interrupt_handler.number,
         )
 
     def _start_ready(self) -> None:
@@ -155,7 +159,7 @@ class Tuner:
         else:
             ready = [gemm for gemm, shape in self._prepared.items() if shape.done() or not self._shapes][:1]
         for gemm in ready:
-            if not self._interrupts.is_requested:
+            if not self._interrupt_handler.is_requested:
                 self._start(gemm, self._prepared[gemm])
                 del self._prepared[gemm]
 
@@ -166,7 +170,7 @@ class Tuner:
         num_ended = sum(self._options.why_enough(shape) is not None for shape in self._shapes)
         known = {*self._gemms, *self._prepared}
         more = [g for g in self._options.part.more(len(known) - num_ended) if g not in known]
-        self._prepared |= {gemm: self._preparing.submit(self._prepare, gemm) for gemm in more}
+        self._prepared |= {gemm: self._prepare_pool.submit(self._prepare, gemm) for gemm in more}
         return bool(more)
 
     def _prepare(self, gemm: Gemm) -> ShapeSearch:
@@ -183,7 +187,7 @@ class Tuner:
         )  # fmt: skip
 
     def _starts(self, gemm: Gemm, space: FeasibleSet) -> Iterable[AnyConfig]:
-        is_known = space.is_ours or space.is_tensor  # else others' kernels were recorded
+        is_known = space.is_autotune or space.is_tensor  # else others' kernels were recorded
         return self._options.starts(gemm) if is_known and self._options.policy.num_seeds else ()
 
     def _take_over(self, gemm: Gemm, space: FeasibleSet) -> TakenOver | None:
@@ -195,7 +199,7 @@ class Tuner:
         until_s = self._target.now() + most_s
 
         def is_over() -> bool:
-            return self._interrupts.is_requested or self._target.now() >= until_s
+            return self._interrupt_handler.is_requested or self._target.now() >= until_s
 
         study = study_of(self._store, self._target, gemm)
         return take_over(self._target, self._store, study, space, is_over=is_over)
@@ -223,22 +227,22 @@ class Tuner:
             with self._ledger.timing("ask_s"):
                 if self._sharing.poll(self._shapes):
                     self._take_more()
-            if self._refiner is not None:
-                self._refiner.settle()
-                self._refiner.top_up(self._shapes)
+            if self._comparison_queue is not None:
+                self._comparison_queue.settle()
+                self._comparison_queue.top_up(self._shapes)
             self._reuse()
 
     def _reuse(self) -> None:
         """Use idle moments of the target to try compiled kernels."""
-        if self._reuser is not None and self._reason_to_stop() is None:
+        if self._reuse_queue is not None and self._reason_to_stop() is None:
             with self._ledger.timing("ask_s"):
-                self._reuser.top_up(self._shapes)
+                self._reuse_queue.top_up(self._shapes)
 
     @property
     def _others(self) -> list[Future[Any]]:
         """The futures to wait for besides candidates."""
         shapes: list[Future[Any]] = [] if self._pipeline.num_open else list(self._prepared.values())
-        return shapes + (self._refiner.futures if self._refiner is not None else [])
+        return shapes + (self._comparison_queue.futures if self._comparison_queue is not None else [])
 
     def _top_up(self) -> StopReason | None:
         """Propose until the target has enough to do, or there is a reason to stop."""
@@ -249,7 +253,7 @@ class Tuner:
                 return reason
             enough = self._options.why_enough
             shapes = [s for s in self._shapes if enough(s) is None and not s.points.is_waiting]
-            shape = min(shapes, key=self._options.weighed_share, default=None)  # who has had the least
+            shape = min(shapes, key=self._options.weighted_share, default=None)  # who has had the least
             if shape is None:
                 return None  # the next shape is not ready, or another search has the last points
             self._submit(shape, int(min(self._pipeline.num_free, self._options.num_left(shape))))
@@ -258,7 +262,7 @@ class Tuner:
     def _submit(self, shape: ShapeSearch, num: int) -> None:
         """Submit this many points of a shape, planned together: proposing one costs hardly less."""
         is_patience_over = self._options.is_patience_over(shape)
-        if is_patience_over or self._options.polishes(self._gemms, self._elapsed_s):
+        if is_patience_over or self._options.should_polish(self._gemms, self._elapsed_s):
             with self._ledger.timing("ask_s"):
                 steps = shape.points.polish(num)
             for step in steps:
@@ -266,43 +270,43 @@ class Tuner:
             if steps or is_patience_over:
                 return
         with self._ledger.timing("ask_s"):
-            asks = shape.points.ask(num, partial(self._lend, shape))
-        if not self._interrupts.is_requested:
-            for ask in asks:
+            requests = shape.points.ask(num, partial(self._lend, shape))
+        if not self._interrupt_handler.is_requested:
+            for ask in requests:
                 self._pipeline.submit(shape, ask)
 
     def _lend(self, shape: ShapeSearch, num_ahead: int) -> None:
         """From time to time let the shape try, alternately, the best of another shape or a known good kernel:
         less often the more it knows."""
-        policy, num_asked = self._options.policy, shape.num_asked + num_ahead
-        every = policy.lend_every * (1 + num_asked // policy.lend_less)
-        if num_asked % every == every - 1:
-            is_for_seed = num_asked // every % 2 == 0
-            if not (is_for_seed and shape.offers.lend_seed()) and not self._lend_best(shape):
-                shape.offers.lend_seed()
+        policy, num_requested = self._options.policy, shape.num_requested + num_ahead
+        every = policy.lend_every * (1 + num_requested // policy.lend_less)
+        if num_requested % every == every - 1:
+            is_for_seed = num_requested // every % 2 == 0
+            if not (is_for_seed and shape.suggestions.lend_seed()) and not self._lend_best(shape):
+                shape.suggestions.lend_seed()
 
     def _lend_best(self, shape: ShapeSearch) -> bool:
         """Let the shape try the best of another. Returns whether there was a new one."""
         at = self._shapes.index(shape)  # suites list similar shapes next to each other: begin with the next
         for other in self._shapes[at + 1 :] + self._shapes[:at]:
-            champion = other.findings.champion
-            if champion is None or self._is_tried_idly(shape, champion.point):
+            incumbent = other.findings.incumbent
+            if incumbent is None or self._is_tried_when_idle(shape, incumbent.point):
                 continue
-            if shape.offers.lend(champion.key, champion.point):
+            if shape.suggestions.lend(incumbent.key, incumbent.point):
                 return True
         return False
 
-    def _is_tried_idly(self, shape: ShapeSearch, point: Point) -> bool:
+    def _is_tried_when_idle(self, shape: ShapeSearch, point: Point) -> bool:
         """Whether idle seconds will try another shape's best on this one."""
-        is_served = self._reuser is not None and self._reuser.serves(shape)
+        is_served = self._reuse_queue is not None and self._reuse_queue.serves(shape)
         return is_served and shape.space.find(point) is not None
 
     def _settle(self, kept: Kept) -> None:
         """Learn from a candidate that was stored, then report it."""
         shape, measurement = kept.candidate.shape, kept.measurement
         is_best = shape.tell(kept.candidate.ask, measurement)
-        if self._reuser is not None:
-            self._reuser.learn(kept)
+        if self._reuse_queue is not None:
+            self._reuse_queue.learn(kept)
         self._ledger.add(measurement)
         self._rate.add(self._target.now())
         self._num_failed += not measurement.is_ok
@@ -313,8 +317,8 @@ class Tuner:
         if self._pipeline.num_open:
             self._on_event(Stopping(reason, self._pipeline.num_open))
             self._drain()
-        if self._refiner is not None:
-            self._refiner.stop()
+        if self._comparison_queue is not None:
+            self._comparison_queue.stop()
         self._claims.release_all()  # the finals need none
 
     def _drain(self) -> None:
@@ -324,7 +328,7 @@ class Tuner:
                 self._settle(kept)
 
     def _reason_to_stop(self) -> StopReason | None:
-        if self._interrupts.is_requested:
+        if self._interrupt_handler.is_requested:
             return StopReason.INTERRUPTED
         if self._options.should_stop():
             return StopReason.STOPPED
@@ -340,9 +344,9 @@ class Tuner:
 
     @property
     def _elapsed_s(self) -> float:
-        return self._target.now() - self._began_s
+        return self._target.now() - self._started_s
 
-    def _granted_left_s(self) -> float | None:
+    def _budget_left_s(self) -> float | None:
         """Of the seconds that were granted; below 0 once they are over."""
         seconds = self._options.seconds
         return None if seconds is None else seconds - self._elapsed_s
@@ -351,7 +355,7 @@ class Tuner:
 
     @property
     def _num_new(self) -> int:
-        return sum(shape.accounts.num_new for shape in self._shapes)
+        return sum(shape.time_usage.num_new for shape in self._shapes)
 
     def _left_s(self) -> float | None:
         """Seconds until the search ends, if a limit was set and the rate is known."""

@@ -26,7 +26,7 @@ class Catalogue:
     def __init__(self, artifacts: Artifacts, clock: Callable[[], float] = time.monotonic) -> None:
         self._artifacts, self._clock = artifacts, clock
         self._lock = threading.Lock()
-        self._looked_s, self._newest = -LOOK_S, -1
+        self._looked_s, self._latest = -LOOK_S, -1
         self.channels: Mapping[ChannelKey, Channel] = {}
         self.listed: list[dict[str, Any]] = []
         self.tokens: Tokens = {}
@@ -39,10 +39,10 @@ class Catalogue:
             if self._clock() - self._looked_s < LOOK_S:
                 return
             self.tokens = self._artifacts.tokens()
-            newest = self._artifacts.newest_event()
-            if newest != self._newest:
+            latest = self._artifacts.latest_event()
+            if latest != self._latest:
                 self.channels, self.listed = self._artifacts.channels(), listed_of(self._artifacts)
-                self._newest = newest
+                self._latest = latest
             self._looked_s = self._clock()
 
     @property
@@ -54,9 +54,9 @@ class Catalogue:
         """Look again at the next request: something was decided here."""
         self._looked_s = -LOOK_S
 
-    def current(self, asked: ChannelKey) -> str | None:
+    def current(self, requested: ChannelKey) -> str | None:
         """The address of the table for such a GPU."""
-        return best_channel(self.channels, asked)
+        return best_channel(self.channels, requested)
 
     def file(self, address: str, name: str) -> bytes | None:
         """One of the files of a table; None if it is not there."""

@@ -65,7 +65,7 @@ def _run(
 ) -> None:
     os.setpgid(0, 0)
     if is_command:
-        words.speak_as_command_line()
+        words.use_command_line_words()
     program(Parent(pipe), *arguments)
 
 

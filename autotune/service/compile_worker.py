@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from ..facts.measurement import Outcome
 from ..files.errors import AutotuneError, TrialFailure
 from ..kernel.compiler import CompileJob, Compiler
-from ..search import Interrupts
+from ..search import InterruptHandler
 from ..store import Build, Builds, Member, Store
 from .child_process import Parent
 
@@ -25,24 +25,24 @@ def serve_compiles(parent: Parent, num: int, db: str) -> None:
         parent.tell("note", text)
 
     try:
-        with Interrupts() as interrupts, Store.open(db) as store, ExitStack() as stack:
+        with InterruptHandler() as interrupt_handler, Store.open(db) as store, ExitStack() as stack:
             store.tell_when_away(note)
             compiler = stack.enter_context(closing(Compiler(ARCH, num_threads=num, note=note)))
             member = stack.enter_context(store.queue().join("compile", slots=num))
-            _serve(store.builds(), member, compiler, interrupts)
+            _serve(store.builds(), member, compiler, interrupt_handler)
         parent.tell("done")
     except AutotuneError as error:
         parent.tell("error", error)
 
 
-def _serve(builds: Builds, member: Member, compiler: Compiler, interrupts: Interrupts) -> None:
+def _serve(builds: Builds, member: Member, compiler: Compiler, interrupt_handler: InterruptHandler) -> None:
     """Until it is interrupted; what is under way then is compiled and stored."""
     num = compiler.num_threads
     under_way: set[Future[None]] = set()
     idle_s = IDLE_S
     member.tell("idle")
     with ThreadPoolExecutor(num, thread_name_prefix="build") as threads:
-        while not interrupts.is_requested:
+        while not interrupt_handler.is_requested:
             claimed = builds.claim(member, num - len(under_way)) if len(under_way) < num else {}
             under_way |= {
                 threads.submit(_build, builds, compiler, key, task) for key, task in claimed.items()

@@ -19,7 +19,7 @@ from starlette.types import Scope
 
 from ..store.artifacts import token_sum
 
-READ, REQUEST, WORK, PUBLISH, NOBODY = "read", "request", "work", "publish", ""
+READ, REQUEST, WORK, PUBLISH, NO_LANE = "read", "request", "work", "publish", ""
 ROLES = (READ, REQUEST, WORK, PUBLISH)
 _INCLUDED = {
     READ: {READ},
@@ -33,7 +33,7 @@ MAX_HEAD_BYTES = 1 << 14
 _SAFE = ("GET", "HEAD")
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """Of a request: an HTTP status, and why."""
 
     status: int
@@ -82,45 +82,45 @@ class Gate:
         self._rules, self._tokens = rules, tokens
         self._rates, self._failures = Rates(rules.per_s, clock), Rates(FAILURES_PER_S, clock)
 
-    def judge(self, scope: Scope, role: str, most_bytes: int) -> tuple[str, Refusal | None]:
+    def judge(self, scope: Scope, role: str, most_bytes: int) -> tuple[str, Rejection | None]:
         """Who asks, and why that is refused, if it is. `role`: what the route asks for."""
         headers, address = Headers(scope=scope), (scope.get("client") or ("?", 0))[0]
         if fault := self._fault_of_head(scope, headers, most_bytes):
             return address, fault
-        who, refusal = self._known(headers, address, role)
-        if refusal is None and not self._rates.may(who):
-            refusal = Refusal(429, "too many requests; ask less often")
-        return who, refusal
+        who, rejection = self._known(headers, address, role)
+        if rejection is None and not self._rates.may(who):
+            rejection = Rejection(429, "too many requests; ask less often")
+        return who, rejection
 
-    def _fault_of_head(self, scope: Scope, headers: Headers, most_bytes: int) -> Refusal | None:
+    def _fault_of_head(self, scope: Scope, headers: Headers, most_bytes: int) -> Rejection | None:
         host = headers.get("host", "")
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
-            return Refusal(431, "the head is too large")
+            return Rejection(431, "the head is too large")
         if self._rules.names and _name_of(host) not in self._rules.names:
-            return Refusal(421, "this server has another name; `autotune serve --name` adds one")
+            return Rejection(421, "this server has another name; `autotune serve --name` adds one")
         if scope["method"] not in _SAFE and not _is_own(headers, host):
-            return Refusal(403, "a page of another site asks; it may not")
+            return Rejection(403, "a page of another site asks; it may not")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            return Refusal(400, "the length of the body is no number")
+            return Rejection(400, "the length of the body is no number")
         if int(length[:19]) > most_bytes:
-            return Refusal(413, f"the body is larger than {most_bytes:,} bytes")
+            return Rejection(413, f"the body is larger than {most_bytes:,} bytes")
         return None
 
-    def _known(self, headers: Headers, address: str, role: str) -> tuple[str, Refusal | None]:
-        if role == NOBODY:
+    def _known(self, headers: Headers, address: str, role: str) -> tuple[str, Rejection | None]:
+        if role == NO_LANE:
             return address, None
         tokens = self._tokens()
         if self._rules.is_open and not tokens:
             return address, None
         if not self._failures.may(address, counts=False):
-            return address, Refusal(429, "too many wrong tokens from this address")
+            return address, Rejection(429, "too many wrong tokens from this address")
         name, roles = tokens.get(token_sum(_token_of(headers)), ("", frozenset[str]()))
         if not name:
             self._failures.may(address)
-            return address, Refusal(401, "this needs a token: `autotune tokens new` makes one")
+            return address, Rejection(401, "this needs a token: `autotune tokens new` makes one")
         if role not in _all_roles(roles):
-            return name, Refusal(403, f"the token of {name} has not the role {role}")
+            return name, Rejection(403, f"the token of {name} has not the role {role}")
         return name, None
 
 

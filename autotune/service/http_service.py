@@ -40,7 +40,7 @@ from ..runtime.service.signed_table import is_address
 from ..store import ChannelKey, Store
 from ..store.artifacts import What
 from .catalogue import Catalogue
-from .gate import NOBODY, PUBLISH, READ, REQUEST, WORK, Gate, GateRules, Refusal
+from .gate import NO_LANE, PUBLISH, READ, REQUEST, WORK, Gate, GateRules, Rejection
 from .json_log import LOG, tell
 from .metrics import CONTENT_TYPE, Metrics
 from .overview import overview
@@ -89,7 +89,7 @@ class Service:
     def routes(self) -> list[GuardedRoute]:
         """Whoever asks."""
         reading = (
-            GuardedRoute("/health", self.health, NOBODY),
+            GuardedRoute("/health", self.health, NO_LANE),
             GuardedRoute("/metrics", self.metrics),
             GuardedRoute("/api/service", self.overview),
             GuardedRoute("/api/requests", self.requests),
@@ -110,7 +110,7 @@ class Service:
         """The application; `pages` are routes that ask for the role read."""
         guarded = self.routes()
         routes = [Route(one.path, one.handler, methods=[one.method]) for one in guarded]
-        errors: Any = {AutotuneError: _told, HTTPException: _refused, ClientDisconnect: _gone}
+        errors: Any = {AutotuneError: _respond, HTTPException: _rejected, ClientDisconnect: _gone}
         app = Starlette(routes=[*routes, *pages], exception_handlers=errors, lifespan=self._living)
         return _Guard(app, guarded, self._gate, self._metrics, self.catalogue)
 
@@ -141,7 +141,7 @@ class Service:
     # ---- reading
 
     async def health(self, request: Request) -> Response:
-        await run_in_threadpool(self._artifacts.newest_event)
+        await run_in_threadpool(self._artifacts.latest_event)
         return _json({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
@@ -247,10 +247,10 @@ class _Guard:
             await send(message)
 
         guarded = self._guarded(scope)
-        who, refusal = await self._judged(scope, guarded)
+        who, rejection = await self._judged(scope, guarded)
         scope.setdefault("state", {})["who"] = who
-        if refusal is not None:
-            await _refusal(refusal)(scope, receive, sending)
+        if rejection is not None:
+            await _rejection(rejection)(scope, receive, sending)
         else:
             await self._app(scope, receive, sending)
         took_s, route = time.perf_counter() - began_s, guarded.path if guarded else "page"
@@ -266,12 +266,12 @@ class _Guard:
                 who=who,
             )
 
-    async def _judged(self, scope: Scope, guarded: GuardedRoute | None) -> tuple[str, Refusal | None]:
+    async def _judged(self, scope: Scope, guarded: GuardedRoute | None) -> tuple[str, Rejection | None]:
         if not self._catalogue.is_fresh:
             try:
                 await run_in_threadpool(self._catalogue.look)
             except StoreError as error:  # nobody can be known without tokens
-                return "", Refusal(503, str(error))
+                return "", Rejection(503, str(error))
         if guarded is None:
             return self._gate.judge(scope, READ, 0)
         return self._gate.judge(scope, guarded.role, guarded.most_bytes)
@@ -304,12 +304,14 @@ def _parsed(body: bytes) -> Any:
 
 
 def _channel(request: Request) -> ChannelKey:
-    asked = request.query_params
-    major, _, minor = asked.get("compute_capability", "").partition(".")
+    requested = request.query_params
+    major, _, minor = requested.get("compute_capability", "").partition(".")
     if not (major.isascii() and major.isdigit() and minor.isascii() and minor.isdigit()):
         raise HTTPException(400, "name compute_capability as 9.0")
     cc = int(major[:4]), int(minor[:4])
-    return ChannelKey(asked.get("gpu_name", ""), cc, asked.get("driver", ""), asked.get("cublas", ""))
+    return ChannelKey(
+        requested.get("gpu_name", ""), cc, requested.get("driver", ""), requested.get("cublas", "")
+    )
 
 
 def _who(request: Request) -> str:
@@ -320,14 +322,14 @@ def _json(document: Any, headers: dict[str, str] | None = None, status: int = 20
     return JSONResponse(document, status, {**_FRESH, **(headers or {})})
 
 
-def _refusal(refusal: Refusal) -> Response:
-    headers = {"WWW-Authenticate": 'Basic realm="autotune"'} if refusal.status == 401 else {}
-    if refusal.status in (413, 401, 403, 421):
+def _rejection(rejection: Rejection) -> Response:
+    headers = {"WWW-Authenticate": 'Basic realm="autotune"'} if rejection.status == 401 else {}
+    if rejection.status in (413, 401, 403, 421):
         headers["Connection"] = "close"  # a body that nobody reads may follow
-    return _json({"error": refusal.reason}, headers, refusal.status)
+    return _json({"error": rejection.reason}, headers, rejection.status)
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _respond(request: Request, error: Exception) -> Response:
     """An error of ours: whoever asks is told."""
     status = 503 if isinstance(error, StoreError) else 400
     if isinstance(error, UsageError | DispatchError | StoreError):
@@ -336,7 +338,7 @@ async def _told(request: Request, error: Exception) -> Response:
     return _json({"error": "an error of the server; its log tells"}, status=500)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _json({"error": error.detail}, status=error.status_code)
 

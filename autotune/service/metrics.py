@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter as RecordProgress
 from collections.abc import Iterable
 
 from prometheus_client import (
@@ -27,7 +27,9 @@ class Metrics:
         self._artifacts, self._queue = artifacts, queue
         self._registry = registry = CollectorRegistry()
         labels = ("method", "route")
-        self._asked = Counter("autotune_http_requests", "Requests", (*labels, "status"), registry=registry)
+        self._requested = Counter(
+            "autotune_http_requests", "Requests", (*labels, "status"), registry=registry
+        )
         self._took = Histogram(
             "autotune_http_seconds", "Time of a request", labels, buckets=_BUCKETS, registry=registry
         )
@@ -39,18 +41,20 @@ class Metrics:
 
     def count(self, method: str, route: str, status: int, took_s: float) -> None:
         """One request that was answered. `route` is one of few."""
-        self._asked.labels(method, route, status).inc()
+        self._requested.labels(method, route, status).inc()
         self._took.labels(method, route).observe(took_s)
 
     def text(self) -> bytes:
         """Raises StoreError."""
         for state, number in self._queue.counts().items():
             self._open.labels(state.value).set(number)
-        workers = Tally((one.kind, one.gpu, str(one.is_alive).lower()) for one in self._queue.workers())
+        workers = RecordProgress(
+            (one.kind, one.gpu, str(one.is_alive).lower()) for one in self._queue.workers()
+        )
         _set(self._workers, workers.items())
         channels = self._artifacts.channels().items()
-        _set(self._tables, Tally((key.gpu_name,) for key, one in channels if one.current).items())
-        calls, saved_s = Tally[tuple[str, ...]](), Tally[tuple[str, ...]]()
+        _set(self._tables, RecordProgress((key.gpu_name,) for key, one in channels if one.current).items())
+        calls, saved_s = RecordProgress[tuple[str, ...]](), RecordProgress[tuple[str, ...]]()
         for one in self._artifacts.usage():
             calls[one.gpu_name, one.how] += one.calls
             saved_s[one.gpu_name, one.how] += one.saved_us / 1e6  # type: ignore[assignment]

@@ -17,7 +17,7 @@ Document = dict[str, Any]
 def overview(store: Store, tables: Sequence[Document]) -> Document:
     """All of it; `tables` as `listed_of` has them. Raises StoreError."""
     queue, usage = store.queue(), store.artifacts().usage()
-    newest = newest_environments(store)
+    latest = latest_environments(store)
     return {
         "counts": {state.value: number for state, number in queue.counts().items()},
         "requests": [
@@ -31,7 +31,7 @@ def overview(store: Store, tables: Sequence[Document]) -> Document:
         ],
         "workers": [asdict(one) for one in queue.workers()],
         "gpus": [_gpu(name, usage) for name in sorted({one.gpu_name for one in usage})],
-        "tables": [{**one, "stale": why_stale(one, newest)} for one in tables],
+        "tables": [{**one, "stale": why_stale(one, latest)} for one in tables],
     }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def _gpu(name: str, usage: Sequence[Usage]) -> Document:
     }  # fmt: skip
 
 
-def newest_environments(store: Store) -> dict[str, Environment]:
+def latest_environments(store: Store) -> dict[str, Environment]:
     """Of each GPU model, where a search ran last."""
     return {
         run.environment.gpu_name: run.environment
@@ -62,9 +62,9 @@ def newest_environments(store: Store) -> dict[str, Environment]:
     }
 
 
-def why_stale(table: Document, newest: dict[str, Environment]) -> str:
+def why_stale(table: Document, latest: dict[str, Environment]) -> str:
     """What has changed on such GPUs since a table was measured; "": nothing that is known."""
-    here = newest.get(table["gpu_name"])
+    here = latest.get(table["gpu_name"])
     if here is None or not table["is_current"]:
         return ""
     pairs = (

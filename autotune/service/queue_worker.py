@@ -17,12 +17,12 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from .. import search, target_finder
-from ..facts.alike import names_for
 from ..facts.device import KNOWN
+from ..facts.gpu_alias import names_for
 from ..facts.measurement import CachePolicy
 from ..files.errors import AutotuneError, DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.compiler import Helpers
-from ..search import Interrupts, Options, SearchResult, StopReason
+from ..search import InterruptHandler, Options, SearchResult, StopReason
 from ..search_policy import read_effort
 from ..shipped.starting_points import StartingPoints
 from ..store import Member, QueuedRequest, RequestState, Store
@@ -62,7 +62,7 @@ def serve_gpu(
     selector: str,
     work: QueueWork,
     helpers: Helpers | None = None,
-    interrupts: Interrupts | None = None,
+    interrupt_handler: InterruptHandler | None = None,
 ) -> None:
     """The process of a GPU. `helpers`: who compiles besides, instead of compile workers. `interrupts`: where
     this is no main thread, who ends it."""
@@ -71,7 +71,11 @@ def serve_gpu(
         parent.tell("note", text)
 
     try:
-        with interrupts or Interrupts() as heeded, Store.open(work.db) as store, ExitStack() as stack:
+        with (
+            interrupt_handler or InterruptHandler() as handler,
+            Store.open(work.db) as store,
+            ExitStack() as stack,
+        ):
             store.tell_when_away(note)
             helpers = helpers or stack.enter_context(StoreHelpers(store.builds()))
             opened = target_finder.open_target(
@@ -80,7 +84,7 @@ def serve_gpu(
             target = stack.enter_context(closing(opened))
             where = target.environment
             member = stack.enter_context(store.queue().join("gpu", where.gpu_name, where.gpu_uuid))
-            GpuServer(target, store, member, work, note, heeded).run()
+            GpuServer(target, store, member, work, note, handler).run()
         parent.tell("done")
     except AutotuneError as error:
         parent.tell("error", error)
@@ -96,10 +100,10 @@ class GpuServer:
         member: Member,
         work: QueueWork,
         note: Note,
-        interrupts: Interrupts,
+        interrupt_handler: InterruptHandler,
     ) -> None:
         self._target, self._store, self._member, self._work = target, store, member, work
-        self._queue, self._note, self._interrupts = store.queue(), note, interrupts
+        self._queue, self._note, self._interrupt_handler = store.queue(), note, interrupt_handler
         names = {*names_for(target.environment.gpu_name), target.limits.name}
         self._names = names | {short for short, limits in KNOWN.items() if limits.name in names}
         self._options = self._read_options()
@@ -116,7 +120,7 @@ class GpuServer:
         """Raises DeviceLost and StoreError."""
         most_s = MOST_SLACK * self._work.seconds + SLACK_S
         self._member.tell("idle")
-        while not self._interrupts.is_requested:
+        while not self._interrupt_handler.is_requested:
             claimed = self._queue.claim(self._member, self._names, most_s)
             if claimed is not None:
                 self._serve(claimed)
@@ -131,7 +135,7 @@ class GpuServer:
 
     def _rest(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s and not self._interrupts.is_requested:
+        while time.monotonic() < until_s and not self._interrupt_handler.is_requested:
             time.sleep(_POLL_S)
 
     def _serve(self, claimed: QueuedRequest) -> None:
@@ -141,17 +145,19 @@ class GpuServer:
         try:
             gemm.need_output()
             options = replace(self._options, seed=claimed.id)
-            found = search.tune(self._target, self._store, [gemm], options, interrupts=self._interrupts)
+            found = search.tune(
+                self._target, self._store, [gemm], options, interrupt_handler=self._interrupt_handler
+            )
         except UsageError as error:
-            self._told(claimed, self._queue.finish(claimed, RequestState.REFUSED, str(error)))
+            self._report(claimed, self._queue.finish(claimed, RequestState.REFUSED, str(error)))
         except (EnvironmentProblem, DeviceLost) as error:
-            self._told(claimed, self._queue.fail(claimed, str(error)))
+            self._report(claimed, self._queue.fail(claimed, str(error)))
             if isinstance(error, DeviceLost):
                 raise
         else:
             self._store.end_run(run, found.num_new)
-            self._told(claimed, self._end(claimed, found))
-        self._member.tell("idle", is_done=not self._interrupts.is_requested)
+            self._report(claimed, self._end(claimed, found))
+        self._member.tell("idle", is_done=not self._interrupt_handler.is_requested)
 
     def _end(self, claimed: QueuedRequest, found: SearchResult) -> bool:
         if found.reason is StopReason.INTERRUPTED:
@@ -169,8 +175,8 @@ class GpuServer:
         }  # fmt: skip
         return self._queue.finish(claimed, RequestState.TUNED, str(found.reason), result)
 
-    def _told(self, claimed: QueuedRequest, is_ours: bool) -> None:
-        if not is_ours:
+    def _report(self, claimed: QueuedRequest, is_autotune: bool) -> None:
+        if not is_autotune:
             self._note(f"request {claimed.id} ({claimed.wanted.gemm}) was taken up by another meanwhile")
 
 
@@ -195,21 +201,21 @@ def serve(selected: Sequence[Selected], num_compilers: int, work: QueueWork, not
         from .compile_worker import serve_compiles
 
         starts["compile"] = _starting(serve_compiles, num_compilers, work.db)
-    with Interrupts() as interrupts:
-        _supervise([_Served(name, start, start()) for name, start in starts.items()], interrupts, note)
+    with InterruptHandler() as interrupt_handler:
+        _supervise([_Served(name, start, start()) for name, start in starts.items()], interrupt_handler, note)
 
 
 def _starting(program: Callable[..., None], *arguments: Any) -> Callable[[], ChildProcess]:
     return lambda: ChildProcess.start(program, *arguments)
 
 
-def _supervise(served: list[_Served], interrupts: Interrupts, note: Note) -> None:
+def _supervise(served: list[_Served], interrupt_handler: InterruptHandler, note: Note) -> None:
     is_told = False
     running = {one.child.pipe: one for one in served}
     waiting: list[_Served] = []
     try:
         while running or waiting:
-            if interrupts.is_requested and not is_told:
+            if interrupt_handler.is_requested and not is_told:
                 is_told, waiting = True, []
                 for one in running.values():
                     one.child.signal(signal.SIGTERM)
@@ -224,7 +230,7 @@ def _supervise(served: list[_Served], interrupts: Interrupts, note: Note) -> Non
                     _take(one, message, note)
                     continue
                 del running[one.child.pipe]
-                if _restarts(one, note) and not interrupts.is_requested:
+                if _restarts(one, note) and not interrupt_handler.is_requested:
                     waiting.append(one)
     finally:
         for one in served:

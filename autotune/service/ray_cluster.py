@@ -26,7 +26,7 @@ from ..facts.gemm import Gemm
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
 from ..files.requirements import RAY, pip_install
 from ..kernel.compiler import CompileJob, Compiler
-from ..search import Interrupts
+from ..search import InterruptHandler
 from ..store import ANY_GPU, Build, QueuedRequest, RequestState, Store, Wanted
 from ..target_finder import REPLAY, Note
 from .compile_worker import ARCH, made
@@ -150,15 +150,15 @@ class _ClusterWorker:
     """An actor: one GPU. Restarted by Ray, it begins anew: what it had claimed lapses."""
 
     def __init__(self) -> None:
-        self._interrupts = Interrupts()
+        self._interrupt_handler = InterruptHandler()
 
     def serve(self, selector: str, work: QueueWork, kernels: Any) -> None:
         own = selector if selector.startswith(REPLAY) else "auto"  # Ray shows it one GPU
-        serve_gpu(_RayParent(), own, work, RayHelpers(kernels), self._interrupts)
+        serve_gpu(_RayParent(), own, work, RayHelpers(kernels), self._interrupt_handler)
 
     def stop(self) -> None:
         """End in order. Called beside `serve`, on another thread."""
-        self._interrupts.number = signal.SIGTERM
+        self._interrupt_handler.number = signal.SIGTERM
 
 
 # ---- the driver
@@ -179,7 +179,7 @@ def search(
         ray.init(address=address, log_to_driver=False, namespace="autotune", ignore_reinit_error=True)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise EnvironmentProblem(f"--cluster {address}: {error}; check it by `ray status`") from error
-    with Interrupts() as interrupts, Store.open(work.db) as store:
+    with InterruptHandler() as interrupt_handler, Store.open(work.db) as store:
         names = dict.fromkeys(one.gpu_name for one in gpus)
         wanted = [
             Wanted(gemm, name, count, predicted_gain_us(name, gemm, 0.0), asked_by="search --cluster")
@@ -188,8 +188,8 @@ def search(
         ]
         ids = store.queue().submit(wanted)
         try:
-            found = _Driver(ray, store, gpus, work, note).run(ids, on_state, interrupts)
-            return found, interrupts.number
+            found = _Driver(ray, store, gpus, work, note).run(ids, on_state, interrupt_handler)
+            return found, interrupt_handler.number
         finally:
             ray.shutdown()
 
@@ -208,11 +208,13 @@ class _Driver:
             worker.serve.remote(one.selector, work, kernels): one for one, worker in self._workers
         }
 
-    def run(self, ids: Collection[int], on_state: OnState, interrupts: Interrupts) -> list[QueuedRequest]:
+    def run(
+        self, ids: Collection[int], on_state: OnState, interrupt_handler: InterruptHandler
+    ) -> list[QueuedRequest]:
         while True:
             requests = self._store.queue().requests(ids=ids)
             on_state(requests)
-            if interrupts.is_requested or not any(one.state in _OPEN for one in requests):
+            if interrupt_handler.is_requested or not any(one.state in _OPEN for one in requests):
                 self._stop()
                 return self._store.queue().requests(ids=ids)
             self._heed()

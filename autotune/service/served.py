@@ -93,8 +93,8 @@ def read_served(document: Any) -> ServedMessage:
     """Raises UsageError for anything else."""
     try:
         found: ServedMessage = strict.read(ServedMessage, document, "message")
-    except strict.Misfit as misfit:
-        raise UsageError(str(misfit)) from misfit
+    except strict.Mismatch as mismatch:
+        raise UsageError(str(mismatch)) from mismatch
     if (
         len(found.shapes) > MAX_SHAPES
         or not 0 < len(found.gpu_name) <= MAX_NAME

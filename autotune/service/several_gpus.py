@@ -22,7 +22,7 @@ from typing import Any
 from .. import tuning
 from ..facts.gemm import Gemm
 from ..files.errors import AutotuneError, DeviceLost
-from ..search import Interrupts, SearchResult, ShapeResult
+from ..search import InterruptHandler, SearchResult, ShapeResult
 from ..search.called import gain_of
 from ..search.fill import Filled
 from ..search.part import Dispenser, Part
@@ -94,24 +94,24 @@ class SeveralGpus:
     def _start(self, selected: Selected, number: int) -> _Gpu:
         return _Gpu(selected, number, ChildProcess.start(_run_one, selected.selector, self._arguments))
 
-    def run(self, interrupts: Interrupts) -> FoundOnGpus:
+    def run(self, interrupt_handler: InterruptHandler) -> FoundOnGpus:
         """Until every process has ended. A signal is passed on once, the next one ends them at once."""
         try:
-            self._attend(interrupts)
+            self._attend(interrupt_handler)
         except KeyboardInterrupt:
             self._signal(signal.SIGTERM)
             raise
         finally:
             for gpu in self._gpus:
                 gpu.child.end(_LONGEST_END_S)
-        signalled = interrupts.number
+        signalled = interrupt_handler.number
         results = [_merged(some, self._arguments, signalled) for some in self._by_model() if some]
         return FoundOnGpus(tuple(results), {gpu.name: gpu.error for gpu in self._gpus if gpu.error})
 
-    def _attend(self, interrupts: Interrupts) -> None:
+    def _attend(self, interrupt_handler: InterruptHandler) -> None:
         is_told, open_gpus = False, {gpu.child.pipe: gpu for gpu in self._gpus}
         while open_gpus:
-            if interrupts.is_requested and not is_told:
+            if interrupt_handler.is_requested and not is_told:
                 is_told = True
                 self._signal(signal.SIGTERM)
             for pipe in wait(list(open_gpus), timeout=_POLL_S):
@@ -187,12 +187,12 @@ def _merged(results: Sequence[Result], arguments: Mapping[str, Any], signalled: 
     shapes: dict[Gemm, ShapeResult] = {}
     for shape in (shape for one in found for shape in one.shapes):
         shapes[shape.gemm] = _better(shapes.get(shape.gemm), shape)
-    left = dict.fromkeys(gemm for one in found for gemm in one.not_begun if gemm not in shapes)
+    left = dict.fromkeys(gemm for one in found for gemm in one.not_started if gemm not in shapes)
     reasons = [one.reason for one in found]
     interrupted = StopReason.INTERRUPTED in reasons
     search = SearchResult(
         shapes=tuple(shapes.values()),
-        not_begun=tuple(left),
+        not_started=tuple(left),
         reason=StopReason.INTERRUPTED if interrupted else reasons[0],
         num_new=sum(one.num_new for one in found),
         elapsed_s=max(one.elapsed_s for one in found),
@@ -237,8 +237,8 @@ def tune(
 ) -> FoundOnGpus:
     """As `tuning.tune` with these arguments, on several GPUs. Errors of one end none of the others; the error
     of all is raised. Ctrl-C as there."""
-    with Interrupts() as interrupts:
-        found = SeveralGpus(selected, arguments, on_event, on_fill, note).run(interrupts)
+    with InterruptHandler() as interrupt_handler:
+        found = SeveralGpus(selected, arguments, on_event, on_fill, note).run(interrupt_handler)
     if not found.results:
         raise next(iter(found.errors.values()))
     return found

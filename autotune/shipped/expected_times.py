@@ -65,13 +65,13 @@ def expected_on(matrices: Sequence[TimeMatrix], limits: DeviceLimits, gemm: Gemm
     """Of a product, or a batch, with m, n and k of at least 1; None if no kernel that ships serves it here.
     Takes some seconds."""
     own = [one for one in matrices if one.limits.name == limits.name]
-    told = tuple(one for one in own or matrices if any(g.layout == gemm.layout for g in one.columns))
-    if own and told:
+    tables = tuple(one for one in own or matrices if any(g.layout == gemm.layout for g in one.columns))
+    if own and tables:
         kernel_us, cublas_us = ShippedFigures(matrices, limits).predict(gemm)[1::-1]
-        return Expectation(kernel_us, cublas_us, told)
+        return Expectation(kernel_us, cublas_us, tables)
     kernels = candidates(gemm.layout, (), matrices, limits)
     costs_us = Costs(gemm.layout, kernels, limits).on(as_single(gemm)) if kernels else np.array([])
-    return Expectation(float(costs_us.min()), None, told) if costs_us.size else None
+    return Expectation(float(costs_us.min()), None, tables) if costs_us.size else None
 
 
 class _OfLayout:

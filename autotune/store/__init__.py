@@ -2,16 +2,16 @@
 
 from .artifacts import Artifact, Artifacts, Channel, ChannelKey, Usage
 from .builds import Build, Builds
-from .claims import Claimed, Claims, Known, News
+from .claims import Claimed, Claims, Known, NewTrials
 from .connect import exists, shown, typed
-from .follower import Follower, Newest
-from .optuna_rows import Asked
+from .follower import Follower, Latest
+from .optuna_rows import Requested
 from .queue import ANY_GPU, Member, Queue, QueuedRequest, RequestState, Wanted, WorkerStatus
 from .records import (
-    DuelRecord,
+    ComparisonRecord,
+    CurvePoint,
     Final,
     FinalEntry,
-    Glimpse,
     RunRecord,
     SearchRecord,
     StudyRef,
@@ -24,25 +24,25 @@ __all__ = [
     "ANY_GPU",
     "Artifact",
     "Artifacts",
-    "Asked",
     "Build",
     "Builds",
     "Channel",
     "ChannelKey",
     "Claimed",
     "Claims",
-    "DuelRecord",
+    "ComparisonRecord",
+    "CurvePoint",
     "Final",
     "FinalEntry",
     "Follower",
-    "Glimpse",
     "Known",
+    "Latest",
     "Member",
-    "Newest",
-    "News",
+    "NewTrials",
     "Queue",
     "QueuedRequest",
     "RequestState",
+    "Requested",
     "RunRecord",
     "SearchRecord",
     "Store",

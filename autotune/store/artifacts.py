@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from ..files.errors import UsageError
 from .artifact_models import ArtifactEventRow, ArtifactRow, TokenRow, UsageRow
-from .database import Database, outlasting
+from .database import Database, retry_while_away
 from .models import utc_now
 
 What = Literal["publish", "pin", "unpin", "rollback"]
@@ -85,7 +85,7 @@ class Artifacts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @outlasting
+    @retry_while_away
     def publish(
         self,
         address: str,
@@ -116,7 +116,7 @@ class Artifacts:
             session.execute(insert(ArtifactEventRow).values(_event(row, "publish", by)))
             return True
 
-    @outlasting
+    @retry_while_away
     def decide(self, what: What, address: str, by: str) -> ChannelKey:
         """Pin a table, end that, or take it back; returns its channel. Raises UsageError for a table that is
         not there, or where nothing else would be left."""
@@ -135,25 +135,25 @@ class Artifacts:
             session.execute(insert(ArtifactEventRow).values(_event(found.id, what, by)))
             return artifact.channel
 
-    @outlasting
+    @retry_while_away
     def channels(self) -> dict[ChannelKey, Channel]:
         """Every channel that anything was published for."""
         with self._database.reading() as session:
             return _channels(session)
 
-    @outlasting
+    @retry_while_away
     def all(self) -> list[Artifact]:
         """Every table, in the order in which they were stored."""
         with self._database.reading() as session:
             return [_artifact(row) for row in session.execute(_LISTED.order_by(ArtifactRow.id))]
 
-    @outlasting
-    def newest_event(self) -> int:
+    @retry_while_away
+    def latest_event(self) -> int:
         """Grows with whatever is decided."""
         with self._database.reading() as session:
             return session.scalar(select(func.max(ArtifactEventRow.id))) or 0
 
-    @outlasting
+    @retry_while_away
     def files(self, address: str) -> tuple[bytes, bytes, bytes] | None:
         """What is signed, table, cubins of a table; None if it is not there."""
         columns = ArtifactRow.signed, ArtifactRow.table_json, ArtifactRow.cubins
@@ -163,7 +163,7 @@ class Artifacts:
 
     # ---- tokens
 
-    @outlasting
+    @retry_while_away
     def add_token(self, name: str, token: str, roles: Sequence[str]) -> None:
         """Only the token's SHA-256 is stored. Raises UsageError if the name is taken."""
         values = {"name": name, "sha256": token_sum(token), "roles": [*roles], "created_at": utc_now()}
@@ -174,7 +174,7 @@ class Artifacts:
                 )
             session.execute(insert(TokenRow).values(values))
 
-    @outlasting
+    @retry_while_away
     def revoke_token(self, name: str) -> None:
         """Raises UsageError if there is none of this name."""
         with self._database.writing() as session:
@@ -183,7 +183,7 @@ class Artifacts:
             ).first():
                 raise UsageError(f"there is no token {name!r}; `autotune tokens list` shows those there are")
 
-    @outlasting
+    @retry_while_away
     def tokens(self) -> dict[str, tuple[str, frozenset[str]]]:
         """Names and roles, by the SHA-256 of each token."""
         with self._database.reading() as session:
@@ -192,7 +192,7 @@ class Artifacts:
 
     # ---- how programs were served
 
-    @outlasting
+    @retry_while_away
     def add_usage(self, served: Iterable[Usage]) -> None:
         """Add to what is known. Beyond MAX_USAGE rows only known ones grow."""
         values = [one._asdict() | {"updated_at": utc_now()} for one in served]
@@ -215,7 +215,7 @@ class Artifacts:
                     upsert, sorted(values, key=lambda one: (one["gpu_name"], one["shape"], one["how"]))
                 )
 
-    @outlasting
+    @retry_while_away
     def usage(self) -> list[Usage]:
         """By GPU; the most calls first."""
         columns = (getattr(UsageRow, name) for name in Usage._fields)
@@ -265,23 +265,23 @@ def _known(session: Session, values: Collection[dict[str, Any]]) -> list[dict[st
     return [one for one in values if (one["gpu_name"], one["shape"], one["how"]) in known]
 
 
-def best_channel(channels: Mapping[ChannelKey, Channel], asked: ChannelKey) -> str | None:
+def best_channel(channels: Mapping[ChannelKey, Channel], requested: ChannelKey) -> str | None:
     """The current table for a GPU: of its own driver and cuBLAS, else of one of these, else of any, the one
     that was last decided about."""
     found = [
-        (key.driver == asked.driver, key.cublas == asked.cublas, at, channel.current)
+        (key.driver == requested.driver, key.cublas == requested.cublas, at, channel.current)
         for at, (key, channel) in enumerate(channels.items())
-        if key[:2] == asked[:2] and channel.current
+        if key[:2] == requested[:2] and channel.current
     ]
     return max(found)[-1] if found else None
 
 
-def need_full(addresses: Iterable[str], begun: str) -> str:
+def need_full(addresses: Iterable[str], started: str) -> str:
     """The address that begins so. Raises UsageError if none does, or several."""
-    found = [one for one in addresses if one.startswith(begun)]
+    found = [one for one in addresses if one.startswith(started)]
     if len(found) != 1:
         how_many = "no table" if not found else "more than one table"
         raise UsageError(
-            f"{how_many} has an address that begins with {begun!r}; `autotune tables list` shows them"
+            f"{how_many} has an address that begins with {started!r}; `autotune tables list` shows them"
         )
     return found[0]

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 
 from . import leases, queries
-from .columns import Unreadable
-from .database import Database, outlasting
+from .columns import InvalidValue
+from .database import Database, retry_while_away
 from .leases import now_s
 from .models import BuildRow, ServiceWorkerRow, WorkerRow
 from .queue import Member
@@ -38,19 +38,19 @@ class Builds:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @outlasting
+    @retry_while_away
     def num_slots(self) -> int:
         """Kernels that living compile workers compile at a time."""
-        living = select(WorkerRow.name).where(WorkerRow.expires_s > now_s())
+        live_workers = select(WorkerRow.name).where(WorkerRow.expires_s > now_s())
         slots = select(func.sum(ServiceWorkerRow.slots)).where(
             ServiceWorkerRow.kind == COMPILE,
             ServiceWorkerRow.ended_s.is_(None),
-            ServiceWorkerRow.name.in_(living),
+            ServiceWorkerRow.name.in_(live_workers),
         )
         with self._database.reading() as session:
             return int(session.scalar(slots) or 0)
 
-    @outlasting
+    @retry_while_away
     def ask(self, key: str, task: Mapping[str, Any]) -> None:
         """Have a kernel compiled, unless it was, or somebody has asked for it."""
         with self._database.writing() as session:
@@ -59,36 +59,36 @@ class Builds:
             empty = {"worker_id": None, "outcome": "", "reason": "", "packed": None, "ended_s": None}
             session.execute(ask.values(key=key, task=dict(task), asked_s=now_s(), **empty))
 
-    @outlasting
+    @retry_while_away
     def found(self, keys: Collection[str]) -> dict[str, Build]:
         """What came of those that are done."""
         query = select(BuildRow).where(BuildRow.key.in_(keys), BuildRow.ended_s.is_not(None))
         with self._database.reading() as session:
             rows = session.scalars(query).all()
-            return {row.key: Build(row.packed, row.outcome, row.reason) for row in rows if _is_sound(row)}
+            return {row.key: Build(row.packed, row.outcome, row.reason) for row in rows if _is_valid(row)}
 
-    @outlasting
+    @retry_while_away
     def forget(self, keys: Collection[str]) -> None:
         """Nobody waits for these any more, unless they are done."""
         with self._database.writing() as session:
             unfinished = BuildRow.key.in_(keys) & BuildRow.ended_s.is_(None)
             session.execute(delete(BuildRow).where(unfinished))
 
-    @outlasting
+    @retry_while_away
     def claim(self, member: Member, most: int) -> dict[str, dict[str, Any]]:
         """The oldest builds that no living worker has, by key: they are this worker's. At most so many."""
         worker_id = member.id
         with self._database.writing() as session:
-            is_free = BuildRow.worker_id.is_(None) | BuildRow.worker_id.not_in(leases.living())
+            is_free = BuildRow.worker_id.is_(None) | BuildRow.worker_id.not_in(leases.live_workers())
             oldest = select(BuildRow.id).where(BuildRow.ended_s.is_(None), is_free).order_by(BuildRow.id)
             ids = list(session.scalars(oldest.limit(most).with_for_update(skip_locked=True)))
             if not ids:
                 return {}
             session.execute(update(BuildRow).where(BuildRow.id.in_(ids)).values(worker_id=worker_id))
             rows = session.scalars(select(BuildRow).where(BuildRow.id.in_(ids)).order_by(BuildRow.id)).all()
-            return {row.key: row.task for row in rows if _is_sound(row)}
+            return {row.key: row.task for row in rows if _is_valid(row)}
 
-    @outlasting
+    @retry_while_away
     def finish(self, key: str, build: Build) -> None:
         """Store what came of one. Of two workers the first counts: both made the same."""
         done = {"packed": build.packed, "outcome": build.outcome, "reason": build.reason, "ended_s": now_s()}
@@ -97,5 +97,5 @@ class Builds:
             session.execute(update(BuildRow).where(its).values(**done, task={}))
 
 
-def _is_sound(row: BuildRow) -> bool:
-    return not any(isinstance(value, Unreadable) for value in (row.task, row.outcome, row.reason))
+def _is_valid(row: BuildRow) -> bool:
+    return not any(isinstance(value, InvalidValue) for value in (row.task, row.outcome, row.reason))

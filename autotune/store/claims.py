@@ -20,10 +20,10 @@ from ..facts.measurement import Outcome, is_accurate
 from ..kernel import same_code
 from ..kernel.config import Value
 from . import leases, optuna_rows, queries, rows
-from .columns import Unreadable, is_time
-from .database import Closing, Database, outlasting
+from .columns import InvalidValue, is_time
+from .database import Closing, Database, retry_while_away
 from .models import ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
-from .optuna_rows import Asked
+from .optuna_rows import Requested
 from .records import StudyRef
 
 _OVERLAP = 200  # trial ids that are read again: on a server, a smaller one may be committed later
@@ -52,12 +52,12 @@ class Known:
 class Claimed:
     """The result of a claim. A key in neither is under way elsewhere."""
 
-    ours: frozenset[str] = frozenset()  # leased to this search
+    owned: frozenset[str] = frozenset()  # leased to this search
     known: dict[str, Known] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class News:
+class NewTrials:
     """A trial in one of this search's studies."""
 
     trial_id: int
@@ -78,9 +78,12 @@ class Claims(Closing):
         self._database, self._max_error = database, max_error
         self._worker = leases.Worker(database)
 
-    @outlasting
+    @retry_while_away
     def claim(
-        self, study: StudyRef, keys: Collection[str], asked: Mapping[str, Asked] = MappingProxyType({})
+        self,
+        study: StudyRef,
+        keys: Collection[str],
+        requested: Mapping[str, Requested] = MappingProxyType({}),
     ) -> Claimed:
         """Lease the configs that no other search is trying or has tried in this study, all in one
         transaction. Those of `asked` are running trials from then on.
@@ -89,19 +92,19 @@ class Claims(Closing):
         """
         if not keys:
             return Claimed()
-        self._worker.show_life()
+        self._worker.renew_heartbeat()
         with self._database.writing() as session:
-            ours = leases.acquire(session, self._worker.id, scope_of(study), keys)
+            owned = leases.acquire(session, self._worker.id, scope_of(study), keys)
             # After the leases: any search that stored a trial before they were free has committed it.
-            known = _known(session, study, ours, self._max_error)
+            known = _known(session, study, owned, self._max_error)
             done = {key for key, found in known.items() if found.is_here}
             leases.release(session, scope_of(study), done)
-            if begun := {key: asked[key] for key in keys if key in asked and key in ours - done}:
+            if started := {key: requested[key] for key in keys if key in requested and key in owned - done}:
                 its_id = optuna_rows.optuna_study_id(session, study)
-                optuna_rows.begin(session, its_id, self._worker.id, begun)
-        return Claimed(frozenset(ours - done), known)
+                optuna_rows.begin(session, its_id, self._worker.id, started)
+        return Claimed(frozenset(owned - done), known)
 
-    @outlasting
+    @retry_while_away
     def release(self, study: StudyRef, keys: Collection[str]) -> None:
         """These configs will not be tried after all."""
         if keys:
@@ -109,14 +112,14 @@ class Claims(Closing):
                 leases.release(session, scope_of(study), keys)
                 optuna_rows.drop(session, study, keys)
 
-    @outlasting
+    @retry_while_away
     def release_all(self) -> None:
         """This search will try nothing more."""
         with self._database.writing() as session:
             leases.release_all(session, self._worker.id)
 
-    @outlasting
-    def held_elsewhere(self, studies: Iterable[StudyRef]) -> dict[StudyRef, set[str]]:
+    @retry_while_away
+    def held_in_studies(self, studies: Iterable[StudyRef]) -> dict[StudyRef, set[str]]:
         """Keys that other searches are trying, by study."""
         by_pool = {scope_of(study): study for study in studies}
         held: dict[StudyRef, set[str]] = {study: set() for study in by_pool.values()}
@@ -127,8 +130,8 @@ class Claims(Closing):
                 held[by_pool[pool]].add(key)
         return held
 
-    @outlasting
-    def news(self, known: Mapping[int, Container[str]], after: int) -> list[News]:
+    @retry_while_away
+    def new_trials(self, known: Mapping[int, Container[str]], after: int) -> list[NewTrials]:
         """Trials of studies, by any search, whose id is about `after` or larger, by id, without those whose
         keys are known. `known`: these keys, by the id of the study.
 
@@ -142,23 +145,23 @@ class Claims(Closing):
         with self._database.reading() as session:
             new = [number for number, study, key in session.execute(named) if key not in known[study]]
             return [
-                News(trial_id, study_id, key, point, _time_of(time_us, error, self._max_error), origin)
-                for ids in queries.portions(new)
+                NewTrials(trial_id, study_id, key, point, _time_of(time_us, error, self._max_error), origin)
+                for ids in queries.chunks(new)
                 for trial_id, study_id, key, point, origin, time_us, error in session.execute(
-                    _NEWS, {"ids": ids}
+                    _NEW_TRIALS, {"ids": ids}
                 )
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             ]
 
-    @outlasting
+    @retry_while_away
     def waiting(self, studies: Iterable[StudyRef]) -> list[tuple[int | None, dict[str, Value]]]:
         """Points that somebody lined up in Optuna's way, each with the id of its study, in this order."""
         with self._database.reading() as session:
             found = session.execute(optuna_rows.WAITING_POINTS, {"studies": [study.id for study in studies]})
             return [(study_id, point) for study_id, point in found if isinstance(point, dict)]
 
-    @outlasting
-    def newest(self) -> int:
+    @retry_while_away
+    def latest(self) -> int:
         """The id of the newest trial of all; 0 if there is none."""
         with self._database.reading() as session:
             return session.scalar(select(func.max(TrialRow.id))) or 0
@@ -185,7 +188,7 @@ def scope_of(study: StudyRef) -> str:
     return "|".join(map(str, ("trial", *_pool_of(study).values())))
 
 
-_NEWS = (
+_NEW_TRIALS = (
     select(TrialRow.id, TrialRow.study_id, ConfigRow.key, ConfigRow.point, TrialRow.origin, *_TIME)
     .join(ConfigRow)
     .where(TrialRow.id.in_(bindparam("ids", expanding=True)))
@@ -221,7 +224,7 @@ def _known(
 
 def _time_of(time_us: Any, error_over_cublas: Any, max_error: float | None) -> float | None:
     """None for a trial that cannot win: a failure, one that is not accurate enough, or unreadable."""
-    if not is_time(time_us) or isinstance(error_over_cublas, Unreadable):
+    if not is_time(time_us) or isinstance(error_over_cublas, InvalidValue):
         return None
     return float(time_us) if is_accurate(error_over_cublas, max_error) else None
 

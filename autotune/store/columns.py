@@ -2,7 +2,7 @@
 
 SQLite keeps whatever is written into a column: text in a float, JSON that is cut short, bytes that are not
 text. SQLAlchemy's own types raise while rows are fetched, so one such value would hide all rows behind it.
-These types return `Unreadable` in its place, and `rows` refuses only the row with it.
+These types return `InvalidValue` in its place, and `rows` refuses only the row with it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _EARLIEST = 1970
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class InvalidValue:
     """A value that its column cannot hold; `shown` is how it begins."""
 
     shown: str
 
     @classmethod
-    def of(cls, value: object) -> Unreadable:
+    def of(cls, value: object) -> InvalidValue:
         text = repr(value)
         return cls(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
@@ -37,8 +37,8 @@ class Unreadable:
         return self.shown
 
 
-class _Lenient(TypeDecorator[Any]):
-    """Reads as `impl` does; values that it cannot read, or that `is_fit` refuses, become `Unreadable`."""
+class _SafeType(TypeDecorator[Any]):
+    """Reads as `impl` does; values that it cannot read, or that `is_fit` refuses, become `InvalidValue`."""
 
     impl: type[TypeEngine[Any]] = Text
     cache_ok = True
@@ -48,7 +48,7 @@ class _Lenient(TypeDecorator[Any]):
 
     def holds(self, stored: Any) -> bool:
         """Whether a value may be what its driver has of it: moments and JSON as text. Never raises."""
-        if stored is None or isinstance(stored, Unreadable):
+        if stored is None or isinstance(stored, InvalidValue):
             return False
         try:
             return self.is_fit(self.read(stored))
@@ -63,13 +63,13 @@ class _Lenient(TypeDecorator[Any]):
         read = self.impl_instance.result_processor(dialect, coltype)
 
         def process(stored: Any) -> Any:
-            if stored is None or isinstance(stored, Unreadable):
+            if stored is None or isinstance(stored, InvalidValue):
                 return stored
             try:
                 value = stored if read is None else read(stored)
-                return self.convert(value) if self.is_fit(value) else Unreadable.of(stored)
+                return self.convert(value) if self.is_fit(value) else InvalidValue.of(stored)
             except (ValueError, TypeError, OverflowError, RecursionError):
-                return Unreadable.of(stored)
+                return InvalidValue.of(stored)
 
         return process
 
@@ -77,7 +77,7 @@ class _Lenient(TypeDecorator[Any]):
         return value
 
 
-class Words(_Lenient):
+class Words(_SafeType):
     """Text."""
 
     cache_ok = True
@@ -86,7 +86,7 @@ class Words(_Lenient):
         return isinstance(value, str)
 
 
-class Whole(_Lenient):
+class Whole(_SafeType):
     """An integer."""
 
     impl = Integer
@@ -96,7 +96,7 @@ class Whole(_Lenient):
         return type(value) is int
 
 
-class Number(_Lenient):
+class Number(_SafeType):
     """A float; infinity is allowed, NaN is not."""
 
     impl = Double
@@ -109,7 +109,7 @@ class Number(_Lenient):
         return float(value)
 
 
-class Flag(_Lenient):
+class Flag(_SafeType):
     """A boolean, which SQLite keeps as 0 or 1."""
 
     impl = Boolean
@@ -122,12 +122,12 @@ class Flag(_Lenient):
         def process(stored: Any) -> Any:  # SQLAlchemy's own reads any value as true
             if stored is None:
                 return None
-            return bool(stored) if self.is_fit(stored) else Unreadable.of(stored)
+            return bool(stored) if self.is_fit(stored) else InvalidValue.of(stored)
 
         return process
 
 
-class UtcDateTime(_Lenient):
+class UtcDateTime(_SafeType):
     """An aware datetime, stored as naive UTC (SQLite keeps no time zone)."""
 
     impl = DateTime
@@ -146,7 +146,7 @@ class UtcDateTime(_Lenient):
         return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
 
 
-class Json(_Lenient):
+class Json(_SafeType):
     """Whatever JSON can say."""
 
     impl = JSON
@@ -201,7 +201,7 @@ class Texts(Json):
         return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
 
 
-class Document(_Lenient):
+class Document(_SafeType):
     """A JSON object as text: JSON of PostgreSQL has neither NaN nor infinity, and Optuna has."""
 
     cache_ok = True
@@ -236,9 +236,9 @@ def _is_discarded(item: Any) -> bool:
     return Samples().is_fit(item["samples_us"]) and Names().is_fit(item["marks"])
 
 
-def read_text(stored: bytes) -> str | Unreadable:
+def read_text(stored: bytes) -> str | InvalidValue:
     """How SQLite's driver reads text: by default bytes that are not UTF-8 would end the fetch."""
     try:
         return stored.decode("utf-8")
     except UnicodeDecodeError:
-        return Unreadable.of(stored)
+        return InvalidValue.of(stored)

@@ -71,8 +71,8 @@ def parse_url(path_or_url: str | Path) -> URL:
         raise StoreError(f"{shown(text)!r} is not a database URL; write {_FORMS}") from None
     if (name := url.get_backend_name()) not in _BACKENDS:
         close = get_close_matches(name, _BACKENDS, n=1)
-        meant = f"did you mean {shown(url.set(drivername=close[0]))}? Write" if close else "write"
-        raise StoreError(f"{shown(url)} is neither SQLite nor PostgreSQL; {meant} {_FORMS}")
+        expected = f"did you mean {shown(url.set(drivername=close[0]))}? Write" if close else "write"
+        raise StoreError(f"{shown(url)} is neither SQLite nor PostgreSQL; {expected} {_FORMS}")
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise StoreError(f"{text} would keep the trials in memory and lose them; name a file")
     return url
@@ -124,12 +124,12 @@ def exists(path_or_url: str | Path) -> bool:
     """Whether a database may exist: its file does, or there is a server to ask. Raises StoreError if its
     folder may not be entered."""
     file = file_of(parse_url(path_or_url))
-    with _names_explained(file):
+    with _explain_names(file):
         return file is None or file.is_file()
 
 
 @contextmanager
-def _names_explained(file: Path | None) -> Iterator[None]:
+def _explain_names(file: Path | None) -> Iterator[None]:
     """Turn the errors of impossible file names into a StoreError. SQLite takes UTF-8 only."""
     try:
         str(file).encode()
@@ -180,7 +180,7 @@ def make_file(url: URL) -> None:
     if file is None:
         return
     _check_place(file)
-    with _names_explained(file):
+    with _explain_names(file):
         if has_log(file) and not (file.exists() and file.stat().st_size):
             log, name = log_of(file), real_file(file).name
             raise StoreError(
@@ -240,7 +240,7 @@ def has_log(file: Path) -> bool:
 
 def _check_place(file: Path) -> None:
     """Raises StoreError if no database can be there."""
-    with _names_explained(file):
+    with _explain_names(file):
         if not file.parent.is_dir():
             raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
         if file.is_dir():
@@ -255,7 +255,7 @@ def writer(engine: Engine) -> Engine:
 
 
 @contextmanager
-def remaking(engine: Engine) -> Iterator[Connection]:
+def rebuilding(engine: Engine) -> Iterator[Connection]:
     """A transaction that may rebuild tables. SQLite ignores foreign keys in it: dropping a table, so that a
     copy takes its name, would break those that refer to it. They can be switched only outside of
     transactions."""
@@ -326,7 +326,7 @@ def check_identity(url: URL, opened: tuple[int, int] | None) -> None:
 
 
 @contextmanager
-def errors_explained(url: URL) -> Iterator[None]:
+def explain_errors(url: URL) -> Iterator[None]:
     """Turn any error of the database into one of ours that names the next step."""
     try:
         yield
@@ -409,13 +409,13 @@ def lock_holder(file: Path) -> str:
     try:
         real = real_file(file)
         files = [real, real.with_name(f"{real.name}-shm")]
-        inodes = {str(f.stat().st_ino) for f in files if f.exists()}
+        numbers = {str(f.stat().st_ino) for f in files if f.exists()}
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return "another process"
     for line in lines:  # 1: POSIX  ADVISORY  WRITE 4711 08:01:123456 120 120
         fields = line.split()
-        if fields[1] == "POSIX" and fields[3] == "WRITE" and fields[5].split(":")[-1] in inodes:
+        if fields[1] == "POSIX" and fields[3] == "WRITE" and fields[5].split(":")[-1] in numbers:
             return f"process {fields[4]}"
     return "another process"
 

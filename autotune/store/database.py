@@ -56,7 +56,7 @@ class Database:
     def reading(self) -> Iterator[Session]:
         """One transaction that only reads."""
         connect.check_identity(self.url, self._identity)
-        with self._explained(), Session(self.engine) as session:
+        with self._explain(), Session(self.engine) as session:
             yield session
 
     @contextmanager
@@ -64,13 +64,13 @@ class Database:
         """One transaction that holds SQLite's write lock; committed at the end, rolled back by any
         exception."""
         connect.check_identity(self.url, self._identity)
-        with self._write_lock, self._explained(), Session(self._writer) as session, session.begin():
+        with self._write_lock, self._explain(), Session(self._writer) as session, session.begin():
             yield session
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain(self) -> Iterator[None]:
         try:
-            with connect.errors_explained(self.url):
+            with connect.explain_errors(self.url):
                 yield
         except StoreError as error:
             if connect.is_away(error.__cause__):
@@ -82,7 +82,7 @@ class Database:
         self.engine.dispose()
 
 
-def outlasting(method: Method) -> Method:
+def retry_while_away(method: Method) -> Method:
     """Decorates a method that is one transaction of `self._database`: while the server is away it is
     repeated, for RECONNECT_S.
 

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, type_coerce
 from sqlalchemy.types import NullType
 
 from . import connect, queries, read_only, rows
-from .database import Closing, Database, outlasting
+from .database import Closing, Database, retry_while_away
 from .models import BaselineRow, ConfigRow, FinalRow, StudyRow, TrialRow
 from .records import StudyRef, TrialRecord
 from .repository import Store
@@ -20,7 +20,7 @@ from .repository import Store
 TIMEOUT_S = 5.0  # for a file that is locked as a whole, as while its tables are rebuilt
 
 
-class Newest(NamedTuple):
+class Latest(NamedTuple):
     """The largest ids in a database: of trials, timings of cuBLAS, finals. 0 where there is none. And its
     studies, by id: when each was made, as SQLite gives the id of one that was deleted to the next."""
 
@@ -53,24 +53,24 @@ class Follower(Closing):
     def close(self) -> None:
         self._database.close()
 
-    @outlasting
-    def newest(self) -> Newest:
+    @retry_while_away
+    def latest(self) -> Latest:
         """Three look-ups by key and the list of studies, which show whether anything is new."""
         ids = (select(func.max(model.id)).scalar_subquery() for model in (TrialRow, BaselineRow, FinalRow))
         made = select(StudyRow.id, type_coerce(StudyRow.created_at, NullType()))  # not read: only compared
         with self._database.reading() as session:
             studies = frozenset((study, at) for study, at in session.execute(made))
             trial, baseline, final = (found or 0 for found in session.execute(select(*ids)).one())
-            return Newest(trial, baseline, final, studies)
+            return Latest(trial, baseline, final, studies)
 
-    @outlasting
+    @retry_while_away
     def studies_after(self, study_id: int) -> list[StudyRef]:
         """Studies of larger ids, by id."""
         query = queries.STUDIES.where(StudyRow.id > study_id).order_by(StudyRow.id)
         with self._database.reading() as session:
-            return list(self.store.damages.readable(session.execute(query), rows.study_ref))
+            return list(self.store.bad_rows.readable(session.execute(query), rows.study_ref))
 
-    @outlasting
+    @retry_while_away
     def trials_after(self, trial_id: int) -> list[tuple[int, TrialRecord]]:
         """Trials of larger ids, each with the id of its study, by id."""
         query = (
@@ -80,7 +80,7 @@ class Follower(Closing):
             .order_by(TrialRow.id)
         )
         with self._database.reading() as session:
-            return list(self.store.damages.readable(session.execute(query), _of_study))
+            return list(self.store.bad_rows.readable(session.execute(query), _of_study))
 
 
 def _of_study(trial: TrialRow, config: ConfigRow | None) -> tuple[int, TrialRecord]:

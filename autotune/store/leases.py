@@ -26,12 +26,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.functions import FunctionElement
 
 from ..files.errors import EnvironmentProblem, StoreError
-from .database import Closing, Database, outlasting
+from .database import Closing, Database, retry_while_away
 from .models import LeaseRow, OptunaTrialRow, WorkerRow
 from .process_name import is_gone, my_name
 
 LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
-BEAT_S = LEASE_S / 4
+HEARTBEAT_S = LEASE_S / 4
 _IDS = 2**30
 
 
@@ -55,32 +55,32 @@ def _postgresql_now(_element: now_s, _compiler: Any, **_: Any) -> str:
 # ---- steps of a transaction
 
 
-def enrol(session: Session, name: str) -> int:
+def register(session: Session, name: str) -> int:
     """A new worker; returns its id. Dead ones are deleted, with their leases and what they were at."""
     gone = [known for known in session.scalars(select(WorkerRow.name)) if is_gone(known)]
     session.execute(delete(WorkerRow).where((WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone)))
     for held in (LeaseRow, OptunaTrialRow):
         is_held = held.worker_id.is_not(None)  # without one, NOT IN of nobody is true
-        session.execute(delete(held).where(is_held, held.worker_id.not_in(living())))
+        session.execute(delete(held).where(is_held, held.worker_id.not_in(live_workers())))
     # Drawn: SQLite gives the largest id again once its row is gone, and whoever was taken for dead may not
     # know it yet. Those below are of older versions.
     values = {"id": secrets.randbelow(_IDS) + _IDS, "name": name, "expires_s": now_s() + LEASE_S}
     return session.execute(insert(WorkerRow).values(values).returning(WorkerRow.id)).scalar_one()
 
 
-def living() -> Any:
+def live_workers() -> Any:
     """Ids of workers whose heartbeat is recent."""
     return select(WorkerRow.id).where(WorkerRow.expires_s > now_s())
 
 
-def beat(session: Session, name: str) -> int:
+def heartbeat(session: Session, name: str) -> int:
     """Show that a worker lives; returns its id. A worker that was declared dead gets a new id: others may
     have its leases by now. Where the database's clock was set back, nobody's leases last for longer."""
     ahead = WorkerRow.expires_s > now_s() + LEASE_S
     session.execute(update(WorkerRow).where(ahead).values(expires_s=now_s() + LEASE_S))
     query = update(WorkerRow).where(WorkerRow.name == name).values(expires_s=now_s() + LEASE_S)
     worker_id = session.execute(query.returning(WorkerRow.id)).scalar()
-    return enrol(session, name) if worker_id is None else worker_id
+    return register(session, name) if worker_id is None else worker_id
 
 
 def _upsert(make: Callable[..., Any]) -> Any:
@@ -90,7 +90,7 @@ def _upsert(make: Callable[..., Any]) -> Any:
     upsert = upsert.on_conflict_do_update(
         index_elements=["scope", "task"],
         set_={"worker_id": worker_id},
-        where=LeaseRow.worker_id.not_in(living()) | (LeaseRow.worker_id == worker_id),
+        where=LeaseRow.worker_id.not_in(live_workers()) | (LeaseRow.worker_id == worker_id),
     )
     return upsert.returning(LeaseRow.__table__.c.task)
 
@@ -121,7 +121,7 @@ _RELEASE = delete(LeaseRow).where(
 def held_by_others(session: Session, worker_id: int, scopes: Collection[str]) -> set[tuple[str, str]]:
     """(scope, task) of all that other living workers hold in these scopes."""
     query = select(LeaseRow.scope, LeaseRow.task).where(
-        LeaseRow.scope.in_(scopes), LeaseRow.worker_id != worker_id, LeaseRow.worker_id.in_(living())
+        LeaseRow.scope.in_(scopes), LeaseRow.worker_id != worker_id, LeaseRow.worker_id.in_(live_workers())
     )
     return {(row.scope, row.task) for row in session.execute(query)}
 
@@ -132,7 +132,7 @@ def release_all(session: Session, worker_id: int) -> None:
         session.execute(delete(held).where(held.worker_id == worker_id))
 
 
-def dismiss(session: Session, worker_id: int) -> None:
+def unregister(session: Session, worker_id: int) -> None:
     """A worker is done."""
     release_all(session, worker_id)
     session.execute(delete(WorkerRow).where(WorkerRow.id == worker_id))
@@ -153,39 +153,39 @@ class Worker(Closing):
     def __init__(self, database: Database) -> None:
         self._database = database
         self.name = my_name()
-        self.id = self._enrol()
-        self._beaten_s = _since_boot_s()
-        self._one_beats = threading.Lock()
+        self.id = self._register()
+        self._last_heartbeat_s = _since_boot_s()
+        self._heartbeat_lock = threading.Lock()
         self._is_closed = threading.Event()
-        self._beating = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
-        self._beating.start()
+        self._heartbeat_thread = threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True)
+        self._heartbeat_thread.start()
 
-    @outlasting
-    def _enrol(self) -> int:
+    @retry_while_away
+    def _register(self) -> int:
         with self._database.writing() as session:
-            return enrol(session, self.name)
+            return register(session, self.name)
 
-    def show_life(self) -> None:
+    def renew_heartbeat(self) -> None:
         """Beat now if the last beat is long ago: a process that was stopped may have been taken for dead, and
         must not lease anything under an id that is gone."""
-        if _since_boot_s() - self._beaten_s > 2 * BEAT_S:
-            self._beat()
+        if _since_boot_s() - self._last_heartbeat_s > 2 * HEARTBEAT_S:
+            self._send_heartbeat()
 
-    def _beat(self) -> None:
-        with self._one_beats, self._database.writing() as session:  # two at once would enrol twice
-            self.id = beat(session, self.name)
-        self._beaten_s = _since_boot_s()
+    def _send_heartbeat(self) -> None:
+        with self._heartbeat_lock, self._database.writing() as session:  # two at once would enrol twice
+            self.id = heartbeat(session, self.name)
+        self._last_heartbeat_s = _since_boot_s()
 
-    def _beat_on(self) -> None:
-        while not self._is_closed.wait(BEAT_S):
+    def _keep_heartbeat(self) -> None:
+        while not self._is_closed.wait(HEARTBEAT_S):
             # A database that cannot be written ends the search when a trial is stored, and is reported there.
             # A disk that is full now may have room at the next beat.
             with suppress(StoreError, EnvironmentProblem):
-                self._beat()
+                self._send_heartbeat()
 
     def close(self) -> None:
         """End all leases. If the database is out of reach, they lapse."""
         self._is_closed.set()
-        self._beating.join()
+        self._heartbeat_thread.join()
         with suppress(StoreError, EnvironmentProblem), self._database.writing() as session:
-            dismiss(session, self.id)
+            unregister(session, self.id)

@@ -26,15 +26,15 @@ from sqlalchemy.orm import Session
 
 from ..facts.device import Environment
 from . import connect, queries, rows
-from .columns import Json, Unreadable, UtcDateTime
-from .damage import Damage, DamagedRow, Damages
+from .bad_rows import BadRow, BadRowError, BadRows
+from .columns import InvalidValue, Json, UtcDateTime
 from .database import Database
 from .models import (
     Base,
     BaselineRow,
+    ComparisonRow,
     ConfigRow,
     CublasTimeRow,
-    DuelRow,
     EnvironmentRow,
     FinalEntryRow,
     FinalRow,
@@ -71,10 +71,10 @@ class Merge:
         self,
         source: Database,
         target: Database,
-        damages: Damages,
+        bad_rows: BadRows,
         study_of: Callable[[StudyRef, datetime], int],
     ) -> None:
-        self._source, self._target, self._damages = source, target, damages
+        self._source, self._target, self._bad_rows = source, target, bad_rows
         self._takes_nul = target.url.get_backend_name() == "sqlite"  # in texts; PostgreSQL does not
         self._study_of = study_of
         self._ids: dict[str, dict[int, int]] = {"config_id": {}}  # there to here, by the column that refers
@@ -87,7 +87,7 @@ class Merge:
         self._copy_trials(on_page)
         self._ids["baseline_id"] = self._copy(BaselineRow)
         self._copy(SearchRow)
-        self._copy(DuelRow)
+        self._copy(ComparisonRow)
         self._copy(FinalRow, self._copy_entries)
         for model in (CublasTimeRow, RunRow):
             for page in self._pages(model):
@@ -97,7 +97,7 @@ class Merge:
 
     def _map_studies(self) -> None:
         with self._source.reading() as session:
-            readable = self._damages.readable
+            readable = self._bad_rows.readable
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
             portable = self._portable
             studies = list(
@@ -118,7 +118,7 @@ class Merge:
     def _portable(self, row: StudyRow | EnvironmentRow, read: Read) -> Read:
         """What was read of a row. Raises DamagedRow for a text that the target cannot hold."""
         if not self._takes_nul and _NUL in json.dumps(asdict(read), default=str):
-            raise DamagedRow(type(row).__tablename__, row.id, "PostgreSQL holds no NUL")
+            raise BadRowError(type(row).__tablename__, row.id, "PostgreSQL holds no NUL")
         return read
 
     def _copy_trials(self, on_page: OnPage) -> None:
@@ -144,10 +144,10 @@ class Merge:
                 connect.keep_others_out(session.connection())  # two merges at once would both add a row
                 found = self._mapped(session, model, page)
                 known = _known(session, model, found)
-                new = [row for row in found if _moment(row) not in known]
+                new = [row for row in found if _row_time(row) not in known]
                 self._count(model, self._insert(session, model, new))
                 known = _known(session, model, found)
-                these = {row["id"]: known[_moment(row)] for row in found if _moment(row) in known}
+                these = {row["id"]: known[_row_time(row)] for row in found if _row_time(row) in known}
                 if then is not None:
                     then(session, these)
             ids |= these
@@ -172,15 +172,15 @@ class Merge:
             if not found:
                 return
             last = found[-1]["id"]
-            yield self._sound(model, found)
+            yield self._valid(model, found)
 
     def _read(self, model: type[Base], name: str, ids: Iterable[int]) -> list[Row]:
         listed = ", ".join(map(str, ids))
         with self._source.reading() as session:
             found = _fetched(session, model, f"{name} IN ({listed}) ORDER BY id") if listed else []
-        return self._sound(model, found)
+        return self._valid(model, found)
 
-    def _sound(self, model: type[Base], found: Iterable[Row]) -> list[Row]:
+    def _valid(self, model: type[Base], found: Iterable[Row]) -> list[Row]:
         """Without rows that cannot be read: one by one only where a column has a value that it cannot hold,
         as most values occur in many rows."""
         names = [
@@ -188,14 +188,14 @@ class Merge:
             for name, column in _types(model).items()
             if not all(self._is_fit(column, value) for value in {row[name] for row in found})
         ]
-        return list(self._damages.readable(((model, row, names) for row in found), self._checked))
+        return list(self._bad_rows.readable(((model, row, names) for row in found), self._checked))
 
     def _checked(self, model: type[Base], row: Row, names: Iterable[str]) -> Row:
         """Raises DamagedRow for a value that one of these columns cannot hold."""
         for name in names:
             if not self._is_fit(_types(model)[name], row[name]):
-                what = "NULL" if row[name] is None else Unreadable.of(row[name])
-                raise DamagedRow(model.__tablename__, row["id"], f"{name} is {what}")
+                what = "NULL" if row[name] is None else InvalidValue.of(row[name])
+                raise BadRowError(model.__tablename__, row["id"], f"{name} is {what}")
         if model is TrialRow:
             rows.outcome_of(row["id"], row["outcome"], row["time_us"])
         return row
@@ -218,7 +218,7 @@ class Merge:
         except DataError as error:
             if len(found) == 1:
                 what = str(error.orig).partition("\n")[0]
-                self._damages.add(Damage(model.__tablename__, found[0]["id"], what))
+                self._bad_rows.add(BadRow(model.__tablename__, found[0]["id"], what))
                 return 0
             middle = len(found) // 2
             return sum(self._insert(session, model, half) for half in (found[:middle], found[middle:]))
@@ -230,13 +230,13 @@ class Merge:
         self._map_configs(session, {row[name] for name in refer if name in _CONFIGS for row in found})
         kept = []
         for row in found:
-            ours = {name: self._here(name, row[name]) for name in refer}
-            lost = next((name for name, number in ours.items() if number is None and row[name]), None)
+            owned = {name: self._here(name, row[name]) for name in refer}
+            lost = next((name for name, number in owned.items() if number is None and row[name]), None)
             if lost is None:
-                kept.append({**row, **ours})
+                kept.append({**row, **owned})
             else:
                 what = f"{lost} {row[lost]} is not there"
-                self._damages.add(Damage(model.__tablename__, row["id"], what))
+                self._bad_rows.add(BadRow(model.__tablename__, row["id"], what))
         return kept
 
     def _here(self, name: str, number: int | None) -> int | None:
@@ -248,8 +248,8 @@ class Merge:
         found = self._read(ConfigRow, "id", wanted - known.keys())
         self._insert(session, ConfigRow, sorted(found, key=lambda row: str(row["key"])))
         there = {row["key"]: row["id"] for row in found}
-        ours = select(ConfigRow.id, ConfigRow.key).where(ConfigRow.key.in_(there))
-        known.update({there[key]: number for number, key in session.execute(ours)} if there else {})
+        owned = select(ConfigRow.id, ConfigRow.key).where(ConfigRow.key.in_(there))
+        known.update({there[key]: number for number, key in session.execute(owned)} if there else {})
 
 
 def _ahead(pages: Iterator[list[Row]]) -> Iterator[list[Row]]:
@@ -283,12 +283,12 @@ def _fetched(session: Session, model: type[Base], condition: str, **bound: Any) 
     return found
 
 
-def _as_written(moment: Any) -> Any:
+def _as_written(timestamp: Any) -> Any:
     """`2026-11-27 08:00:00.000000`, also of what others wrote with a T; as it is where it is no moment."""
     with suppress(ValueError, TypeError):
-        moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-        return moment.replace(tzinfo=None).isoformat(" ", "microseconds")
-    return moment
+        timestamp = datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
+        return timestamp.replace(tzinfo=None).isoformat(" ", "microseconds")
+    return timestamp
 
 
 def _insert(session: Session, model: type[Base], found: Sequence[Row]) -> int:
@@ -324,7 +324,7 @@ def _stream(connection: Connection, command: str, found: Iterable[tuple[Any, ...
         raise DBAPIError.instance(command, None, error, errors.Error) from error
 
 
-def _moment(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _row_time(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a row of a study is recognized by."""
     return (*(row.get(name) for name in ("study_id", "first_id", "second_id")), row["created_at"])
 
@@ -340,4 +340,4 @@ def _known(session: Session, model: type[Base], found: Sequence[Row]) -> dict[tu
         within = "replace(created_at, 'T', ' ') BETWEEN :first AND :last"
     query = f"study_id IN ({studies}) AND {within}"
     there = _fetched(session, model, query, first=min(moments), last=max(moments))
-    return {_moment(row): row["id"] for row in there}
+    return {_row_time(row): row["id"] for row in there}

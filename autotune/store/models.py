@@ -240,7 +240,7 @@ class BaselineRow(Base):
     created_at: Mapped[datetime]
 
 
-class DuelRow(Base):
+class ComparisonRow(Base):
     """Two configs of a study, timed in the same rounds; `winner` is 0, 1, or NULL if they are tied."""
 
     __tablename__ = "duel"

@@ -30,7 +30,7 @@ _STUDY: Any = OptunaStudyRow.__table__  # with mapped classes statements would t
 _TRIAL: Any = OptunaTrialRow.__table__
 
 
-class Asked(NamedTuple):
+class Requested(NamedTuple):
     """A point that is about to be tried, and what proposed it."""
 
     point: Mapping[str, Value]
@@ -95,18 +95,18 @@ def give_numbers(session: Session, its_id: int, more: int) -> int | None:
     return None if given is None else given - more
 
 
-def begin(session: Session, its_id: int, worker_id: int, asked: Mapping[str, Asked]) -> None:
+def begin(session: Session, its_id: int, worker_id: int, requested: Mapping[str, Requested]) -> None:
     """These configs are under way from now on."""
-    if not asked:
+    if not requested:
         return
-    ids = queries.config_ids(session, {key: one.point for key, one in asked.items()})
-    first = give_numbers(session, its_id, len(asked))
+    ids = queries.config_ids(session, {key: one.point for key, one in requested.items()})
+    first = give_numbers(session, its_id, len(requested))
     common = {"optuna_study_id": its_id, "state": RUNNING, "worker_id": worker_id, "began_at": utc_now()}
     session.execute(
         _BEGIN[session.get_bind().dialect.name],
         [
             {**common, "config_id": ids[key], "number": number, "facts": {"user": {"origin": one.origin}}}
-            for number, (key, one) in enumerate(asked.items(), first or 0)
+            for number, (key, one) in enumerate(requested.items(), first or 0)
         ],
     )
 
@@ -121,11 +121,11 @@ def end(session: Session, study_id: int, config_id: int, *, is_ok: bool) -> None
 def drop(session: Session, study: StudyRef, keys: Collection[str]) -> None:
     """These configs are not tried after all: their numbers are never given again."""
     configs = select(ConfigRow.id).where(ConfigRow.key.in_(keys))
-    ours = select(_STUDY.c.id).where(_STUDY.c.study_id == study.id)
+    owned = select(_STUDY.c.id).where(_STUDY.c.study_id == study.id)
     session.execute(
         delete(OptunaTrialRow).where(
             OptunaTrialRow.state == RUNNING,
-            OptunaTrialRow.optuna_study_id.in_(ours),
+            OptunaTrialRow.optuna_study_id.in_(owned),
             OptunaTrialRow.config_id.in_(configs),
         )
     )
@@ -134,7 +134,7 @@ def drop(session: Session, study: StudyRef, keys: Collection[str]) -> None:
 def is_alive() -> Any:
     """Rows that count: of those that somebody is at, only where that worker lives."""
     worker = OptunaTrialRow.worker_id
-    return worker.is_(None) | worker.in_(leases.living())
+    return worker.is_(None) | worker.in_(leases.live_workers())
 
 
 def adopt(session: Session, its_id: int, study_id: int) -> None:
@@ -163,16 +163,16 @@ def adopt(session: Session, its_id: int, study_id: int) -> None:
     )  # fmt: skip
 
 
-def _before(moment: Any, seconds: Any) -> datetime | None:
+def _before(timestamp: Any, seconds: Any) -> datetime | None:
     """None where either cannot be read."""
-    is_sound = isinstance(moment, datetime) and isinstance(seconds, int | float) and 0 <= seconds < 1e9
-    return moment - timedelta(seconds=seconds) if is_sound else None
+    is_valid = isinstance(timestamp, datetime) and isinstance(seconds, int | float) and 0 <= seconds < 1e9
+    return timestamp - timedelta(seconds=seconds) if is_valid else None
 
 
 def delete_study(session: Session, its_id: int | None) -> None:
     """Delete a study of Optuna with its trials, and with it a study of ours."""
-    ours = session.scalar(select(OptunaStudyRow.study_id).where(OptunaStudyRow.id == its_id))
+    owned = session.scalar(select(OptunaStudyRow.study_id).where(OptunaStudyRow.id == its_id))
     session.execute(delete(OptunaTrialRow).where(OptunaTrialRow.optuna_study_id == its_id))
     session.execute(delete(OptunaStudyRow).where(OptunaStudyRow.id == its_id))
-    if ours is not None:
-        queries.delete_study(session, ours)
+    if owned is not None:
+        queries.delete_study(session, owned)

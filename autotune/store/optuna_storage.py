@@ -46,10 +46,10 @@ from ..files.errors import StoreError, UsageError
 from ..kernel.config import PARAMETER, Value
 from ..target import point_key
 from . import leases, optuna_rows, queries, rows
+from .bad_rows import BadRowError
 from .claims import scope_of
 from .columns import is_time
-from .damage import DamagedRow
-from .database import outlasting
+from .database import retry_while_away
 from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
 from .optuna_rows import FINISHED
 from .records import StudyRef, TrialRecord
@@ -131,7 +131,7 @@ class OptunaStorage(BaseStorage):
 
     # ---- studies
 
-    @outlasting
+    @retry_while_away
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
         name = f"{_UNNAMED}{uuid.uuid4()}" if study_name is None else study_name
         rest = {"directions": [one.name for one in directions], "facts": {}, "num_given": 0}
@@ -142,24 +142,24 @@ class OptunaStorage(BaseStorage):
             raise DuplicatedStudyError(f"there is a study {name!r} already")
         return its_id
 
-    @outlasting
+    @retry_while_away
     def delete_study(self, study_id: int) -> None:
         with self._database.writing() as session:
             self._study(session, study_id)
             optuna_rows.delete_study(session, study_id)
         self._known.pop(study_id, None)
 
-    @outlasting
+    @retry_while_away
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
         with self._database.writing() as session:
             _add(self._study(session, study_id, is_locked=True), "user", key, value)
 
-    @outlasting
+    @retry_while_away
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         with self._database.writing() as session:
             _add(self._study(session, study_id, is_locked=True), "system", key, value)
 
-    @outlasting
+    @retry_while_away
     def get_study_id_from_name(self, study_name: str) -> int:
         self._adopt_studies()
         with self._database.reading() as session:
@@ -168,32 +168,32 @@ class OptunaStorage(BaseStorage):
             raise KeyError(f"no study {study_name!r}")
         return found
 
-    @outlasting
+    @retry_while_away
     def get_study_name_from_id(self, study_id: int) -> str:
         with self._database.reading() as session:
             return self._study(session, study_id).name
 
-    @outlasting
+    @retry_while_away
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         with self._database.reading() as session:
             return [StudyDirection[name] for name in self._study(session, study_id).directions]
 
-    @outlasting
+    @retry_while_away
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         with self._database.reading() as session:
             return self._user_attrs(session, self._study(session, study_id))
 
-    @outlasting
+    @retry_while_away
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         with self._database.reading() as session:
             return _part(self._study(session, study_id), "system")
 
-    @outlasting
+    @retry_while_away
     def get_all_studies(self) -> list[FrozenStudy]:
         self._adopt_studies()
         with self._database.reading() as session:
             found = session.execute(select(OptunaStudyRow).order_by(OptunaStudyRow.id)).all()
-            return list(self._store.damages.readable(found, functools.partial(self._frozen_study, session)))
+            return list(self._store.bad_rows.readable(found, functools.partial(self._frozen_study, session)))
 
     def _frozen_study(self, session: Session, row: OptunaStudyRow) -> FrozenStudy:
         rows.check(row)
@@ -205,7 +205,7 @@ class OptunaStorage(BaseStorage):
         """A row for each study of ours that has none."""
         with self._database.reading() as session:
             found = session.execute(optuna_rows.UNNAMED).all()
-            refs = list(self._store.damages.readable(found, rows.study_ref))
+            refs = list(self._store.bad_rows.readable(found, rows.study_ref))
         if refs:
             with self._database.writing() as session:
                 for ref in refs:
@@ -218,8 +218,8 @@ class OptunaStorage(BaseStorage):
             raise KeyError(f"no study of id {study_id}")
         try:
             rows.check(row)
-        except DamagedRow as error:
-            raise StoreError(f"{error.damage} is damaged; delete it, or restore a copy") from None
+        except BadRowError as error:
+            raise StoreError(f"{error.bad_row} is damaged; delete it, or restore a copy") from None
         return row
 
     def _ref(self, session: Session, its_id: int) -> StudyRef | None:
@@ -227,7 +227,7 @@ class OptunaStorage(BaseStorage):
         if its_id not in self._refs:
             number = self._study(session, its_id).study_id
             found = session.execute(queries.STUDIES.where(StudyRow.id == number)).all()
-            self._refs[its_id] = next(self._store.damages.readable(found, rows.study_ref), None)
+            self._refs[its_id] = next(self._store.bad_rows.readable(found, rows.study_ref), None)
         return self._refs[its_id]
 
     def _user_attrs(self, session: Session, row: OptunaStudyRow) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class OptunaStorage(BaseStorage):
 
     # ---- trials: writing
 
-    @outlasting
+    @retry_while_away
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         template = template_trial or FrozenTrial(
             -1, TrialState.RUNNING, None, utc_now(), None, {}, {}, {}, {}, {}, -1
@@ -270,7 +270,7 @@ class OptunaStorage(BaseStorage):
                 self._settle(session, row)
             return row.id
 
-    @outlasting
+    @retry_while_away
     def set_trial_param(
         self,
         trial_id: int,
@@ -293,12 +293,12 @@ class OptunaStorage(BaseStorage):
                 _add(study, "space", param_name, text)
             _add(row, "params", param_name, [param_value_internal, text])
 
-    @outlasting
+    @retry_while_away
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
         if state is TrialState.RUNNING:
-            self._worker().show_life()
+            self._worker().renew_heartbeat()
         with suppress(_Taken), self._changing(trial_id) as (session, row):
             if state is TrialState.RUNNING:
                 if row.state != optuna_rows.WAITING:
@@ -315,17 +315,17 @@ class OptunaStorage(BaseStorage):
             return True
         return False
 
-    @outlasting
+    @retry_while_away
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
         with self._changing(trial_id) as (_, row):
             _add(row, "steps", str(step), intermediate_value)
 
-    @outlasting
+    @retry_while_away
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._changing(trial_id) as (_, row):
             _add(row, "user", key, value)
 
-    @outlasting
+    @retry_while_away
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._changing(trial_id) as (_, row):
             _add(row, "system", key, value)
@@ -344,7 +344,7 @@ class OptunaStorage(BaseStorage):
 
     # ---- trials of a point
 
-    @outlasting
+    @retry_while_away
     def claim(
         self,
         trial_id: int,
@@ -355,7 +355,7 @@ class OptunaStorage(BaseStorage):
         """Let a running trial be of this point. False, and the trial is as it was, if another trial of the
         study is or was of it, in whatever process."""
         key = point_key(point)
-        self._worker().show_life()
+        self._worker().renew_heartbeat()
         with suppress(_Taken), self._changing(trial_id) as (session, row):
             config = session.get_one(ConfigRow, queries.config_id(session, key, point))
             self._take(session, row, config)
@@ -423,7 +423,7 @@ class OptunaStorage(BaseStorage):
 
     # ---- trials: reading
 
-    @outlasting
+    @retry_while_away
     def get_trial(self, trial_id: int) -> FrozenTrial:
         with self._lock, self._database.reading() as session:
             found = self._frozen(session.execute(_ROWS.where(OptunaTrialRow.id == trial_id)).all())
@@ -431,7 +431,7 @@ class OptunaStorage(BaseStorage):
             raise KeyError(f"no trial of id {trial_id}")
         return found[trial_id]
 
-    @outlasting
+    @retry_while_away
     def trial_of(self, study_name: str, key: str) -> FrozenTrial:
         """The trial of a config. Raises KeyError if there is none."""
         of_config = OptunaTrialRow.optuna_study_id == self.get_study_id_from_name(study_name)
@@ -441,7 +441,7 @@ class OptunaStorage(BaseStorage):
             return trial
         raise KeyError(f"no trial of {key}")
 
-    @outlasting
+    @retry_while_away
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         with self._database.reading() as session:
             found = queries.find(session, OptunaTrialRow, optuna_study_id=study_id, number=trial_number)
@@ -449,7 +449,7 @@ class OptunaStorage(BaseStorage):
             raise KeyError(f"no trial {trial_number} in a study of id {study_id}")
         return found
 
-    @outlasting
+    @retry_while_away
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
@@ -477,8 +477,8 @@ class OptunaStorage(BaseStorage):
         self._learn(found)
         if _less(counts, _counted(found)) != known.counts or self._known.get(study_id) is not known:
             with self._database.writing() as session:
-                if (ours := self._study(session, study_id).study_id) is not None:
-                    optuna_rows.adopt(session, study_id, ours)
+                if (owned := self._study(session, study_id).study_id) is not None:
+                    optuna_rows.adopt(session, study_id, owned)
             found, counts = self._read(study_id, 0)
             self._learn(found)
             known = self._known[study_id] = _ReadTrials(counts=_less(counts, _counted(found)))
@@ -522,7 +522,7 @@ class OptunaStorage(BaseStorage):
         """The trials of rows, by id, without deleted and damaged ones."""
         kept = [one for one in found if not _is_deleted(*one)]
         self._learn(kept)
-        return dict(self._store.damages.readable(kept, self._one))
+        return dict(self._store.bad_rows.readable(kept, self._one))
 
     def _one(
         self, row: OptunaTrialRow, study_id: int | None, stored: TrialRow | None, config: ConfigRow | None
@@ -542,7 +542,7 @@ class OptunaStorage(BaseStorage):
             values = [record.measurement.time_us] if record.measurement.is_ok else None
             is_pruned = state is TrialState.PRUNED and values is None
             state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE if values else TrialState.FAIL
-            user = {**_described(record), **user}
+            user = {**_attributes(record), **user}
         steps = {int(step): value for step, value in _part(row, "steps").items()}
         return row.id, FrozenTrial(
             row.number, state, None, _local(row.began_at), _local(row.ended_at), params, distributions,
@@ -598,8 +598,8 @@ def _is_deleted(
     row: OptunaTrialRow, study_id: int | None, stored: TrialRow | None, _config: ConfigRow | None
 ) -> bool:
     """Whether somebody deleted the result of a config."""
-    is_of_ours = study_id is not None and row.config_id is not None
-    return is_of_ours and row.state in FINISHED and stored is None
+    is_autotune = study_id is not None and row.config_id is not None
+    return is_autotune and row.state in FINISHED and stored is None
 
 
 def _counted(found: Iterable[Any]) -> Counter[str]:
@@ -631,13 +631,13 @@ def _measured(row: OptunaTrialRow) -> Measurement:
     return Measurement(outcome, reason=str(user.get("reason", f"told as {row.state}")))
 
 
-def _described(record: TrialRecord) -> dict[str, Any]:
+def _attributes(record: TrialRecord) -> dict[str, Any]:
     """The user attributes of a stored trial."""
     facts = record.measurement.to_dict()
-    told = {name: facts[name] for name in _FACTS if facts[name] not in (None, "")}
-    return {TRIAL_ID: record.id, "origin": record.origin, **told}
+    stated = {name: facts[name] for name in _FACTS if facts[name] not in (None, "")}
+    return {TRIAL_ID: record.id, "origin": record.origin, **stated}
 
 
-def _local(moment: datetime | None) -> datetime | None:
+def _local(timestamp: datetime | None) -> datetime | None:
     """As Optuna has moments: of this machine's clock, without saying so."""
-    return None if moment is None else moment.astimezone().replace(tzinfo=None)
+    return None if timestamp is None else timestamp.astimezone().replace(tzinfo=None)

@@ -36,13 +36,13 @@ from ..kernel.config import Value
 from ..kernel.where import ANY, Where
 from ..target import Baseline
 from . import rows
-from .columns import Unreadable
-from .damage import Damage, Damages
+from .bad_rows import BadRow, BadRows
+from .columns import InvalidValue
 from .models import (
     Base,
     BaselineRow,
+    ComparisonRow,
     ConfigRow,
-    DuelRow,
     EnvironmentRow,
     FinalEntryRow,
     FinalRow,
@@ -51,7 +51,7 @@ from .models import (
     StudyRow,
     TrialRow,
 )
-from .records import Final, FinalEntry, Glimpse, StudyRef, StudySummary, TrialRecord
+from .records import CurvePoint, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 
 Trials = Select[TrialRow, ConfigRow]
 V = TypeVar("V", int, str)
@@ -73,7 +73,7 @@ def is_accurate(max_error: float | None) -> ColumnElement[bool]:
     return true() if max_error is None else error.is_(None) | (error <= max_error)
 
 
-def may_obey(where: Where) -> ColumnElement[bool]:
+def may_match(where: Where) -> ColumnElement[bool]:
     """Trials of configs that may obey, as far as SQL sees that in their keys: by what a parameter is, or is
     not. One that an older kernel did not have is at its default."""
     key = "," + ConfigRow.key + ","
@@ -102,7 +102,7 @@ def insert_into(session: Session, model: type[Base]) -> Any:
     return INSERTS[session.get_bind().dialect.name](model.__table__)
 
 
-def portions(values: Iterable[V]) -> Iterator[list[V]]:
+def chunks(values: Iterable[V]) -> Iterator[list[V]]:
     """Values in ascending order, a few at a time: each that a statement names is a parameter, and the number
     of these is limited (SQLite: 32,766)."""
     ordered = sorted(values)
@@ -128,20 +128,22 @@ def searches(study_id: int) -> Select[SearchRow]:
     return select(SearchRow).where(SearchRow.study_id == study_id).order_by(SearchRow.id)
 
 
-def _newest(model: type[BaselineRow | FinalRow]) -> tuple[ColumnElement[Any], ...]:
+def _latest(model: type[BaselineRow | FinalRow]) -> tuple[ColumnElement[Any], ...]:
     """An order: what was merged from another database is stored later than it was made."""
     return model.created_at.desc(), model.id.desc()
 
 
-def moment(session: Session, model: type[BaselineRow | FinalRow], study_id: int, now: datetime) -> datetime:
+def timestamp(
+    session: Session, model: type[BaselineRow | FinalRow], study_id: int, now: datetime
+) -> datetime:
     """Now, or where the clock was set back, just after the newest row of the study: the next is to count."""
-    newest = session.scalar(select(func.max(model.created_at)).where(model.study_id == study_id))
-    return now if not isinstance(newest, datetime) else max(now, newest + timedelta(microseconds=1))
+    latest = session.scalar(select(func.max(model.created_at)).where(model.study_id == study_id))
+    return now if not isinstance(latest, datetime) else max(now, latest + timedelta(microseconds=1))
 
 
 def fastest(
     session: Session,
-    damages: Damages,
+    bad_rows: BadRows,
     study_id: int,
     n: int,
     max_error: float | None,
@@ -152,20 +154,20 @@ def fastest(
     first."""
     ids = select(TrialRow.id).where(
         TrialRow.study_id == study_id, IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of),
-        may_obey(where),
+        may_match(where),
     )  # fmt: skip
-    by_time, num_asked = ids.order_by(TrialRow.time_us, TrialRow.id), n
+    by_time, num_requested = ids.order_by(TrialRow.time_us, TrialRow.id), n
     while True:  # ids first: few trials are read with their configs, however many there are
-        query = trials(study_id).where(TrialRow.id.in_(by_time.limit(num_asked)))
+        query = trials(study_id).where(TrialRow.id.in_(by_time.limit(num_requested)))
         found = session.execute(query.order_by(None).order_by(TrialRow.time_us, TrialRow.id)).all()
-        records = [r for r in damages.readable(found, rows.trial_record) if where.holds(r.point)]
-        if len(records) >= n or len(found) < num_asked:
+        records = [r for r in bad_rows.readable(found, rows.trial_record) if where.holds(r.point)]
+        if len(records) >= n or len(found) < num_requested:
             return records[:n]
-        num_asked *= 2  # damaged ones are in the way, or such that do not obey
+        num_requested *= 2  # damaged ones are in the way, or such that do not obey
 
 
-def newest(
-    session: Session, damages: Damages, study_ids: Collection[int], n: int, *, is_failed: bool
+def latest(
+    session: Session, bad_rows: BadRows, study_ids: Collection[int], n: int, *, is_failed: bool
 ) -> list[tuple[int, TrialRecord]]:
     """The n newest trials of these studies, or of those that failed, each with the id of its study; oldest of
     them first."""
@@ -174,13 +176,13 @@ def newest(
     query = TRIALS.where((TrialRow.study_id + 0).in_(ids)).order_by(TrialRow.id.desc())
     if is_failed:
         query = query.where(~IS_OK)
-    num_asked = n
+    num_requested = n
     while True:
-        found = session.execute(query.limit(num_asked)).all()
-        records = list(damages.readable(found, lambda *row: (row[0].study_id, rows.trial_record(*row))))
-        if len(records) >= n or len(found) < num_asked:
+        found = session.execute(query.limit(num_requested)).all()
+        records = list(bad_rows.readable(found, lambda *row: (row[0].study_id, rows.trial_record(*row))))
+        if len(records) >= n or len(found) < num_requested:
             return records[:n][::-1]
-        num_asked *= 2
+        num_requested *= 2
 
 
 # SQLAlchemy takes longer to make a statement than to run it: these, which run for every trial, are made once.
@@ -242,60 +244,62 @@ _KNOWN_CONFIGS = select(ConfigRow.key, ConfigRow.id).where(
 )
 
 
-class Glance(NamedTuple):
+class TrialTotals(NamedTuple):
     """What is counted of a study's trials, and when the newest was stored (UTC)."""
 
     counts: Counter[Outcome]
-    newest_at: datetime | None
+    latest_at: datetime | None
 
 
-NOTHING = Glance(Counter(), None)
-_GLANCED = (
+NOTHING = TrialTotals(Counter(), None)
+_TOTALS_COLUMNS = (
     TrialRow.id, TrialRow.outcome, TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at,
 )  # fmt: skip
 
 
-def _is_sound(dialect: str) -> ColumnElement[bool]:
-    """Trials that `rows.glance` surely takes: they are counted by the database, the others are read."""
+def _is_valid(dialect: str) -> ColumnElement[bool]:
+    """Trials that `rows.totals_of` surely takes: they are counted by the database, the others are read."""
     time_us, at = TrialRow.time_us, TrialRow.created_at
     has_time = time_us.between(sys.float_info.min, sys.float_info.max)
-    sound = [
+    valid = [
         TrialRow.outcome.in_([outcome.value for outcome in Outcome]),
         has_time | (time_us.is_(None) & ~IS_OK),
         at >= datetime(1970, 1, 1, tzinfo=UTC),
     ]
     if dialect == "sqlite":  # which keeps anything in any column
-        numbers = [func.typeof(column).in_(("real", "integer", "null")) for column in _GLANCED[2:4]]
-        sound += [*numbers, cast(at, String).op("GLOB")(_INSTANT), func.typeof(at) == "text"]
-    return case((and_(*sound), True), else_=False)
+        numbers = [func.typeof(column).in_(("real", "integer", "null")) for column in _TOTALS_COLUMNS[2:4]]
+        valid += [*numbers, cast(at, String).op("GLOB")(_INSTANT), func.typeof(at) == "text"]
+    return case((and_(*valid), True), else_=False)
 
 
 _INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
 
 
-def glances(session: Session, damages: Damages) -> dict[int, Glance]:
+def trial_totals(session: Session, bad_rows: BadRows) -> dict[int, TrialTotals]:
     """Of all studies that have trials, by id."""
-    is_sound, found = _is_sound(session.get_bind().dialect.name), dict[int, Glance]()
+    is_valid, found = _is_valid(session.get_bind().dialect.name), dict[int, TrialTotals]()
     study_id = TrialRow.study_id
     counted = select(study_id, TrialRow.outcome, func.count(), func.max(TrialRow.created_at))
     for study, outcome, num, at in session.execute(
-        counted.where(is_sound).group_by(study_id, TrialRow.outcome)
+        counted.where(is_valid).group_by(study_id, TrialRow.outcome)
     ):
-        is_known = not isinstance(at, Unreadable)  # SQLite takes a 30th of February
+        is_known = not isinstance(at, InvalidValue)  # SQLite takes a 30th of February
         _add(found, study, Outcome(outcome), num, at if is_known else None)
-    doubtful = session.execute(select(study_id, *_GLANCED).where(~is_sound))
-    for study, (outcome, at) in damages.readable(doubtful, lambda study, *row: (study, rows.glance(*row))):
+    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(~is_valid))
+    for study, (outcome, at) in bad_rows.readable(
+        unchecked, lambda study, *row: (study, rows.totals_of(*row))
+    ):
         _add(found, study, outcome, 1, at)
     return found
 
 
-def _add(found: dict[int, Glance], study: int, outcome: Outcome, num: int, at: datetime | None) -> None:
+def _add(found: dict[int, TrialTotals], study: int, outcome: Outcome, num: int, at: datetime | None) -> None:
     before = found.get(study, NOTHING)
-    newest_at = max((one for one in (before.newest_at, at) if one is not None), default=None)
-    found[study] = Glance(before.counts + Counter({outcome: num}), newest_at)
+    latest_at = max((one for one in (before.latest_at, at) if one is not None), default=None)
+    found[study] = TrialTotals(before.counts + Counter({outcome: num}), latest_at)
 
 
-def glimpses(session: Session, study_id: int) -> Iterator[Glimpse]:
+def curve_points(session: Session, study_id: int) -> Iterator[CurvePoint]:
     """Fetched as the driver has them, as types that check each value take five times as long: the database
     leaves out what cannot be a trial's."""
     dialect = session.get_bind().dialect.name
@@ -304,11 +308,11 @@ def glimpses(session: Session, study_id: int) -> Iterator[Glimpse]:
         TrialRow.id, TrialRow.outcome, case((~IS_OK, TrialRow.reason), else_=""), TrialRow.time_us,
         TrialRow.error_over_cublas, TrialRow.is_cut_short, *seconds, TrialRow.created_at,
     )  # fmt: skip
-    are_sound = [_is_sound(dialect), *(column.between(0, rows.LONGEST_S) for column in seconds)]
+    are_valid = [_is_valid(dialect), *(column.between(0, rows.LONGEST_S) for column in seconds)]
     if dialect == "sqlite":
-        are_sound += [func.typeof(column).in_(("real", "integer")) for column in seconds]
-        are_sound += [IS_OK | (func.typeof(TrialRow.reason) == "text")]
-    query = select(*(type_coerce(column, NullType()) for column in columns)).where(*are_sound)
+        are_valid += [func.typeof(column).in_(("real", "integer")) for column in seconds]
+        are_valid += [IS_OK | (func.typeof(TrialRow.reason) == "text")]
+    query = select(*(type_coerce(column, NullType()) for column in columns)).where(*are_valid)
     found: Iterable[Any] = session.execute(
         query.where(TrialRow.study_id == study_id).order_by(TrialRow.id).execution_options(yield_per=_FETCHED)
     )
@@ -317,7 +321,7 @@ def glimpses(session: Session, study_id: int) -> Iterator[Glimpse]:
             stored_at = datetime.fromisoformat(at) if dialect == "sqlite" else at
         except ValueError:  # the 30th of February
             continue
-        yield Glimpse(
+        yield CurvePoint(
             trial_id, outcome, reason, us, error, is_short, compile_s, verify_s, measure_s, stored_at
         )
 
@@ -325,40 +329,40 @@ def glimpses(session: Session, study_id: int) -> Iterator[Glimpse]:
 _FETCHED = 1000  # rows at a time
 
 
-def summary(study: StudyRow, ref: StudyRef, glance: Glance) -> StudySummary:
+def summary(study: StudyRow, ref: StudyRef, totals_of: TrialTotals) -> StudySummary:
     """Without the best and cuBLAS."""
-    updated_at = max(study.created_at, glance.newest_at or study.created_at)
-    return StudySummary(ref, glance.counts, None, None, updated_at)
+    updated_at = max(study.created_at, totals_of.latest_at or study.created_at)
+    return StudySummary(ref, totals_of.counts, None, None, updated_at)
 
 
 def with_best(
-    session: Session, damages: Damages, found: StudySummary, max_error: float | None
+    session: Session, bad_rows: BadRows, found: StudySummary, max_error: float | None
 ) -> StudySummary:
-    best = fastest(session, damages, found.study.id, 1, max_error)
-    baseline = newest_baseline(session, damages, found.study.id)
+    best = fastest(session, bad_rows, found.study.id, 1, max_error)
+    baseline = latest_baseline(session, bad_rows, found.study.id)
     cublas_us = None if baseline is None else baseline.time_us
     return replace(found, best=best[0] if best else None, cublas_us=cublas_us)
 
 
-def newest_baseline(session: Session, damages: Damages, study_id: int) -> Baseline | None:
-    query = select(BaselineRow).where(BaselineRow.study_id == study_id).order_by(*_newest(BaselineRow))
-    return next(damages.readable(session.execute(query), rows.baseline), None)
+def latest_baseline(session: Session, bad_rows: BadRows, study_id: int) -> Baseline | None:
+    query = select(BaselineRow).where(BaselineRow.study_id == study_id).order_by(*_latest(BaselineRow))
+    return next(bad_rows.readable(session.execute(query), rows.baseline), None)
 
 
-def duels(study_id: int) -> Select[DuelRow, ConfigRow, ConfigRow]:
-    """Duels of a study in the order they were stored."""
+def comparisons(study_id: int) -> Select[ComparisonRow, ConfigRow, ConfigRow]:
+    """Comparisons of a study in the order they were stored."""
     first, second = aliased(ConfigRow), aliased(ConfigRow)
     return (
-        select(DuelRow, first, second)
-        .join(first, DuelRow.first_id == first.id, isouter=True)
-        .join(second, DuelRow.second_id == second.id, isouter=True)
-        .where(DuelRow.study_id == study_id)
-        .order_by(DuelRow.id)
+        select(ComparisonRow, first, second)
+        .join(first, ComparisonRow.first_id == first.id, isouter=True)
+        .join(second, ComparisonRow.second_id == second.id, isouter=True)
+        .where(ComparisonRow.study_id == study_id)
+        .order_by(ComparisonRow.id)
     )
 
 
-def newest_final(
-    session: Session, damages: Damages, study_id: int, max_error: float | None, where: Where = ANY
+def latest_final(
+    session: Session, bad_rows: BadRows, study_id: int, max_error: float | None, where: Where = ANY
 ) -> Final | None:
     """The newest final with an entry that is readable, accurate and obeys. With conditions, none that is
     older than a faster trial that obeys."""
@@ -366,20 +370,20 @@ def newest_final(
         select(FinalRow, BaselineRow)
         .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
         .where(FinalRow.study_id == study_id)
-        .order_by(*_newest(FinalRow))
+        .order_by(*_latest(FinalRow))
     )
     for final, timed in session.execute(query):
-        for readable in damages.readable([(final,)], rows.final_row):
-            if entries := _final_entries(session, damages, readable, max_error, where):
-                if where and _is_outrun(session, damages, readable, entries, max_error, where):
+        for readable in bad_rows.readable([(final,)], rows.final_row):
+            if entries := _final_entries(session, bad_rows, readable, max_error, where):
+                if where and _is_stale(session, bad_rows, readable, entries, max_error, where):
                     return None
-                baseline = next(damages.readable([(timed,)] if timed else [], rows.baseline), None)
+                baseline = next(bad_rows.readable([(timed,)] if timed else [], rows.baseline), None)
                 return Final(entries, baseline, final.created_at, tuple(final.marks))
     return None
 
 
 def _final_entries(
-    session: Session, damages: Damages, final: FinalRow, max_error: float | None, where: Where
+    session: Session, bad_rows: BadRows, final: FinalRow, max_error: float | None, where: Where
 ) -> tuple[FinalEntry, ...]:
     """The accurate entries that obey, by rank, without those whose trials a later final condemned: that final
     may have ended before it was stored. If the winner is left out, the next ones replace it: those tied with
@@ -393,14 +397,14 @@ def _final_entries(
         .where(TrialRow.id.is_(None) | IS_OK)
         .order_by(FinalEntryRow.rank)
     )
-    readable = damages.readable(session.execute(query), rows.final_entry)
+    readable = bad_rows.readable(session.execute(query), rows.final_entry)
     entries = tuple(entry for entry in readable if where.holds(entry.point))
     return entries and (replace(entries[0], is_tied=True), *entries[1:])
 
 
-def _is_outrun(
+def _is_stale(
     session: Session,
-    damages: Damages,
+    bad_rows: BadRows,
     final: FinalRow,
     entries: Sequence[FinalEntry],
     max_error: float | None,
@@ -409,7 +413,7 @@ def _is_outrun(
     """Whether the fastest trial that obeys is faster than the first of these entries, and newer."""
     return any(
         best.created_at > final.created_at and (best.measurement.time_us or math.inf) < entries[0].time_us
-        for best in fastest(session, damages, final.study_id, 1, max_error, where=where)
+        for best in fastest(session, bad_rows, final.study_id, 1, max_error, where=where)
     )
 
 
@@ -417,7 +421,7 @@ def delete_study(session: Session, study_id: int) -> None:
     """Delete a study and all that refers to it. Configs stay: other studies share them."""
     finals = select(FinalRow.id).where(FinalRow.study_id == study_id)
     session.execute(delete(FinalEntryRow).where(FinalEntryRow.final_id.in_(finals)))
-    for model in (FinalRow, BaselineRow, DuelRow, SearchRow, TrialRow):
+    for model in (FinalRow, BaselineRow, ComparisonRow, SearchRow, TrialRow):
         session.execute(delete(model).where(model.study_id == study_id))
     session.execute(delete(StudyRow).where(StudyRow.id == study_id))
 
@@ -426,16 +430,16 @@ def delete_study(session: Session, study_id: int) -> None:
 _OWNERS: tuple[tuple[type[Base], str, type[Base]], ...] = (
     (TrialRow, "study_id", StudyRow),
     (BaselineRow, "study_id", StudyRow),
-    (DuelRow, "study_id", StudyRow),
+    (ComparisonRow, "study_id", StudyRow),
     (FinalRow, "study_id", StudyRow),
     (FinalEntryRow, "final_id", FinalRow),
 )
 
 
-def orphans(session: Session) -> Iterator[Damage]:
+def orphans(session: Session) -> Iterator[BadRow]:
     """Rows with dangling references, which no other query finds."""
     for model, name, owner in _OWNERS:
         refers_to = getattr(model, name)
         query = select(model.id, refers_to).where(refers_to.not_in(select(owner.id)))  # an index holds both
         for row_id, owner_id in session.execute(query):
-            yield Damage(model.__tablename__, row_id, f"{name} {owner_id} is not there")
+            yield BadRow(model.__tablename__, row_id, f"{name} {owner_id} is not there")

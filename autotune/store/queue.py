@@ -29,12 +29,12 @@ from sqlalchemy.orm import Session
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from . import leases, queries, rows
-from .damage import Damages
-from .database import Closing, Database, outlasting
+from .bad_rows import BadRows
+from .database import Closing, Database, retry_while_away
 from .leases import now_s
 from .models import RequestRow, ServiceWorkerRow, WorkerRow
 
-MOST_TRIES = 3
+MAX_ATTEMPTS = 3
 RETRY_S = 10.0  # after the first failure; twice as long after the second
 REMEMBERED_S = 86_400.0  # workers that ended
 ANY_GPU = ""
@@ -111,7 +111,7 @@ class Member(Closing):
         self.name = self.worker.name
         self._enter({"kind": kind, "gpu": gpu, "gpu_uuid": gpu_uuid, "slots": slots})
 
-    @outlasting
+    @retry_while_away
     def _enter(self, facts: Mapping[str, Any]) -> None:
         with self._database.writing() as session:
             session.execute(delete(ServiceWorkerRow).where(_is_forgotten()))
@@ -122,14 +122,14 @@ class Member(Closing):
     @property
     def id(self) -> int:
         """That claims are under. Beats first, if the last one is long ago."""
-        self.worker.show_life()
+        self.worker.renew_heartbeat()
         return self.worker.id
 
     def tell(self, doing: str, *, is_done: bool = False) -> None:
         """From now on it does this; `is_done`: it has finished something."""
         self._set(doing=doing, since_s=now_s(), num_done=ServiceWorkerRow.num_done + is_done)
 
-    @outlasting
+    @retry_while_away
     def _set(self, **values: Any) -> None:
         with self._database.writing() as session:
             its = ServiceWorkerRow.name == self.name
@@ -144,14 +144,14 @@ class Member(Closing):
 class Queue:
     """The queue in one database. Each method is one transaction."""
 
-    def __init__(self, database: Database, damages: Damages) -> None:
-        self._database, self._damages = database, damages
+    def __init__(self, database: Database, bad_rows: BadRows) -> None:
+        self._database, self._bad_rows = database, bad_rows
 
     def join(self, kind: str, gpu: str = "", gpu_uuid: str = "", slots: int = 1) -> Member:
         """Serve it, until what is returned is closed."""
         return Member(self._database, kind, gpu, gpu_uuid, slots)
 
-    @outlasting
+    @retry_while_away
     def submit(self, wanted: Iterable[Wanted]) -> list[int]:
         """Ask for shapes; returns the ids of their requests. Where one for this shape and GPU is open, its
         calls add up. (If a server breaks off while it commits, they may count twice: they only decide what
@@ -160,13 +160,13 @@ class Queue:
             add = _ADDING[session.get_bind().dialect.name]
             return [session.execute(add, _row_of(one)).scalar_one() for one in wanted]
 
-    @outlasting
+    @retry_while_away
     def claim(self, member: Member, gpus: Collection[str], most_s: float) -> QueuedRequest | None:
         """The open request that promises most, of those for GPUs of these names or for any; it is this
         worker's for `most_s` at most. None if there is none."""
         worker_id = member.id
         with self._database.writing() as session:
-            self._take_back_lapsed(session)
+            self._take_back_expired(session)
             is_due = (RequestRow.state == RequestState.WAITING) & (RequestRow.not_before_s <= now_s())
             best = (
                 select(RequestRow.id)
@@ -179,21 +179,21 @@ class Queue:
             if request_id is None:
                 return None
             taken = {"state": RequestState.TUNING.value, "num_claims": RequestRow.num_claims + 1}
-            whose = {"worker": member.name, "worker_id": worker_id, "until_s": now_s() + most_s}
-            session.execute(update(RequestRow).where(RequestRow.id == request_id).values(taken | whose))
+            owner_note = {"worker": member.name, "worker_id": worker_id, "until_s": now_s() + most_s}
+            session.execute(update(RequestRow).where(RequestRow.id == request_id).values(taken | owner_note))
             found = session.execute(select(RequestRow).where(RequestRow.id == request_id))
-            return next(self._damages.readable(found, _request), None)
+            return next(self._bad_rows.readable(found, _request), None)
 
-    def _take_back_lapsed(self, session: Session) -> None:
-        is_lost = RequestRow.worker_id.is_(None) | RequestRow.worker_id.not_in(leases.living())
-        has_lapsed = is_lost | (RequestRow.until_s <= now_s())
-        lapsed = select(RequestRow.id).where(RequestRow.state == RequestState.TUNING, has_lapsed)
-        ids = list(session.scalars(lapsed.with_for_update(skip_locked=True)))
+    def _take_back_expired(self, session: Session) -> None:
+        is_lost = RequestRow.worker_id.is_(None) | RequestRow.worker_id.not_in(leases.live_workers())
+        has_expired = is_lost | (RequestRow.until_s <= now_s())
+        expired = select(RequestRow.id).where(RequestRow.state == RequestState.TUNING, has_expired)
+        ids = list(session.scalars(expired.with_for_update(skip_locked=True)))
         if ids:
             reason = "its worker was lost, or took too long"
             session.execute(update(RequestRow).where(RequestRow.id.in_(ids)).values(_failed(reason, 0.0)))
 
-    @outlasting
+    @retry_while_away
     def finish(
         self,
         claimed: QueuedRequest,
@@ -205,23 +205,23 @@ class Queue:
         ended = {"state": state.value, "reason": reason, "result": dict(result), **_ENDED}
         return self._change(claimed, ended)
 
-    @outlasting
+    @retry_while_away
     def fail(self, claimed: QueuedRequest, reason: str) -> bool:
         """A try failed: another follows, after a while, or the request is given up. Returns as `finish`."""
         return self._change(claimed, _failed(reason, RETRY_S))
 
-    @outlasting
+    @retry_while_away
     def give_back(self, claimed: QueuedRequest) -> bool:
         """Let others go on with it: no try was used. Returns as `finish`."""
         return self._change(claimed, {"state": RequestState.WAITING.value, **_NOBODYS})
 
     def _change(self, claimed: QueuedRequest, values: Mapping[str, Any]) -> bool:
-        is_ours = (RequestRow.id == claimed.id) & (RequestRow.num_claims == claimed.number)
+        is_own = (RequestRow.id == claimed.id) & (RequestRow.num_claims == claimed.number)
         with self._database.writing() as session:
-            changed = update(RequestRow).where(is_ours, RequestRow.state == RequestState.TUNING)
+            changed = update(RequestRow).where(is_own, RequestRow.state == RequestState.TUNING)
             return session.execute(changed.values(values).returning(RequestRow.id)).scalar() is not None
 
-    @outlasting
+    @retry_while_away
     def requests(
         self, states: Collection[RequestState] = (), most: int = 1000, ids: Collection[int] | None = None
     ) -> list[QueuedRequest]:
@@ -237,9 +237,9 @@ class Queue:
         if ids is not None:
             query = query.where(RequestRow.id.in_(ids))
         with self._database.reading() as session:
-            return list(self._damages.readable(session.execute(query.limit(most)), _request))
+            return list(self._bad_rows.readable(session.execute(query.limit(most)), _request))
 
-    @outlasting
+    @retry_while_away
     def counts(self) -> dict[RequestState, int]:
         """How many requests are in each state."""
         query = select(RequestRow.state, func.count()).group_by(RequestRow.state)
@@ -247,21 +247,21 @@ class Queue:
             found: dict[str, int] = dict(session.execute(query).all())
         return {state: found.get(state.value, 0) for state in RequestState}
 
-    @outlasting
+    @retry_while_away
     def workers(self) -> list[WorkerStatus]:
         """Those that serve the queue, or did lately, in the order in which they began."""
         is_alive = ServiceWorkerRow.name.in_(_living_names()) & ServiceWorkerRow.ended_s.is_(None)
         query = select(ServiceWorkerRow, is_alive, now_s()).order_by(ServiceWorkerRow.id)
         with self._database.reading() as session:
-            return list(self._damages.readable(session.execute(query), _status))
+            return list(self._bad_rows.readable(session.execute(query), _status))
 
 
 def _adding(make: Callable[..., Any]) -> Any:
     """Add a request, or its calls to the one that is open; returns its id."""
     add = make(RequestRow.__table__)
     sums = {"num_calls": RequestRow.num_calls + add.excluded.num_calls}
-    newest = {name: add.excluded[name] for name in ("gain_us", "call")}
-    add = add.on_conflict_do_update(index_elements=["open_key"], set_=sums | newest)
+    latest = {name: add.excluded[name] for name in ("gain_us", "call")}
+    add = add.on_conflict_do_update(index_elements=["open_key"], set_=sums | latest)
     return add.values(**_FRESH, asked_s=now_s()).returning(RequestRow.__table__.c.id)
 
 
@@ -288,7 +288,7 @@ _ENDED = {**_NOBODYS, "open_key": None, "ended_s": now_s()}
 
 def _failed(reason: str, pause_s: float) -> dict[str, Any]:
     """What a failed try makes of a request."""
-    is_last = RequestRow.num_tries + 1 >= MOST_TRIES
+    is_last = RequestRow.num_tries + 1 >= MAX_ATTEMPTS
     state = case((is_last, RequestState.GIVEN_UP.value), else_=RequestState.WAITING.value)
     return {
         **{"state": state, "reason": reason, "num_tries": RequestRow.num_tries + 1, **_NOBODYS},
@@ -320,5 +320,5 @@ def _request(row: RequestRow) -> QueuedRequest:
 
 def _status(row: ServiceWorkerRow, is_alive: bool, at_s: float) -> WorkerStatus:
     rows.check(row)
-    told = (row.name, row.host, row.kind, row.gpu, row.gpu_uuid, row.slots, row.doing)
-    return WorkerStatus(*told, max(0.0, at_s - row.since_s), row.num_done, bool(is_alive), row.ended_s)
+    text = (row.name, row.host, row.kind, row.gpu, row.gpu_uuid, row.slots, row.doing)
+    return WorkerStatus(*text, max(0.0, at_s - row.since_s), row.num_done, bool(is_alive), row.ended_s)

@@ -25,8 +25,8 @@ def may_be_written(url: URL) -> bool:
     if file is None or not _connect.exists(str(file)):
         return True
     real = _connect.real_file(file)
-    beside = [real.with_name(f"{real.name}{end}") for end in ("-wal", "-shm")]
-    paths = [real.parent, real, *(path for path in beside if path.exists())]
+    others = [real.with_name(f"{real.name}{end}") for end in ("-wal", "-shm")]
+    paths = [real.parent, real, *(path for path in others if path.exists())]
     return all(os.access(path, os.W_OK) for path in paths)
 
 
@@ -36,7 +36,7 @@ def connect(url: URL, timeout_s: float) -> Engine:
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         engine = _connect.connect(url, timeout_s, mode)
         try:
-            with _connect.errors_explained(url), engine.connect() as connection:
+            with _connect.explain_errors(url), engine.connect() as connection:
                 _check_version(schema.version(connection), url)
             return engine
         except StoreError as error:

@@ -52,7 +52,7 @@ class TrialRecord:
         return {**made, **facts, **state, **point}
 
 
-class Glimpse(NamedTuple):
+class CurvePoint(NamedTuple):
     """As much of a trial as sums and curves take, as the database has it. `time_us` is a time if it is ok;
     else there is a reason."""
 
@@ -117,7 +117,7 @@ class StudySummary:
 
 
 @dataclass(frozen=True)
-class DuelRecord:
+class ComparisonRecord:
     """Two configs timed in the same rounds while the GPU had nothing else to do; `winner` is 0 or 1, None if
     the rounds did not tell them apart. `samples_us[i][r]` is config i in round r."""
 

@@ -13,11 +13,11 @@ from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
 from ..facts.accuracy_class import STRICT
-from ..facts.alike import names_for
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
+from ..facts.gpu_alias import names_for
 from ..facts.measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
-from ..facts.other_problem import is_elsewhere, problem_of
+from ..facts.other_problem import is_external, problem_of
 from ..files.arguments import LARGEST
 from ..files.errors import DuplicateTrial, StoreError, UsageError
 from ..files.words import command, option
@@ -28,15 +28,15 @@ from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
 from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
 from .artifacts import Artifacts
+from .bad_rows import BadRows
 from .builds import Builds
 from .claims import Claims, scope_of
-from .damage import Damages
-from .database import Closing, Database, outlasting
+from .database import Closing, Database, retry_while_away
 from .models import (
     BaselineRow,
+    ComparisonRow,
     ConfigRow,
     CublasTimeRow,
-    DuelRow,
     EnvironmentRow,
     FinalRow,
     KernelRow,
@@ -49,10 +49,10 @@ from .models import (
 from .process_name import my_name
 from .queue import Queue
 from .records import (
-    DuelRecord,
+    ComparisonRecord,
+    CurvePoint,
     Final,
     FinalEntry,
-    Glimpse,
     RunRecord,
     SearchRecord,
     StudyRef,
@@ -76,7 +76,7 @@ class Store(Closing):
     def __init__(self, database: Database) -> None:
         self._database = database
         self._reading, self._writing = database.reading, database.writing
-        self.damages = Damages(connect.place(database.url))  # rows left out because they cannot be read
+        self.bad_rows = BadRows(connect.place(database.url))  # rows left out because they cannot be read
         self._config_keys: dict[int, str] = {}
 
     @classmethod
@@ -96,7 +96,7 @@ class Store(Closing):
         connect.make_file(url)
         engine = connect.connect(url, timeout_s)
         try:
-            with connect.errors_explained(url):
+            with connect.explain_errors(url):
                 _prepare(engine, timeout_s)
         except StoreError:
             engine.dispose()
@@ -136,7 +136,7 @@ class Store(Closing):
 
     def queue(self) -> Queue:
         """The requests and workers of a service on this database."""
-        return Queue(self._database, self.damages)
+        return Queue(self._database, self.bad_rows)
 
     def builds(self) -> Builds:
         """Kernels that are compiled for others."""
@@ -147,7 +147,7 @@ class Store(Closing):
         how many of how many trials are done.
 
         It may be killed at any moment, and repeated (merging.py). Rows that cannot be read are named by
-        `other.damages`. Raises UsageError if both are the same database, StoreError.
+        `other.bad_rows`. Raises UsageError if both are the same database, StoreError.
         """
         if connect.is_same(self._database.url, other._database.url):
             raise UsageError(f"{connect.place(self._database.url)} is that database itself; name another one")
@@ -156,11 +156,11 @@ class Store(Closing):
             conditions = (ref.environment, ref.source_hash, ref.compiler, ref.gemm)
             return self.study(*conditions, ref.policy, ref.policy_version, created_at).id
 
-        return merging.Merge(other._database, self._database, other.damages, study_of).run(on_page)
+        return merging.Merge(other._database, self._database, other.bad_rows, study_of).run(on_page)
 
     # ---- studies
 
-    @outlasting
+    @retry_while_away
     def study(
         self,
         environment: Environment,
@@ -198,32 +198,34 @@ class Store(Closing):
                 queries.copy_trials(session, theirs, study_id)
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
-    @outlasting
+    @retry_while_away
     def studies(self, max_error: float | None = None, *, is_brief: bool = False) -> list[StudySummary]:
         """All studies with what they hold, oldest first. The best of each is accurate to `max_error`; of many
         studies it takes the most time to find, and `is_brief` leaves it out, and cuBLAS."""
         with self._reading() as session:
             for orphan in queries.orphans(session):
-                self.damages.add(orphan)
+                self.bad_rows.add(orphan)
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
-            refs = self.damages.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
-            seen = queries.glances(session, self.damages)
-            briefly = [queries.summary(row, ref, seen.get(ref.id, queries.NOTHING)) for row, ref in refs]
+            refs = self.bad_rows.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
+            seen = queries.trial_totals(session, self.bad_rows)
+            summaries = [queries.summary(row, ref, seen.get(ref.id, queries.NOTHING)) for row, ref in refs]
             if is_brief:
-                return briefly
-            return [queries.with_best(session, self.damages, one, max_error) for one in briefly]
+                return summaries
+            return [queries.with_best(session, self.bad_rows, one, max_error) for one in summaries]
 
-    @outlasting
+    @retry_while_away
     def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:
         """Studies of other shapes with the same kernel code and policy on GPUs of the same name, at most this
         many, the most similar shape first: sources for a new search's first points."""
         names = tuple(rows.gemm_columns(study.gemm))
-        query = _kindred(study).with_only_columns(StudyRow.id, *(getattr(StudyRow, name) for name in names))
+        query = _related_studies(study).with_only_columns(
+            StudyRow.id, *(getattr(StudyRow, name) for name in names)
+        )
         found: list[StudyRef] = []
         with self._reading() as session:
-            others = self.damages.readable(session.execute(query), rows.study_gemm)
+            others = self.bad_rows.readable(session.execute(query), rows.study_gemm)
             ranked = sorted(
-                (_unlikeness(gemm, study.gemm), study_id)
+                (_distance(gemm, study.gemm), study_id)
                 for study_id, gemm in others
                 if problem_of(study.source_hash, gemm) != study.gemm
             )
@@ -231,34 +233,34 @@ class Store(Closing):
                 if len(found) == most:
                     break
                 query = queries.STUDIES.where(StudyRow.id == study_id)
-                found += self.damages.readable(session.execute(query), rows.study_ref)
+                found += self.bad_rows.readable(session.execute(query), rows.study_ref)
         return found
 
-    @outlasting
-    def twin_studies(self, study: StudyRef) -> list[StudyRef]:
+    @retry_while_away
+    def sibling_studies(self, study: StudyRef) -> list[StudyRef]:
         """Studies of the same problem with the same kernel code and policy on other GPUs of the same name
         and compute capability, or under another driver, oldest first; what was recorded is a kind of its own.
         """
-        mine = study.environment
-        query = _kindred(study).filter_by(**rows.gemm_columns(study.gemm)).order_by(StudyRow.id)
+        own = study.environment
+        query = _related_studies(study).filter_by(**rows.gemm_columns(study.gemm)).order_by(StudyRow.id)
         with self._reading() as session:
             return [
                 ref
-                for ref in self.damages.readable(session.execute(query), rows.study_ref)
-                if ref.environment.compute_capability == mine.compute_capability
-                and ref.environment.recorded_on == mine.recorded_on
+                for ref in self.bad_rows.readable(session.execute(query), rows.study_ref)
+                if ref.environment.compute_capability == own.compute_capability
+                and ref.environment.recorded_on == own.recorded_on
             ]
 
-    @outlasting
+    @retry_while_away
     def compiled_otherwise(self, study: StudyRef) -> list[StudyRef]:
         """Studies of the same problem and policy on the same GPU under the same driver, for which another
         compiler, or this one from another source, made the kernels, newest first. cuBLAS may be another."""
-        alike = rows.environment_columns(study.environment)
-        del alike["nvrtc_version"], alike["cublas_version"]
+        matching = rows.environment_columns(study.environment)
+        del matching["nvrtc_version"], matching["cublas_version"]
         conditions = {"policy": study.policy.value, "policy_version": study.policy_version}
         query = queries.STUDIES.where(
             StudyRow.id != study.id,
-            *(getattr(EnvironmentRow, name) == value for name, value in alike.items()),
+            *(getattr(EnvironmentRow, name) == value for name, value in matching.items()),
             *(
                 getattr(StudyRow, name) == value
                 for name, value in {**conditions, **rows.gemm_columns(study.gemm)}.items()
@@ -266,13 +268,13 @@ class Store(Closing):
         )
         with self._reading() as session:
             found = session.execute(query.order_by(StudyRow.id.desc()))
-            others = self.damages.readable(found, rows.study_ref)
-            mine = accuracy_of(study.source_hash)
-            return [other for other in others if accuracy_of(other.source_hash) == mine]
+            others = self.bad_rows.readable(found, rows.study_ref)
+            own = accuracy_of(study.source_hash)
+            return [other for other in others if accuracy_of(other.source_hash) == own]
 
-    def with_twins(self, study: StudyRef) -> list[StudyRef]:
+    def with_siblings(self, study: StudyRef) -> list[StudyRef]:
         """Its twins and, last, the study itself: all that is known of its problem on such GPUs."""
-        return [*self.twin_studies(study), study]
+        return [*self.sibling_studies(study), study]
 
     def environments(self, max_error: float | None = None) -> list[Environment]:
         """Every environment with an ok trial that is accurate to `max_error`, the most recently measured
@@ -303,12 +305,12 @@ class Store(Closing):
         accuracy: str = STRICT,
     ) -> dict[Gemm, list[StudyRef]]:
         """As `latest_studies`, with the older ones behind the newest."""
-        alike = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION)
+        matching = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION)
         refs = [
             ref
             for ref in self._measured_studies(max_error)
             if (ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version)
-            == alike
+            == matching
             and accuracy_of(ref.source_hash) == accuracy
         ]
         found: dict[Gemm, list[StudyRef]] = {}
@@ -317,17 +319,17 @@ class Store(Closing):
                 found.setdefault(ref.gemm, []).append(ref)
         return found
 
-    @outlasting
+    @retry_while_away
     def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
         """Studies of autotune's kernels with an ok trial that is accurate to `max_error`, the most recently
         measured first."""
         with self._reading() as session:
-            found = self.damages.readable(session.execute(queries.measured(max_error)), rows.study_ref)
-            return [ref for ref in found if not is_elsewhere(ref.source_hash)]
+            found = self.bad_rows.readable(session.execute(queries.measured(max_error)), rows.study_ref)
+            return [ref for ref in found if not is_external(ref.source_hash)]
 
     # ---- trials
 
-    @outlasting
+    @retry_while_away
     def add_trial(
         self, study: StudyRef, key: str, point: Mapping[str, Value], measurement: Measurement, origin: str
     ) -> int:
@@ -344,7 +346,7 @@ class Store(Closing):
                 return trial_id
         raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
 
-    @outlasting
+    @retry_while_away
     def add_trials(
         self,
         study: StudyRef,
@@ -358,7 +360,7 @@ class Store(Closing):
             for key, (point, measurement) in trials.items():
                 find_or_add_trial(session, study, key, point, measurement, origin)
 
-    @outlasting
+    @retry_while_away
     def codes(self, study: StudyRef) -> dict[str, tuple[dict[str, Value], str | None]]:
         """By key the point and the `code_hash` of each trial that had a kernel, the fastest first, failures
         last. What a GPU had no memory for says nothing of the kernel."""
@@ -376,17 +378,17 @@ class Store(Closing):
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             }
 
-    @outlasting
+    @retry_while_away
     def copy_trials(self, study: StudyRef, keys: Collection[str], to: StudyRef) -> None:
         """Copy these trials of a study into another, as they are, except for configs that it has."""
         with self._writing() as session:
-            for some in queries.portions(keys):
+            for some in queries.chunks(keys):
                 configs = select(ConfigRow.id).where(ConfigRow.key.in_(some))
                 which = (TrialRow.study_id == study.id) & TrialRow.config_id.in_(configs)
                 queries.copy_trials(session, which, to.id)
 
-    @outlasting
-    def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
+    @retry_while_away
+    def invalidate(self, study: StudyRef, key: str, failure: Failure) -> None:
         """A trial that was ok is not after all: from now on it has this outcome and no time."""
         with self._writing() as session:
             if (config_id := queries.find(session, ConfigRow, key=key)) is not None:
@@ -397,8 +399,8 @@ class Store(Closing):
                 )
                 optuna_rows.end(session, study.id, config_id, is_ok=False)
 
-    @outlasting
-    def killers(self, study: StudyRef) -> list[dict[str, Value]]:
+    @retry_while_away
+    def crash_points(self, study: StudyRef) -> list[dict[str, Value]]:
         """Points that killed a GPU worker or the compiler in other studies of this kernel code on GPUs of
         this name: they must not run again."""
         query = (
@@ -415,10 +417,10 @@ class Store(Closing):
             )
         )
         with self._reading() as session:
-            killers = self.damages.readable(session.execute(query), rows.check_config)
-            return [dict(config.point) for config in killers]
+            crash_points = self.bad_rows.readable(session.execute(query), rows.check_config)
+            return [dict(config.point) for config in crash_points]
 
-    @outlasting
+    @retry_while_away
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""
         return list(self.each_trial(study))
@@ -427,7 +429,7 @@ class Store(Closing):
         """The same, a few at a time; or those that are not ok."""
         which = [TrialRow.study_id == study.id, *([~queries.IS_OK] if is_failed else [])]
         with self._reading() as session:
-            for _, record in trial_rows.records(session, self.damages, *which):
+            for _, record in trial_rows.records(session, self.bad_rows, *which):
                 yield record
 
     def portions_of_trials(self, study: StudyRef) -> Iterator[list[TrialRecord]]:
@@ -435,17 +437,17 @@ class Store(Closing):
         coming = self.each_trial(study)
         return iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
 
-    def glimpses(self, study: StudyRef) -> Iterator[Glimpse]:
+    def curve_points(self, study: StudyRef) -> Iterator[CurvePoint]:
         """All trials of a study in the order they were stored, a few at a time. Those that cannot be read are
         left out."""
         with self._reading() as session:
-            yield from queries.glimpses(session, study.id)
+            yield from queries.curve_points(session, study.id)
 
     def trials_by_id(self, study: StudyRef, ids: Sequence[int]) -> list[TrialRecord]:
         """These trials of a study, in the order they were stored."""
         query = queries.trials(study.id)
         return [
-            one for some in queries.portions(ids) for one in self._trials(query.where(TrialRow.id.in_(some)))
+            one for some in queries.chunks(ids) for one in self._trials(query.where(TrialRow.id.in_(some)))
         ]
 
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
@@ -453,7 +455,7 @@ class Store(Closing):
         found = self._trials(queries.trials(study.id).where(ConfigRow.key == key))
         return found[0] if found else None
 
-    @outlasting
+    @retry_while_away
     def find_trial(self, trial_id: int) -> tuple[StudyRef, TrialRecord] | None:
         """The trial with this id and the study that it belongs to; None if there is none."""
         if not 0 <= trial_id <= LARGEST:
@@ -462,11 +464,11 @@ class Store(Closing):
             TrialRow.id == trial_id
         )
         with self._reading() as session:
-            refs = list(self.damages.readable(session.execute(query), rows.study_ref))
+            refs = list(self.bad_rows.readable(session.execute(query), rows.study_ref))
             found = refs and self._read(session, queries.trials(refs[0].id).where(TrialRow.id == trial_id))
         return (refs[0], found[0]) if found else None
 
-    @outlasting
+    @retry_while_away
     def best(
         self,
         study: StudyRef,
@@ -479,37 +481,37 @@ class Store(Closing):
         unknown, where that is given, and which obey the conditions. `but_of`: origins of trials that do not
         count."""
         with self._reading() as session:
-            return queries.fastest(session, self.damages, study.id, n, max_error, but_of, where)
+            return queries.fastest(session, self.bad_rows, study.id, n, max_error, but_of, where)
 
-    @outlasting
-    def newest(
+    @retry_while_away
+    def latest(
         self, studies: Collection[StudyRef], n: int, *, is_failed: bool = False
     ) -> list[tuple[StudyRef, TrialRecord]]:
         """The n newest trials of these studies, or those that are not ok, oldest of them first."""
         by_id = {study.id: study for study in studies}
         with self._reading() as session:
-            found = queries.newest(session, self.damages, by_id, n, is_failed=is_failed)
+            found = queries.latest(session, self.bad_rows, by_id, n, is_failed=is_failed)
             return [(by_id[study_id], record) for study_id, record in found]
 
-    @outlasting
+    @retry_while_away
     def failures(self, study: StudyRef) -> list[TrialRecord]:
         """All trials that are not ok, in the order they were stored."""
         return list(self.each_trial(study, is_failed=True))
 
-    @outlasting
+    @retry_while_away
     def _trials(self, query: queries.Trials) -> list[TrialRecord]:
         with self._reading() as session:
             return self._read(session, query)
 
     def _read(self, session: Session, query: queries.Trials) -> list[TrialRecord]:
-        return list(self.damages.readable(session.execute(query), rows.trial_record))
+        return list(self.bad_rows.readable(session.execute(query), rows.trial_record))
 
-    @outlasting
+    @retry_while_away
     def keys(
         self,
         study: StudyRef,
         but_of: Collection[str] = (),
-        among: Collection[str] | None = None,
+        within: Collection[str] | None = None,
         but: Collection[str] = (),
     ) -> set[str]:
         """Keys of all points tried, or of those among some, including failures: none is proposed again. They
@@ -517,9 +519,9 @@ class Store(Closing):
         count; `but`: keys that do not."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         query = query.where(TrialRow.origin.not_in(but_of)) if but_of else query
-        asked = (query.where(ConfigRow.key.in_(some)) for some in queries.portions(among or ()))
+        requested = (query.where(ConfigRow.key.in_(some)) for some in queries.chunks(within or ()))
         with self._reading() as session:
-            found = (session.scalars(one) for one in ([query] if among is None else asked))
+            found = (session.scalars(one) for one in ([query] if within is None else requested))
             return {key for some in found for key in some if isinstance(key, str) and key not in but}
 
     def times(
@@ -528,7 +530,7 @@ class Store(Closing):
         """As `timed`, without the origins."""
         return {key: time_us for key, (time_us, _) in self.timed(study, max_error, most, where).items()}
 
-    @outlasting
+    @retry_while_away
     def timed(
         self, study: StudyRef, max_error: float | None = None, most: int | None = None, where: Where = ANY
     ) -> dict[str, tuple[float, str]]:
@@ -537,31 +539,31 @@ class Store(Closing):
         query = (
             select(TrialRow.id, TrialRow.config_id, TrialRow.outcome, TrialRow.time_us, TrialRow.origin)
             .where(TrialRow.study_id == study.id, queries.IS_OK, queries.is_accurate(max_error))
-            .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US), queries.may_obey(where))
+            .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US), queries.may_match(where))
             .order_by(TrialRow.time_us, TrialRow.id)
         )
-        num_asked = most
+        num_requested = most
         with self._reading() as session:
             while True:
-                found = session.execute(query.limit(num_asked)).all()
+                found = session.execute(query.limit(num_requested)).all()
                 keys = self._keys_of(session, {row.config_id for row in found})
-                read = dict(self.damages.readable(found, partial(rows.timed, keys)))
-                obeying = (key for key in read if key and (not where or where.holds(read_key(key))))
-                fit = {key: read[key] for key in obeying}
-                if num_asked is None or most is None or len(fit) >= most or len(found) < num_asked:
+                read = dict(self.bad_rows.readable(found, partial(rows.timed, keys)))
+                matching = (key for key in read if key and (not where or where.holds(read_key(key))))
+                fit = {key: read[key] for key in matching}
+                if num_requested is None or most is None or len(fit) >= most or len(found) < num_requested:
                     return dict(list(fit.items())[:most])
-                num_asked *= 4  # many do not obey
+                num_requested *= 4  # many do not obey
 
     def _keys_of(self, session: Session, ids: Collection[int]) -> Mapping[int, str]:
         """Keys of configs by id, read once, as they never change; "" for what is damaged, which is named."""
-        for some in queries.portions(ids - self._config_keys.keys()):
+        for some in queries.chunks(ids - self._config_keys.keys()):
             configs = session.execute(select(ConfigRow, ConfigRow).where(ConfigRow.id.in_(some))).all()
             self._config_keys.update((config.id, "") for config, _ in configs)
-            readable = self.damages.readable(configs, rows.check_config)
+            readable = self.bad_rows.readable(configs, rows.check_config)
             self._config_keys.update((config.id, config.key) for config in readable)
         return self._config_keys
 
-    @outlasting
+    @retry_while_away
     def has_trial_of(self, study: StudyRef, origin: str) -> bool:
         """Whether any trial of a study has this origin."""
         query = select(TrialRow.id).where(TrialRow.study_id == study.id, TrialRow.origin == origin).limit(1)
@@ -570,48 +572,48 @@ class Store(Closing):
 
     # ---- cuBLAS
 
-    @outlasting
+    @retry_while_away
     def add_baseline(self, study: StudyRef, baseline: Baseline) -> None:
         """Store a timing of cuBLAS. Earlier ones stay in the database; the newest counts."""
         with self._writing() as session:
-            now = queries.moment(session, BaselineRow, study.id, utc_now())
+            now = queries.timestamp(session, BaselineRow, study.id, utc_now())
             session.add(rows.baseline_row(study.id, baseline, now))
 
-    @outlasting
+    @retry_while_away
     def baseline(self, study: StudyRef) -> Baseline | None:
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
-            return queries.newest_baseline(session, self.damages, study.id)
+            return queries.latest_baseline(session, self.bad_rows, study.id)
 
     def cublas_us(self, study: StudyRef) -> float | None:
         """Its time; None where it is absent or was not timed."""
         found = self.baseline(study)
         return None if found is None else found.time_us
 
-    @outlasting
+    @retry_while_away
     def add_search(self, study: StudyRef, sampler: str, seed: int, policy: Mapping[str, float]) -> None:
         """Store the options of a search that begins, unless the newest one of the study had the same."""
         with self._writing() as session:
-            newest_first = queries.searches(study.id).order_by(None).order_by(SearchRow.id.desc())
-            newest = session.scalar(newest_first.limit(1))
-            told = {"sampler": sampler, "seed": seed, "policy": dict(policy)}
-            if newest is None or any(getattr(newest, name) != value for name, value in told.items()):
-                session.add(SearchRow(study_id=study.id, created_at=utc_now(), **told))
+            latest_first = queries.searches(study.id).order_by(None).order_by(SearchRow.id.desc())
+            latest = session.scalar(latest_first.limit(1))
+            known = {"sampler": sampler, "seed": seed, "policy": dict(policy)}
+            if latest is None or any(getattr(latest, name) != value for name, value in known.items()):
+                session.add(SearchRow(study_id=study.id, created_at=utc_now(), **known))
 
-    @outlasting
+    @retry_while_away
     def searches(self, study: StudyRef) -> list[SearchRecord]:
         """The options of the searches of a study, oldest first, as far as databases store them."""
         with self._reading() as session:
             found = session.execute(queries.searches(study.id))
-            return list(self.damages.readable(found, rows.search_record))
+            return list(self.bad_rows.readable(found, rows.search_record))
 
     # ---- runs
 
-    @outlasting
+    @retry_while_away
     def begin_run(self, environment: Environment, shapes: Sequence[str]) -> str:
         """Store that this process begins to search these shapes; returns the name of the run."""
         name = my_name()
-        told = {"host": run_facts.host(), "login": run_facts.login(), "command": run_facts.command()}
+        known = {"host": run_facts.host(), "login": run_facts.login(), "command": run_facts.command()}
         with self._writing() as session:
             environment_id, _ = queries.find_or_add(
                 session, EnvironmentRow, **rows.environment_columns(environment)
@@ -619,33 +621,33 @@ class Store(Closing):
             session.add(
                 RunRow(
                     environment_id=environment_id, name=name, shapes=list(shapes), began_at=utc_now(),
-                    versions=run_facts.versions(environment.gpu_name), **told,
+                    versions=run_facts.versions(environment.gpu_name), **known,
                 )
             )  # fmt: skip
         return name
 
-    @outlasting
+    @retry_while_away
     def end_run(self, name: str, num_trials: int) -> None:
         """Store that a run has ended in order, and how many trials it stored."""
         with self._writing() as session:
             ended = {"num_trials": num_trials, "ended_at": utc_now()}
             session.execute(update(RunRow).where(RunRow.name == name).values(ended))
 
-    @outlasting
+    @retry_while_away
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first, as far as databases store them."""
         query = select(RunRow, EnvironmentRow).join(EnvironmentRow, isouter=True)
         with self._reading() as session:
             found = session.execute(query.order_by(RunRow.began_at, RunRow.id))
-            return list(self.damages.readable(found, rows.run_record))
+            return list(self.bad_rows.readable(found, rows.run_record))
 
-    @outlasting
+    @retry_while_away
     def forget(self, study: StudyRef) -> None:
-        """Delete a study with its trials, finals, duels, searches and times of cuBLAS."""
+        """Delete a study with its trials, finals, comparisons, searches and times of cuBLAS."""
         with self._writing() as session:
             optuna_rows.delete_study(session, optuna_rows.optuna_study_id(session, study))
 
-    @outlasting
+    @retry_while_away
     def add_cublas_times(
         self, environment: Environment, policy: CachePolicy, times_us: Mapping[Gemm, float]
     ) -> None:
@@ -665,7 +667,7 @@ class Store(Closing):
                     **{name: getattr(gemm, name) for name in ("m", "n", "k", "trans_a", "trans_b")},
                 )
 
-    @outlasting
+    @retry_while_away
     def cublas_times(self, environment: Environment, policy: CachePolicy) -> dict[Gemm, float]:
         """Times in us of the same cuBLAS on GPUs of this name, of products that nobody searched."""
         query = (
@@ -681,33 +683,35 @@ class Store(Closing):
             .order_by(CublasTimeRow.id)
         )
         with self._reading() as session:
-            return dict(self.damages.readable(session.execute(query), rows.cublas_time))
+            return dict(self.bad_rows.readable(session.execute(query), rows.cublas_time))
 
-    # ---- duels
+    # ---- comparisons
 
-    @outlasting
-    def add_duel(self, study: StudyRef, duel: DuelRecord) -> None:
+    @retry_while_away
+    def add_comparison(self, study: StudyRef, comparison: ComparisonRecord) -> None:
         """Store two configs' samples of the same rounds. Both have trials in this study."""
-        keys = {key: select(ConfigRow.id).where(ConfigRow.key == key) for key in duel.keys}
+        keys = {key: select(ConfigRow.id).where(ConfigRow.key == key) for key in comparison.keys}
         with self._writing() as session:
-            first_id, second_id = (session.execute(keys[key]).scalar_one() for key in duel.keys)
-            first_us, second_us = map(list, duel.samples_us)
+            first_id, second_id = (session.execute(keys[key]).scalar_one() for key in comparison.keys)
+            first_us, second_us = map(list, comparison.samples_us)
             session.add(
-                DuelRow(
+                ComparisonRow(
                     study_id=study.id, first_id=first_id, second_id=second_id, first_us=first_us,
-                    second_us=second_us, winner=duel.winner, created_at=utc_now(),
+                    second_us=second_us, winner=comparison.winner, created_at=utc_now(),
                 )
             )  # fmt: skip
 
-    @outlasting
-    def duels(self, study: StudyRef) -> list[DuelRecord]:
-        """All duels of a study in the order they were stored."""
+    @retry_while_away
+    def comparisons(self, study: StudyRef) -> list[ComparisonRecord]:
+        """All comparisons of a study in the order they were stored."""
         with self._reading() as session:
-            return list(self.damages.readable(session.execute(queries.duels(study.id)), rows.duel_record))
+            return list(
+                self.bad_rows.readable(session.execute(queries.comparisons(study.id)), rows.comparison_record)
+            )
 
     # ---- finals
 
-    @outlasting
+    @retry_while_away
     def set_final(
         self,
         study: StudyRef,
@@ -723,7 +727,7 @@ class Store(Closing):
         if not entries or [e.rank for e in entries] != list(range(1, len(entries) + 1)):
             raise StoreError(f"the final of {study.gemm} needs entries of rank 1, 2, ... in this order")
         with self._writing() as session:
-            now = queries.moment(session, BaselineRow, study.id, utc_now())
+            now = queries.timestamp(session, BaselineRow, study.id, utc_now())
             timed = None if baseline is None else rows.baseline_row(study.id, baseline, now)
             session.add_all([] if timed is None else [timed])
             session.flush()
@@ -731,7 +735,7 @@ class Store(Closing):
                 study_id=study.id,
                 baseline_id=None if timed is None else timed.id,
                 marks=list(marks),
-                created_at=queries.moment(session, FinalRow, study.id, utc_now()),
+                created_at=queries.timestamp(session, FinalRow, study.id, utc_now()),
             )
             session.add(final)
             session.flush()
@@ -739,14 +743,14 @@ class Store(Closing):
                 config_id = queries.config_id(session, entry.key, entry.point)
                 session.add(rows.final_entry_row(final.id, config_id, entry))
 
-    @outlasting
+    @retry_while_away
     def final(self, study: StudyRef, max_error: float | None = None, where: Where = ANY) -> Final | None:
         """The newest final; None if there was none yet. With `max_error`, only entries whose error is
         at most so many times cuBLAS's, or unknown, of the newest final that has any. With conditions, only
         entries that obey; None if a faster trial that obeys was stored since: a later final, of points that
         do not, left it out."""
         with self._reading() as session:
-            return queries.newest_final(session, self.damages, study.id, max_error, where)
+            return queries.latest_final(session, self.bad_rows, study.id, max_error, where)
 
 
 def _prepare(engine: Engine, timeout_s: float) -> None:
@@ -757,7 +761,7 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
         connect.enter_wal(engine, timeout_s)
     if is_current:
         return
-    with connect.remaking(engine) as connection:
+    with connect.rebuilding(engine) as connection:
         connect.keep_others_out(connection)
         found = schema.version(connection)
         if found is None:
@@ -795,7 +799,7 @@ def _check_times(key: str, measurement: Measurement) -> None:
         )
 
 
-def _kindred(study: StudyRef) -> Select[StudyRow, EnvironmentRow, KernelRow]:
+def _related_studies(study: StudyRef) -> Select[StudyRow, EnvironmentRow, KernelRow]:
     """All other studies with the same kernel code and policy on GPUs of the same name, or of one that it is
     accepted as."""
     return queries.STUDIES.where(
@@ -807,9 +811,9 @@ def _kindred(study: StudyRef) -> Select[StudyRow, EnvironmentRow, KernelRow]:
     )
 
 
-def _unlikeness(one: Gemm, other: Gemm) -> float:
+def _distance(one: Gemm, other: Gemm) -> float:
     """How far apart two problems are: octaves between their extents and batches, a different layout counting
     four."""
     pairs = ((one.m, other.m), (one.n, other.n), (one.k, other.k), (one.batch, other.batch))
-    octaves = sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in pairs)
-    return octaves + 4.0 * (one.layout != other.layout)
+    log_ratio = sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in pairs)
+    return log_ratio + 4.0 * (one.layout != other.layout)

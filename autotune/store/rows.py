@@ -19,14 +19,14 @@ from ..facts.other_problem import problem_of
 from ..files.errors import UsageError
 from ..kernel.config import PARAMETER, Value
 from ..target import Baseline
-from .columns import Unreadable, is_time
-from .damage import DamagedRow
+from .bad_rows import BadRowError
+from .columns import InvalidValue, is_time
 from .models import (
     Base,
     BaselineRow,
+    ComparisonRow,
     ConfigRow,
     CublasTimeRow,
-    DuelRow,
     EnvironmentRow,
     FinalEntryRow,
     FinalRow,
@@ -37,7 +37,7 @@ from .models import (
     StudyRow,
     TrialRow,
 )
-from .records import DuelRecord, FinalEntry, RunRecord, SearchRecord, StudyRef, TrialRecord
+from .records import ComparisonRecord, FinalEntry, RunRecord, SearchRecord, StudyRef, TrialRecord
 
 LONGEST_S = 1e9  # that anything took
 
@@ -53,14 +53,14 @@ def check(row: Base) -> None:
     values = vars(row)  # what was fetched, without SQLAlchemy's descriptors: this runs for every trial
     for name, is_nullable in _columns(type(row)).items():
         value = values[name]
-        if isinstance(value, Unreadable):
+        if isinstance(value, InvalidValue):
             refuse(row, f"{name} is {value}")
         if value is None and not is_nullable:
             refuse(row, f"{name} is NULL")
 
 
 def refuse(row: Base, what: str) -> NoReturn:
-    raise DamagedRow(row.__tablename__, row.id, what)
+    raise BadRowError(row.__tablename__, row.id, what)
 
 
 def check_config(row: Base, config: ConfigRow | None, name: str = "config_id") -> ConfigRow:
@@ -77,8 +77,10 @@ def _is_of(key: str, point: Mapping[str, Value]) -> bool:
     """Whether a key names a point, as far as that can be told: keys of kernels that are not autotune's are
     whatever their searches made of them."""
     items = sorted(key.split(","))
-    is_ours = point.keys() == PARAMETER.keys() or any(item.partition("=")[0] in PARAMETER for item in items)
-    if not is_ours:
+    is_autotune = point.keys() == PARAMETER.keys() or any(
+        item.partition("=")[0] in PARAMETER for item in items
+    )
+    if not is_autotune:
         return True
     return items == sorted(",".join(f"{name}={value}" for name, value in point.items()).split(","))
 
@@ -115,12 +117,12 @@ def gemm_of(row: StudyRow | RequestRow) -> Gemm:
 def study_gemm(study_id: int, *columns: Any) -> tuple[int, Gemm]:
     """Id and problem of a study; columns as `gemm_columns` names them."""
     for field, value in zip(fields(Gemm), columns, strict=True):
-        if value is None or isinstance(value, Unreadable):
-            raise DamagedRow(StudyRow.__tablename__, study_id, f"{field.name} is {value or 'NULL'}")
+        if value is None or isinstance(value, InvalidValue):
+            raise BadRowError(StudyRow.__tablename__, study_id, f"{field.name} is {value or 'NULL'}")
     try:
         return study_id, Gemm(*columns)
     except UsageError as error:
-        raise DamagedRow(StudyRow.__tablename__, study_id, str(error)) from None
+        raise BadRowError(StudyRow.__tablename__, study_id, str(error)) from None
 
 
 def cublas_time(row: CublasTimeRow) -> tuple[Gemm, float]:
@@ -193,9 +195,9 @@ def outcome_of(row_id: int, outcome: Any, time_us: Any) -> Outcome:
     try:
         found = Outcome(outcome)
     except ValueError:
-        raise DamagedRow(TrialRow.__tablename__, row_id, f"outcome is {outcome!r}") from None
+        raise BadRowError(TrialRow.__tablename__, row_id, f"outcome is {outcome!r}") from None
     if not is_time(time_us) and (time_us is not None or found is Outcome.OK):
-        raise DamagedRow(TrialRow.__tablename__, row_id, f"outcome is {found} and time_us is {time_us}")
+        raise BadRowError(TrialRow.__tablename__, row_id, f"outcome is {found} and time_us is {time_us}")
     return found
 
 
@@ -205,20 +207,20 @@ def timed(
     """Key, time and origin of an ok trial."""
     if config_id not in keys or not isinstance(origin, str):
         what = "origin" if config_id in keys else f"config_id {config_id}"
-        raise DamagedRow(TrialRow.__tablename__, trial_id, f"{what} is not there")
+        raise BadRowError(TrialRow.__tablename__, trial_id, f"{what} is not there")
     outcome_of(trial_id, outcome, time_us)
     return keys[config_id], (float(time_us), origin)
 
 
-def glance(
+def totals_of(
     trial_id: int, outcome: Any, time_us: Any, error_over_cublas: Any, created_at: Any
 ) -> tuple[Outcome, datetime]:
     """What a summary takes of a trial."""
     for name, value in (("error_over_cublas", error_over_cublas), ("created_at", created_at)):
-        if isinstance(value, Unreadable):
-            raise DamagedRow(TrialRow.__tablename__, trial_id, f"{name} is {value}")
+        if isinstance(value, InvalidValue):
+            raise BadRowError(TrialRow.__tablename__, trial_id, f"{name} is {value}")
     if created_at is None:
-        raise DamagedRow(TrialRow.__tablename__, trial_id, "created_at is NULL")
+        raise BadRowError(TrialRow.__tablename__, trial_id, "created_at is NULL")
     return outcome_of(trial_id, outcome, time_us), created_at
 
 
@@ -237,7 +239,7 @@ def measurement(
     sm_mhz, memory_mhz, power_w, temperature_c, throttle, marks, discarded = facts[-7:]
     for name, took_s in zip(("compile_s", "verify_s", "measure_s"), facts[-10:-7], strict=True):
         if not 0 <= took_s < LONGEST_S:
-            raise DamagedRow(TrialRow.__tablename__, row_id, f"{name} is {took_s}")
+            raise BadRowError(TrialRow.__tablename__, row_id, f"{name} is {took_s}")
     state = GpuState(sm_mhz, memory_mhz, power_w, temperature_c, tuple(throttle))
     lists: tuple[Any, ...] = tuple(marks), tuple(map(discarded_from, discarded))
     ended = outcome_of(row_id, outcome, time_us), reason, time_us, tuple(samples_us)
@@ -267,16 +269,23 @@ def baseline(row: BaselineRow) -> Baseline:
     return Baseline(row.time_us, tuple(row.samples_us))
 
 
-def duel_record(duel: DuelRow, first: ConfigRow | None, second: ConfigRow | None) -> DuelRecord:
-    check(duel)
-    keys = (check_config(duel, first, "first_id").key, check_config(duel, second, "second_id").key)
-    if duel.first_id == duel.second_id:
-        refuse(duel, "both configs are the same")
-    if len(duel.first_us) != len(duel.second_us):
-        refuse(duel, "first_us and second_us are not of the same rounds")
-    if duel.winner not in (None, 0, 1):
-        refuse(duel, f"winner is {duel.winner}")
-    return DuelRecord(keys, (tuple(duel.first_us), tuple(duel.second_us)), duel.winner)
+def comparison_record(
+    comparison: ComparisonRow, first: ConfigRow | None, second: ConfigRow | None
+) -> ComparisonRecord:
+    check(comparison)
+    keys = (
+        check_config(comparison, first, "first_id").key,
+        check_config(comparison, second, "second_id").key,
+    )
+    if comparison.first_id == comparison.second_id:
+        refuse(comparison, "both configs are the same")
+    if len(comparison.first_us) != len(comparison.second_us):
+        refuse(comparison, "first_us and second_us are not of the same rounds")
+    if comparison.winner not in (None, 0, 1):
+        refuse(comparison, f"winner is {comparison.winner}")
+    return ComparisonRecord(
+        keys, (tuple(comparison.first_us), tuple(comparison.second_us)), comparison.winner
+    )
 
 
 def final_entry_row(final_id: int, config_id: int, entry: FinalEntry) -> FinalEntryRow:

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import NullType
 
 from . import queries, rows
+from .bad_rows import BadRowError, BadRows
 from .columns import Flag, Json, Number, UtcDateTime, Whole
-from .damage import DamagedRow, Damages
 from .models import ConfigRow, TrialRow
 from .records import TrialRecord
 
@@ -39,7 +39,7 @@ _MOMENT = len("2026-11-27 08:00:00.000000")
 
 
 def records(
-    session: Session, damages: Damages, *which: ColumnElement[bool]
+    session: Session, bad_rows: BadRows, *which: ColumnElement[bool]
 ) -> Iterator[tuple[int, TrialRecord]]:
     """Trials of which all this is so, in the order they were stored, each with the id of its study. A few are
     held at a time; damaged ones are left out."""
@@ -49,7 +49,7 @@ def records(
         record = _record(row) if _are_typed(tuple(map(type, row))) else None
         if record is None:
             one = session.execute(queries.TRIALS.where(TrialRow.id == row[0]))
-            record = next(damages.readable(one, rows.trial_record), None)
+            record = next(bad_rows.readable(one, rows.trial_record), None)
         if record is not None:
             yield row[1], record
 
@@ -84,7 +84,7 @@ def _record(row: Sequence[Any]) -> TrialRecord | None:
         lists = _read("throttle_reasons", throttle), _read("marks", marks), _read("discarded", discarded)
         took = number, outcome, reason, time_us, samples_us, bool(is_cut)
         measured = rows.measurement(*took, *facts, *lists)
-    except (ValueError, TypeError, AttributeError, RecursionError, DamagedRow):
+    except (ValueError, TypeError, AttributeError, RecursionError, BadRowError):
         return None
     return TrialRecord(number, key, point, measured, origin, at.replace(tzinfo=UTC))
 

@@ -129,9 +129,9 @@ def _group(access: WarpAccess, title: str, text: str, each: int) -> Group:
     seen, rows = set(), []
     for row in np.flatnonzero(access.barrier == access.barrier.min()).tolist():
         warp, number = int(access.warp[row]), numbers.get(int(access.warp[row]), 0)
-        asked = (warp, access.at[row].tobytes())
-        if asked not in seen and not 0 < each <= number:
-            seen.add(asked)
+        requested = (warp, access.at[row].tobytes())
+        if requested not in seen and not 0 < each <= number:
+            seen.add(requested)
             rows.append((number, warp, row))
             numbers[warp] = number + 1
     rows.sort()

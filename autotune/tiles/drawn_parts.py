@@ -75,15 +75,15 @@ def _order_sentence(product: HostLaunch) -> str:
 def counts(found: dict[AccessKey, AccessCounts], gemm: Gemm, limits: DeviceLimits) -> Drawing:
     """The table of counts, and in sentences what they mean beside the arithmetic."""
     total = sum(found.values(), AccessCounts())
-    asked = sum(n.num_bytes for key, n in found.items() if key.space == "global")
+    requested = sum(n.num_bytes for key, n in found.items() if key.space == "global")
     rows = [{**key._asdict(), **asdict(each)} for key, each in found.items()]
-    told = [_of_global(asked, SECTOR_BYTES * total.sectors, gemm), _of_shared(total, gemm, limits)]
-    return {"rows": rows, "sentences": told}
+    text = [_of_global(requested, SECTOR_BYTES * total.sectors, gemm), _of_shared(total, gemm, limits)]
+    return {"rows": rows, "sentences": text}
 
 
-def _of_global(asked: int, moved: int, gemm: Gemm) -> str:
+def _of_global(requested: int, moved: int, gemm: Gemm) -> str:
     return (
-        f"Lanes ask for {_bytes(asked)} of global memory, which moves as {_bytes(moved)} in sectors: "
+        f"Lanes ask for {_bytes(requested)} of global memory, which moves as {_bytes(moved)} in sectors: "
         f"{_times(moved / gemm.num_bytes)} A, B and C ({_bytes(gemm.num_bytes)}). "
         "Caches take what repeats."
     )
@@ -126,7 +126,7 @@ def taken_of_sm(config: Config, gemm: Gemm, limits: DeviceLimits) -> Drawing:
         _taken("threads", threads, resources.MAX_THREADS),
     ]
     resident = resources.residency(config, limits, gemm)
-    return _fitting({name: int(blocks) for name, blocks in fits.items()}, resident, threads, takes, limits)
+    return _limiting({name: int(blocks) for name, blocks in fits.items()}, resident, threads, takes, limits)
 
 
 def taken_by_reference(kernel: ReferenceKernel, limits: DeviceLimits) -> Drawing:
@@ -141,27 +141,27 @@ def taken_by_reference(kernel: ReferenceKernel, limits: DeviceLimits) -> Drawing
         _taken("bytes of shared memory", spec.smem_bytes, limits.smem_per_block),
         _taken("threads", spec.threads, resources.MAX_THREADS),
     ]
-    return _fitting(fits, min(fits.values()), spec.threads, takes, limits)
+    return _limiting(fits, min(fits.values()), spec.threads, takes, limits)
 
 
 def _taken(what: str, amount: int, most: int, note: str = "") -> Drawing:
     return {"what": what, "amount": amount, "most": most, "note": note}
 
 
-def _fitting(
+def _limiting(
     fits: dict[str, int], resident: int, threads: int, takes: list[Drawing], limits: DeviceLimits
 ) -> Drawing:
     least = min(fits.values())
-    decides = [name for name, blocks in fits.items() if blocks == least]
+    limiting = [name for name, blocks in fits.items() if blocks == least]
     warps, most = resident * threads // WARP, limits.threads_per_sm // WARP
-    verb = "decide" if len(decides) > 1 or decides[0].endswith("s") else "decides"
+    verb = "decide" if len(limiting) > 1 or limiting[0].endswith("s") else "decides"
     return {
         "say": f"{resident} {'block' if resident == 1 else 'blocks'} on an SM, {warps} of its {most} warps: "
-        f"{' and '.join(decides)} {verb}.",
+        f"{' and '.join(limiting)} {verb}.",
         "takes": takes,
         "fits": [{"by": name, "blocks": blocks} for name, blocks in fits.items()],
         "resident": resident,
-        "decides": decides,
+        "decides": limiting,
     }
 
 

@@ -107,8 +107,8 @@ def _texts() -> bytes:
 
 
 def _digest(command: Sequence[str]) -> str:
-    told = (platform.machine(), *command)
-    return hashlib.sha256(b"\0".join([_texts(), *map(str.encode, told)])).hexdigest()[:32]
+    message = (platform.machine(), *command)
+    return hashlib.sha256(b"\0".join([_texts(), *map(str.encode, message)])).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -230,8 +230,8 @@ class HostLaunch:
         periods = int(((steps - _FEW_STEPS) // each)[steps > 0].min(initial=max(self.k, 1)))
         if periods <= 0:
             return 0
-        is_alike = np.array_equal(self.shorter(periods).steps()[0] + periods * each * (steps > 0), steps)
-        return periods if is_alike else 0
+        is_similar = np.array_equal(self.shorter(periods).steps()[0] + periods * each * (steps > 0), steps)
+        return periods if is_similar else 0
 
     def places(self) -> dict[str, npt.NDArray[np.int64]]:
         """By operand, a row for each block: where what it asks for lies within a line, how much of its tile
@@ -344,7 +344,7 @@ class AccessRecording:
         ]  # fmt: skip
 
 
-def represented(keys: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def unique_rows(keys: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     """Of rows that are equal, the number of the first, and how many there are; in their order."""
     from_least = keys - keys.min(axis=0)
     as_one = np.zeros(len(keys), np.int64)

@@ -18,15 +18,15 @@ _THEME = "../../report/static/theme"  # that of every page
 _SCRIPTS = (_THEME, "elements", "blocks", "tile", "steps", "lanes", "tables", "page")
 
 
-def page(subjects: Sequence[Subject], limits: DeviceLimits, gpu: str, foot: str) -> str:
+def page(selected: Sequence[Subject], limits: DeviceLimits, gpu: str, footer: str) -> str:
     """The whole page, the first subject shown first. `gpu` is how the command line names the GPU.
 
     Raises UsageError where a subject's problem is empty.
     """
     data = {
-        "views": pictures(subjects, limits),
+        "views": pictures(selected, limits),
         "gpu": gpu,
-        "foot": foot,
+        "foot": footer,
         "sector": SECTOR,
     }
     whole = _read("page.html")

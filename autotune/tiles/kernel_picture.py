@@ -34,12 +34,12 @@ class Subject:
     gemm: Gemm
 
 
-def pictures(subjects: Sequence[Subject], limits: DeviceLimits) -> list[Drawing]:
+def pictures(selected: Sequence[Subject], limits: DeviceLimits) -> list[Drawing]:
     """The picture of each. Their kernels are compiled at once, on all cores."""
-    sound = [one for one in subjects if one.gemm.m * one.gemm.n * one.gemm.k and not _broken(one, limits)]
+    valid = [one for one in selected if one.gemm.m * one.gemm.n * one.gemm.k and not _broken(one, limits)]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: HostLaunch.of(one.kernel, one.gemm, limits).library, sound))
-    return [picture(subject, limits) for subject in subjects]
+        list(pool.map(lambda one: HostLaunch.of(one.kernel, one.gemm, limits).library, valid))
+    return [picture(subject, limits) for subject in selected]
 
 
 def _broken(subject: Subject, limits: DeviceLimits) -> tuple[Rule, ...]:
@@ -77,7 +77,7 @@ def picture(subject: Subject, limits: DeviceLimits) -> Drawing:
 def _parameters(config: Config) -> list[Drawing]:
     values = config.to_dict()
     return [
-        {"name": p.name, "value": values[p.name], "meaning": p.meaning, "values": list(p.values)}
+        {"name": p.name, "value": values[p.name], "meaning": p.description, "values": list(p.values)}
         for p in PARAMETERS
     ]
 
@@ -149,5 +149,5 @@ def _timeline(product: HostLaunch, config: Config) -> Drawing:
         "note": note,
         "steps": ["fill" if t == FILL else t for t in shown],
         "rows": rows,
-        "sentences": [line.sentences(t) for t in shown],
+        "sentences": [line.descriptions(t) for t in shown],
     }

@@ -18,7 +18,7 @@ from ..kernel import template
 from ..kernel.config import Config
 from ..kernel.launch import PACK_THREADS, PACK_TILE, REDUCE_THREADS, Pack
 from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel
-from .executed import OPERANDS, AccessRecording, HostLaunch, no_epilogue, represented
+from .executed import OPERANDS, AccessRecording, HostLaunch, no_epilogue, unique_rows
 from .warp_access import LINE, AccessCounts, WarpAccess
 
 _FILES = (
@@ -82,7 +82,7 @@ def _counts(accesses: Iterable[WarpAccess]) -> Counts:
 def _of_product(product: HostLaunch, *, reads_c: bool) -> Counts:
     times: dict[int, list[int]] = {}
     for what, places in product.places().items():
-        for number, count in represented(places):
+        for number, count in unique_rows(places):
             own = times.setdefault(number, [0] * len(OPERANDS))
             own[OPERANDS.index(what)] = count
             if what == "C":  # sums on their way to it
@@ -111,7 +111,7 @@ def _packed(product: HostLaunch, pack: Pack) -> list[WarpAccess]:
         ctypes.c_int(pack.blocks_per_product), ctypes.c_longlong(pack.stride),
     ]  # fmt: skip
     recording = AccessRecording(product.library)
-    for block, times in represented(np.stack([reads % LINE, stores % LINE, *left], axis=1)):
+    for block, times in unique_rows(np.stack([reads % LINE, stores % LINE, *left], axis=1)):
         place, counted = (0, block, 0, pack.blocks, 0), (times,) * len(OPERANDS)
         recording.record(template.PACK_ENTRY, arguments, PACK_THREADS, place, counted, int(not pack.is_a))
     return recording.accesses(template.PACK_ENTRY)
@@ -134,7 +134,7 @@ def _reduced(product: HostLaunch, *, reads_c: bool) -> list[WarpAccess]:
         ctypes.c_int(grid.reduce_blocks_per_product), ctypes.c_longlong(product.strides[2]), no_epilogue(),
     ]  # fmt: skip
     recording = AccessRecording(product.library)
-    for block, times in represented(np.stack([plane % LINE, at_c % LINE, in_row, elements], axis=1)):
+    for block, times in unique_rows(np.stack([plane % LINE, at_c % LINE, in_row, elements], axis=1)):
         place, counted = (0, block, 0, grid.reduce_blocks, 0), (times,) * len(OPERANDS)
         recording.record(template.REDUCE_ENTRY, arguments, REDUCE_THREADS, place, counted)
     return recording.accesses(template.REDUCE_ENTRY)

@@ -27,7 +27,7 @@ class NcuMetric:
     """A metric of ncu, what it means, and which accesses of the model's kernel `sgemm` it counts."""
 
     name: str
-    meaning: str
+    description: str
     space: str
     kinds: tuple[str, ...]
     field: Field
@@ -106,7 +106,7 @@ def drawn(counts: Counts, config: Config) -> list[Drawing]:
     return [
         {
             "name": metric.name,
-            "meaning": metric.meaning,
+            "meaning": metric.description,
             "expected": metric.expected(counts, wide),
             "relation": metric.relation,
         }

@@ -70,40 +70,40 @@ class Timeline:
         """The step in which the copy of a tile starts."""
         return FILL if tile == 0 else max(FILL, tile - max(self.config.stages - 1, 1))
 
-    def sentences(self, step: int) -> list[str]:
+    def descriptions(self, step: int) -> list[str]:
         """What happens in a step, to be read."""
         c = self.config
         started = self._started_in(step)
-        told = []
+        notes = []
         is_late = c.stages == 1 and "async" in (c.copy_a, c.copy_b) and step >= 0
         if started and not is_late:
             parts = f", in {c.bursts} bursts spread over the step" if c.bursts > 1 and step >= 0 else ""
-            told.append(f"The copy of {_tiles(started)} starts{parts}.")
+            notes.append(f"The copy of {_tiles(started)} starts{parts}.")
         elif step >= 0 and not started:
-            told.append("Nothing is left to copy: the pipeline drains.")
+            notes.append("Nothing is left to copy: the pipeline drains.")
         if step >= 0:
-            told.append(
+            notes.append(
                 f"Tile {step} is read from stage {step % c.stages} and multiplied, k by k: "
                 f"{c.bk // c.slice_k} k" + (f" in each of {c.slice_k} slices." if c.slice_k > 1 else ".")
             )
         if started and c.stages == 1 and step >= 0:
-            told.append("A barrier: all have read the only stage, which may be overwritten.")
+            notes.append("A barrier: all have read the only stage, which may be overwritten.")
             if is_late:
-                told.append(f"The copy of {_tiles(started)} starts.")
+                notes.append(f"The copy of {_tiles(started)} starts.")
         through = [name for name, path in (("A", c.copy_a), ("B", c.copy_b)) if path == "register"]
         if started and through:
-            told.append(f"What came through registers is stored to shared memory ({' and '.join(through)}).")
+            notes.append(f"What came through registers is stored to shared memory ({' and '.join(through)}).")
         coming = step + 1
         if coming < self.num_tiles:
             if len(through) < 2:
-                told.append(f"Every thread waits for its own copies of tile {coming}.")
+                notes.append(f"Every thread waits for its own copies of tile {coming}.")
             free = ", and the stage read last may be overwritten" if c.stages > 1 and step >= 0 else ""
-            told.append(f"A barrier: tile {coming} is whole{free}.")
+            notes.append(f"A barrier: tile {coming} is whole{free}.")
             if c.frag_buffers > 1 and step >= 0:
-                told.append("With two fragment buffers this stands before the last k instead of after it.")
+                notes.append("With two fragment buffers this stands before the last k instead of after it.")
         elif step >= 0:
-            told.append("It was the last tile: the sums are complete.")
-        return told
+            notes.append("It was the last tile: the sums are complete.")
+        return notes
 
     def _started_in(self, step: int) -> list[int]:
         first = step + max(self.config.stages - 1, 1)

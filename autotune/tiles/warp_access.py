@@ -26,7 +26,7 @@ Space = Literal["global", "shared"]
 Addresses = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-NOBODY = -1
+NO_LANE = -1
 KINDS: tuple[Kind, ...] = ("load", "store", "copy")  # by their numbers in recorder/primitives_host.hpp
 SECTOR = 8  # floats
 LINE = 32  # floats
@@ -56,13 +56,13 @@ class WarpAccess:
     def counts(self) -> AccessCounts:
         """What these rows count."""
         at, times = self.at, self.times
-        asked = FLOAT_BYTES * self.vec * int(times @ np.count_nonzero(at != NOBODY, axis=1))
+        requested = FLOAT_BYTES * self.vec * int(times @ np.count_nonzero(at != NO_LANE, axis=1))
         number = int(times.sum())
         if self.space == "global":
-            return AccessCounts(number, asked, int(times @ sectors(at)), int(times @ lines(at)))
+            return AccessCounts(number, requested, int(times @ sectors(at)), int(times @ lines(at)))
         is_load = self.kind == "load"
         waves, met = (int(times @ f(at, self.vec, is_load=is_load)) for f in (wavefronts, conflicts))
-        return AccessCounts(number, asked, wavefronts=waves, conflicts=met)
+        return AccessCounts(number, requested, wavefronts=waves, conflicts=met)
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class AccessCounts:
 
 def sectors(at: Addresses) -> Addresses:
     """Sectors that each row touches: (rows, lanes) -> (rows,). An aligned vector lies in one."""
-    return _distinct(np.where(at == NOBODY, NOBODY, at // SECTOR))
+    return _distinct(np.where(at == NO_LANE, NO_LANE, at // SECTOR))
 
 
 def lines(at: Addresses) -> Addresses:
     """Lines that each row touches: (rows, lanes) -> (rows,)."""
-    return _distinct(np.where(at == NOBODY, NOBODY, at // LINE))
+    return _distinct(np.where(at == NO_LANE, NO_LANE, at // LINE))
 
 
 def _distinct(values: Addresses) -> Addresses:
@@ -100,7 +100,7 @@ def _distinct(values: Addresses) -> Addresses:
     ordered = np.sort(values, axis=-1)
     is_new = np.ones_like(ordered, dtype=bool)
     is_new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    different: Addresses = np.sum(is_new & (ordered != NOBODY), axis=-1)
+    different: Addresses = np.sum(is_new & (ordered != NO_LANE), axis=-1)
     return different
 
 
@@ -112,20 +112,20 @@ def serving(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
     one, both ask for the same, and no banks meet then. Lanes of a group that ask for different floats of a
     bank wait for one another.
     """
-    waves = np.full_like(at, NOBODY)
+    waves = np.full_like(at, NO_LANE)
     for rows, lanes in _groups(at, vec, is_load=is_load):
         before = np.zeros((len(rows), 1), dtype=at.dtype)
         for first in range(0, WARP, lanes):
             part = np.ix_(rows, np.arange(first, first + lanes))
-            turns = _turns(at[part], vec)
-            waves[part] = np.where(turns == NOBODY, NOBODY, before + turns)
-            before = before + turns.max(axis=1, keepdims=True) + 1
+            conflict_order = _conflict_order(at[part], vec)
+            waves[part] = np.where(conflict_order == NO_LANE, NO_LANE, before + conflict_order)
+            before = before + conflict_order.max(axis=1, keepdims=True) + 1
     return waves
 
 
 def wavefronts(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
     """Wavefronts of each row: (rows, 32) -> (rows,)."""
-    last: Addresses = serving(at, vec, is_load=is_load).max(axis=1, initial=NOBODY)
+    last: Addresses = serving(at, vec, is_load=is_load).max(axis=1, initial=NO_LANE)
     return last + 1
 
 
@@ -139,7 +139,7 @@ def _least_wavefronts(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
     least = np.zeros(len(at), dtype=at.dtype)
     for rows, lanes in _groups(at, vec, is_load=is_load):
         groups = at[rows].reshape(len(rows), WARP // lanes, lanes)
-        least[rows] = np.sum(np.any(groups != NOBODY, axis=2), axis=1)
+        least[rows] = np.sum(np.any(groups != NO_LANE, axis=2), axis=1)
     return least
 
 
@@ -148,14 +148,14 @@ def _groups(at: Addresses, vec: int, *, is_load: bool) -> list[tuple[Addresses, 
     lanes = WARP // vec
     if not is_load or vec == 1:
         return [(np.arange(len(at)), lanes)]
-    are_alike = np.any([_shares(at, apart) for apart in (1, 2)], axis=0)
-    shared = are_alike & _meet_nowhere(at, vec, 2 * lanes)
+    are_similar = np.any([_shares(at, apart) for apart in (1, 2)], axis=0)
+    shared = are_similar & _are_disjoint(at, vec, 2 * lanes)
     return [(np.flatnonzero(~shared), lanes), (np.flatnonzero(shared), 2 * lanes)]
 
 
-def _meet_nowhere(at: Addresses, vec: int, lanes: int) -> Flags:
+def _are_disjoint(at: Addresses, vec: int, lanes: int) -> Flags:
     """Rows in which no lanes of a group of so many ask for different floats of a bank."""
-    groups = [_turns(at[:, first : first + lanes], vec) for first in range(0, WARP, lanes)]
+    groups = [_conflict_order(at[:, first : first + lanes], vec) for first in range(0, WARP, lanes)]
     apart: Flags = np.all([group.max(axis=1) <= 0 for group in groups], axis=0)
     return apart
 
@@ -163,18 +163,18 @@ def _meet_nowhere(at: Addresses, vec: int, lanes: int) -> Flags:
 def _shares(at: Addresses, apart: int) -> Flags:
     """Rows in which each lane that asks does so for what the lane so many across asks for, if that does."""
     other = at[:, np.arange(WARP) ^ apart]
-    same: Flags = np.all((at == other) | (at == NOBODY) | (other == NOBODY), axis=1)
+    same: Flags = np.all((at == other) | (at == NO_LANE) | (other == NO_LANE), axis=1)
     return same
 
 
-def _turns(at: Addresses, vec: int) -> Addresses:
+def _conflict_order(at: Addresses, vec: int) -> Addresses:
     """For lanes served together, (rows, lanes): how many other vectors of its banks come before each
     one's."""
-    vectors = np.ascontiguousarray(np.where(at == NOBODY, NOBODY, at // vec).T)  # lane by lane
-    banks = np.where(vectors == NOBODY, NOBODY, vectors % (BANKS // vec)).astype(np.int8)
-    turns = np.zeros(vectors.shape, np.int8)
+    vectors = np.ascontiguousarray(np.where(at == NO_LANE, NO_LANE, at // vec).T)  # lane by lane
+    banks = np.where(vectors == NO_LANE, NO_LANE, vectors % (BANKS // vec)).astype(np.int8)
+    conflict_order = np.zeros(vectors.shape, np.int8)
     for lane in range(1, len(vectors)):
-        same = np.where(vectors[:lane] == vectors[lane], turns[:lane], NOBODY).max(axis=0)
-        last = np.where(banks[:lane] == banks[lane], turns[:lane], NOBODY).max(axis=0)
-        turns[lane] = np.where(same != NOBODY, same, last + 1)
-    return np.where(at == NOBODY, NOBODY, turns.T)
+        same = np.where(vectors[:lane] == vectors[lane], conflict_order[:lane], NO_LANE).max(axis=0)
+        last = np.where(banks[:lane] == banks[lane], conflict_order[:lane], NO_LANE).max(axis=0)
+        conflict_order[lane] = np.where(same != NO_LANE, same, last + 1)
+    return np.where(at == NO_LANE, NO_LANE, conflict_order.T)

@@ -68,12 +68,12 @@ def samples_us(torch: Any, runtimes: dict[str, Dispatcher], gemm: Gemm) -> dict[
     found: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(NUM_ROUNDS):
         for name, graph in graphs.items():
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            began.record()
+            started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            started.record()
             graph.replay()
             ended.record()
             ended.synchronize()
-            found[name].append(1e3 * began.elapsed_time(ended) / NUM_CALLS)
+            found[name].append(1e3 * started.elapsed_time(ended) / NUM_CALLS)
     return found
 
 
@@ -82,7 +82,7 @@ def row(shape: str, found: dict[str, list[float]]) -> list[str]:
     return [shape, f"{nodes:.2f}", f"{kept:.2f}", f"{nodes - kept:.2f}", f"{kept / nodes:.3f}"]
 
 
-def _told(shapes: Sequence[dict[str, Any]]) -> str:
+def _describe(shapes: Sequence[dict[str, Any]]) -> str:
     rows = [row(one["shape"], one["samples_us"]) for one in shapes]
     ratio = statistics.geometric_mean(float(cells[-1]) for cells in rows)
     return "\n".join(
@@ -113,7 +113,7 @@ def _run(args: argparse.Namespace) -> None:
         "shapes": shapes,
     }
     reports.keep(args.out, report)
-    console.show(_told(shapes))
+    console.show(_describe(shapes))
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def _race(arena: Arena, gemm: Gemm, config: Config, builds: Sequence[Build], arg
             with ExitStack() as stack:
                 pairs = []
                 for arena.compiled in builds:
-                    pairs.append(stack.enter_context(arena.ours(gemm, config)))
+                    pairs.append(stack.enter_context(arena.owned(gemm, config)))
                 for contestant, workspace in pairs:
                     arena.check(contestant, prepared, workspace)
                 arena.time(prepared, [contestant for contestant, _ in pairs], -(-args.rounds // args.loads))

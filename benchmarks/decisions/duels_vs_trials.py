@@ -1,12 +1,12 @@
-"""Whether duels agree with trials, by databases of searches.
+"""Whether comparisons agree with trials, by databases of searches.
 
     python benchmarks/decisions/duels_vs_trials.py FILE.db [more ...] [--off 0.02]
 
-A duel times two kernels in the same rounds, which were timed in a trial each before. Printed are the duels
-whose ratio differs by more than `--off` from that of the trials, and the champions whose time, as duels
-corrected it, differs by more from their trial: replayed with today's ranking (search/compare/ranking.py),
-import sys
-from the stored trials and duels. Decision 0064.
+A comparison times two kernels in the same rounds, which were timed in a trial each before. Printed are the
+comparisons whose ratio differs by more than `--off` from that of the trials, and the incumbents whose time,
+as comparisons corrected it, differs by more from their trial: replayed with today's ranking
+(search/compare/ranking.py), import sys
+from the stored trials and comparisons. Decision 0064.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy
 from autotune.search.compare.ranking import Ranking
 from autotune.search_policy import SearchPolicy
-from autotune.store import DuelRecord, Store, StudyRef
+from autotune.store import ComparisonRecord, Store, StudyRef
 from autotune.target import point_key
 
 
@@ -42,22 +42,22 @@ def _trials_us(store: Store, study: StudyRef) -> dict[str, float]:
     return found
 
 
-def _off(duel: DuelRecord, trials_us: Mapping[str, float]) -> float:
-    """By how much the ratio of a duel differs from that of the trials; a logarithm."""
-    gaps = np.diff(np.log(duel.samples_us), axis=0)[0]
-    first, second = (trials_us[key] for key in duel.keys)
+def _off(comparison: ComparisonRecord, trials_us: Mapping[str, float]) -> float:
+    """By how much the ratio of a comparison differs from that of the trials; a logarithm."""
+    gaps = np.diff(np.log(comparison.samples_us), axis=0)[0]
+    first, second = (trials_us[key] for key in comparison.keys)
     return float(np.median(gaps) - np.log(second / first))
 
 
-def _drift(duels: list[DuelRecord], trials_us: Mapping[str, float]) -> float:
-    """The champion's time after all duels over that of its trial, less 1."""
+def _drift(comparisons: list[ComparisonRecord], trials_us: Mapping[str, float]) -> float:
+    """The incumbent's time after all comparisons over that of its trial, less 1."""
     ranking = Ranking(SearchPolicy())
     for key, time_us in trials_us.items():
         ranking.enter(key, {}, time_us)
-    for duel in duels:
-        ranking.restore(duel)
-    champion = ranking.champion
-    return 0.0 if champion is None else champion.time_us / trials_us[champion.key] - 1
+    for comparison in comparisons:
+        ranking.restore(comparison)
+    incumbent = ranking.incumbent
+    return 0.0 if incumbent is None else incumbent.time_us / trials_us[incumbent.key] - 1
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -68,9 +68,15 @@ def _run(args: argparse.Namespace) -> None:
             [environment, *_] = store.environments(MAX_ERROR)
             for study in store.latest_studies(environment, CachePolicy.COLD, MAX_ERROR):
                 trials_us = _trials_us(store, study)
-                duels = [duel for duel in store.duels(study) if set(duel.keys) <= trials_us.keys()]
-                offs.setdefault(study.gemm, []).extend(_off(duel, trials_us) for duel in duels)
-                drifts.append((_drift(duels, trials_us), study.gemm, path.name))
+                comparisons = [
+                    comparison
+                    for comparison in store.comparisons(study)
+                    if set(comparison.keys) <= trials_us.keys()
+                ]
+                offs.setdefault(study.gemm, []).extend(
+                    _off(comparison, trials_us) for comparison in comparisons
+                )
+                drifts.append((_drift(comparisons, trials_us), study.gemm, path.name))
     far = {gemm: sum(abs(off) > args.off for off in found) for gemm, found in offs.items()}
     console.show(
         f"{sum(map(len, offs.values()))} duels; {sum(far.values())} differ from their trials by more than "
@@ -78,7 +84,7 @@ def _run(args: argparse.Namespace) -> None:
     )
     for drift, gemm, name in sorted(drifts):
         if abs(drift) > args.off:
-            console.show(f"{gemm} in {name}: the champion's time is {drift:+.1%} off its trial's")
+            console.show(f"{gemm} in {name}: the incumbent's time is {drift:+.1%} off its trial's")
 
 
 def main() -> None:

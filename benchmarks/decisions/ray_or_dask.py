@@ -75,14 +75,17 @@ def main() -> None:
     parser.add_argument("--killers", type=int, nargs="+", default=[0, 1, 6])
     options = parser.parse_args()
     print("| killers | on | seconds | innocent tasks given up |\n|---|---|---|---|")
-    for killers in options.killers:
-        step = options.tasks // killers if killers else options.tasks + 1
+    for crash_points in options.crash_points:
+        step = options.tasks // crash_points if crash_points else options.tasks + 1
         tasks = [number % step == step - 1 for number in range(options.tasks)]
         for name, run in (("Ray", _by_ray), ("Dask", _by_dask)):
-            began_s = time.monotonic()
+            started_s = time.monotonic()
             given_up = run(tasks)
-            seconds = time.monotonic() - began_s
-            print(f"| {killers} | {name} | {seconds:.1f} | {given_up} of {tasks.count(False)} |", flush=True)
+            seconds = time.monotonic() - started_s
+            print(
+                f"| {crash_points} | {name} | {seconds:.1f} | {given_up} of {tasks.count(False)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def search(path: Path, gemm: Gemm, seed: int) -> Found:
 def calibration(path: Path) -> str:
     """What came after the positions at which patience was over, in the order of each study's trials."""
     patience = Patience()
-    told: list[float] = []  # the chance, at each such position
+    notes: list[float] = []  # the chance, at each such position
     came: list[bool] = []
     is_step: list[bool] = []  # whether some of the next trials are of `polish`
     losses: list[float] = []  # of the best at the first such position, over the last best
@@ -81,15 +81,15 @@ def calibration(path: Path) -> str:
             losses.append(first / min(time_us for time_us in times_us if time_us) - 1)
         for done in over:
             if (end := done + patience.horizon) <= len(trials):
-                told.append(patience.chance(since[done]))
+                notes.append(patience.chance(since[done]))
                 came.append(0 in since[done + 1 : end + 1])
                 is_step.append(any(trial.origin == POLISH for trial in trials[done:end]))
     before = [one for one, step in zip(came, is_step, strict=True) if not step]
     after = [one for one, step in zip(came, is_step, strict=True) if step]
     worst = ", ".join(f"{loss:.1%}" for loss in sorted(losses)[-4:])
     return (
-        f"{path.name}: {len(searches)} searches; patience was over at {len(told):,} positions: told "
-        f"{mean(told):.1%}, a gain came in {mean(came):.1%}\n"
+        f"{path.name}: {len(searches)} searches; patience was over at {len(notes):,} positions: told "
+        f"{mean(notes):.1%}, a gain came in {mean(came):.1%}\n"
         f"{len(before)} of these with no polish within the horizon: a gain came in {mean(before):.1%}\n"
         f"{len(after)} of these with some: a gain came in {mean(after):.1%}\n"
         f"{len(losses)} searches came so far: the best was {mean(losses):.2%} slower than at their end; "

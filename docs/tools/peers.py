@@ -180,8 +180,8 @@ def rows(codebases: list[Codebase]) -> Iterator[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", metavar="NAME=FOLDER")
-    told = [one.partition("=") for one in parser.parse_args().folders]
-    for cells in rows([Codebase(name, Path(folder).resolve()) for name, _, folder in told]):
+    text = [one.partition("=") for one in parser.parse_args().folders]
+    for cells in rows([Codebase(name, Path(folder).resolve()) for name, _, folder in text]):
         sys.stdout.write(f"| {' | '.join(cells)} |\n")
 
 

@@ -40,7 +40,7 @@ def draw(report: dict[str, Any]) -> str:
     height = TOP + STEP * len(found) + 12
     scale = (WIDTH - LEFT - RIGHT) / max(found.values())
     named = report["environment"]
-    told = f"{named['gpu_name']}, cuBLAS {named['cublas_version']}, {report['date'][:10]}; cold operands"
+    message = f"{named['gpu_name']}, cuBLAS {named['cublas_version']}, {report['date'][:10]}; cold operands"
     line = round(LEFT + scale, 1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
@@ -48,7 +48,7 @@ def draw(report: dict[str, Any]) -> str:
         f"<title>Speed over cuBLAS on {len(found)} shapes</title><style>{STYLE}</style>",
         f'<rect class="ground" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>',
         '<text x="16" y="26" font-size="16" font-weight="600">Speed over cuBLAS (dashed line), FP32</text>',
-        f'<text x="16" y="46" class="minor">{escape(told)}</text>',
+        f'<text x="16" y="46" class="minor">{escape(message)}</text>',
         *(_bar(number, shape, ratio, scale) for number, (shape, ratio) in enumerate(found.items())),
         f'<line class="cublas" x1="{line}" y1="{TOP - 8}" x2="{line}" y2="{height - 10}"/>',
         "</svg>",

@@ -133,10 +133,10 @@ def _spread_over_time(store: Store) -> None:
     rng = random.Random(1)
     with Session(store._database.engine) as session, session.begin():
         ids = list(session.scalars(select(TrialRow.id).order_by(TrialRow.id)))
-        began = utc_now() - timedelta(seconds=len(ids) / TRIALS_PER_S)
+        started = utc_now() - timedelta(seconds=len(ids) / TRIALS_PER_S)
         seconds = sorted(rng.uniform(0, len(ids) / TRIALS_PER_S) for _ in ids)
         moved = [
-            {"id": trial, "created_at": began + timedelta(seconds=s)}
+            {"id": trial, "created_at": started + timedelta(seconds=s)}
             for trial, s in zip(ids, seconds, strict=True)
         ]
         session.execute(update(TrialRow), moved)

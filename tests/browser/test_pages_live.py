@@ -101,12 +101,12 @@ def test_pages_and_the_file_show_the_same(browser: Window, followed: tuple[Path,
         if page == "shape/1":
             search(db, browser.run(TRIALS) + 25)
             run("report", "--db", db, "--table", table, "--out", report)
-        told = text_of(browser, f"{report.as_uri()}#/{page}")
-        assert len(told) > 400
+        message = text_of(browser, f"{report.as_uri()}#/{page}")
+        assert len(message) > 400
         until = time.monotonic() + LONGEST_S
-        while (followed_so_far := browser.run(TEXT)) != told and time.monotonic() < until:
+        while (followed_so_far := browser.run(TEXT)) != message and time.monotonic() < until:
             time.sleep(0.1)
-        assert followed_so_far == told
+        assert followed_so_far == message
 
 
 def text_of(browser: Window, address: str) -> str:
@@ -115,10 +115,10 @@ def text_of(browser: Window, address: str) -> str:
     browser.driver.switch_to.new_window("tab")
     browser.show(DESKTOP)
     browser.open(address)
-    told = str(browser.run(TEXT))
+    message = str(browser.run(TEXT))
     browser.driver.close()
     browser.driver.switch_to.window(here)
-    return told
+    return message
 
 
 def test_a_page_says_that_it_has_lost_its_server(browser: Window, followed: tuple[Path, str]) -> None:

@@ -253,8 +253,8 @@ def test_a_trial_tells_its_whole_config_on_hover_and_opens_by_a_click(browser: W
     move_to(browser, "history", x, y).click().perform()
     browser.wait("return document.getElementById('trial').open")
     assert browser.run("return location.hash").endswith(f"/trial/{row['id']}")
-    told = browser.run("return document.getElementById('trial').innerText")
-    assert all(f"{name}={value}" in told for name, value in row["point"].items())
+    shown = browser.run("return document.getElementById('trial').innerText")
+    assert all(f"{name}={value}" in shown for name, value in row["point"].items())
 
 
 def test_a_brush_keeps_the_trials_that_pass(browser: Window, report: str) -> None:
@@ -288,8 +288,8 @@ def test_values_can_be_chosen_instead_of_brushed(browser: Window, report: str) -
       select.value = value;
       select.dispatchEvent(new Event("change"));
       return [name, value, rows.filter((row) => String(row.point[name]) === value).length];""")
-    told = browser.run("return document.querySelector('#parallel-card [role=status]').textContent")
-    assert int(told.split()[0]) == expected, (name, value)
+    shown = browser.run("return document.querySelector('#parallel-card [role=status]').textContent")
+    assert int(shown.split()[0]) == expected, (name, value)
 
 
 # ------------------------------------------------------------------------------------- keyboard and links
@@ -363,8 +363,8 @@ def test_maps_of_a_table_change_with_k_by_keyboard(browser: Window, report: str)
         slider.send_keys(Keys.RIGHT)
     assert len(found) > 1, "kernels serve other cells at other k"
     move_to(browser, "serves", 200, 120).perform()
-    told = browser.wait("return document.querySelector('#serves .told')?.innerText")
-    assert "served by" in told and ":NN" in told
+    shown = browser.wait("return document.querySelector('#serves .told')?.innerText")
+    assert "served by" in shown and ":NN" in shown
 
 
 def test_rows_of_a_run_are_drawn_each_for_itself(browser: Window, disturbed_report: str) -> None:

@@ -32,7 +32,7 @@ def test_the_page_shows_the_queue_workers_gpus_and_tables(
             worker.tell("tuning <b>64</b>")
             browser.open(f"{address}/service")
             browser.wait("return document.querySelectorAll('tbody tr').length >= 4")
-            told = browser.run(TEXT)
+            message = browser.run(TEXT)
             for text in (
                 "64x96x128",
                 "tuning <b>64</b>",
@@ -42,7 +42,7 @@ def test_the_page_shows_the_queue_workers_gpus_and_tables(
                 "1.250x",
                 "current",
             ):
-                assert text in told or screen is PHONE, text
+                assert text in message or screen is PHONE, text
             assert not browser.faults_of_access() and not browser.complaints()
             assert not browser.foreign_requests(address)
         queue.submit([Wanted(Gemm(32, 32, 32), name, 1.0, 1.0)])

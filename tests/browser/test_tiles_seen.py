@@ -161,7 +161,7 @@ def test_the_form_writes_a_command_that_runs(tab: Window, explorer: str, tmp_pat
     assert "cannot be" not in done.stderr
 
 
-def test_ncu_is_asked_for_what_is_counted(tab: Window, explorer: str) -> None:
+def test_ncu_is_requested_for_what_is_counted(tab: Window, explorer: str) -> None:
     tab.open(f"{explorer}#view=6")
     own = views(tab)[6]
     command = text(tab, "#counts .ncu .command")

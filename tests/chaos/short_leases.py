@@ -11,7 +11,7 @@ def _inject() -> None:
 
     from autotune.store import database, leases, queue
 
-    leases.LEASE_S, leases.BEAT_S = 2.0, 0.5
+    leases.LEASE_S, leases.HEARTBEAT_S = 2.0, 0.5
     database.RECONNECT_S, queue.RETRY_S = 20.0, 0.5
 
     @compiles(leases.now_s, "postgresql")

@@ -195,13 +195,13 @@ def _run(url: str, admin: Any, workers: list[Worker], draw: random.Random) -> No
     chaos = Chaos(workers, admin.execute, draw)
     events = [what for what in ("kill", "suspend", "partition", "jump") for _ in range(NUM_EACH)]
     draw.shuffle(events)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     with Store.open(url) as store:
         queue = store.queue()
         wanted = [Wanted(gemm, model, draw.randint(1, 9), 1.0) for gemm in shapes() for model in MODELS]
         queue.submit(wanted)
         while events or any(queue.counts()[state] for state in OPEN):
-            assert time.monotonic() - began_s < LONGEST_S, (queue.counts(), chaos.done)
+            assert time.monotonic() - started_s < LONGEST_S, (queue.counts(), chaos.done)
             if events:
                 chaos.happen(events.pop())
             else:
@@ -212,7 +212,7 @@ def _run(url: str, admin: Any, workers: list[Worker], draw: random.Random) -> No
                 worker.keep_alive()
         chaos.mend(all_of_it=True)
         counts = queue.counts()
-    print(f"{time.monotonic() - began_s:.0f} s", dict(chaos.done), dict(counts))
+    print(f"{time.monotonic() - started_s:.0f} s", dict(chaos.done), dict(counts))
     assert counts[RequestState.TUNED] >= NUM_SHAPES, "most are tuned in spite of it"
     assert sum(counts.values()) == 2 * NUM_SHAPES
 

@@ -187,25 +187,25 @@ def test_interrupted_before_a_shape_begins_it_says_so_and_suggests_no_export(
 def test_kernels_are_timed_before_and_after_a_search_and_both_are_told(suite: Path, tmp_path: Path) -> None:
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
     lines = run_here(*command, "--trials", "20").stderr.splitlines()
-    told = [at for at, line in enumerate(lines) if line == "timing kernels on all shapes of their layout"]
-    began = [at for at, line in enumerate(lines) if " configs, " in line]
-    assert len(told) == 2
-    assert told[0] < min(began) <= max(began) < told[1]
+    notes = [at for at, line in enumerate(lines) if line == "timing kernels on all shapes of their layout"]
+    started = [at for at, line in enumerate(lines) if " configs, " in line]
+    assert len(notes) == 2
+    assert notes[0] < min(started) <= max(started) < notes[1]
 
 
 def test_what_ships_is_timed_before_a_search_which_goes_on_from_there(
     shipped: FillingGpu, tmp_path: Path
 ) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def tell(event: object) -> None:
         if isinstance(event, ShapeStarted):
-            asked.append(event.num_known)
+            requested.append(event.num_known)
 
     calls = {SQUARE: 1, FLAT: 1}
     db = str(tmp_path / "a.db")
     found = tuning.tune(gpu="0", num_drawn=2, calls=calls, trials=20, db=db, on_event=tell)
-    assert len(asked) == 2 and min(asked) > 20  # kernels of the matrices, in some splits each
+    assert len(requested) == 2 and min(requested) > 20  # kernels of the matrices, in some splits each
     (flat,) = (shape for shape in found.shapes if shape.gemm == FLAT)
     assert flat.best is not None and flat.best.origin == "fill" and flat.best.key in shipped.fast
     assert found.filled is not None and found.filled.num_kernels > 20
@@ -238,16 +238,16 @@ def test_the_export_is_told_of_all_calls_and_restricted_to_none(
 ) -> None:
     db = tmp_path / "any.db"
     run_here("search", "--gpu", "0", "--suite", suite, "--any", "1", "--trials", "9", "--db", db)
-    asked = {}
+    requested = {}
 
     def export_table(results, *_: object, **named: object) -> None:
-        asked.update(named, gemms={shape.gemm for shape in results.shapes})
+        requested.update(named, gemms={shape.gemm for shape in results.shapes})
         raise UsageError("as far as this")
 
     monkeypatch.setattr(tuning.exporter, "export_table", export_table)
     run_here("export-table", "--db", db, "--suite", suite, "--out", tmp_path / "out", exit_code=1)
-    assert asked["calls"] == {SQUARE: 10**9, FLAT: 10**8, UNKNOWN: 1}
-    assert len(asked["gemms"]) == 1
+    assert requested["calls"] == {SQUARE: 10**9, FLAT: 10**8, UNKNOWN: 1}
+    assert len(requested["gemms"]) == 1
 
 
 def test_kernels_that_were_found_elsewhere_count_as_no_trials(target: FillingGpu, tmp_path: Path) -> None:
@@ -265,28 +265,28 @@ def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
     target: FillingGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_drawn: int
 ) -> None:
     """For a table that leaves to it what it wins: within a share of the seconds, and once per database."""
-    asked: list[int] = []
+    requested: list[int] = []
     whole = target.fill
 
     def watched(cells):
         if cells[0].point is None:
-            asked.append(len(cells))
+            requested.append(len(cells))
             target.num_filled += 1  # a second goes by
         return whole(cells)
 
     monkeypatch.setattr(target, "fill", watched)
-    began_s, calls = target.now(), {SQUARE: 1} if num_drawn else {}
+    started_s, calls = target.now(), {SQUARE: 1} if num_drawn else {}
     search = partial(
         tuning.tune, [SQUARE], gpu="0", num_drawn=num_drawn, calls=calls, db=str(tmp_path / "a.db")
     )
     search(trials=9)
-    assert not asked  # these were counted, and nothing beside them
+    assert not requested  # these were counted, and nothing beside them
     search(seconds=100.0)
-    assert sum(asked) == 100 * len(asked) == 500 and target.now() - began_s <= 100 + 2
+    assert sum(requested) == 100 * len(requested) == 500 and target.now() - started_s <= 100 + 2
     search()
-    assert sum(asked) == NUM_TIMED
+    assert sum(requested) == NUM_TIMED
     search(seconds=100.0)
-    assert sum(asked) == NUM_TIMED
+    assert sum(requested) == NUM_TIMED
     with Store.open_existing(str(tmp_path / "a.db")) as store:
         known = store.cublas_times(target.environment, target.policy)
     assert len(known) == NUM_TIMED and set(known.values()) == {13.0}

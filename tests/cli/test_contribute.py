@@ -50,10 +50,10 @@ def bundle(recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
 
 
 def test_it_says_what_the_file_holds_and_nothing_of_its_owner(bundle: Path, capsys) -> None:
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     at_end = "was read back: 2 shapes of NVIDIA H200"
-    assert told.index("will hold: GPU's name and limits") < told.index(at_end)
-    assert "no name of a user or host, no path, no UUID" in told
+    assert message.index("will hold: GPU's name and limits") < message.index(at_end)
+    assert "no name of a user or host, no path, no UUID" in message
     text = gzip.decompress(bundle.read_bytes()).decode()
     assert not re.search(r"ada|laptop|/home|notes|secret|cuda.{1,4}bin", text)
     assert ": error: ...@... has no" in text
@@ -82,5 +82,5 @@ def test_it_is_replayed_merged_and_exported(bundle: Path, tmp_path: Path) -> Non
 
 def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b'{"format": "other"}'))
-    refused = run("trials", "merge", tmp_path / "a.gz", "--db", tmp_path / "b.db", code=2)
-    assert "neither an autotune-recording" in refused.stderr and not (tmp_path / "b.db").exists()
+    rejected = run("trials", "merge", tmp_path / "a.gz", "--db", tmp_path / "b.db", code=2)
+    assert "neither an autotune-recording" in rejected.stderr and not (tmp_path / "b.db").exists()

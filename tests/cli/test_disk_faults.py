@@ -163,13 +163,13 @@ def test_a_shape_that_no_memory_holds_is_refused_before_anything_is_tuned(
     monkeypatch.setattr(targets, "GpuTarget", lambda selector, **_: "opened")
     fits, too_large = Gemm(16384, 16384, 16384), Gemm(32768, 32768, 1)
     assert targets.open_target("0", CachePolicy.COLD, [fits], note=print) == "opened"
-    refusal = r"take 4\.0 GiB, and NVIDIA Small has 4\.0 GiB .*a smaller one"
-    with pytest.raises(UsageError, match=refusal):
+    rejection = r"take 4\.0 GiB, and NVIDIA Small has 4\.0 GiB .*a smaller one"
+    with pytest.raises(UsageError, match=rejection):
         targets.open_target("0", CachePolicy.COLD, [fits, too_large], note=print)
     for command, *more in (("record", "--out", str(tmp_path / "a.gz"), "--shape", str(fits)), ("ladder",)):
         done = CliRunner().invoke(app, [command, "--gpu", "0", *more, "--shape", str(too_large)])
         assert isinstance(done.exception, UsageError)
-        assert re.search(refusal, str(done.exception))
+        assert re.search(rejection, str(done.exception))
     assert not any(tmp_path.iterdir())
 
 

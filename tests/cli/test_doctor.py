@@ -40,9 +40,9 @@ def test_a_driver_that_sees_no_gpu_is_missing_not_broken(tmp_path: Path) -> None
 
 def test_a_variable_that_forces_tf32_is_told_of(tmp_path: Path) -> None:
     db = tmp_path / "new.db"
-    told = {value: findings("--db", db, NVIDIA_TF32_OVERRIDE=value)["fp32"] for value in "01"}
-    assert told["0"]["state"] == "ok" and told["1"]["state"] == "missing"
-    assert "TF32" in told["1"]["detail"] and "unset NVIDIA_TF32_OVERRIDE" in told["1"]["next_step"]
+    message = {value: findings("--db", db, NVIDIA_TF32_OVERRIDE=value)["fp32"] for value in "01"}
+    assert message["0"]["state"] == "ok" and message["1"]["state"] == "missing"
+    assert "TF32" in message["1"]["detail"] and "unset NVIDIA_TF32_OVERRIDE" in message["1"]["next_step"]
 
 
 def test_the_database_is_counted(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...],
     is_new = arguments == WRONG[command][0]
     done = run(command, *arguments, code=2, cwd=tmp_path, is_new=is_new, CUDA_VISIBLE_DEVICES="")
     notes = ("No GPU", "A recorded", "Every")
-    told = [line for line in done.stderr.splitlines() if not line.startswith(notes)]
-    assert done.stdout == "" and len(told) == 1 and told[0].startswith("autotune: "), done.stderr
+    messages = [line for line in done.stderr.splitlines() if not line.startswith(notes)]
+    assert done.stdout == "" and len(messages) == 1 and messages[0].startswith("autotune: "), done.stderr
     assert not list(tmp_path.iterdir()), "what was refused left a file"
 
 
@@ -121,9 +121,9 @@ def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None
     result = SearchResult((), (Gemm(1, 2, 3),), StopReason.SECONDS, 0, 0, 1.0, Ledger())
     with pytest.raises(UsageError, match="before 1x2x3:NN could begin"):
         _need_winners(result)
-    barren = ShapeResult(Gemm(1, 2, 3), None, None, None, None, None, None, 1.0, 1, 1, 1)  # type: ignore[arg-type]
+    without_best = ShapeResult(Gemm(1, 2, 3), None, None, None, None, None, None, 1.0, 1, 1, 1)  # type: ignore[arg-type]
     with pytest.raises(EnvironmentProblem, match="no candidate for 1x2x3:NN ran"):
-        _need_winners(SearchResult((barren,), (), StopReason.TRIALS, 0, 0, 1.0, Ledger()))
+        _need_winners(SearchResult((without_best,), (), StopReason.TRIALS, 0, 0, 1.0, Ledger()))
 
 
 @pytest.mark.stress
@@ -247,10 +247,10 @@ def test_ctrl_c_leaves_no_traceback_at_any_moment(
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
-        told = [line for line in err.splitlines() if not line.startswith("import time:")]
+        messages = [line for line in err.splitlines() if not line.startswith("import time:")]
         # While Python ends, signals do again what they do without it: nothing is told then, either.
-        assert process.returncode in (0, 130) or (process.returncode, told) == (-signal.SIGINT, [])
-        assert not re.search("Traceback|KeyboardInterrupt|internal error", err), (delay_s, told)
+        assert process.returncode in (0, 130) or (process.returncode, messages) == (-signal.SIGINT, [])
+        assert not re.search("Traceback|KeyboardInterrupt|internal error", err), (delay_s, messages)
 
 
 # ------------------------------------------------------------------------- readers that go away

@@ -58,8 +58,8 @@ def test_the_check_of_files_passes_where_no_gpu_is(notebook: Path) -> None:
 @pytest.mark.parametrize("line", CHECKS)
 def test_the_checks_have_options_that_exist(line: str) -> None:
     command, *words = line.split()
-    told = run(command, "--help").stdout
-    assert all(word in told for word in words if word.startswith("--"))
+    message = run(command, "--help").stdout
+    assert all(word in message for word in words if word.startswith("--"))
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

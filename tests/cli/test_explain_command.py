@@ -34,9 +34,9 @@ def test_a_config_comes_first_and_may_be_json(tmp_path: Path) -> None:
     text, as_json = "bm=64,vec_b=1,min_blocks=1", '{"bm": 128, "vec_b": 1, "min_blocks": 1}'
     done = run("explain", "--gpu", "rtx-4090", "--shape", "256x256x64:NT", "--config", text,
                "--config", as_json, "--out", out, "--json")  # fmt: skip
-    told = json.loads(done.stdout)
-    assert [kernel["name"] for kernel in told["kernels"]] == ["config 1", "config 2"]
-    assert told["broken_rules"] == {}
+    message = json.loads(done.stdout)
+    assert [kernel["name"] for kernel in message["kernels"]] == ["config 1", "config 2"]
+    assert message["broken_rules"] == {}
     values = [{p["name"]: p["value"] for p in view["parameters"]} for view in views(out)]
     assert [v["bm"] for v in values] == [64, 128]
 
@@ -49,8 +49,8 @@ def test_configs_of_examples_break_no_rules(tmp_path: Path) -> None:
     lines = [line for text in texts for line in example.findall(text)]
     assert len(lines) >= 4
     for line in lines:
-        told = json.loads(run(*shlex.split(line, comments=True), "--json", cwd=tmp_path).stdout)
-        assert told["broken_rules"] == {}, line
+        message = json.loads(run(*shlex.split(line, comments=True), "--json", cwd=tmp_path).stdout)
+        assert message["broken_rules"] == {}, line
 
 
 def test_a_config_that_breaks_rules_is_told_and_drawn_as_such(tmp_path: Path) -> None:

@@ -25,15 +25,15 @@ SPEC = LaunchSpec(32, 32, 8, 64, 0, 1, 1, 1, False, "none", 1, Variant())
 class PlayedGpu(ReplayTarget):
     """Builds what it is not told to refuse, and makes each kernel twice as fast as the one before."""
 
-    def __init__(self, path: Path, refused: dict[str, Exception], *, wrong: int = -1) -> None:
+    def __init__(self, path: Path, rejected: dict[str, Exception], *, wrong: int = -1) -> None:
         super().__init__(path)
         self.gpu = SimpleNamespace(index=0)
         self.builder = self.worker = self
-        self.raced: list[KernelCode] = []
-        self._refused, self._wrong = refused, wrong
+        self.by_key: list[KernelCode] = []
+        self._rejected, self._wrong = rejected, wrong
 
     def build(self, gemm, config):
-        if error := self._refused.get(f"{config.bm}x{config.bn}"):
+        if error := self._rejected.get(f"{config.bm}x{config.bn}"):
             raise error
         return KernelCode(b"", config.key, SPEC)
 
@@ -42,7 +42,7 @@ class PlayedGpu(ReplayTarget):
         return KernelCode(b"", "reference", spec, entry)
 
     def race(self, problem, kernels, rounds, slowest_over_limit):
-        self.raced = list(kernels)
+        self.by_key = list(kernels)
         drift = [1.0 + 0.1 * r for r in range(rounds)]
         times = [tuple(1000.0 / 2**i * d for d in drift) for i in range(len(kernels))]
         if self._wrong >= 0:
@@ -52,8 +52,8 @@ class PlayedGpu(ReplayTarget):
 
 @pytest.fixture
 def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
-    def played(refused: dict[str, Exception] | None = None, **options: int) -> PlayedGpu:
-        target = PlayedGpu(recording, refused or {}, **options)
+    def played(rejected: dict[str, Exception] | None = None, **options: int) -> PlayedGpu:
+        target = PlayedGpu(recording, rejected or {}, **options)
         monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
         return target
 
@@ -74,7 +74,7 @@ def test_all_steps_stand_beside_the_tuned_kernel_and_cublas(
     facts = climb(tmp_path / "a.db", capsys, tmp_path / "climb.svg")
     names = [*(step.name for step in STEPS), "tuned", "cuBLAS"]
     assert [row["name"] for row in facts["steps"]] == names
-    entries = [code.entry for code in target.raced[:4]]
+    entries = [code.entry for code in target.by_key[:4]]
     assert entries == ["sgemm_naive", "sgemm_coalesced", "sgemm_shared", "sgemm"]
     tuned, cublas = facts["steps"][-2:]
     assert tuned["kernel"]["bm"] == 64
@@ -90,8 +90,8 @@ def test_without_a_database_the_steps_are_timed_alone(
     play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play()
-    asked = ladder.LadderRequest("0", "512", 5, max_error=None, db=str(tmp_path / "no.db"))
-    ladder.run(asked, is_json=False)
+    requested = ladder.LadderRequest("0", "512", 5, max_error=None, db=str(tmp_path / "no.db"))
+    ladder.run(requested, is_json=False)
     captured = capsys.readouterr()
     assert "autotune search --gpu 0 --shape 512" in captured.err
     assert "tuned" not in captured.out
@@ -102,13 +102,13 @@ def test_without_a_database_the_steps_are_timed_alone(
 def test_what_cannot_run_here_is_told_with_its_reason(
     play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused = {
+    rejected = {
         "128x256": UsageError("async-device: cp.async needs sm_80 or later"),
         "64x64": TrialFailure("compile_failed", "no"),
     }
-    target = play(refused, wrong=0)
+    target = play(rejected, wrong=0)
     rows = {row["name"]: row for row in climb(tmp_path / "no.db", capsys, tmp_path / "a.svg")["steps"]}
-    assert len(target.raced) == 7
+    assert len(target.by_key) == 7
     assert rows["cp.async 128x256x8"]["reason"].startswith("async-device")
     assert rows["1D thread tile"]["reason"] == "compile_failed: no"
     assert rows["naive"]["reason"] == "gives a wrong result here"
@@ -125,6 +125,6 @@ def test_a_picture_that_cannot_be_written_is_a_wrong_flag(
         climb(tmp_path / "no.db", capsys, tmp_path / "no" / "a.svg")
 
 
-def test_shapes_without_a_ladder_are_refused_before_a_gpu_is_asked_for(tmp_path: Path) -> None:
+def test_shapes_without_a_ladder_are_refused_before_a_gpu_is_requested_for(tmp_path: Path) -> None:
     done = run("ladder", "--shape", "512:NT", code=2, cwd=tmp_path)
     assert "NN problems only" in done.stderr

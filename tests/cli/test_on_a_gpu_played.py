@@ -145,7 +145,7 @@ def test_a_recording_is_written_through_a_link_and_never_over_a_device(
     assert full.is_char_device()
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_a_gpu_is_asked_for(
+def test_a_place_that_cannot_be_written_is_refused_before_a_gpu_is_requested_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: pytest.fail("asked for a GPU"))
@@ -212,7 +212,7 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
     """A worker would launch them without a bias."""
     own = ("export-table", "--max-kernels", "0", "--db", folder.parent / "a.db", "--out", tmp_path / "t")
     run(*own, "--epilogue", "bias")
-    table, asked = load(tmp_path / "t"), []
+    table, requested = load(tmp_path / "t"), []
 
     def check(
         path: Path,
@@ -224,7 +224,7 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
     ) -> None:
         assert num_tuned == 0
         kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
-        asked.append((path, device, len(kernels)))
+        requested.append((path, device, len(kernels)))
         checks = [KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, "") for kernel in kernels]
         for one in (*checks[1:], replace(checks[0], error_ratio=7.0, reason="C is off")):
             on_check(one)
@@ -232,7 +232,7 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
     monkeypatch.setattr(verify, "verify_table", check)
     with pytest.raises(DispatchError, match=r"-bias_columns on .*wrong_result: C is off"):
         verify.run(tmp_path / "t", "0", is_json=False)
-    assert asked == [(tmp_path / "t", 0, len(table.kernels) // 2)]
+    assert requested == [(tmp_path / "t", 0, len(table.kernels) // 2)]
     plain = {kernel.sha256 for kernel in table.kernels if kernel.is_plain}
     assert {sha for _, sha in played.checked} == plain
 
@@ -296,7 +296,7 @@ def test_a_table_for_another_gpu_is_refused_before_anything_runs(played: PlayedG
     assert played.checked == []
 
 
-def test_a_changed_table_is_refused_before_a_gpu_is_asked_for(
+def test_a_changed_table_is_refused_before_a_gpu_is_requested_for(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -323,10 +323,10 @@ def test_the_limit_on_errors_reaches_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    asked = []
+    requested = []
 
     def open_gpu(*given: object, **named: object) -> None:
-        asked.append(named["max_error"])
+        requested.append(named["max_error"])
         raise EnvironmentProblem("no GPU after all")
 
     monkeypatch.setattr(targets, "GpuTarget", open_gpu)
@@ -334,4 +334,4 @@ def test_the_limit_on_errors_reaches_the_gpu(
     files = ("--out", str(tmp_path / "new.gz")) if command == "record" else ("--db", str(tmp_path / "a.db"))
     done = CliRunner().invoke(app, [command, "--gpu", "0", "--shape", "512", *files, *arguments])
     assert isinstance(done.exception, EnvironmentProblem)
-    assert asked == [limit]
+    assert requested == [limit]

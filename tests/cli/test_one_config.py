@@ -45,8 +45,8 @@ def test_a_config_that_cannot_be_timed_is_refused_with_the_reason(recording: Pat
 
 def test_a_source_is_written_with_the_command_that_compiles_it(tmp_path: Path) -> None:
     out = tmp_path / "a kernel.cu"
-    told = run("source", CONFIG.key, "--gpu", "rtx-4090", "--shape", "512b4:TN", "--out", out).stdout
-    command = told.partition("Next: ")[2].strip()
+    message = run("source", CONFIG.key, "--gpu", "rtx-4090", "--shape", "512b4:TN", "--out", out).stdout
+    command = message.partition("Next: ")[2].strip()
     text = out.read_text()
     assert "-arch=sm_89" in command and command in text
     assert (

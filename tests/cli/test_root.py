@@ -29,10 +29,10 @@ COMMANDS = (
 
 
 def test_help_names_every_command() -> None:
-    began = time.perf_counter()
+    started = time.perf_counter()
     text = run("--help", is_new=True).stdout
     print(
-        f"\nautotune --help took {time.perf_counter() - began:.2f} s"
+        f"\nautotune --help took {time.perf_counter() - started:.2f} s"
     )  # a budget of 0.3 s, told not asserted
     for command in COMMANDS:
         assert re.search(rf"^  {command} ", text, re.MULTILINE)
@@ -73,7 +73,7 @@ def test_unknown_command_and_flag_exit_with_2() -> None:
     assert "--colour" in run("space", "--colour", code=errors.UsageError.exit_code).stderr
 
 
-def test_errors_have_no_traceback_unless_asked() -> None:
+def test_errors_have_no_traceback_unless_requested() -> None:
     assert "Traceback" not in run("space", "--shape", "x", "--gpu", "h200", code=2).stderr
     for arguments in (("--debug", "space"), ("space", "--debug")):
         assert "Traceback" in run(*arguments, "--shape", "x", "--gpu", "h200", code=1).stderr

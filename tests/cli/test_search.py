@@ -84,9 +84,9 @@ def test_one_run_tells_one_time_for_one_kernel(recording: Path, tmp_path: Path) 
     done = run("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512")
     (line,) = [line for line in done.stderr.splitlines() if "winner" in line]
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("512x512x512:NN")]
-    told = re.search(r"winner (.* us), (\S+x) cuBLAS, (\S+%) of limit", line)
-    assert told is not None
-    assert [value in row for value in told.groups()] == [True] * 3, f"{line}\n{row}"
+    shown = re.search(r"winner (.* us), (\S+x) cuBLAS, (\S+%) of limit", line)
+    assert shown is not None
+    assert [value in row for value in shown.groups()] == [True] * 3, f"{line}\n{row}"
 
 
 def test_several_shapes_share_a_search(recording: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_several_shapes_share_a_search(recording: Path, tmp_path: Path) -> None:
     assert "best_time_us" not in facts  # whose would it be?
 
 
-def test_asked_again_it_goes_on(recording: Path, tmp_path: Path) -> None:
+def test_requested_again_it_goes_on(recording: Path, tmp_path: Path) -> None:
     first = search(recording, tmp_path / "a.db", "--shape", "512", "--trials", "10")
     again = search(recording, tmp_path / "a.db", "--shape", "512", "--trials", "10")
     more = search(recording, tmp_path / "a.db", "--shape", "512", "--trials", "15")

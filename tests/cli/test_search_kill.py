@@ -82,12 +82,12 @@ def test_kills_lose_at_most_one_trial_each(search: Search) -> None:
     for number in range(NUM_KILLS):
         run_and_kill(search, number, rng)
         before, stored = stored, search.stored()
-        asked, told = search.noted("asked"), search.noted("told")
+        requested, text = search.noted("asked"), search.noted("told")
         assert stored[: len(before)] == before
-        assert not set(asked) & set(before)  # what is known is never asked again
-        assert set(told) <= set(stored)  # what was told of is there
-        assert set(stored[len(before) :]) <= set(asked)
-        lost = set(asked) - set(stored)
+        assert not set(requested) & set(before)  # what is known is never asked again
+        assert set(text) <= set(stored)  # what was told of is there
+        assert set(stored[len(before) :]) <= set(requested)
+        lost = set(requested) - set(stored)
         assert len(lost) <= 1
         num_losses += len(lost)
         num_runs_with_trials += len(stored) > len(before)
@@ -107,10 +107,10 @@ def test_a_database_moved_away_ends_the_search_and_put_back_it_goes_on(search: S
     search.db.rename(away)
     assert process.wait(60) == StoreError.exit_code
     assert "was moved, deleted or replaced while in use; put it back" in search.said()
-    told, asked = search.noted("told"), search.noted("asked")
+    text, requested = search.noted("told"), search.noted("asked")
     away.rename(search.db)
     stored = search.stored()
-    assert set(told) <= set(stored) and len(set(asked) - set(stored)) <= 1
+    assert set(text) <= set(stored) and len(set(requested) - set(stored)) <= 1
     facts = search.finish(search.fork("--trials", str(FEW_TRIALS)))
     assert facts["num_trials"] == FEW_TRIALS == len(search.stored())
     assert not set(search.noted("asked")) & set(stored)
@@ -122,5 +122,5 @@ def test_two_searches_at_once_on_one_database_store_each_config_once(search: Sea
     assert [process.wait(120) for process in both] == [0, 0], search.said()
     stored = search.stored()  # looks for doubles, too
     assert FEW_TRIALS <= len(stored) <= 2 * FEW_TRIALS
-    asked = [json.loads(line).get("asked") for line in search.journal.read_text().splitlines()]
-    assert set(stored) == set(asked) - {None}
+    requested = [json.loads(line).get("asked") for line in search.journal.read_text().splitlines()]
+    assert set(stored) == set(requested) - {None}

@@ -57,8 +57,8 @@ def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str
     )
     try:
         assert process.stdout and process.stderr
-        told = "".join(iter(process.stdout.readline, "}\n")) + "}"
-        yield process, json.loads(told)["address"].removesuffix("/service")
+        message = "".join(iter(process.stdout.readline, "}\n")) + "}"
+        yield process, json.loads(message)["address"].removesuffix("/service")
     finally:
         process.kill()
         process.communicate()

@@ -48,7 +48,7 @@ def test_explains_what_is_refused(gpu: str, shape: str, config: str) -> None:
     assert all(f"{rule.id} ({rule.kind}): {rule.sentence}\n    here " in text for rule in broken)
 
 
-def test_a_refusal_tells_the_limit_where_it_comes_from_and_what_was_assumed() -> None:
+def test_a_rejection_tells_the_limit_where_it_comes_from_and_what_was_assumed() -> None:
     config = "bm=128,bn=128,edges=exact"
     text = run("space", "--gpu", "h200", "--shape", "4096", "--explain", config).stdout
     assert (

@@ -27,7 +27,7 @@ def upgraded(recording: Path, folder: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"driver_version": "590.2"}, "driver 580.1 is now 590.2"),
         ({"cublas_version": "13.9"}, "cuBLAS 13.1 is now 13.9"),
@@ -35,7 +35,7 @@ def upgraded(recording: Path, folder: Path, **changes: Any) -> Path:
     ],
 )
 def test_only_finalists_of_stale_shapes_are_timed_again(
-    recording: Path, tmp_path: Path, changes: dict[str, str], told: str
+    recording: Path, tmp_path: Path, changes: dict[str, str], text: str
 ) -> None:
     db = tmp_path / "a.db"
     first = run("search", "--gpu", f"replay:{recording}", "--db", db, "--trials", "40", "--quiet", "--json")
@@ -53,7 +53,7 @@ def test_only_finalists_of_stale_shapes_are_timed_again(
         "--quiet",
     )
     done = run(*now, "--shape", "512", "--json")
-    assert f"512x512x512:NN: {told}; " in done.stderr
+    assert f"512x512x512:NN: {text}; " in done.stderr
     (shape,) = json.loads(done.stdout)["shapes"]
     assert shape["num_trials"] == int(re.findall(r"; (\d+) finalist", done.stderr)[0])
     assert shape["best_time_us"] is not None

@@ -67,9 +67,9 @@ def test_a_long_compile_tells_early_what_would_shorten_it(
     now_s = [0.0]
     monkeypatch.setattr(export_table.time, "monotonic", lambda: now_s[0])
     progress = export_table.console.Progress(is_quiet=True)
-    told = export_table.ExportPainter(progress, max_kernels, is_quiet=True).compiled
+    message = export_table.ExportPrinter(progress, max_kernels, is_quiet=True).compiled
     for done in range(257):
-        told(done, 257)
+        message(done, 257)
         now_s[0] += each_s
         if done == 1:
             early = capsys.readouterr().err
@@ -83,10 +83,10 @@ def test_a_long_compile_tells_early_what_would_shorten_it(
 def test_a_compile_tells_its_rate_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, parts = [0.0], []
     monkeypatch.setattr(export_table.time, "monotonic", lambda: now_s[0])
-    progress = SimpleNamespace(update=lambda *told: parts.append(told), close=lambda: None)
-    painter = export_table.ExportPainter(progress, 0, is_quiet=False)
+    progress = SimpleNamespace(update=lambda *message: parts.append(message), close=lambda: None)
+    printer = export_table.ExportPrinter(progress, 0, is_quiet=False)
     for done, now_s[0] in ((0, 100.0), (5, 102.5), (20, 110.0)):
-        painter.compiled(done, 20)
+        printer.compiled(done, 20)
     assert parts == [
         ("compiled 5 of 20 kernels", "2.0/s", "8 s left"),
         ("compiled 20 of 20 kernels", "2.0/s"),
@@ -104,9 +104,9 @@ def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -
     kernels = [k for k in table.kernels if not k.variant.is_wide]  # those serve what no other may
     assert len(kernels) > 4
     assert all(k.config.frag_buffers == 2 and k.config.reduction != "two_pass" for k in kernels)
-    told = run(*BARE, "--db", db, "--out", folder, "--where", "bk=8,stages>=5", code=6).stderr
-    assert "no results that obey bk=8,stages>=5 for any shape" in told
-    assert "autotune search --where 'bk=8,stages>=5'" in told
+    message = run(*BARE, "--db", db, "--out", folder, "--where", "bk=8,stages>=5", code=6).stderr
+    assert "no results that obey bk=8,stages>=5 for any shape" in message
+    assert "autotune search --where 'bk=8,stages>=5'" in message
     assert "did you mean 'stages'" in run(*BARE, "--db", db, "--where", "stage=4", code=2).stderr
 
 
@@ -122,8 +122,8 @@ def test_an_export_within_a_workspace(tmp_path: Path) -> None:
     export = ("export-table", "--max-kernels", "8", "--db", path, "--out", folder, "--json")
     every = json.loads(run(*export).stdout)
     assert every["shapes"][0]["workspace_bytes"] == 2 << 20 and every["max_workspace_mib"] is None
-    told = json.loads(run(*export, "--max-workspace", "1.5").stdout)
-    assert told["shapes"][0]["workspace_bytes"] == 0 and told["max_workspace_mib"] == 1.5
+    message = json.loads(run(*export, "--max-workspace", "1.5").stdout)
+    assert message["shapes"][0]["workspace_bytes"] == 0 and message["max_workspace_mib"] == 1.5
     ((_, table),) = load_kinds(folder)
     assert table.max_workspace == 3 << 19
     assert all(kernel.spec.max_workspace == 3 << 19 for kernel in table.kernels)
@@ -131,9 +131,11 @@ def test_an_export_within_a_workspace(tmp_path: Path) -> None:
     for m, n, k in ((512, 512, 512), (4096, 4096, 4096), (64, 64, 65536), (100, 100, 100), (1, 4096, 4096)):
         assert runtime.pick(m, n, k).workspace_bytes <= 3 << 19
     needs = ("--where", "reduction=two_pass", "--max-workspace", "1.5")
-    told = run(*export[:-1], *needs, code=6).stderr
-    assert "no results that obey reduction=two_pass and a workspace of at most 1.5 MiB for any shape" in told
-    assert "autotune search --where reduction=two_pass --max-workspace 1.5" in told
+    message = run(*export[:-1], *needs, code=6).stderr
+    assert (
+        "no results that obey reduction=two_pass and a workspace of at most 1.5 MiB for any shape" in message
+    )
+    assert "autotune search --where reduction=two_pass --max-workspace 1.5" in message
 
 
 def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path, dict[str, object]]) -> None:
@@ -147,17 +149,17 @@ def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path,
     assert facts["cubin_bytes"] == (folder / "cubins.gz").stat().st_size
 
 
-def test_an_export_holds_sources_in_c_where_these_are_asked_for(db: Path, tmp_path: Path) -> None:
+def test_an_export_holds_sources_in_c_where_these_are_requested_for(db: Path, tmp_path: Path) -> None:
     run(*BARE, "--db", db, "--out", tmp_path / "t", "--format", "c")
     sources = {path.name for path in (tmp_path / "t" / "c").iterdir()}
     assert sources >= {"autotune_sgemm.h", "exported_table.c", "cubins.S", "CMakeLists.txt", "example.c"}
     (tmp_path / "t" / "c" / "example.c").write_text("edited", encoding="utf-8")
-    refused = run(*EXPORT, "--db", db, "--out", tmp_path / "t", code=6)
-    assert "was edited after it was exported: c/example.c" in refused.stderr
+    rejected = run(*EXPORT, "--db", db, "--out", tmp_path / "t", code=6)
+    assert "was edited after it was exported: c/example.c" in rejected.stderr
     run(*EXPORT, "--db", db, "--out", tmp_path / "u", "--format", "fortran", code=2)
 
 
-def test_an_export_holds_the_epilogues_that_are_asked_for(
+def test_an_export_holds_the_epilogues_that_are_requested_for(
     exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
 ) -> None:
     """Each kernel once more with each; as sources in C, too."""
@@ -170,10 +172,10 @@ def test_an_export_holds_the_epilogues_that_are_asked_for(
     assert len(table.kernels) == 3 * facts["num_kernels"] and facts["num_cubins"] == len(table.kernels)
     assert facts["num_general"] < facts["num_kernels"] == len(table.defaults) + len(table.entries)
     assert "-bias_columns-gelu_tanh" in (out / "c" / "exported_table.c").read_text(encoding="utf-8")
-    told = run(*few, *added).stdout
-    assert "each also with bias, bias-gelu-tanh" in told
-    refused = run(*few, "--epilogue", "swish", code=2)
-    assert "no epilogue is named 'swish'; pass some of bias, relu" in refused.stderr
+    message = run(*few, *added).stdout
+    assert "each also with bias, bias-gelu-tanh" in message
+    rejected = run(*few, "--epilogue", "swish", code=2)
+    assert "no epilogue is named 'swish'; pass some of bias, relu" in rejected.stderr
     assert load(out).epilogues == table.epilogues
     assert f"{len(table.kernels)} kernels in" in run("verify", out, "--gpu", "none").stdout
 

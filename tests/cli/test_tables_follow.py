@@ -78,7 +78,7 @@ def test_a_shape_goes_from_a_program_to_a_search_and_back(recording: Path, tmp_p
                 (one,) = store.queue().requests()
                 assert (one.wanted.gemm, one.state) == (SQUARE, RequestState.TUNED), one.reason
             run(*follow, "--max-kernels", "0", "--once")
-            told, fault = program.communicate(timeout=120)
+            message, fault = program.communicate(timeout=120)
         finally:
             program.kill()
-    assert told.split() == ["own", "exact"], fault
+    assert message.split() == ["own", "exact"], fault

@@ -29,7 +29,7 @@ COMMANDS = [(name,) for name in ROOT.commands if name != "trials"] + [  # type: 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("command", [(), ("trials",), *COMMANDS], ids=" ".join)
-def test_help_is_asked_for_in_two_ways_and_gives_examples(command: tuple[str, ...]) -> None:
+def test_help_is_requested_for_in_two_ways_and_gives_examples(command: tuple[str, ...]) -> None:
     text = run(*command, "--help", COLUMNS="80").stdout
     assert run(*command, "-h", COLUMNS="80").stdout == text
     assert max(map(len, text.splitlines())) <= 80

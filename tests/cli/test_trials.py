@@ -28,7 +28,7 @@ from autotune.facts.measurement import Measurement, Outcome
 from autotune.facts.other_problem import OtherProblem
 from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.kernel.config import Config
-from autotune.store import DuelRecord, FinalEntry, Store
+from autotune.store import ComparisonRecord, FinalEntry, Store
 from autotune.target import Baseline
 
 from .runner import run
@@ -104,8 +104,8 @@ def test_nothing_of_a_database_steers_a_terminal(tmp_path: Path) -> None:
         steering = re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", done.stdout + done.stderr)
         assert not steering, command
         assert command.startswith(("show", "diff")) or not re.search("^Next: rm", done.stdout, re.MULTILINE)
-    told = run("export-table", "--db", path, "--out", tmp_path / "table", code=3).stderr
-    assert "\x1b" not in told and "\\x1b]0;owned" in told
+    message = run("export-table", "--db", path, "--out", tmp_path / "table", code=3).stderr
+    assert "\x1b" not in message and "\\x1b]0;owned" in message
 
 
 def test_the_error_over_cublas_is_listed(db: Path) -> None:
@@ -161,8 +161,8 @@ def test_the_workspace_of_a_launch_is_told(db: Path) -> None:
         assert facts["workspace_bytes"] == num_bytes
         shown = run("trials", "show", str(number), "--db", db).stdout
         assert re.search(rf"^workspace +{re.escape(text)}$", shown, re.M)
-    told = json.loads(run("trials", "diff", "1", str(ids[0]), "--db", db, "--json").stdout)
-    assert told["differences"]["workspace_bytes"] == [0, 64 << 20]
+    message = json.loads(run("trials", "diff", "1", str(ids[0]), "--db", db, "--json").stdout)
+    assert message["differences"]["workspace_bytes"] == [0, 64 << 20]
     assert "8x8 stages=3 row_snake pack_a" in run("trials", "history", "--db", db).stdout
 
 
@@ -176,14 +176,14 @@ def test_ids_lead_to_everything_about_a_trial(db: Path) -> None:
     assert facts["samples"]["num"] == 3 and facts["samples"]["median_us"] == 2700.0
     assert facts["speedup"] == 2783.0 / 2700.0 and facts["final"]["rank"] == 2
     text = run("trials", "show", "1", "--db", db).stdout
-    for told in (
+    for message in (
         "2700 us",
         "rank 2, 2655 us, tied with the best",
         "rows of C per block (BM)",
         "580.1",
         "0" * 64,
     ):
-        assert told in text
+        assert message in text
     assert "C[3][5] is 1.0, not 2.0\nand 17 more" in run("trials", "show", "3", "--db", db).stdout
     for none in ("99", "9" * 30):
         assert "trials history" in run("trials", "show", none, "--db", db, code=2).stderr
@@ -203,7 +203,7 @@ def test_rounds_that_held_both_decide(db: Path) -> None:
     with Store.open(db) as store:
         study = next(s.study for s in store.studies() if s.study.gemm == Gemm(4096, 4096, 4096))
         rounds = (tuple(100.0 + i for i in range(20)), tuple(1.02 * (100.0 + i) for i in range(20)))
-        store.add_duel(study, DuelRecord((SLOW.key, FAST.key), rounds, 0))
+        store.add_comparison(study, ComparisonRecord((SLOW.key, FAST.key), rounds, 0))
     times = json.loads(run("trials", "diff", "1", "2", "--db", db, "--json").stdout)["times"]
     assert (times["how"], times["num_rounds"]) == ("paired", 20)
     assert times["ratio"] == pytest.approx(1 / 1.02)
@@ -259,9 +259,9 @@ def test_databases_are_merged_runs_told_and_studies_forgotten(recording: Path, t
     assert "itself" in run("trials", "merge", one, "--db", one, code=2).stderr
     assert "no database" in run("trials", "merge", tmp_path / "none.db", "--db", one, code=5).stderr
 
-    told = json.loads(run("runs", "--db", one, "--json").stdout)
-    assert told["num_runs"] == 2 and {one["num_trials"] for one in told["runs"]} == {12}
-    assert f"search --gpu replay:{recording} --db {other}" in told["runs"][1]["command"]
+    message = json.loads(run("runs", "--db", one, "--json").stdout)
+    assert message["num_runs"] == 2 and {one["num_trials"] for one in message["runs"]} == {12}
+    assert f"search --gpu replay:{recording} --db {other}" in message["runs"][1]["command"]
     text = run("runs", "--db", one, "--limit", "1").stdout
     assert (
         "ended 20" in text and "12 trials" in text and "recorded on NVIDIA H200, driver 580.1; 512x" in text
@@ -291,8 +291,8 @@ def test_trials_are_printed_for_spreadsheets(recording: Path, tmp_path: Path) ->
     }
     failed = list(csv.DictReader(io.StringIO(run("trials", "failures", "--db", db, "--csv").stdout)))
     assert len(failed) == sum(trial["outcome"] != "ok" for trial in listed) > 0
-    newest = run("trials", "history", "--db", db, "--csv", "--limit", "3").stdout.splitlines()
-    assert len(newest) == 4
+    latest = run("trials", "history", "--db", db, "--csv", "--limit", "3").stdout.splitlines()
+    assert len(latest) == 4
     best = list(csv.DictReader(io.StringIO(run("trials", "best", "--db", db, "--csv").stdout)))
     assert {row["shape"] for row in best} == {"512x512x512:NN", "16x512x4096:NN"}
     assert best[0]["config.bm"] and "ask for one" in run(
@@ -330,8 +330,8 @@ def test_two_databases_or_tables_are_compared_by_shape(recording: Path, tmp_path
     same = run("trials", "compare", f"{one}#1", one, "--shape", "512").stdout
     assert "1.000x" in same and "neither" in same and "the first is faster on 0" in same
     run("export-table", "--db", one, "--shape", "512", "--max-kernels", "0", "--out", table)
-    told = json.loads(run("trials", "compare", other, table, "--json").stdout)["shapes"][0]
-    assert told["ratio"] < 1 and told["interval"] is None
+    message = json.loads(run("trials", "compare", other, table, "--json").stdout)["shapes"][0]
+    assert message["ratio"] < 1 and message["interval"] is None
     bad = run("trials", "compare", one, other, "--shape", "64", code=2)
     assert "share no shape" in bad.stderr
 
@@ -352,10 +352,10 @@ def test_the_dashboard_is_served_over_the_database(db, monkeypatch, capsys):
     answers = []
 
     def serve_once(server):
-        asking = threading.Thread(target=lambda: answers.append(_page(server.server_port)))
-        asking.start()
+        requesting = threading.Thread(target=lambda: answers.append(_page(server.server_port)))
+        requesting.start()
         server.handle_request()
-        asking.join()
+        requesting.join()
 
     monkeypatch.setattr(trials_dashboard._Server, "serve_forever", serve_once)
     trials_dashboard.run(DashboardRequest(str(db), 0), is_json=True)
@@ -384,6 +384,6 @@ def test_a_single_sample_decides_no_comparison_and_an_unknown_driver_is_not_told
             study = store.study(environment, "other-kernel:conv", "", OtherProblem.of("conv", (9, 8)))
             found = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,))
             store.add_trial(study, "x=1,y=2", point, found, "record")
-    told = json.loads(run("trials", "compare", tmp_path / "a.db", tmp_path / "b.db", "--json").stdout)
-    assert (told["shapes"][0]["interval"], told["shapes"][0]["faster"]) == (None, None)
+    message = json.loads(run("trials", "compare", tmp_path / "a.db", tmp_path / "b.db", "--json").stdout)
+    assert (message["shapes"][0]["interval"], message["shapes"][0]["faster"]) == (None, None)
     assert "driver" not in run("trials", "best", "--db", tmp_path / "a.db").stdout

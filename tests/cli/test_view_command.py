@@ -135,11 +135,13 @@ def test_another_machine_is_told_a_tunnel_or_served_itself(db: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "told"), [("127.0.0.1", "ssh -L 8571:127.0.0.1:8571 "), ("0.0.0.0", "can read")]
+    ("host", "message"), [("127.0.0.1", "ssh -L 8571:127.0.0.1:8571 "), ("0.0.0.0", "can read")]
 )
-def test_what_another_machine_needs_is_told(capsys: pytest.CaptureFixture[str], host: str, told: str) -> None:
+def test_what_another_machine_needs_is_told(
+    capsys: pytest.CaptureFixture[str], host: str, message: str
+) -> None:
     view.tell("a.db", host, 8571, is_own=host == "127.0.0.1", is_json=False)
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_an_address_of_another_machine_is_wrong_usage(db: Path) -> None:

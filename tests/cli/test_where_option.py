@@ -49,16 +49,16 @@ def is_best(point: Mapping[str, Any], where: str) -> bool:
 def test_a_search_keeps_to_its_conditions(recording: Path, tmp_path: Path) -> None:
     where, db = "stages!=3,bk<=8", tmp_path / "a.db"
     facts = search(recording, db, "--where", "stages!=3", "--where", "bk<=8", "--trials", "100")
-    obeying = [config for config in ALL if Where.parse(where).holds(config.to_dict())]
-    assert facts["num_trials"] == facts["num_new"] == len(obeying) < len(ALL)
+    matching = [config for config in ALL if Where.parse(where).holds(config.to_dict())]
+    assert facts["num_trials"] == facts["num_new"] == len(matching) < len(ALL)
     assert is_best(facts["best_config"], where) and facts["best_time_us"] == facts["optimum_time_us"]
     assert facts["where"] == where
     history = json.loads(run("trials", "history", "--db", db, "--limit", "100", "--json").stdout)
     tried = [trial["config"] for trial in history["trials"]]
     assert tried and all(config["stages"] != 3 and config["bk"] == 8 for config in tried)
-    told = run("search", "--gpu", f"replay:{recording}", "--db", db, "--shape", "512", "--where", where)
-    assert f"{len(obeying)} configs" in told.stderr
-    assert f"Next: autotune export-table --db {db} --where 'stages!=3,bk<=8'" in told.stdout
+    message = run("search", "--gpu", f"replay:{recording}", "--db", db, "--shape", "512", "--where", where)
+    assert f"{len(matching)} configs" in message.stderr
+    assert f"Next: autotune export-table --db {db} --where 'stages!=3,bk<=8'" in message.stdout
 
 
 def test_what_the_last_search_chose_is_the_best(recording: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_conditions_under_which_nothing_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "told"),
+    ("condition", "message"),
     [
         ("stage=3", "no parameter 'stage' (did you mean 'stages'?)"),
         ("bk=12", "bk is never 12 (did you mean 8 or 16?)"),
@@ -97,12 +97,12 @@ def test_conditions_under_which_nothing_runs(tmp_path: Path) -> None:
         ("pack_a=1", "512x512x512:NN: no config obeys pack_a=1: pack_a is 0 in every config"),
     ],
 )
-def test_wrong_conditions_of_a_search(recording: Path, tmp_path: Path, condition: str, told: str) -> None:
+def test_wrong_conditions_of_a_search(recording: Path, tmp_path: Path, condition: str, message: str) -> None:
     done = run(
         "search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512", "--where",
         condition, code=2,
     )  # fmt: skip
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_space_counts_and_explains_under_conditions() -> None:
@@ -115,8 +115,8 @@ def test_space_counts_and_explains_under_conditions() -> None:
     text = run(*space, "--where", str(where)).stdout
     assert f"{len(left):,} configs" in text and f"that obey {where}" in text
     config = "copy_a=register,copy_b=register,stages=2"
-    told = json.loads(run(*space, "--explain", config, "--where", "pack_a=0,bm>64", "--json").stdout)
-    assert told["broken_conditions"] == ["bm>64"] and not told["is_searched"]
+    message = json.loads(run(*space, "--explain", config, "--where", "pack_a=0,bm>64", "--json").stdout)
+    assert message["broken_conditions"] == ["bm>64"] and not message["is_searched"]
     assert "bm>64 (not so)" in run(*space, "--explain", config, "--where", "pack_a=0,bm>64").stdout
     assert "did you mean 'reduction'" in run(*space, "--where", "reducton=none", code=2).stderr
 
@@ -137,15 +137,15 @@ def test_a_limit_on_the_workspace(recording: Path, tmp_path: Path) -> None:
     assert facts["max_workspace_mib"] == 0 and is_best(facts["best_config"], "bk=8")
     assert facts["workspace_bytes"] == 0
     again = ("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512")
-    told = run(*again, "--max-workspace", "0.5").stdout
-    assert "--max-workspace 0.5" in told
+    message = run(*again, "--max-workspace", "0.5").stdout
+    assert "--max-workspace 0.5" in message
     space = ("space", "--gpu", "h200", "--shape", "16x512x4096", "--json")
     every, some = (json.loads(run(*space, *more).stdout) for more in ((), ("--max-workspace", "0.25")))
     assert 0 < some["num_configs"] < every["num_configs"]
     split = "reduction=two_pass,split_k=8,vec_b=4"
-    told = json.loads(run(*space, "--explain", split, "--max-workspace", "0.25").stdout)
-    assert told["workspace_bytes"] == 8 * 64 * 512 * 4
-    assert told["broken_conditions"] == ["a workspace of at most 0.25 MiB"]
+    message = json.loads(run(*space, "--explain", split, "--max-workspace", "0.25").stdout)
+    assert message["workspace_bytes"] == 8 * 64 * 512 * 4
+    assert message["broken_conditions"] == ["a workspace of at most 0.25 MiB"]
     assert "--max-workspace" in run(*space[:-1], "--max-workspace", "-1", code=2).stderr
 
 
@@ -154,10 +154,10 @@ def test_an_order_of_sums(recording: Path, tmp_path: Path) -> None:
     facts = search(recording, tmp_path / "a.db", "--order", "chain", "--where", "bk=8")
     assert facts["order"] == "chain" and is_best(facts["best_config"], "bk=8")
     again = ("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512")
-    told = run(*again, "--order", "chain").stdout
-    assert f"export-table --db {tmp_path / 'a.db'} --order chain" in told
-    refused = run(*again, "--order", "chunks:512", code=2).stderr
-    assert "no config that is searched here sums in the order chunks:512" in refused
+    message = run(*again, "--order", "chain").stdout
+    assert f"export-table --db {tmp_path / 'a.db'} --order chain" in message
+    rejected = run(*again, "--order", "chunks:512", code=2).stderr
+    assert "no config that is searched here sums in the order chunks:512" in rejected
     space = ("space", "--gpu", "h200", "--shape", "512", "--order", "chunks:512")
     explained = json.loads(run(*space, "--explain", "flush_k=256", "--json").stdout)
     assert explained["broken_conditions"] == ["the order chunks:512"] and not explained["is_searched"]

@@ -148,8 +148,8 @@ def test_a_variant_compiles(compiler: Compiler, name: str) -> None:
     for entry, cubin in zip(entries, cubins, strict=True):
         assert cubin.spill_bytes == cubin.stack_bytes == 0
         if entry == template.ENTRY:
-            fitting = resources.blocks_per_sm(config, limits, gemm, cubin.registers)
-            assert fitting >= config.min_blocks
+            feasible = resources.blocks_per_sm(config, limits, gemm, cubin.registers)
+            assert feasible >= config.min_blocks
 
 
 def test_every_part_of_a_variant_is_compiled() -> None:

@@ -13,7 +13,7 @@ from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
 from autotune.runtime.launch.cuda_driver import KernelFacts
-from autotune.runtime.launch.devices import misfit
+from autotune.runtime.launch.devices import mismatch
 from autotune.runtime.table.table import KernelRecord, launchable
 
 H200 = known_limits("h200")
@@ -53,9 +53,9 @@ def test_a_cubin_holds_what_its_table_launches(compiler: Compiler, name: str) ->
     kernel = launchable(record, H200, "")
     facts = facts_of(cubin.code, "sgemm")
     assert facts.max_threads == resources.threads(config)
-    assert misfit(kernel, "sgemm", facts, H200.smem_per_block) is None
+    assert mismatch(kernel, "sgemm", facts, H200.smem_per_block) is None
     for entry in ("sgemm_reduce",) * (name == "two_pass") + ("sgemm_pack",) * (name == "packed"):
-        assert misfit(kernel, entry, facts_of(cubin.code, entry), H200.smem_per_block) is None
+        assert mismatch(kernel, entry, facts_of(cubin.code, entry), H200.smem_per_block) is None
 
 
 def test_a_cubin_of_another_config_is_told_by_what_it_holds(compiler: Compiler) -> None:
@@ -65,4 +65,4 @@ def test_a_cubin_of_another_config_is_told_by_what_it_holds(compiler: Compiler) 
         mine, cubin = CONFIGS[name], cubins[other]
         record = KernelRecord("k", mine, Variant(), "", 1, 1, cubin.registers, 1, None, "")
         kernel = launchable(record, H200, "")
-        assert misfit(kernel, "sgemm", facts_of(cubin.code, "sgemm"), H200.smem_per_block)
+        assert mismatch(kernel, "sgemm", facts_of(cubin.code, "sgemm"), H200.smem_per_block)

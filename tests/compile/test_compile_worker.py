@@ -122,7 +122,7 @@ def test_a_build_is_claimed_again_where_its_worker_is_lost(tmp_path: Path) -> No
         assert builds.found(["a", "b"]) == {"a": Build(b"one")}
 
 
-def test_a_job_of_another_compiler_is_left_to_who_asked(compiler: Compiler) -> None:
+def test_a_job_of_another_compiler_is_left_to_who_requested(compiler: Compiler) -> None:
     job = CompileJob("nvrtc 99.0", "f", (), _KERNEL, "", "sm_90")
     assert made(compiler, job.key, job.to_dict()) == Build(None)
     assert made(compiler, "another", {"source": "?"}) == Build(None)

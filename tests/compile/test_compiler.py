@@ -365,9 +365,9 @@ def test_many_threads_report_what_one_does(make: Callable[..., Compiler], tmp_pa
                for tm, tn in ((2, 2), (2, 4), (4, 2), (4, 4), (1, 4))]  # fmt: skip
     crowd = make(num_threads=8)
     futures = [crowd.submit(config, NN) for config in configs * 2]
-    together = [replace(future.result(), compile_s=0.0) for future in futures]
+    combined = [replace(future.result(), compile_s=0.0) for future in futures]
     alone = make(num_threads=1, cache_dir=tmp_path / "alone")
-    assert together == [replace(alone.compile(config, NN), compile_s=0.0) for config in configs] * 2
+    assert combined == [replace(alone.compile(config, NN), compile_s=0.0) for config in configs] * 2
 
 
 def test_spills_frames_and_shared_memory_are_reported(make: Callable[..., Compiler]) -> None:

@@ -155,7 +155,7 @@ def test_what_the_machine_lacks_is_no_fault_of_a_kernel(
     ids=["folder", "files", "process"],
 )
 @pytest.mark.parametrize(
-    ("number", "remedy"),
+    ("number", "advice"),
     [
         (errno.EMFILE, "too many files are open: .*; allow more .ulimit -n.$"),
         (errno.ENOMEM, "out of memory: .*; free some$"),
@@ -170,13 +170,13 @@ def test_no_room_for_a_process_is_no_fault_of_a_kernel(
     monkeypatch: pytest.MonkeyPatch,
     missing: tuple[object, str],
     number: int,
-    remedy: str,
+    advice: str,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, "none is left")
 
     monkeypatch.setattr(*missing, fail)
-    with pytest.raises(EnvironmentProblem, match=remedy):
+    with pytest.raises(EnvironmentProblem, match=advice):
         make().compile_source(TOY, {"X": 1})
 
 

@@ -163,9 +163,15 @@ def test_branches_lead_where_the_disassembler_says(word, arch, distance):
 
 def test_what_is_no_cubin_is_refused(compiler):
     cubin = compiler.compile_source(LOOPS, {"WRAPPED": 0}).code
-    for damaged in (b"", b"no ELF file", cubin[:40], cubin[: len(cubin) // 2], cubin[:4] + b"\1" + cubin[5:]):
+    for corrupted in (
+        b"",
+        b"no ELF file",
+        cubin[:40],
+        cubin[: len(cubin) // 2],
+        cubin[:4] + b"\1" + cubin[5:],
+    ):
         with pytest.raises(UsageError, match="cubin"):
-            sass.Code(damaged, template.ENTRY, compiler.arch)
+            sass.Code(corrupted, template.ENTRY, compiler.arch)
     with pytest.raises(UsageError, match=r"no section \.text\.other"):
         sass.Code(cubin, "other", compiler.arch)
 
@@ -279,8 +285,8 @@ NUM_COMPILED = 4  # for each shape of a GPU
 all_starts = compiler_figures.all_starts
 
 
-def _first_starts(*asked: object) -> dict[str, list[compiler_figures.StartingConfigs]]:
-    found = all_starts(*asked)
+def _first_starts(*requested: object) -> dict[str, list[compiler_figures.StartingConfigs]]:
+    found = all_starts(*requested)
     for one in (one for of_gpu in found.values() for one in of_gpu):
         assert NUM_COMPILED < len(one.configs) <= SearchPolicy.num_seeds
     return {

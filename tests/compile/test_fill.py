@@ -48,7 +48,7 @@ def store(target, tmp_path):
         yield opened
 
 
-def test_rows_are_leaders_then_relatives_then_what_leads_in_other_layouts(target, store) -> None:
+def test_rows_are_best_kernels_then_relatives_then_what_leads_in_other_layouts(target, store) -> None:
     rows = list(Filler(target, store, COLUMNS, ignore_fill)._rows())
     kernels = [(layout, config.kernel) for layout, config in rows]
     assert len(set(kernels)) == len(kernels)
@@ -57,15 +57,15 @@ def test_rows_are_leaders_then_relatives_then_what_leads_in_other_layouts(target
     assert {layout for layout, _ in rows} == {"NN", "NT"}
 
 
-def test_what_serves_any_alignment_does_not_wait_for_all_leaders(target, store) -> None:
+def test_what_serves_any_alignment_does_not_wait_for_all_best_kernels(target, store) -> None:
     study = study_of(store, target, COLUMNS[0])
-    leaders = [replace(TUNED, stages=2 + i, vec_c=1) for i in range(4)]
-    for i, config in enumerate(leaders):
+    best_kernels = [replace(TUNED, stages=2 + i, vec_c=1) for i in range(4)]
+    for i, config in enumerate(best_kernels):
         ok = Measurement(Outcome.OK, time_us=10 + 0.1 * i, samples_us=(10.0,), registers=64, spill_bytes=0)
         store.add_trial(study, point_key(config.to_dict()), config.to_dict(), ok, "seed")
     own = [row for layout, row in Filler(target, store, COLUMNS, ignore_fill)._rows() if layout == "NN"]
     widths = [max(row.vec_a, row.vec_b, row.vec_c) for row in own]
-    assert widths[0] == 4 and 1 in widths[: len(leaders)]
+    assert widths[0] == 4 and 1 in widths[: len(best_kernels)]
 
 
 def test_splits_fill_the_gpu_and_have_work(target, store) -> None:
@@ -94,10 +94,10 @@ def test_only_what_obeys_conditions_is_timed(target, store) -> None:
 
 
 def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) -> None:
-    told: list[tuple[int, int, int]] = []
-    first = fill(target, store, COLUMNS, 300, lambda *far: told.append(far))
+    notes: list[tuple[int, int, int]] = []
+    first = fill(target, store, COLUMNS, 300, lambda *far: notes.append(far))
     assert first.is_complete and first.num_kernels > 3 and first.num_refused == 0
-    assert told[-1] == (first.num_kernels, first.num_cells, 0)
+    assert notes[-1] == (first.num_kernels, first.num_cells, 0)
     origins = {trial.origin for gemm in COLUMNS for trial in store.trials(study_of(store, target, gemm))}
     assert origins == {"seed", "fill"}
     again = fill(target, store, COLUMNS, 300)
@@ -137,18 +137,18 @@ def test_shapes_that_kernels_of_others_serve_better_are_told(target, store) -> N
 
 
 def test_cublas_is_timed_on_what_it_was_not(target, store, monkeypatch) -> None:
-    asked: list[Gemm] = []
+    requested: list[Gemm] = []
     whole = target.fill
 
     def watched(cells):
-        asked.extend(cell.gemm for cell in cells)
+        requested.extend(cell.gemm for cell in cells)
         return whole(cells)
 
     monkeypatch.setattr(target, "fill", watched)
     assert time_cublas(target, store, COLUMNS[:3], target.now() + 300) == 3
     assert time_cublas(target, store, COLUMNS, target.now() + 300) == len(COLUMNS) - 3
     assert time_cublas(target, store, COLUMNS, target.now() + 300) == 0
-    assert asked == list(COLUMNS)
+    assert requested == list(COLUMNS)
     known = store.cublas_times(target.environment, target.policy)
     assert set(known) == set(COLUMNS) and min(known.values()) > 0
     assert time_cublas(target, store, [Gemm(1, 2, 3)], target.now()) == 0
@@ -163,7 +163,7 @@ def test_times_of_another_gpu_of_the_kind_count(target, store) -> None:
     study, mine = study_of(store, target, COLUMNS[0]), replace(TUNED, stages=3)
     ok = Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,), registers=64, spill_bytes=0)
     store.add_trial(study, point_key(mine.to_dict()), mine.to_dict(), ok, "seed")
-    known = store.times(store.twin_studies(study)[0])
+    known = store.times(store.sibling_studies(study)[0])
     results = read_results(store, target.environment, target.limits, gemms=[COLUMNS[0]], policy=target.policy)
     times = {config.key: time_us for config, time_us in results.shapes[0].times}
     assert known.items() <= times.items() and times[mine.key] == 9.0

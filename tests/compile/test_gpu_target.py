@@ -121,7 +121,7 @@ def test_registers_that_fit_no_sm_are_seen():
     gemm = Gemm(512, 512, 64)
     spec = launch_spec(config, gemm, LIMITS)
     assert spec.threads > 256
-    assert "not one block fits" in instance.misfit(cubin, config, spec, LIMITS, gemm)
+    assert "not one block fits" in instance.mismatch(cubin, config, spec, LIMITS, gemm)
 
 
 @pytest.mark.parametrize(("deed", "outcome"), [("sticky", Outcome.FAULTED), ("wrong", Outcome.WRONG_RESULT)])
@@ -201,52 +201,54 @@ def test_a_compiled_kernel_may_fail_to_compile_again_and_bring_the_worker_down(o
     assert (failed.outcome, failed.reason) == (Outcome.COMPILE_FAILED, "ptxas says no")
 
 
-# ---- duels
+# ---- comparisons
 
 
-def test_a_duel_waits_for_candidates_and_needs_no_place_among_those_that_compile(open_target, monkeypatch):
+def test_a_comparison_waits_for_candidates_and_needs_no_place_among_those_that_compile(
+    open_target, monkeypatch
+):
     opened = open_target("by name")
     order, is_free = [], threading.Event()
     opened.worker._queue.submit(is_free.wait)
-    duel = opened.duel(GEMM, (POINT, POINT), 3, 1)
-    duel.add_done_callback(lambda _: order.append("duel"))
+    comparison = opened.compare_pair(GEMM, (POINT, POINT), 3, 1)
+    comparison.add_done_callback(lambda _: order.append("duel"))
     trial = opened.submit(GEMM, POINT, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
     while not opened.worker._queue.num_waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
-    assert duel.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)
-    assert duel.result().seconds == 0.25
+    assert comparison.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)
+    assert comparison.result().seconds == 0.25
     assert order == ["trial", "duel"]
 
 
-def test_a_duel_that_kills_the_worker_tells_so_and_the_target_goes_on(open_target, monkeypatch):
+def test_a_comparison_that_kills_the_worker_tells_so_and_the_target_goes_on(open_target, monkeypatch):
     opened = open_target("by name")
     code = instance.code
     monkeypatch.setattr(instance, "code", lambda *args: replace(code(*args), sha256="crash"))
-    assert opened.duel(GEMM, (POINT, POINT), 3, 1).result(60).samples_us == ((), ())
+    assert opened.compare_pair(GEMM, (POINT, POINT), 3, 1).result(60).samples_us == ((), ())
     monkeypatch.undo()
     assert opened.submit(GEMM, POINT, None).result(60).is_ok
 
 
-def test_duels_are_dropped_when_the_target_closes(open_target):
+def test_comparisons_are_dropped_when_the_target_closes(open_target):
     opened = open_target("fine")
     is_free = threading.Event()
     opened.worker._queue.submit(is_free.wait)
-    duels = [opened.duel(GEMM, (POINT, POINT), 3, shuffle) for shuffle in range(3)]
+    comparisons = [opened.compare_pair(GEMM, (POINT, POINT), 3, shuffle) for shuffle in range(3)]
     threading.Timer(0.2, is_free.set).start()
     opened.close()
-    assert all(duel.cancelled() for duel in duels)
+    assert all(comparison.cancelled() for comparison in comparisons)
 
 
 def test_cells_are_timed_without_being_prepared_and_each_tells_why_it_was_not(open_target):
     opened = open_target("fine")
     illegal, other = {**POINT, "wm": 32}, Gemm(96, 64, 64)
     cells = [Cell(GEMM, POINT), Cell(GEMM, None), Cell(GEMM, illegal), Cell(other, POINT, 9.0)]
-    timed, cublas, refused, last = opened.fill(cells).result(60)
+    timed, cublas, rejected, last = opened.fill(cells).result(60)
     assert (timed.samples_us, cublas.samples_us, last.samples_us) == ((1.0,), (2.0,), (3.0,))
-    assert "warp-lanes" in refused.reason and not refused.samples_us
+    assert "warp-lanes" in rejected.reason and not rejected.samples_us
     with pytest.raises(UsageError, match="unknown parameter"):
         opened.fill([Cell(GEMM, {"zz": 1})])
 

@@ -102,11 +102,11 @@ def test_an_answer_to_another_question_is_no_kernel(
 ) -> None:
     (one, variant), (other, other_variant) = KINDS["plain"], KINDS["split"]
     cached.compile(one, variant)
-    run, asked = module.nvrtc.Process.compile, []
+    run, requested = module.nvrtc.Process.compile, []
 
     def confuse(process, request):  # type: ignore[no-untyped-def]
-        asked.append(request)
-        return run(process, asked[0])
+        requested.append(request)
+        return run(process, requested[0])
 
     monkeypatch.setattr(module.nvrtc.Process, "compile", confuse)
     cached.compile(replace(one, order="zigzag"), variant)

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
-from autotune.gpu.instance import misfit
+from autotune.gpu.instance import mismatch
 from autotune.kernel import resources, rules, rungs, template
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.config import Config
@@ -37,7 +37,7 @@ def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
             assert cubin.spill_bytes == cubin.stack_bytes == 0, step.name
             if isinstance(step.kernel, Config):
                 spec = resources.launch_spec(step.kernel, GEMM, limits)
-                assert misfit(cubin, step.kernel, spec, limits, GEMM) == "", step.name
+                assert mismatch(cubin, step.kernel, spec, limits, GEMM) == "", step.name
             else:
                 assert cubin.registers <= MAX_REGISTERS, step.name
     finally:

@@ -79,12 +79,12 @@ def test_an_accepted_config_compiles_and_fits(compilers: dict[str, Compiler], nu
     config, variant = _accepted(rng, limits, gemm), _variant(gemm, rng)
     source = template.source() + _derived(config, gemm)
     cubin = compilers[limits.arch].compile_source(source, template.macros(config, variant))
-    told = f"{config} {variant} {limits.arch}"
-    assert cubin.registers <= resources.register_cap(config, limits), told
-    assert cubin.static_smem_bytes == 0, told
+    text = f"{config} {variant} {limits.arch}"
+    assert cubin.registers <= resources.register_cap(config, limits), text
+    assert cubin.static_smem_bytes == 0, text
     if cubin.spill_bytes == 0:
-        assert cubin.stack_bytes == 0, f"an array that was not kept in registers: {told}"
-        assert resources.register_estimate(config) <= cubin.registers, f"no lower bound: {told}"
+        assert cubin.stack_bytes == 0, f"an array that was not kept in registers: {text}"
+        assert resources.register_estimate(config) <= cubin.registers, f"no lower bound: {text}"
 
 
 def _values(name: str) -> tuple[int | str, ...]:

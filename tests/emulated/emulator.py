@@ -177,8 +177,8 @@ def run(
         raise EmulatedFault(f"no end after {RUN_TIMEOUT_S} s") from None
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").splitlines()
-        told = "\n".join(line for line in lines if _NOISE not in line)
-        raise EmulatedFault(f"exit {done.returncode}: {told[:6000]}")
+        message = "\n".join(line for line in lines if _NOISE not in line)
+        raise EmulatedFault(f"exit {done.returncode}: {message[:6000]}")
     floats, results = np.frombuffer(done.stdout, "<f4"), []
     for p in problems:
         written = []

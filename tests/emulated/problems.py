@@ -103,9 +103,9 @@ def _flushed(config: Config) -> list[Case]:
 
 def _many_tiles(config: Config) -> tuple[int, int]:
     """More tiles across than a group is wide, as far as they are cheap: one group is full, one is not."""
-    affordable = max(6, _AREA // (config.bm * config.bn))
-    across = max(3, min(config.group + 1 + (config.group > 2), affordable // 2))
-    along = min(3, max(2, affordable // across))
+    in_budget = max(6, _AREA // (config.bm * config.bn))
+    across = max(3, min(config.group + 1 + (config.group > 2), in_budget // 2))
+    along = min(3, max(2, in_budget // across))
     return (along, across) if config.raster == "m" else (across, along)
 
 
@@ -115,8 +115,8 @@ def problems(instance: Instance, number: int = 0) -> list[LaunchProblem]:
     for i, case in enumerate((batches if instance.variant.is_batched else cases)(instance.config)):
         tiles = -(-case.m // instance.config.bm) * -(-case.n // instance.config.bn)
         runs = tiles * case.products * resources.threads(instance.config)
-        affordable = [split for split in SPLITS if runs * split <= _MAX_RUNS] or SPLITS[:2]
-        split = affordable[-1 - (7 * number + i) % len(affordable)]  # steps by which all are met
+        in_budget = [split for split in SPLITS if runs * split <= _MAX_RUNS] or SPLITS[:2]
+        split = in_budget[-1 - (7 * number + i) % len(in_budget)]  # steps by which all are met
         made.append(problem(instance, case, split_k=split, seed=100 * number + i))
     return made
 
@@ -167,8 +167,8 @@ def problem(
     )
     batch = Batch(case.products, *(operand.stride for operand in operands))
     grid = launch.plan(spec, m, n, k, batch)
-    leads, addresses = [x.ld for x in operands], [4 * x.offset for x in operands]
-    assert launch.refusal(spec, m, n, k, tuple(leads), tuple(addresses), batch) is None
+    lead_weights, addresses = [x.ld for x in operands], [4 * x.offset for x in operands]
+    assert launch.rejection(spec, m, n, k, tuple(lead_weights), tuple(addresses), batch) is None
     bias, kept = _epilogue(case, v, operands[2], c.vec_c, np.random.default_rng(seed), stride)
     return LaunchProblem(
         case.name, m, n, k, *operands, spec.threads, spec.smem_bytes, grid.size, grid.split_k,

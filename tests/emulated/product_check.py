@@ -15,7 +15,7 @@ from autotune.kernel.launch import LONG_ACTIVATIONS
 from autotune.kernel.summation_order import chunk_sums, fma, lengths_of
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
-STEEPEST = 1.13  # no activation is steeper: GELU at the square root of two
+MAX_SLOPE = 1.13  # no activation is steeper: GELU at the square root of two
 ACTIVATION_UNITS = 8  # an activation errs by so many units of its argument at most
 
 
@@ -66,7 +66,7 @@ def check(p: LaunchProblem, result: LaunchResult, trans_a: bool = False, trans_b
     if p.epilogue.keeps:
         _check(p, "what is kept", result.kept, value, bound)
     if p.epilogue.activation != "none":
-        bound = STEEPEST * bound + ACTIVATION_UNITS * UNIT_ROUNDOFF * np.abs(value)
+        bound = MAX_SLOPE * bound + ACTIVATION_UNITS * UNIT_ROUNDOFF * np.abs(value)
         value = activated(p.epilogue.activation, value)
     _check(p, "C", result.c, value, bound)
 

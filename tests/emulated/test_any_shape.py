@@ -191,10 +191,10 @@ def test_accurate_kernels_are_looked_for_behind_faster_ones(played, arena, tmp_p
     tables = any_shape.TableArena(arena, write_table(TABLE, tmp_path / "table"))
     sets = tables.sets(call)
     runners = [table_arena.Runner(f"{i}", tables.cublas(call).enqueue) for i in range(20)]
-    asked: list[list[str]] = []
+    requested: list[list[str]] = []
 
     def errors(session, at, some):
-        asked.append([one.name for one in some])
+        requested.append([one.name for one in some])
         found = {one.name: 9.0 if one.name in "0 1 2 3 4 5 6 7 8" else 1.0 for one in some}
         return {"normal": dict(found), "uniform": dict.fromkeys(found, 1.0)}
 
@@ -202,7 +202,7 @@ def test_accurate_kernels_are_looked_for_behind_faster_ones(played, arena, tmp_p
     cublas = tables.cublas(call)
     accurate, known = any_shape.accurate_of(tables, call, runners, [cublas])
     assert [one.name for one in accurate] == ["9", "10", "11"]
-    assert [len(some) for some in asked] == [1, 6, 6] and len(known["normal"]) == 13
+    assert [len(some) for some in requested] == [1, 6, 6] and len(known["normal"]) == 13
     assert len(sets) > 0
 
 

@@ -179,19 +179,19 @@ def test_all_of_c_is_searched_and_compared(checks):
     assert _compare_whole(checks, c, None, 1.0)[0] == 2
 
 
-@pytest.mark.parametrize("damaged", [None, 0, 1, 2, 3])
-def test_every_canary_is_checked_to_its_last_word(checks, damaged):
+@pytest.mark.parametrize("corrupted", [None, 0, 1, 2, 3])
+def test_every_canary_is_checked_to_its_last_word(checks, corrupted):
     layout = memory.lay_out((12, 20, 4))
     words = np.full(layout.num_bytes // 4, memory.CANARY_WORD, np.uint32)
     for region in layout.operands:
         words[region.offset // 4 : region.end // 4] = 0
-    if damaged is not None:
-        canary = layout.canaries[damaged]
+    if corrupted is not None:
+        canary = layout.canaries[corrupted]
         words[canary.offset // 4] = words[canary.end // 4 - 1] = 7
     canaries = memory.canary_list(words.ctypes.data, layout.canaries)
     raw = RawFindings()
     checks.host_check_canaries(len(layout.canaries), canaries, 10, memory.CANARY_WORD, ctypes.byref(raw))
-    assert (raw.num_damaged, raw.last_damaged) == ((0, 0) if damaged is None else (2, 10 + damaged + 1))
+    assert (raw.num_corrupted, raw.last_damaged) == ((0, 0) if corrupted is None else (2, 10 + corrupted + 1))
 
 
 def test_operands_are_normal_bounded_and_repeat_with_their_seed(checks):

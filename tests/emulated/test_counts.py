@@ -197,9 +197,9 @@ def rightly_counted() -> list[tuple[LaunchProblem, Instance, dict]]:
     found = []
     for _, instance in COUNTED:
         for task in tasks_of(instance):
-            began = time.process_time()
+            started = time.process_time()
             right = plain(modelled(instance, task))
-            found.append((time.process_time() - began, task, instance, right))
+            found.append((time.process_time() - started, task, instance, right))
     return [entry[1:] for entry in sorted(found, key=lambda entry: entry[0])]
 
 

@@ -50,8 +50,8 @@ def build(builder: Builder, request: pytest.FixtureRequest) -> Build:
     items = request.session.items
     is_odd = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
     for item in items[::-1] if is_odd else items:
-        is_ours = getattr(item, "module", None) is sys.modules[__name__] and hasattr(item, "callspec")
-        number = item.callspec.params.get("number") if is_ours else None
+        is_autotune = getattr(item, "module", None) is sys.modules[__name__] and hasattr(item, "callspec")
+        number = item.callspec.params.get("number") if is_autotune else None
         if number is not None:
             submit(INSTANCES[number])
     return submit

@@ -78,7 +78,7 @@ def test_a_product_of_nothing_is_exact(open_session):  # noqa: F811
     assert (found.max_error, found.relative_error) == (0.0, 0.0)
 
 
-def test_one_kernel_runs_for_as_long_as_asked(host, open_session):  # noqa: F811
+def test_one_kernel_runs_for_as_long_as_requested(host, open_session):  # noqa: F811
     launches, used = [], host.num_handles
     sets = _prepared(open_session, Gemm(70, 60, 33), CachePolicy.COLD).operands.sets
     host.kernel_us = 2000.0

@@ -18,7 +18,7 @@ from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Discarded, GpuState, Outcome
 from autotune.files.errors import EnvironmentProblem
-from autotune.gpu import candidate, cublas, driver, protocol, session, stopwatch, verification, worker
+from autotune.gpu import candidate, cublas, driver, protocol, session, timer, verification, worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.memory import num_sets
 from autotune.gpu.protocol import KernelCode, Problem
@@ -110,7 +110,7 @@ def fault(host, name, grid, values):
     host.pending = 700
 
 
-def refused(host, name, grid, values):
+def rejected(host, name, grid, values):
     host.pending = 1
 
 
@@ -122,7 +122,7 @@ def wrong_later(host, name, grid, values):
 
 
 KERNELS = {f.__name__.encode(): f for f in (
-    right, inaccurate, wrong_element, lost_term, left_out, overrun, underrun, fault, refused, wrong_later
+    right, inaccurate, wrong_element, lost_term, left_out, overrun, underrun, fault, rejected, wrong_later
 )}  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_an_error_that_spares_the_context_spares_the_worker(host, open_session):
     assert _trial(open_session, "right").outcome is Outcome.OK
 
 
-def test_more_than_48_kb_of_shared_memory_is_asked_for(host, open_session):
+def test_more_than_48_kb_of_shared_memory_is_requested_for(host, open_session):
     assert _trial(open_session, "right", replace(SPEC, smem_bytes=100_000)).outcome is Outcome.OK
     assert host.smem_allowed == 100_000
 
@@ -354,12 +354,12 @@ def test_an_operand_that_was_not_packed_is_nan(host, open_session, lost):
 
 
 def test_a_write_around_the_workspace_is_caught(host, open_session):
-    def beyond(driver, name, grid, values):
+    def overhead(driver, name, grid, values):
         right(driver, name, grid, values)
         if name == "sgemm":
             ctypes.c_float.from_address(values[11] + 4 * 2 * 96 * 64).value = 0.0
 
-    host.sgemms[b"beyond"] = beyond
+    host.sgemms[b"beyond"] = overhead
     result = _trial(open_session, "beyond", replace(SPEC, reduction="two_pass", split_k=2))
     assert "around the workspace" in result.reason
 
@@ -393,7 +393,7 @@ def test_nothing_leaks_over_many_problems_and_candidates(host, open_session, mon
     assert host.num_handles == handles + 2
 
 
-def test_a_hopeless_candidate_is_cut_short(host, open_session):
+def test_a_too_slow_candidate_is_cut_short(host, open_session):
     host.kernel_us = 500.0
     launches = host.num_launches
     result = _trial(open_session, "right", cutoff_us=100.0)
@@ -523,7 +523,7 @@ def test_a_few_elements_do_not_tell_accuracy_from_luck(beside_cublas):
 def sensor(open_session):
     """What the GPU is in, look by look; the last for ever."""
     states = [GpuState()]
-    open_session.stopwatch._watch = lambda: states.pop(0) if len(states) > 1 else states[0]
+    open_session.timer._watch = lambda: states.pop(0) if len(states) > 1 else states[0]
     open_session.guard._sleep = lambda seconds: None
     return states
 
@@ -549,11 +549,11 @@ def test_a_busy_process_is_a_neighbour_unless_it_takes_turns(host, open_session,
     open_session.monitor._busy_processes = lambda: frozenset({5})
     open_session.monitor.own_pid = 7
     code = KernelCode(b"right", "right", SPEC)
-    for partners, marks in ((frozenset({5}), ()), (frozenset({6}), ("neighbour",))):
+    for peers, marks in ((frozenset({5}), ()), (frozenset({6}), ("neighbour",))):
         open_session.guard._neighbours_due_s = 0.0
-        request = protocol.RunTrial(COLD, code, None, partners)
+        request = protocol.RunTrial(COLD, code, None, peers)
         if is_race:
-            request = protocol.RunRace(COLD, (code,), 3, partners=partners)
+            request = protocol.RunRace(COLD, (code,), 3, peers=peers)
         assert worker.respond(open_session, request).marks == marks
 
 
@@ -602,14 +602,14 @@ def test_a_leap_is_looked_at_twice_and_believed(host, open_session):
 
 
 def test_a_result_left_over_from_before_is_found_by_fresh_inputs(host, open_session):
-    remembered = {}
+    cached_pick = {}
 
     def remembers(driver, name, grid, values):
         """Computes its first product only, and hands it out ever after."""
-        if "c" not in remembered:
+        if "c" not in cached_pick:
             right(driver, name, grid, values)
-            remembered["c"] = c_of(values).copy()
-        c_of(values)[:] = remembered["c"]
+            cached_pick["c"] = c_of(values).copy()
+        c_of(values)[:] = cached_pick["c"]
 
     host.sgemms[b"remembers"] = remembers
     assert _trial(open_session, "remembers").outcome is Outcome.OK  # all sets hold the same numbers
@@ -621,7 +621,7 @@ def test_a_result_left_over_from_before_is_found_by_fresh_inputs(host, open_sess
 def test_energy_is_power_times_time(host, open_session, monkeypatch):
     seconds = itertools.count(step=0.001)
     clock = SimpleNamespace(perf_counter=lambda: next(seconds), sleep=lambda s: None)
-    monkeypatch.setattr(stopwatch, "time", clock)
+    monkeypatch.setattr(timer, "time", clock)
     last = [0.0]
 
     def counter():  # 500 W, in steps of 20 ms
@@ -669,7 +669,7 @@ def test_a_request_from_nowhere_is_an_internal_failure(open_session):
 
 
 def test_a_worker_wants_to_be_started_first():
-    answer = worker.Responder()(protocol.Prepare(COLD))
+    answer = worker.RequestHandler()(protocol.Prepare(COLD))
     assert (answer.kind, answer.is_last) == ("internal", True)
 
 

@@ -85,9 +85,9 @@ def opened(host):
     return found
 
 
-def _trial(opened, name, asked):
+def _trial(opened, name, requested):
     code = KernelCode(name.encode(), name, SPEC)
-    problem = Problem(GEMM, CachePolicy.WARM, accuracy=asked)
+    problem = Problem(GEMM, CachePolicy.WARM, accuracy=requested)
     return worker.respond(opened, protocol.RunTrial(problem, code, None))
 
 

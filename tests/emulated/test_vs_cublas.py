@@ -225,7 +225,7 @@ def test_results_are_told_kept_and_drawn(known, tmp_path, capsys):
 def test_sustained_turns_alternate_with_clocks_and_power(known, arena, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(vs_cublas, "SUSTAINED", GEMMS[:1])
     state = GpuState(1950, 3201, 690.0, 60, ("sw_power_cap",))
-    arena.session.stopwatch._watch = lambda: state
+    arena.session.timer._watch = lambda: state
     vs_cublas._run(_options(tmp_path, shape=None, sustained=0.2))
     (found,) = json.loads((tmp_path / "results" / "a.json").read_text())["sustained"]
     ours, cublas = found["contestants"]["ours"], found["contestants"]["cublas"]
@@ -283,7 +283,7 @@ def test_geometric_means_are_over_the_shapes_of_each() -> None:
         taken = {k: {"share_of_limit": 0.5, "ours_is_faster_by": v} for k, v in times.items()}
         return {"shape": name, "contestants": taken}
 
-    found = vs_cublas.means([shape("a", ours=1.0, cublas=2.0, torch=3.0), shape("b", ours=1.0, cublas=0.5)])
+    found = vs_cublas.means([shape("a", owned=1.0, cublas=2.0, torch=3.0), shape("b", owned=1.0, cublas=0.5)])
     assert found["cublas"]["ours_is_faster_by"] == pytest.approx(1.0)
     assert (found["cublas"]["worst"], found["cublas"]["worst_shape"]) == (0.5, "b")
     assert found["torch"]["num_shapes"] == 1

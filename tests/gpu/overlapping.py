@@ -65,18 +65,18 @@ def script(gemms: Sequence[Gemm], seed: int, length: int) -> Script:
     before its product or right after it."""
     random_ = random.Random(seed)
     steps: list[ProductStep | Write] = []
-    newest = 0  # what was written last is read next
+    latest = 0  # what was written last is read next
     while len(steps) < length:
         gemm = random_.choice(gemms)
-        others = random_.sample([i for i in range(NUM_BUFFERS) if i != newest], 2)
-        a, b = random_.choice(((newest, others[0]), (others[0], newest)))
+        others = random_.sample([i for i in range(NUM_BUFFERS) if i != latest], 2)
+        a, b = random_.choice(((latest, others[0]), (others[0], latest)))
         alpha = random_.choice((1.0, 1.0, 1.0, 0.0)) / max(gemm.k, 1) ** 0.5
         if random_.random() < 0.3:
             steps.append(Write(a, random_.random() / 6))
         steps.append(ProductStep(gemm, a, b, others[1], alpha, random_.choice((0.0, 0.5))))
         if random_.random() < 0.3:
             steps.append(Write(random_.choice((a, b)), random_.random() / 6))
-        newest = others[1]
+        latest = others[1]
     return steps
 
 

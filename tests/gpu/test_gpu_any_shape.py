@@ -64,5 +64,5 @@ def test_references_are_of_all_kernels_that_serve(report: dict[str, Any]) -> Non
 
 
 def test_the_report_is_told_again(folder: Path) -> None:
-    told = python(folder, SCRIPT, "--report", "a.json")
-    assert "6 of 6 shapes against cuBLAS, 2 against a reference" in told
+    message = python(folder, SCRIPT, "--report", "a.json")
+    assert "6 of 6 shapes against cuBLAS, 2 against a reference" in message

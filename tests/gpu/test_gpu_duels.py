@@ -1,5 +1,5 @@
-"""Duels: contenders timed against each other while no candidate is ready, what comes of them, and where the
-seconds are counted."""
+"""Comparisons: contenders timed against each other while no candidate is ready, what comes of them, and where
+the seconds are counted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_clearly_faster_wins_in_either_order(target: GpuTarget) -> None:
     fast, slow = points[times[0][1]], points[times[-1][1]]
     assert times[-1][0] > APART * times[0][0], "no two that are clearly apart"
     for faster, pair in enumerate(((fast, slow), (slow, fast))):
-        found = target.duel(GEMM, pair, NUM_ROUNDS, faster).result(120)
+        found = target.compare_pair(GEMM, pair, NUM_ROUNDS, faster).result(120)
         assert [len(samples) for samples in found.samples_us] == [NUM_ROUNDS] * 2
         assert min(map(min, found.samples_us)) > 0
         first_us, second_us = found.samples_us
@@ -71,30 +71,30 @@ def _study(store: Store) -> StudyRef:
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("few_cores")
-def test_a_search_records_its_duels_and_goes_by_them(tmp_path: Path) -> None:
+def test_a_search_records_its_comparisons_and_goes_by_them(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     search = Search(tmp_path, "--gpu", "0", "--shape", str(GEMM), "--seconds", SECONDS, AUTOTUNE_CACHE=cache)
     facts = search.finish(search.start())
     with Store.open(search.db) as store:
         study = _study(store)
         assert study.policy is CachePolicy.COLD
-        trials, duels, final = store.trials(study), store.duels(study), store.final(study)
+        trials, comparisons, final = store.trials(study), store.comparisons(study), store.final(study)
     ranking = Ranking(POLICY)
     for trial in trials:
         if trial.measurement.time_us is not None:
             ranking.enter(trial.key, trial.point, trial.measurement.time_us)
-    assert duels, f"no duel was decided: {json.dumps(facts['ledger'])}"
-    for duel in duels:
-        num_rounds = len(duel.samples_us[0])
-        assert num_rounds == len(duel.samples_us[1]) < POLICY.most_rounds * (1 + 1 / NUM_LOOKS)
-        assert duel.winner == stats.faster_of(*duel.samples_us, POLICY.duel_error)
-        assert duel.winner is not None or num_rounds >= POLICY.most_rounds  # over: decided, or tied
-        assert ranking.restore(duel), "a duel of configs without a time"
+    assert comparisons, f"no duel was decided: {json.dumps(facts['ledger'])}"
+    for comparison in comparisons:
+        num_rounds = len(comparison.samples_us[0])
+        assert num_rounds == len(comparison.samples_us[1]) < POLICY.most_rounds * (1 + 1 / NUM_LOOKS)
+        assert comparison.winner == stats.faster_of(*comparison.samples_us, POLICY.duel_error)
+        assert comparison.winner is not None or num_rounds >= POLICY.most_rounds  # over: decided, or tied
+        assert ranking.restore(comparison), "a duel of configs without a time"
     ledger = facts["ledger"]
-    rounds_s = sum(sum(map(sum, duel.samples_us)) for duel in duels) / 1e6
+    rounds_s = sum(sum(map(sum, comparison.samples_us)) for comparison in comparisons) / 1e6
     assert rounds_s < ledger["refine_s"] < ledger["search_s"]
     assert ledger["gpu_idle_s"] + ledger["verify_s"] + ledger["measure_s"] + ledger["refine_s"] <= (
         ledger["search_s"] + 1e-6
     )
-    assert final is not None and ranking.champion is not None
-    assert ranking.champion.key in {entry.key for entry in final.entries}  # nobody else would be the winner
+    assert final is not None and ranking.incumbent is not None
+    assert ranking.incumbent.key in {entry.key for entry in final.entries}  # nobody else would be the winner

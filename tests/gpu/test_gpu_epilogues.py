@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.filterwarni
 SQUARE, RAGGED, DEEP = Gemm(128, 64, 96), Gemm(33, 65, 127), Gemm(48, 40, 1024)
 BATCH = Gemm(33, 65, 127, batch=6)
 ODD = ((1, 1, 1), (1, 77, 300), (77, 1, 300), (130, 67, 31), (70, 66, 0), (515, 259, 1031))
-ASKED = [(has_bias, activation) for has_bias in (False, True) for activation in (None, *ACTIVATED)][1:]
+REQUESTED = [(has_bias, activation) for has_bias in (False, True) for activation in (None, *ACTIVATED)][1:]
 SCALES = ((1.0, 0.0), (1.25, -0.5), (0.0, 2.0))
 
 
@@ -92,7 +92,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("has_bias", "activation"), ASKED)
+@pytest.mark.parametrize(("has_bias", "activation"), REQUESTED)
 @pytest.mark.parametrize("gemm", CASES, ids=str)
 def test_every_kind_of_launch(
     torch: Any, runtime: Dispatcher, gemm: Gemm, has_bias: bool, activation: Any

@@ -63,10 +63,10 @@ def test_kills_lose_at_most_one_trial_each_and_leave_no_process(search: Search, 
         kill(process)
         _wait_until_gone(process.pid, monitor, num_neighbours)
         before, stored = stored, search.stored()
-        asked, measured, told = map(search.noted, ("asked", "measured", "told"))
+        requested, measured, text = map(search.noted, ("asked", "measured", "told"))
         assert stored[: len(before)] == before
-        assert not set(asked) & set(before)  # what is known is never asked again
-        assert set(told) <= set(stored)  # what was told of is there
+        assert not set(requested) & set(before)  # what is known is never asked again
+        assert set(text) <= set(stored)  # what was told of is there
         assert set(stored[len(before) :]) <= set(measured)
         assert len(set(measured) - set(stored)) <= 1
         num_runs_with_trials += len(stored) > len(before)

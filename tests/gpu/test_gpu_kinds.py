@@ -96,11 +96,11 @@ def test_other_gpus_are_refused_or_served_by_cublas(stranger: Path, torch: Any) 
     if blas_provider.find_library() is None:
         pytest.skip("no cuBLAS is found")
     runtime = Dispatcher(stranger, fallback="cublas")
-    with pytest.warns(DispatchWarning, match="cuBLAS serves its products") as told:
+    with pytest.warns(DispatchWarning, match="cuBLAS serves its products") as message:
         for gemm in (TUNED, Gemm(129, 65, 257), Gemm(1, 1, 1), Gemm(33, 17, 0)):
             for alpha, beta in ((1.0, 0.0), (0.5, -2.0), (0.0, 3.0), (0.0, 0.0)):
                 check(runtime, torch, gemm, alpha, beta)
-    assert len(told) == 1
+    assert len(message) == 1
     x = np.random.default_rng(0).standard_normal((40, 40), dtype=np.float32)
     np.testing.assert_allclose(runtime.sgemm(x, x), x @ x, rtol=1e-4, atol=1e-4)
     y = torch.randn(64, 128, device="cuda")[:, ::2].T  # copied, as elsewhere

@@ -42,7 +42,7 @@ def test_reference_kernels_are_right_on_every_shape(target, reference, shape):
 def test_every_step_that_is_legal_passes_verification(target, shape):
     gemm = Gemm.parse(shape)
     configs = [s.kernel for s in rungs.steps(gemm) if not isinstance(s.kernel, ReferenceKernel)]
-    legal = [config for config in configs if not instance.refusal(config, target.limits, gemm)]
+    legal = [config for config in configs if not instance.rejection(config, target.limits, gemm)]
     codes = [target.builder.build(gemm, config) for config in legal]
     assert len(legal) >= 2
     result = target.worker.race(Problem(gemm, CachePolicy.COLD), codes, 3)

@@ -123,7 +123,7 @@ def test_a_search_for_the_class_holds_candidates_to_it(shape: str) -> None:
     if device_limits(0).compute_capability != (9, 0):
         pytest.skip("compute capability 9.0 alone")
     with GpuTarget("auto", accuracy=FP32) as target:
-        starts = [config for config in on_tensor_cores(gemm) if not target.builder.refusal(gemm, config)]
+        starts = [config for config in on_tensor_cores(gemm) if not target.builder.rejection(gemm, config)]
         found = [target.submit(gemm, config.to_dict(), None).result(300) for config in starts]
     assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE}, found
     assert any(one.is_ok for one in found)

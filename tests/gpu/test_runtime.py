@@ -340,8 +340,8 @@ def test_what_torch_calls_is_recorded(folder: Path, torch: Any, tmp_path: Path) 
         CallKind(Gemm(100, 60, 200), (200, 60, 60)): 8,
         CallKind(Gemm(100, 60, 64), (200, 60, 60), (4, 16, 16)): 3,
     }
-    told = {CallKind(one.gemm, one.lds, one.alignment): one.calls for one in fresh.counts() if one.gemm}
-    assert told == expected
+    text = {CallKind(one.gemm, one.lds, one.alignment): one.calls for one in fresh.counts() if one.gemm}
+    assert text == expected
     time.sleep(2.0)
     assert read_calls(file).calls == expected
 
@@ -434,9 +434,9 @@ def test_torch_on_another_gpu_of_the_kind(module: ModuleType, torch: Any) -> Non
             module.sgemm(torch.from_numpy(a).cuda(), torch.from_numpy(b).to("cuda:1"))
 
 
-def test_torch_refusals(module: ModuleType, torch: Any) -> None:
+def test_torch_rejections(module: ModuleType, torch: Any) -> None:
     a, b = torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda")
-    refused = {
+    rejected = {
         "a has dtype": lambda: module.sgemm(a.half(), b),
         "a is on cpu": lambda: module.sgemm(a.cpu(), b),
         "requires grad": lambda: module.sgemm(a.clone().requires_grad_(), b),
@@ -446,7 +446,7 @@ def test_torch_refusals(module: ModuleType, torch: Any) -> None:
         "beta is not 0": lambda: module.sgemm(a, b, beta=1.0),
         "host and of a GPU": lambda: module.sgemm(a, np.ones((8, 8), np.float32)),
     }
-    for message, call in refused.items():
+    for message, call in rejected.items():
         with pytest.raises(module.DispatchError, match=message):
             call()
     with torch.no_grad():

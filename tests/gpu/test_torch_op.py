@@ -23,9 +23,9 @@ BATCHES = [BATCH, replace(BATCH, shares_a=True), replace(BATCH, shares_b=True)]
 def op(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("torch")
     config = plain_config(device_limits(0), vec_b=1)
-    singles = [Gemm(512, 512, 512, layout[0] == "T", layout[1] == "T") for layout in LAYOUTS]
+    single_launches = [Gemm(512, 512, 512, layout[0] == "T", layout[1] == "T") for layout in LAYOUTS]
     path = tmp_path_factory.mktemp("table") / "exported_for_the_operator"
-    return Dispatcher(export_winners(dict.fromkeys((*singles, *BATCHES), config), path)).torch_op()
+    return Dispatcher(export_winners(dict.fromkeys((*single_launches, *BATCHES), config), path)).torch_op()
 
 
 @pytest.mark.parametrize("trans_a", [False, True])

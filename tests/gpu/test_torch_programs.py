@@ -264,8 +264,8 @@ if __name__ == "__main__":
 def test_processes_that_a_program_starts_are_routed(folder: Path, torch: Any, tmp_path: Path) -> None:
     done = run(folder, tmp_path, STARTING)
     assert done.stdout == 3 * "512.0\n"
-    told = [line for line in done.stderr.splitlines() if "products served" in line]
-    assert len(told) == 3 and all(line.startswith("process ") for line in told), done.stderr
+    message = [line for line in done.stderr.splitlines() if "products served" in line]
+    assert len(message) == 3 and all(line.startswith("process ") for line in message), done.stderr
 
 
 def test_what_a_program_gains_is_measured(folder: Path, torch: Any, tmp_path: Path) -> None:

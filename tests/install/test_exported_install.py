@@ -46,11 +46,11 @@ def test_an_exported_folder_is_installed(installed: Path, tmp_path: Path) -> Non
     assert files_of(folder) == before
     shipped = {name for name in before if "__pycache__" not in name}
     assert shipped <= files_of(site / "my_table")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    external = tmp_path / "elsewhere"
+    external.mkdir()
     code = f"import sys; sys.path.insert(0, {str(site)!r}); import my_table as t; "
     code += "print(t.__file__, t.pick(9, 9, 9).how, len(t.tables))"
-    told = call(installed / "python", "-P", "-c", code, cwd=elsewhere)
-    assert told.startswith(str(site)) and told.split()[1] in ("modelled", "nearest", "default")
-    assert told.split()[2] == "2"
+    text = call(installed / "python", "-P", "-c", code, cwd=external)
+    assert text.startswith(str(site)) and text.split()[1] in ("modelled", "nearest", "default")
+    assert text.split()[2] == "2"
     call(installed / "autotune", *export, cwd=tmp_path)  # again

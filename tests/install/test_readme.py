@@ -72,8 +72,8 @@ def test_commands_exist(block: str, installed: Path) -> None:
         else:
             assert command == "autotune", line
             named = words[:2] if words[0] == "trials" else words[:1]
-            told = call(installed / "autotune", *named, "--help", cwd=REPOSITORY)
-            assert [word for word in words if word.startswith("--") and word not in told] == [], line
+            message = call(installed / "autotune", *named, "--help", cwd=REPOSITORY)
+            assert [word for word in words if word.startswith("--") and word not in message] == [], line
 
 
 @pytest.mark.parametrize("block", of("c"))

@@ -93,8 +93,8 @@ def test_the_wheel_is_for_every_python_and_the_glibc_that_the_core_needs(
 
 def test_supported_versions_are_told() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    told = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
-    assert tuple(told) == PYTHONS and project["requires-python"] == f">={PYTHONS[0]}"
+    message = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
+    assert tuple(message) == PYTHONS and project["requires-python"] == f">={PYTHONS[0]}"
 
 
 @pytest.mark.stress
@@ -103,8 +103,8 @@ def test_all_that_it_needs_is_there_as_wheels(
     distributions: dict[str, Path], version: str, tmp_path: Path
 ) -> None:
     """For this Python, with the glibc that this machine's core needs."""
-    (newest, machine), *_ = re.findall(r"manylinux_2_(\d+)_(\w+)\.whl", distributions["wheel"].name)
-    tags = ["2010", "2014", *(f"_2_{minor}" for minor in range(5, int(newest) + 1))]
+    (latest, machine), *_ = re.findall(r"manylinux_2_(\d+)_(\w+)\.whl", distributions["wheel"].name)
+    tags = ["2010", "2014", *(f"_2_{minor}" for minor in range(5, int(latest) + 1))]
     platforms = [f"manylinux{tag}_{machine}" for tag in tags]
     abis = (f"cp{version.replace('.', '')}", "abi3", "none")
     options = [*(f"--platform={name}" for name in platforms), *(f"--abi={abi}" for abi in abis)]

@@ -78,8 +78,8 @@ def handle(request: object) -> protocol.Answer:
             return protocol.Prepared(held=tuple(held))
         case protocol.Prepare():
             return protocol.Prepared(baseline_us=(20.0, 22.0, 21.0))
-        case protocol.RunTrial(partners=partners) if mode == "tell partners":
-            return protocol.TrialResult(Outcome.OK, " ".join(map(str, partners)))
+        case protocol.RunTrial(peers=peers) if mode == "tell partners":
+            return protocol.TrialResult(Outcome.OK, " ".join(map(str, peers)))
         case protocol.RunTrial(kernel=kernel):
             return trial(kernel.sha256.partition("#")[0] if mode == "by name" else mode)
         case protocol.RunRace(kernels=kernels, rounds=rounds):
@@ -89,12 +89,12 @@ def handle(request: object) -> protocol.Answer:
             failures = {i: wrong for i, kernel in enumerate(kernels) if kernel.sha256 == "wrong"}
             samples = tuple(() if i in failures else (1.0,) * rounds for i in range(len(kernels)))
             return protocol.RaceResult(samples, (2.0,) * rounds, failures=failures)
-        case protocol.RunDuel(kernels=kernels) if any(kernel.sha256 == "wrong" for kernel in kernels):
-            return protocol.DuelResult(((), ()), 0.25)
-        case protocol.RunDuel(kernels=kernels, rounds=rounds, shuffle=shuffle):
+        case protocol.RunComparison(kernels=kernels) if any(kernel.sha256 == "wrong" for kernel in kernels):
+            return protocol.ComparisonResult(((), ()), 0.25)
+        case protocol.RunComparison(kernels=kernels, rounds=rounds, shuffle=shuffle):
             if any(kernel.sha256 == "crash" for kernel in kernels):
                 os._exit(1)
-            return protocol.DuelResult(((1.0 + shuffle,) * rounds, (2.0,) * rounds), 0.25)
+            return protocol.ComparisonResult(((1.0 + shuffle,) * rounds, (2.0,) * rounds), 0.25)
         case protocol.RunCells(cells=cells):
             times = []
             for _, kernel, _ in cells:
@@ -109,6 +109,6 @@ def handle(request: object) -> protocol.Answer:
     raise AssertionError(request)
 
 
-worker.die_with(parent)
+worker.exit_with(parent)
 protocol.serve(Connection(descriptor), handle)
 os._exit(0)

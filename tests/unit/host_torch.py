@@ -91,10 +91,10 @@ class HostTorch:
         operator, _, overload = name.partition(".")
         function = getattr(getattr(self._torch.ops.aten, operator), overload or "default")
         out = options.get("out")
-        told = options | ({"out": self.tensor(out)} if out is not None else {})
+        text = options | ({"out": self.tensor(out)} if out is not None else {})
         before = self._num_launches()
         with self._torch.no_grad():
-            found = function(*map(self.tensor, arguments), **told)
+            found = function(*map(self.tensor, arguments), **text)
         self.own_calls += self._num_launches() == before
         return self._wrap(found.float().numpy()) if out is None else out
 

@@ -26,10 +26,10 @@ FIRST, SECOND = table_for("NVIDIA H200", "of-h200"), table_for("NVIDIA H100", "o
 
 def add(table: Table, folder: Path, *, with_c: bool = False) -> list[str]:
     """Add a table to a folder; what was told."""
-    told: list[str] = []
+    notes: list[str] = []
     code = {kernel.sha256: code_of(kernel) for kernel in table.kernels}
-    write_folder(table, code, folder, told.append, adds=True, with_c=with_c)
-    return told
+    write_folder(table, code, folder, notes.append, adds=True, with_c=with_c)
+    return notes
 
 
 def driver_of_kinds(*tables: Table) -> FakeDriver:

@@ -69,7 +69,7 @@ class PlayedBlas:
     time_us: float = 100.0  # of a product
     error: float = 0.0  # relative, besides that of rounding the result
     version: tuple[int, ...] = VERSION
-    refused: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
     served: list[Served] = field(default_factory=list)
     handles: dict[int, Setting] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ class PlayedBlas:
         self._users: dict[int, int] = {}  # of handles that are set up for a product: threads
 
     def _status(self, name: str) -> int:
-        return self.refused.get(name, 0)
+        return self.rejected.get(name, 0)
 
     def cublasGetProperty(self, part: int, value: Any) -> int:
         value._obj.value = self.version[part]

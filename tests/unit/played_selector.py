@@ -18,8 +18,8 @@ from autotune.files.errors import DispatchError
 from autotune.files.words import counted, time_text
 from autotune.kernel.launch import has_work
 from autotune.perf_model import cublas_model, residual
-from autotune.perf_model.forecast import Forecast
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
+from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.time_model import Speeds
 from autotune.runtime.choose.pick import Call, How, Pick
@@ -61,16 +61,18 @@ class Modelled:
         if places:
             rows = [weights(kernel, len(places)) for kernel in self.kernels]
             missed = Residuals(residual.place(*np.array(places).T), np.array(rows))
-        self._forecast = Forecast(launches, Speeds.of(figures), missed, limits)
+        self._prediction = Prediction(launches, Speeds.of(figures), missed, limits)
         self._sums = Sums.of([k.config for k in self.kernels])
-        self._sums_of_launches = self._sums.take(self._forecast.kernel)
-        self._caution = 1 + CAUTION * np.array([one.relative_error for one in figures])[self._forecast.kernel]
+        self._sums_of_launches = self._sums.take(self._prediction.kernel)
+        self._caution = (
+            1 + CAUTION * np.array([one.relative_error for one in figures])[self._prediction.kernel]
+        )
 
     def candidates(self, call: Call, allowed: Depths) -> Considered:
         """All launches that may serve a call. `allowed`: how deep their sums may be."""
         k = max(call.gemm.k, 1)
         accurate = self._sums.accurate_splits(k, allowed)
-        kernel, split_k, time_us = self._forecast.expected(Shapes.of(*call[:3]), accurate)
+        kernel, split_k, time_us = self._prediction.expected(Shapes.of(*call[:3]), accurate)
         careful_us = time_us * self._caution
         excess = excess_depth(self._sums_of_launches.depths(split_k, call.gemm), allowed)
         return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * slower_by(excess))
@@ -113,7 +115,7 @@ class Selector:
         pick = self._by_kernels(call)
         if pick.how == "exact":
             return _provided(pick, self._entries[call.gemm].cublas_us)
-        return self._beside_cublas(pick, call) if pick.how == "modelled" else pick
+        return self._compare_to_cublas(pick, call) if pick.how == "modelled" else pick
 
     def ranked(self, call: Call, num: int, allowed: Depths | None = None) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where
@@ -137,7 +139,7 @@ class Selector:
             if not any(
                 kernel.id == other and _times_apart(split_k, splits) < ALIKE for other, splits in picks
             ):
-                tell, time_us = partial(_why_behind, first, len(picks)), float(found.time_us[at])
+                tell, time_us = partial(_why_not_first, first, len(picks)), float(found.time_us[at])
                 picks[kernel.id, split_k] = Pick(kernel.id, "modelled", tell, split_k, time_us, first.entry)
         return tuple(picks.values())
 
@@ -149,10 +151,10 @@ class Selector:
 
     def _near_batch(self, call: Call) -> Pick | None:
         products = call.gemm.batch
-        alike = [e for e in self._table.entries if replace(e.gemm, batch=products) == call.gemm]
-        for entry in sorted(alike, key=lambda e: _times_apart(e.gemm.batch, products)):
+        similar = [e for e in self._table.entries if replace(e.gemm, batch=products) == call.gemm]
+        for entry in sorted(similar, key=lambda e: _times_apart(e.gemm.batch, products)):
             for ranked in entry.ranked:
-                if call.refusal(self.kernels[ranked.kernel]) is None:
+                if call.rejection(self.kernels[ranked.kernel]) is None:
                     return self._as_near_batch(call, entry, ranked)
         return None
 
@@ -175,16 +177,16 @@ class Selector:
         return replace(pick, provider="autotune" if is_surely_faster else "cublas", cublas_us=cublas_us)
 
     def _why_near_batch(self, call: Call, entry: Entry, is_surely_faster: bool) -> str:
-        told = f"the nearest batch that was tuned is {entry.gemm}"
+        text = f"the nearest batch that was tuned is {entry.gemm}"
         least = f"{math.expm1(BATCH_MARGIN):.0%} faster than cuBLAS"
         why = "" if is_surely_faster else f", which is too far, or its kernel was not {least}"
-        return f"{self._not_exact(call)}: {told}{why}"
+        return f"{self._not_exact(call)}: {text}{why}"
 
     def _looped(self, call: Call) -> Pick:
         single = self._by_kernels(call.single)
-        told = partial(str, f"{call.gemm} was not tuned: cuBLAS, or else a launch for each product")
+        text = partial(str, f"{call.gemm} was not tuned: cuBLAS, or else a launch for each product")
         expected_us = None if single.expected_us is None else call.gemm.batch * single.expected_us
-        return replace(single, tell=told, expected_us=expected_us, provider="cublas", is_looped=True)
+        return replace(single, tell=text, expected_us=expected_us, provider="cublas", is_looped=True)
 
     def _by_kernels(self, call: Call, allowed: Depths | None = None) -> Pick:
         """The pick without cuBLAS."""
@@ -208,7 +210,7 @@ class Selector:
         if entry is None or not call.is_as_tuned:
             return None
         for rank, ranked in enumerate(entry.ranked):
-            if call.refusal(self.kernels[ranked.kernel]) is None:
+            if call.rejection(self.kernels[ranked.kernel]) is None:
                 tell = partial(self._why_exact, call, entry, rank)
                 return self._picked(ranked.kernel, "exact", tell, ranked.time_us, call.gemm)
         return None
@@ -216,7 +218,7 @@ class Selector:
     def _why_exact(self, call: Call, entry: Entry, rank: int) -> str:
         reason = f"{call.gemm} was tuned"
         if rank:
-            fault = call.refusal(self.kernels[entry.ranked[0].kernel])
+            fault = call.rejection(self.kernels[entry.ranked[0].kernel])
             reason += f"; number {rank + 1} for it, because {fault}"
         return reason
 
@@ -235,7 +237,7 @@ class Selector:
         tell, entry = partial(self._why_modelled, call, allowed, at), near.gemm if near else None
         return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
 
-    def _beside_cublas(self, pick: Pick, call: Call) -> Pick:
+    def _compare_to_cublas(self, pick: Pick, call: Call) -> Pick:
         """A modelled pick with its provider. Times of another version of cuBLAS than the loaded one are less
         certain."""
         known, model = self._cublas.get(call.gemm.layout), self.kernels[pick.kernel_id].model
@@ -247,8 +249,8 @@ class Selector:
         )
         is_other = loaded is not None and loaded != timed
         margin = known.margin(model.relative_error, is_other_version=is_other)
-        doubt = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
-        return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, doubt)
+        uncertainty = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
+        return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty)
 
     def _why_modelled(self, call: Call, allowed: Depths, at: int) -> str:
         known = self._model(call.gemm.layout)
@@ -261,8 +263,8 @@ class Selector:
             reason += " that are accurate enough"
         model = known.kernels[found.kernel[at]].model
         if model is not None and not model.num_samples:
-            is_thumb = not model.relative_error
-            reason += "; it was never timed" if is_thumb else "; it was timed on other GPUs only"
+            is_default = not model.relative_error
+            reason += "; it was never timed" if is_default else "; it was timed on other GPUs only"
         return reason
 
     def _allowed_depths(self, gemm: Gemm, near: Entry | None) -> Depths:
@@ -281,7 +283,7 @@ class Selector:
             entry = entries[at]
             for ranked in entry.ranked:
                 kernel = self.kernels[ranked.kernel]
-                if has_work(kernel.spec, call.gemm.k) and call.refusal(kernel) is None:
+                if has_work(kernel.spec, call.gemm.k) and call.rejection(kernel) is None:
                     tell = partial(self._why, call, f"nearest tuned shape {entry.gemm}")
                     return self._picked(ranked.kernel, "nearest", tell, None, entry.gemm)
         return None
@@ -300,7 +302,7 @@ class Selector:
 
     def _default(self, call: Call) -> Pick:
         name = self._table.defaults[call.gemm.layout]
-        fault = call.refusal(self.kernels[name])
+        fault = call.rejection(self.kernels[name])
         if fault is not None:
             raise DispatchError(
                 f"no kernel serves {call.gemm} ({fault}); split the product into smaller ones"
@@ -318,24 +320,24 @@ class Selector:
             return f"{call.gemm} was not tuned"
         if not call.is_as_tuned:
             return f"{call.gemm} was tuned, but packed and aligned"
-        return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
+        return f"{call.gemm} was tuned, but {call.rejection(self.kernels[entry.ranked[0].kernel])}"
 
 
-def _provided(pick: Pick, cublas_us: float | None, margin: float = 0.0, doubt: str = "") -> Pick:
+def _provided(pick: Pick, cublas_us: float | None, margin: float = 0.0, uncertainty: str = "") -> Pick:
     """The pick with its provider: cuBLAS, unless the kernel is expected to be faster by more than `margin`, a
     logarithm. `doubt`: what widened the margin."""
     if cublas_us is None or pick.expected_us is None:
         return pick
     if cublas_us >= pick.expected_us * math.exp(margin):
         return replace(pick, cublas_us=cublas_us)
-    tell = partial(_why_cublas, pick, cublas_us, margin, doubt)
+    tell = partial(_why_cublas, pick, cublas_us, margin, uncertainty)
     return replace(pick, tell=tell, provider="cublas", cublas_us=cublas_us)
 
 
-def _why_cublas(pick: Pick, cublas_us: float, margin: float, doubt: str) -> str:
+def _why_cublas(pick: Pick, cublas_us: float, margin: float, uncertainty: str) -> str:
     if not margin:
         return f"{pick.reason}; cuBLAS was faster, with {time_text(cublas_us)}"
-    least = f"what is so little known has to be faster by {math.expm1(margin):.0%}{doubt}"
+    least = f"what is so little known has to be faster by {math.expm1(margin):.0%}{uncertainty}"
     return f"{pick.reason}; cuBLAS is expected to take {time_text(cublas_us)}, and {least}"
 
 
@@ -343,7 +345,7 @@ def _times_apart(one: int, other: int) -> float:
     return max(one, other) / min(one, other)
 
 
-def _why_behind(first: Pick, num: int) -> str:
+def _why_not_first(first: Pick, num: int) -> str:
     return f"{first.reason}; behind {num} others"
 
 

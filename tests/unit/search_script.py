@@ -48,20 +48,20 @@ class SlowTarget(FakeTarget):
 
 def main() -> None:
     db, trials, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    told = []
+    notes = []
 
     def on_event(event) -> None:
         if isinstance(event, TrialDone):
-            told.append(event.key)
+            notes.append(event.key)
         if isinstance(event, Stopping):
             print("stopping", flush=True)
-        if len(told) == 3:
+        if len(notes) == 3:
             print("started", flush=True)
 
     with Store.open(db) as store:
         target = SlowTarget(is_stuck=kind == "stuck")
         result = tune(target, store, [Gemm(64, 64, 64)], Options(trials=trials), on_event)
-    print(json.dumps({"reason": result.reason, "num_new": result.num_new, "told": told}))
+    print(json.dumps({"reason": result.reason, "num_new": result.num_new, "told": notes}))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from autotune.store import Final, StudyRef, TrialRecord
 
 HERE = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
 RECORDED = replace(HERE, recorded_on="2026-11-21")
-BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+STARTED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 GEMM = Gemm(1024, 1024, 1024)
 
 
@@ -28,7 +28,7 @@ def failed(reason: str = "too much") -> Measurement:
 
 def at_s(number: int, measurement: Measurement, seconds: float = 0.0, **changes: Any) -> TrialRecord:
     """A trial that was stored so many seconds after the first."""
-    at = BEGAN + timedelta(seconds=seconds)
+    at = STARTED + timedelta(seconds=seconds)
     return replace(TrialRecord(number, f"a={number}", {"a": number}, measurement, "seed", at), **changes)
 
 

@@ -42,7 +42,7 @@ from autotune.kernel.launch import (
     LaunchSpec,
     Variant,
     plan,
-    refusal,
+    rejection,
     schedule,
 )
 from autotune.kernel.resources import launch_spec
@@ -138,7 +138,7 @@ def with_epilogues(table: Table, *epilogues: Epilogue) -> Table:
     added = []
     for kernel, one in product(table.kernels, epilogues):
         spec = launch_spec(
-            kernel.config, kernel.stand_in, LIMITS, is_wide=kernel.variant.is_wide, epilogue=one
+            kernel.config, kernel.example, LIMITS, is_wide=kernel.variant.is_wide, epilogue=one
         )
         changed = replace(kernel.spec, variant=spec.variant, smem_bytes=spec.smem_bytes)
         added.append(make_kernel(f"{kernel.id}-{one}", changed, None))
@@ -441,7 +441,7 @@ class FakeDriver:
     places: dict[int, int] = field(default_factory=dict)  # address -> GPU, 0 if not listed
     refused_code: int = 0  # error that loading a cubin meets
     launch_error: int = 0
-    elsewhere: dict[str, Any] = field(default_factory=dict)  # conditions that are not the table's
+    external: dict[str, Any] = field(default_factory=dict)  # conditions that are not the table's
     code_facts: dict[str, Any] = field(default_factory=dict)  # of each function, that are not the table's
     kernel_us: dict[str, float] = field(default_factory=dict)  # of a launch, 100 if not listed
     num_free_bytes: int = 1 << 36
@@ -449,7 +449,7 @@ class FakeDriver:
     errors: dict[str, float] = field(default_factory=dict)  # relative ones, as large as rounding's, by kernel
     summed: str = ""  # the order of sums, bit by bit; "": in float64
     graph: int = 1  # that all captured streams are captured into
-    refusals: frozenset[str] = frozenset()  # calls for what a graph keeps that fail
+    rejections: frozenset[str] = frozenset()  # calls for what a graph keeps that fail
     launches: list[Launch] = field(default_factory=list)
     workspaces: list[int] = field(default_factory=list)  # of these, without those that pack or reduce
     log: list[tuple[Any, ...]] = field(default_factory=list)
@@ -500,8 +500,8 @@ class FakeDriver:
         return "12.4"
 
     def conditions(self, device: int) -> Conditions:
-        told = Conditions(self.names[device], LIMITS.num_sms, "13.0", ENVIRONMENT.driver_version, 700.0)
-        return told._replace(**self.elsewhere)
+        message = Conditions(self.names[device], LIMITS.num_sms, "13.0", ENVIRONMENT.driver_version, 700.0)
+        return message._replace(**self.external)
 
     def primary_context(self, device: int) -> int:
         return 100 + device
@@ -604,7 +604,7 @@ class FakeDriver:
         assert spec.variant.is_batched == (batch.products > 1)
         assert batch.products > 1 or batch == SINGLE
         spec = replace(spec, split_k=splits)
-        assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c), batch) is None
+        assert rejection(spec, m, n, k, (lda, ldb, ldc), (a, b, c), batch) is None
         planned = plan(spec, m, n, k, batch)
         assert grid == planned.size
         assert tuple(walk) == schedule(spec, planned)
@@ -722,7 +722,7 @@ class FakeDriver:
             self.end(made)
 
     def _may(self, call: str) -> None:
-        if call in self.refusals:
+        if call in self.rejections:
             raise CudaFault(call, 2, "CUDA_ERROR_OUT_OF_MEMORY")
 
     def free(self, address: int, stream: int) -> None:

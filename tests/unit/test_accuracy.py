@@ -16,7 +16,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import FeasibleSet, feasible_set
 from autotune.search.propose.proposer import Proposer
 from autotune.search.propose.samplers import make_proposer
-from autotune.search.propose.sum_limit import LEAST_FAILED, least_hopeless
+from autotune.search.propose.sum_limit import LEAST_FAILED, least_failing
 from autotune.search.propose.traits import Traits, _longest_sums, traits_of
 
 H200 = known_limits("h200")
@@ -28,7 +28,7 @@ LIMIT = 2000
 def test_a_length_that_separates_is_found_once_enough_failed(lengths, limit):
     sums = np.array(lengths, dtype=float)
     failed = sums >= limit
-    found = least_hopeless(sums, failed)
+    found = least_failing(sums, failed)
     if failed.sum() < LEAST_FAILED or failed.all():
         assert found == math.inf
     else:
@@ -36,9 +36,9 @@ def test_a_length_that_separates_is_found_once_enough_failed(lengths, limit):
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=60))
-def test_most_of_what_is_given_up_had_failed_and_something_is_left(told):
-    sums, failed = np.array([s for s, _ in told], dtype=float), np.array([f for _, f in told], dtype=bool)
-    found = least_hopeless(sums, failed)
+def test_most_of_what_is_given_up_had_failed_and_something_is_left(text):
+    sums, failed = np.array([s for s, _ in text], dtype=float), np.array([f for _, f in text], dtype=bool)
+    found = least_failing(sums, failed)
     if math.isfinite(found):
         assert failed[sums >= found].mean() >= 0.8
         assert (~failed[sums < found]).any()
@@ -47,7 +47,7 @@ def test_most_of_what_is_given_up_had_failed_and_something_is_left(told):
 @pytest.mark.parametrize("num_ok", [0, 40])
 def test_failures_of_every_length_are_no_reason(num_ok):
     sums = np.tile([8.0, 16.0, 32.0, 64.0], 20)
-    assert least_hopeless(sums, np.arange(80) // 4 >= num_ok // 4) == math.inf
+    assert least_failing(sums, np.arange(80) // 4 >= num_ok // 4) == math.inf
 
 
 @pytest.mark.parametrize(

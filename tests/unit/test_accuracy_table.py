@@ -58,7 +58,7 @@ class NamingCompiler(FakeCompiler):
         if not isinstance(config, TensorConfig):
             return super().submit(config, variant)
         done = super().submit(EXACT, variant)
-        self.asked[-1] = (config, variant)
+        self.requested[-1] = (config, variant)
         name = templates.compiled(config, variant)[2]
         done.__init__()
         done.set_result(FakeCubin(marked(name, f"{config.key} {variant}")))
@@ -151,9 +151,9 @@ def test_a_call_is_served_by_its_class(tmp_path):
     driver = FakeDriver(table)
     runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
     a, b, c = operands(CUBE)
-    for asked, served in ((None, "plain"), (FP32, "tensor"), (STRICT, "plain")):
+    for requested, served in ((None, "plain"), (FP32, "tensor"), (STRICT, "plain")):
         driver.launches.clear()
-        runtime.sgemm(a, b, c, accuracy=asked)
+        runtime.sgemm(a, b, c, accuracy=requested)
         assert _launched(driver) == [served]
         np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
     assert {counted.kernel_id for counted in runtime.counts()} >= {"plain", "tensor"}

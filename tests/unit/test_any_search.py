@@ -30,10 +30,10 @@ def test_all_kernels_lose_nothing_and_none_loses_the_most(grid: any_search.Layou
         assert grid.times_us[fastest, column] == grid.found.best_us()[grid.columns[column]]
 
 
-def test_leaders_are_a_searchs_own_kernels_best_first(grid: any_search.LayoutTimes) -> None:
+def test_best_kernels_are_a_searchs_own_kernels_best_first(grid: any_search.LayoutTimes) -> None:
     limits, num = grid.found.limits, 0
     for column, gemm in enumerate(grid.columns):
-        found = any_search.leaders(grid, column)
+        found = any_search.best_kernels(grid, column)
         rows = [grid.configs.index(config) for config in found]
         times = grid.times_us[rows, column]
         assert (grid.origins[rows] == column).all() and (np.sort(times) == times).all()

@@ -19,7 +19,7 @@ from table_cases import make_spec
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
-from autotune.kernel.launch import refusal
+from autotune.kernel.launch import rejection
 from autotune.runtime.choose.pick import Call
 from autotune.store import Store
 
@@ -75,8 +75,8 @@ def test_what_serves_the_shape_that_is_tuned_instead_serves_the_call(
     assert call.is_packed <= (gemm == call.gemm)
     vec_a, vec_b, vec_c = vectors
     spec = make_spec(gemm.layout, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c)
-    if refusal(spec, gemm.m, gemm.n, gemm.k, Call.packed(gemm).lds) is None:
-        assert call.refusal(SimpleNamespace(layout=gemm.layout, spec=spec, variant=spec.variant)) is None
+    if rejection(spec, gemm.m, gemm.n, gemm.k, Call.packed(gemm).lds) is None:
+        assert call.rejection(SimpleNamespace(layout=gemm.layout, spec=spec, variant=spec.variant)) is None
     tiles = [-(-extent // 16) for extent in (gemm.m, gemm.n, gemm.k)]
     assert tiles == [-(-extent // 16) for extent in (call.gemm.m, call.gemm.n, call.gemm.k)]
 
@@ -222,10 +222,10 @@ def test_a_report_is_printed_without_a_gpu(tmp_path: Path) -> None:
 def test_reports_are_printed_together_and_beside_each_other() -> None:
     first = report(against("4096", x=10.0, cublas=9.0), against("64x8x640", x=1.0, cublas=2.0))
     second = report(against("4096", x=20.0, cublas=27.0), against("96x8x640", x=1.0, cublas=2.0))
-    told = figures.text(first, second)
-    assert "4 of 4 shapes against cuBLAS, 0 against a reference" in told
-    assert "1 products are in both: in the second, kernels that are picked take 2.000 times" in told
-    assert "cuBLAS 3.000 times" in told
+    shown = figures.text(first, second)
+    assert "4 of 4 shapes against cuBLAS, 0 against a reference" in shown
+    assert "1 products are in both: in the second, kernels that are picked take 2.000 times" in shown
+    assert "cuBLAS 3.000 times" in shown
     assert "are in both" not in figures.text(first, report(against("96x8x640", x=1.0, cublas=2.0)))
 
 

@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is given twice within them
 # What every room may use; and modules at the top that say what a search is of, and what it measures on.
 FILES, FACTS = frozenset({"files", "__init__"}), frozenset({"facts", "files", "__init__"})
-ASKED = frozenset({"search_policy", "suite", "target"})
+REQUESTED = frozenset({"search_policy", "suite", "target"})
 MOST_AT_TOP = 8  # modules
 
 
@@ -34,7 +34,7 @@ class Room:
 
 
 def _room(*rooms: str, packages: tuple[str, ...] = ()) -> Room:
-    return Room(frozenset(rooms) | FACTS | ASKED, frozenset(packages))
+    return Room(frozenset(rooms) | FACTS | REQUESTED, frozenset(packages))
 
 
 # The most specific entry counts: "kernel/nvrtc_worker" before "kernel", "search/propose" before "search".
@@ -106,14 +106,14 @@ def _may_load(name: str, packages: frozenset[str]) -> bool:
 
 
 def test_imports_obey_the_design() -> None:
-    def refused(module: str) -> set[str]:
+    def rejected(module: str) -> set[str]:
         rule = _rule(module)
         foreign = {name for name in imports(module) if not name.startswith("autotune.")}
         return {name for name in own(module) if not _is_in(name, rule.rooms)} | {
             name for name in foreign if not _may_load(name, rule.packages)
         }
 
-    found = {f"autotune/{module}.py": refused(module) for module in BELOW}
+    found = {f"autotune/{module}.py": rejected(module) for module in BELOW}
     assert not {module: names for module, names in found.items() if names}, "these may not be imported there"
 
 

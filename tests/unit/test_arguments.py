@@ -76,7 +76,7 @@ def test_records_that_are_stored_hold_numbers_of_python() -> None:
     assert Where.parse((), np.float32(1.5)).max_workspace == 1.5 * MIB  # type: ignore[arg-type]
 
 
-def test_a_search_asked_for_in_numbers_of_numpy_is_as_any_other(tmp_path: Path) -> None:
+def test_a_search_requested_for_in_numbers_of_numpy_is_as_any_other(tmp_path: Path) -> None:
     """Its study was stored as blobs, which damaged it."""
     db = tmp_path / "a.db"
     found = autotune.tune(
@@ -134,21 +134,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), WRONG, ids=[told for _, told in WRONG])
+@pytest.mark.parametrize(("arguments", "text"), WRONG, ids=[text for _, text in WRONG])
 def test_a_function_answers_in_its_own_words(
-    arguments: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if arguments.get("gpu") == "replay":
         arguments = arguments | {"gpu": f"replay:{default_recording()}"}
-    with pytest.raises(UsageError, match=told) as fault:
+    with pytest.raises(UsageError, match=text) as fault:
         autotune.tune(**{"shapes": 512, "trials": 1, "db": str(tmp_path / "a.db"), **arguments})
     assert "--" not in str(fault.value)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         ({"epilogues": 5}, "epilogues is or holds 5, expected a text"),
         ({"epilogues": ["bias", 5]}, "epilogues is or holds 5, expected a text"),
@@ -159,8 +159,8 @@ def test_a_function_answers_in_its_own_words(
         ({"max_megabytes": 10**400}, "max_megabytes is 1000.*, expected a number"),
     ],
 )
-def test_an_export_answers_in_its_own_words(arguments: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_an_export_answers_in_its_own_words(arguments: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=text):
         autotune.export_table(tmp_path / "out", db=tmp_path / "a.db", **arguments)
 
 
@@ -179,16 +179,16 @@ def test_a_space_of_a_kind_that_is_nearly_named_suggests_it() -> None:
 
 @pytest.mark.parametrize("gpu", [0, np.int64(0), None])
 def test_a_gpu_may_be_a_number_or_none(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def refuse(selector: str, *_: Any, **__: Any) -> None:
-        asked.append(selector)
+        requested.append(selector)
         raise UsageError("seen")
 
     monkeypatch.setattr(tuning.targets, "open_target", refuse)
     with pytest.raises(UsageError, match="seen"):
         autotune.tune([4096], gpu=gpu)
-    assert asked == ["auto" if gpu is None else "0"]
+    assert requested == ["auto" if gpu is None else "0"]
 
 
 def test_a_command_names_options_and_a_function_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,14 +61,14 @@ def test_corrections_reach_what_an_attempt_knows():
 @pytest.fixture
 def known(monkeypatch) -> list[dict[int, float | None]]:
     """What the models know, whenever one plans."""
-    told, own = [], Model.propose
+    notes, own = [], Model.propose
 
     def propose(self, results, pending, seen, wanted=1):
-        told.append(dict(results))
+        notes.append(dict(results))
         return own(self, results, pending, seen, wanted)
 
     monkeypatch.setattr(Model, "propose", propose)
-    return told
+    return notes
 
 
 def _flat(proposer: Proposer, num: int, under_way: int = 1) -> list[int]:
@@ -84,10 +84,10 @@ def _flat(proposer: Proposer, num: int, under_way: int = 1) -> list[int]:
 
 @given(seed=st.integers(0, 1000), under_way=st.integers(1, 12))
 @settings(max_examples=2, deadline=None)
-def test_no_point_is_asked_for_twice_whatever_an_attempt_knows(seed, under_way):
+def test_no_point_is_requested_for_twice_whatever_an_attempt_knows(seed, under_way):
     proposer = Proposer(SPACE, seed=seed)
-    asked = _flat(proposer, 2 * STUCK + 60, under_way)
-    assert len(set(asked)) == len(asked)
+    requested = _flat(proposer, 2 * STUCK + 60, under_way)
+    assert len(set(requested)) == len(requested)
 
 
 def test_the_next_attempt_knows_what_others_named_and_what_it_meets(known):
@@ -101,8 +101,8 @@ def test_the_next_attempt_knows_what_others_named_and_what_it_meets(known):
     assert set(named[:2]) <= known[0].keys() and len(known[-1]) > 200  # the first knows all
     known.clear()
     later = _flat(proposer, 60)
-    began = next(results for results in known if len(results) < 100)
-    assert began.keys() >= set(named)
+    started = next(results for results in known if len(results) < 100)
+    assert started.keys() >= set(named)
     assert set(later[-30:-15]) <= known[-1].keys()
     assert known[-1].keys() < {*done, *named, *later}  # and of what was tried before only what it met
 
@@ -111,8 +111,8 @@ def test_a_point_that_was_tried_before_costs_nothing(known):
     """Where hardly a point is left, an attempt meets what was tried and goes on to what was not."""
     space = product_space(6, 6, 4, words=4)
     proposer = Proposer(space, seed=1)
-    asked = _flat(proposer, len(space))
-    assert sorted(asked) == list(range(len(space))) and len(space) > STUCK + 50
+    requested = _flat(proposer, len(space))
+    assert sorted(requested) == list(range(len(space))) and len(space) > STUCK + 50
     assert any(len(after) < len(before) for before, after in itertools.pairwise(known))
 
 
@@ -121,8 +121,8 @@ def test_what_a_database_told_is_of_the_first_attempt(known):
     proposer = Proposer(SPACE, seed=0)
     proposer.load((number, 1.0) for number in range(STUCK + 10))
     assert not proposer.offer(7, "seed")
-    asked = _flat(proposer, 20)
-    assert {7, *asked[:14]} == known[0].keys()
+    requested = _flat(proposer, 20)
+    assert {7, *requested[:14]} == known[0].keys()
 
 
 def test_a_correction_holds_in_later_attempts(known):

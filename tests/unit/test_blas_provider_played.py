@@ -216,13 +216,13 @@ def test_the_core_is_told_of_cublas_once(
     folder: Path, driver: FakeDriver, blas: PlayedBlas, picked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whichever of two threads is first: calls of which it was told before would be freed under it."""
-    own, told, met = planner._blas_calls, list[object](), threading.Barrier(2)
+    own, notes, met = planner._blas_calls, list[object](), threading.Barrier(2)
 
     def slowly(*arguments: Any) -> Any:
-        told.append(own(*arguments))
+        notes.append(own(*arguments))
         with suppress(threading.BrokenBarrierError):
             met.wait(timeout=0.5)
-        return told[-1]
+        return notes[-1]
 
     monkeypatch.setattr(planner, "_blas_calls", slowly)
     runtime = Dispatcher(folder, driver=driver)
@@ -232,7 +232,7 @@ def test_the_core_is_told_of_cublas_once(
         work.start()
     for work in works:
         work.join()
-    assert len(told) == 1 and len(blas.served) == 2
+    assert len(notes) == 1 and len(blas.served) == 2
 
 
 def test_threads_that_call_at_once_have_handles_of_their_own(runtime: Dispatcher, blas: PlayedBlas) -> None:
@@ -339,17 +339,17 @@ def test_a_handle_that_a_thread_left_serves_under_capture(
 
 
 @pytest.mark.parametrize(
-    ("argument", "told", "deterministic", "is_on"),
+    ("argument", "notes", "deterministic", "is_on"),
     [(None, None, False, True), (None, "1", False, True), (None, "0", False, False), (None, "", False, True),
      (True, "0", False, True), (False, "1", False, False), (False, None, False, False),
      (None, None, True, False), (None, "1", True, False), (True, None, True, True)],
 )  # fmt: skip
 def test_it_is_switched_by_argument_then_environment(
     folder: Path, driver: FakeDriver, blas: PlayedBlas, picked: None, monkeypatch: pytest.MonkeyPatch,
-    argument: bool | None, told: str | None, deterministic: bool, is_on: bool,
+    argument: bool | None, notes: str | None, deterministic: bool, is_on: bool,
 ) -> None:  # fmt: skip
-    if told is not None:
-        monkeypatch.setenv("AUTOTUNE_CUBLAS", told)
+    if notes is not None:
+        monkeypatch.setenv("AUTOTUNE_CUBLAS", notes)
     runtime = Dispatcher(folder, cublas=argument, deterministic=deterministic, driver=driver)
     pick = runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k)
     assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k) is pick  # remembered as it is told
@@ -360,9 +360,9 @@ def test_it_is_switched_by_argument_then_environment(
     assert is_on or not blas.handles
 
 
-@pytest.mark.parametrize("told", ["yes", "2", "off", " 1"])
-def test_a_switch_that_is_none_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setenv("AUTOTUNE_CUBLAS", told)
+@pytest.mark.parametrize("notes", ["yes", "2", "off", " 1"])
+def test_a_switch_that_is_none_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, notes: str) -> None:
+    monkeypatch.setenv("AUTOTUNE_CUBLAS", notes)
     with pytest.raises(DispatchError, match=r"AUTOTUNE_CUBLAS is .*; say '0' or '1'"):
         Dispatcher(folder)
     Dispatcher(folder, cublas=False)
@@ -430,14 +430,14 @@ def test_where_it_is_absent_kernels_serve(
 def test_a_gpu_without_a_handle_is_told_once_and_kernels_serve(
     runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, name: str
 ) -> None:
-    blas.refused = {name: 3}
-    with pytest.warns(DispatchWarning, match=rf"cuBLAS 13.1.0 .*GPU 0.*{name} failed with status 3") as told:
+    blas.rejected = {name: 3}
+    with pytest.warns(DispatchWarning, match=rf"cuBLAS 13.1.0 .*GPU 0.*{name} failed with status 3") as notes:
         multiply(runtime)
         multiply(runtime)
         in_thread(lambda: multiply(runtime))
-    assert len(told) == 1 and len(blas.handles) == 1  # nor tried again
+    assert len(notes) == 1 and len(blas.handles) == 1  # nor tried again
     assert driver.launches and not blas.served and not driver.context_stack
-    blas.refused = {}
+    blas.rejected = {}
     a, b, c = normal(4, 4), normal(4, 4), normal(4, 4)
     driver.places = {x.ctypes.data: 1 for x in (a, b, c)}
     runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
@@ -448,11 +448,11 @@ def test_a_gpu_without_a_handle_is_told_once_and_kernels_serve(
 def test_a_call_that_fails_says_what_to_do(
     runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, name: str
 ) -> None:
-    blas.refused = {name: 14}
+    blas.rejected = {name: 14}
     with pytest.raises(DispatchError, match=f"{name} failed with status 14.*cublas=False.*AUTOTUNE_CUBLAS=0"):
         multiply(runtime)
     assert not driver.memory and not driver.context_stack
-    blas.refused = {}
+    blas.rejected = {}
     multiply(runtime)
 
 
@@ -535,7 +535,7 @@ def test_a_pinned_choice_of_it_serves_where_it_is_on(
 def test_a_fault_while_settling_costs_the_choice_alone(
     folder: Path, driver: FakeDriver, blas: PlayedBlas
 ) -> None:
-    blas.refused = {"cublasSgemm": 13}
+    blas.rejected = {"cublasSgemm": 13}
     runtime = settling(folder, driver)
     with pytest.warns(DispatchWarning, match="not settled, the model's choice serves: cublasSgemm failed"):
         multiply(runtime)

@@ -231,8 +231,8 @@ def test_epilogues_are_right(program, tmp_path):
     done = program("epilogues", "7", "150", AUTOTUNE_RECORD=str(tmp_path / "calls.json"))
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > 300
-    asked = {kind.epilogue for kind in read_calls(tmp_path / "calls.json").calls}
-    assert {*named(["bias", "relu", "bias-gelu", "bias-gelu-tanh"])} <= asked
+    requested = {kind.epilogue for kind in read_calls(tmp_path / "calls.json").calls}
+    assert {*named(["bias", "relu", "bias-gelu", "bias-gelu-tanh"])} <= requested
 
 
 @pytest.mark.stress
@@ -336,12 +336,14 @@ def test_a_program_may_have_two_tables(table, objects, tmp_path, form):
     first, second = done.stdout.split()
     assert second.startswith("other-") and not first.startswith("other-")
     both = "".join(f'#include "{name}/c/autotune_sgemm.h"\n' for name in ("first", "first", "second"))
-    told = subprocess.run(
+    shown = subprocess.run(
         ["gcc", f"-I{tmp_path}", "-fsyntax-only", "-x", "c", "-"], input=both, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert (
-        told.returncode and told.stderr.count("error: #error") == 1 and "two exported tables" in told.stderr
+        shown.returncode
+        and shown.stderr.count("error: #error") == 1
+        and "two exported tables" in shown.stderr
     )
 
 
@@ -489,10 +491,10 @@ def test_picks_are_python_s(compiler, objects, tmp_path):
         assert chooser.workspace_bytes(pick, Call(problem.gemm, problem.lds, batch=problem.batch)) == int(
             workspace
         )
-        told = kernel, how, split_k, is_looped
-        assert (pick.kernel_id, pick.how, str(pick.split_k), f"{pick.is_looped:d}") == told
-        for mine, told in zip((pick.expected_us, pick.cublas_us), times, strict=True):
-            assert math.isclose(mine or 0.0, float.fromhex(told), rel_tol=1e-9)
+        shown = kernel, how, split_k, is_looped
+        assert (pick.kernel_id, pick.how, str(pick.split_k), f"{pick.is_looped:d}") == shown
+        for mine, shown in zip((pick.expected_us, pick.cublas_us), times, strict=True):
+            assert math.isclose(mine or 0.0, float.fromhex(shown), rel_tol=1e-9)
 
 
 def test_it_is_built_by_cmake_found_by_pkg_config_and_called_from_cpp(sources, tmp_path):

@@ -56,8 +56,8 @@ def test_a_cache_that_others_may_exchange_is_refused(tmp_path: Path, mode: int, 
     link.symlink_to(above / "user")
     above.chmod(mode)
     for cache in (above / "user" / "cache", link / "cache"):
-        told = f"may exchange it, since they may write {above}; name another"
-        with pytest.raises(NotOwn, match=told) if is_refused else nullcontext():
+        text = f"may exchange it, since they may write {above}; name another"
+        with pytest.raises(NotOwn, match=text) if is_refused else nullcontext():
             check_own(cache)
 
 

@@ -77,17 +77,17 @@ def test_a_gain_is_of_all_calls():
 @pytest.fixture(scope="module")
 def gemms(tmp_path_factory: pytest.TempPathFactory) -> list[Gemm]:
     db = str(tmp_path_factory.mktemp("recorded") / "a.db")
-    result = tuning.tune(gpu=REPLAY, trials=1, db=db, note=lambda told: None)
+    result = tuning.tune(gpu=REPLAY, trials=1, db=db, note=lambda shown: None)
     return [shape.gemm for shape in result.shapes]
 
 
 def test_a_search_goes_by_what_calls_take(gemms, tmp_path):
     """The last shape is called for the most: it begins first and has the most trials."""
-    begun: list[Gemm] = []
+    started: list[Gemm] = []
 
     def tell(event: Event) -> None:
         if isinstance(event, ShapeStarted):
-            begun.append(event.gemm)
+            started.append(event.gemm)
 
     calls = {gemm: 1 + 10**6 * (gemm == gemms[-1]) for gemm in gemms}
     named = gemms[0]
@@ -100,18 +100,18 @@ def test_a_search_goes_by_what_calls_take(gemms, tmp_path):
         on_event=tell,
         note=lambda _: None,
     )
-    assert begun == [gemms[-1], named]  # the others take less than a hundredth, and nobody named them
+    assert started == [gemms[-1], named]  # the others take less than a hundredth, and nobody named them
     assert found.gain is not None and found.gain.num_calls == 10**6 + 2
     assert found.gain.left_shapes == len(gemms) - 2 == found.gain.left_calls
 
 
 def test_what_was_measured_before_counts(gemms, tmp_path):
     """The order goes by what a call takes: of two that are called as often, the slower one comes first."""
-    begun: list[Gemm] = []
+    started: list[Gemm] = []
 
     def tell(event: Event) -> None:
         if isinstance(event, ShapeStarted):
-            begun.append(event.gemm)
+            started.append(event.gemm)
 
     db = str(tmp_path / "a.db")
     first = tuning.tune(gpu=REPLAY, trials=12, db=db, note=lambda _: None)
@@ -119,13 +119,13 @@ def test_what_was_measured_before_counts(gemms, tmp_path):
     tuning.tune(
         gpu=REPLAY, trials=3, calls=dict.fromkeys(gemms, 7), db=db, on_event=tell, note=lambda _: None
     )
-    assert begun == sorted(gemms, key=lambda gemm: -times[gemm])[: len(begun)] and len(begun) > 1
+    assert started == sorted(gemms, key=lambda gemm: -times[gemm])[: len(started)] and len(started) > 1
 
 
-def test_whoever_has_had_the_least_of_its_share_is_asked_next():
+def test_whoever_has_had_the_least_of_its_share_is_requested_next():
     shapes = [SimpleNamespace(gemm=Gemm(m, 1, 1), share=(4.0, 8)) for m in (1, 2, 3)]
     options = Options(weights={Gemm(1, 1, 1): 0.5, Gemm(2, 1, 1): 2.0})
-    shares = [options.weighed_share(shape) for shape in shapes]
+    shares = [options.weighted_share(shape) for shape in shapes]
     assert shares == [(8.0, 16.0), (2.0, 4.0), (4.0, 8.0)]
 
 
@@ -206,12 +206,12 @@ def test_calls_for_an_epilogue_that_the_table_lacks_are_missed(folder, tmp_path)
 def test_a_reason_beside_a_shape_does_not_repeat_it():
     one = {"shape": "9x8x7:NN", "ld": (7, 8, 8), "align": (16, 16, 16), "count": 1, "seconds": 1.0}
     one |= {"served": "x", "epilogue": None}
-    for why, told in (
+    for why, shown in (
         ("9x8x7:NN was not tuned: the least modelled time", "the least modelled time"),
         ("9x8x7:NN was tuned, but packed and aligned: x", "was tuned, but packed and aligned: x"),
         ("the result has no elements", "the result has no elements"),
     ):
-        assert coverage._row(one | {"why": why}, 2.0) == ("9x8x7:NN", "1", "50.0%", "x", told)
+        assert coverage._row(one | {"why": why}, 2.0) == ("9x8x7:NN", "1", "50.0%", "x", shown)
 
 
 def test_a_reason_names_times_without_an_exponent():

@@ -139,11 +139,11 @@ def test_what_graphs_keep_is_bounded(
 def test_where_a_graph_cannot_keep_memory_it_takes_it_at_each_replay(
     runtime: Dispatcher, driver: FakeDriver, call: str
 ) -> None:
-    driver.refusals = frozenset({call})
+    driver.rejections = frozenset({call})
     for _ in range(3):
         multiply(runtime, TWO)
     assert len(driver.of("allocate")) == len(driver.of("free")) == 3
-    driver.refusals = frozenset()
+    driver.rejections = frozenset()
     multiply(runtime, TWO)
     assert len(taken(driver)) == 1  # what could not be kept before is used now
     assert len(driver.of("allocate")) == 3

@@ -7,16 +7,16 @@ import signal
 import time
 from multiprocessing import forkserver
 
-from autotune.search import Interrupts
+from autotune.search import InterruptHandler
 from autotune.service.child_process import ChildProcess, Parent
 
 
 def until_interrupted(parent: Parent) -> None:
-    with Interrupts() as interrupts:
+    with InterruptHandler() as interrupt_handler:
         parent.tell("ready")
-        while not interrupts.is_requested:
+        while not interrupt_handler.is_requested:
             time.sleep(0.01)
-        parent.tell("ended", interrupts.number)
+        parent.tell("ended", interrupt_handler.number)
 
 
 def test_a_signal_reaches_a_process_whose_forking_process_was_lost() -> None:

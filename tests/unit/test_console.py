@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.cli import console, runs
-from autotune.cli.search import Painter
+from autotune.cli.search import EventPrinter
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Measurement, Outcome
 from autotune.files import words
@@ -35,7 +35,7 @@ def _event(gemm: Gemm, best: Best | None, left_s: float | None) -> TrialDone:
 def _live_line(monkeypatch: pytest.MonkeyPatch, columns: int, event: TrialDone) -> str:
     monkeypatch.setenv("COLUMNS", str(columns))
     terminal = Terminal()
-    Painter(console.Progress(terminal), is_quiet=False)(event)
+    EventPrinter(console.Progress(terminal), is_quiet=False)(event)
     return terminal.getvalue().removeprefix("\r\x1b[K")
 
 
@@ -85,31 +85,31 @@ def test_sentences_of_a_table_go_on_in_their_column(monkeypatch: pytest.MonkeyPa
     """Else one long row moves the last column of all beneath its row, as `doctor` had it at 80 columns."""
     rows = [("ok", "python", "3.11"), ("broken", "compiler", "NVRTC is not loaded: " + "no such file, " * 6)]
     _on(80, monkeypatch)
-    lines = console.table(("state", "what", "found"), rows, ends_in_prose=True).splitlines()
+    lines = console.table(("state", "what", "found"), rows, ends_in_text=True).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[2].split() == ["ok", "python", "3.11"]
     start = lines[3].index("NVRTC")
     assert len(lines) > 4 and all(line[:start].isspace() and line[start] != " " for line in lines[4:])
     _on(None, monkeypatch)  # a file
-    assert len(console.table(("state", "what", "found"), rows, ends_in_prose=True).splitlines()) == 4
+    assert len(console.table(("state", "what", "found"), rows, ends_in_text=True).splitlines()) == 4
     _on(40, monkeypatch)  # too narrow for sentences beside anything
-    narrow = console.table(("state", "what", "found"), rows, ends_in_prose=True)
+    narrow = console.table(("state", "what", "found"), rows, ends_in_text=True)
     assert max(map(len, narrow.splitlines())) <= 40
 
 
 @pytest.mark.parametrize(
-    ("time_us", "told"),
+    ("time_us", "message"),
     [(0.5, "0.500 us"), (4.2, "4.200 us"), (9999.4, "9999 us"), (25_350.0, "25.35 ms"), (2.535e7, "25.35 s")],
 )
-def test_a_time_has_no_exponent(time_us: float, told: str) -> None:
-    assert console.time_text(time_us) == words.time_text(time_us) == told
+def test_a_time_has_no_exponent(time_us: float, message: str) -> None:
+    assert console.time_text(time_us) == words.time_text(time_us) == message
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [(0.0123, "0.0123"), (12.3456, "12.35"), (12_345.6, "12,346"), (2.5e6, "2,500,000")]
+    ("value", "message"), [(0.0123, "0.0123"), (12.3456, "12.35"), (12_345.6, "12,346"), (2.5e6, "2,500,000")]
 )
-def test_a_number_has_no_exponent(value: float, told: str) -> None:
-    assert words.short(value) == told and console.seconds_text(value) == f"{told} s"
+def test_a_number_has_no_exponent(value: float, message: str) -> None:
+    assert words.short(value) == message and console.seconds_text(value) == f"{message} s"
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 1000])
@@ -119,10 +119,10 @@ def test_one_is_no_plural(number: int) -> None:
 
 
 def test_what_steers_a_terminal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert console.harmless("a\nb") == "a\nb"
-    assert console.harmless("\x1b[2J\x9b\r\t\x00\u202e") == r"\x1b[2J\x9b\r\t\x00\u202e"
+    assert console.sanitize("a\nb") == "a\nb"
+    assert console.sanitize("\x1b[2J\x9b\r\t\x00\u202e") == r"\x1b[2J\x9b\r\t\x00\u202e"
     assert console.one_line("a\nb") == r"a\nb"
-    assert console.harmless("größer 行列") == "größer 行列"
+    assert console.sanitize("größer 行列") == "größer 行列"
     assert "\x1b" not in console.table(("a",), [["\x1b[1mx\n"]])
 
 
@@ -133,10 +133,10 @@ def test_a_terminal_obeys_what_is_painted_and_nothing_that_a_database_holds(
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    console.show(console.painted("a\x1b[0m", "red") + " \x1b[31mb\u061c")
+    console.show(console.with_style("a\x1b[0m", "red") + " \x1b[31mb\u061c")
     console.show_csv([{"c\x1b[1m": "d\x1b[31m"}], ["c\x1b[1m"])
-    painted, *rest = terminal.getvalue().splitlines()
-    assert painted == "\x1b[31m\x1b[1m" + r"a\x1b[0m" + "\x1b[0m" + r" \x1b[31mb\u061c"
+    with_style, *rest = terminal.getvalue().splitlines()
+    assert with_style == "\x1b[31m\x1b[1m" + r"a\x1b[0m" + "\x1b[0m" + r" \x1b[31mb\u061c"
     assert rest == [r"c\x1b[1m", r"d\x1b[31m"]
 
 
@@ -152,5 +152,5 @@ def test_a_run_takes_no_lines_but_its_own() -> None:
 
 @given(st.text())
 def test_no_text_steers_a_terminal(text: str) -> None:
-    shown = console.harmless(text)
+    shown = console.sanitize(text)
     assert all(character == "\n" or unicodedata.category(character) != "Cc" for character in shown)

@@ -30,7 +30,7 @@ from autotune.export.provider import figures_of
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config, threads_along_k
-from autotune.kernel.launch import WORKSPACE_LIMIT, Variant, refusal, schedule
+from autotune.kernel.launch import WORKSPACE_LIMIT, Variant, rejection, schedule
 from autotune.kernel.launch import plan as plan_grid
 from autotune.kernel.summation_order import CHUNKS
 from autotune.perf_model.cublas_model import CublasModel
@@ -273,10 +273,10 @@ def test_tables_without_models_and_calls_that_nothing_serves(case):
     python, native = Selector(table), Chooser(table)
     try:
         pick = python.pick(call)
-    except DispatchError as refused:
-        with pytest.raises(DispatchError, match="no kernel serves") as told:
+    except DispatchError as rejected:
+        with pytest.raises(DispatchError, match="no kernel serves") as message:
             native.pick(call)
-        assert str(told.value) == str(refused)
+        assert str(message.value) == str(rejected)
     else:
         assert_same_reasons(native.pick(call), pick)
 
@@ -326,7 +326,7 @@ def test_the_core_launches_what_python_does():
             shared = rng.choice((0, 1)), rng.choice((0, 1))
             batch = Batch(rng.randint(2, 40), shared[0] * (m * k + 5), shared[1] * (k * n + 3), m * n + 7)
         plain = replace(spec, vec_a=1, vec_b=1, vec_c=1, is_exact=False)
-        if refusal(plain, m, n, k, lds, batch=batch) is not None:
+        if rejection(plain, m, n, k, lds, batch=batch) is not None:
             continue
         grid, problem = plan_grid(spec, m, n, k, batch), Product(gemm, lds, (8, 8, 8), batch)
         loaded = LoadedKernel(*RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps)
@@ -405,20 +405,20 @@ def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, declare
 def test_layouts_are_those_of_the_compiler(tmp_path):
     """Every field of every struct, and the size of each."""
     structs = vars(core_library.loaded().structs)
-    told = {f"{name}.{field}": getattr(one, field).offset
+    message = {f"{name}.{field}": getattr(one, field).offset
             for name, one in structs.items() for field, _ in one._fields_}  # fmt: skip
-    told |= {name: ctypes.sizeof(one) for name, one in structs.items()}
+    message |= {name: ctypes.sizeof(one) for name, one in structs.items()}
     lines = [
         f'printf("{name} %zu\\n", '
         + (f"offsetof(autotune_{name.replace('.', ', ')})" if "." in name else f"sizeof(autotune_{name})")
         + ");"
-        for name in told
+        for name in message
     ]
     source = '#include "tensors.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(lines) + "return 0; }"
     made, folder = str(tmp_path / "sizes"), f"-I{core_library.FOLDER}"
     subprocess.run(["cc", "-x", "c", "-", folder, "-o", made], input=source, text=True, check=True)
     found = subprocess.run([made], capture_output=True, text=True, check=True).stdout.split()
-    assert dict(zip(found[::2], map(int, found[1::2]), strict=True)) == told and len(told) > 200
+    assert dict(zip(found[::2], map(int, found[1::2]), strict=True)) == message and len(message) > 200
 
 
 def test_a_table_of_another_version_is_refused(monkeypatch):
@@ -541,8 +541,8 @@ def test_a_wheel_is_for_every_c_library_that_has_the_symbols(tmp_path: Path) -> 
     """What the linker wrote, as another reader of it says; 2.17 at least, and no tag of glibc without it."""
     listed = subprocess.run(["readelf", "--version-info", core_library.FOLDER / "libautotune_core.so"],
                             capture_output=True, text=True, check=True).stdout  # fmt: skip
-    newest = max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed))
-    assert BUILD["wheel_tag"]().startswith(f"py3-none-manylinux_2_{max(newest, 17)}_")
+    latest = max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed))
+    assert BUILD["wheel_tag"]().startswith(f"py3-none-manylinux_2_{max(latest, 17)}_")
     library = tmp_path / "library.so"
     for text, platform in ((b"\0GLIBC_2.2.5\0GLIBC_2.4\0", "manylinux_2_17_"), (b"\0musl\0", "linux_")):
         library.write_bytes(text)

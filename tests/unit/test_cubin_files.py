@@ -28,7 +28,7 @@ from table_cases import (
 )
 
 from autotune.files.errors import DispatchError
-from autotune.files.strict import Misfit
+from autotune.files.strict import Mismatch
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.cubin_files import CubinFiles, load_cubins, packed, unpacked
 from autotune.runtime.table.table import load, parse, render
@@ -56,10 +56,10 @@ def test_what_is_packed_is_unpacked_by_its_size_alone(code: bytes, more: bytes) 
     assert content == packed(code)
     for size in (len(code) - 1, len(code) + 1):
         if size > 0:
-            with pytest.raises(Misfit, match="does not hold"):
+            with pytest.raises(Mismatch, match="does not hold"):
                 unpacked(content, size)
     for wrong in (content + more, content[: -len(more)], content + content):
-        with pytest.raises(Misfit):
+        with pytest.raises(Mismatch):
             unpacked(wrong, len(code))
 
 
@@ -73,8 +73,8 @@ def test_the_file_holds_all_cubins_as_gzip_reads_them(folder: Path) -> None:
 
 
 def test_kernels_that_share_a_cubin_share_its_place(tmp_path: Path) -> None:
-    twins = (FAST, *(replace(FAST, id=name) for name in ("twin", "triplet")))
-    table = replace(TABLE, kernels=(twins[0], *TABLE.kernels[1:], *twins[1:]))
+    sibling_studies = (FAST, *(replace(FAST, id=name) for name in ("twin", "triplet")))
+    table = replace(TABLE, kernels=(sibling_studies[0], *TABLE.kernels[1:], *sibling_studies[1:]))
     code = {kernel.sha256: code_of(kernel) for kernel in TABLE.kernels}
     folder = write_table(TABLE, tmp_path / "t")
     size = (folder / "cubins.gz").stat().st_size
@@ -126,8 +126,10 @@ def test_a_file_of_another_size_is_told_at_once(folder: Path, content: Callable[
     path = folder / "cubins.gz"
     whole = path.read_bytes()
     path.write_bytes(content(whole))
-    told = f"it holds {len(content(whole)):,} bytes, and its table tells of {len(whole):,}; export the table"
-    with pytest.raises(DispatchError, match=f"cubins.gz is damaged: {told} again"):
+    message = (
+        f"it holds {len(content(whole)):,} bytes, and its table tells of {len(whole):,}; export the table"
+    )
+    with pytest.raises(DispatchError, match=f"cubins.gz is damaged: {message} again"):
         Dispatcher(folder)
 
 
@@ -235,9 +237,9 @@ def test_a_table_that_is_dropped_closes_its_file(folder: Path) -> None:
 
 def test_threads_read_at_once(folder: Path) -> None:
     files = CubinFiles(folder, load(folder))
-    asked = [kernel.sha256 for kernel in TABLE.kernels] * 200
+    requested = [kernel.sha256 for kernel in TABLE.kernels] * 200
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(files.__getitem__, asked))
+        found = list(pool.map(files.__getitem__, requested))
     assert found == [code_of(kernel) for kernel in TABLE.kernels] * 200
 
 

@@ -30,7 +30,7 @@ class PlayedLt:
         self.alive: dict[int, list] = {}
         self.answer: list[tuple[int, int]] = [(0, 0), (0, 1 << 20)]  # (status, workspace) of each candidate
         self.heuristic_status = 0
-        self.refused: set[int] = set()
+        self.rejected: set[int] = set()
         self.used: list[int] = []
 
     def _new(self, out, *facts):
@@ -92,7 +92,7 @@ class PlayedLt:
         assert workspace_bytes.value == cublaslt.WORKSPACE_BYTES
         assert (alpha._obj.value, beta._obj.value, c.value) == (1.0, 0.0, d.value)
         number = algo._obj.algo[0]
-        if number in self.refused:
+        if number in self.rejected:
             return _STATUS_INVALID
         self.used.append(number)
         flags = self.alive[desc.value][0]
@@ -170,7 +170,7 @@ def test_what_cublaslt_cannot_compute_has_no_candidates(lt, played):
 
 
 def test_a_refused_algorithm_is_an_error_of_its_own(lt, played):
-    played.refused = {0}
+    played.rejected = {0}
     product = lt.product(Gemm(5, 7, 3))
     with pytest.raises(CublasError, match="cublasLtMatmul"):
         product.enqueue(product.candidates()[0], OperandSet(1, 2, 3))

@@ -224,8 +224,8 @@ def test_a_pick_is_remembered_and_no_argument_of_a_wrong_type_with_it(runtime: D
 def test_so_many_picks_are_remembered(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_kind, "MAX_PICKS", 3)
     picks = {m: runtime.pick(m, 8, 8) for m in range(1, 9)}
-    newest_first = reversed(picks.items())
-    assert 0 < sum(runtime.pick(m, 8, 8) is found for m, found in newest_first) <= 3
+    latest_first = reversed(picks.items())
+    assert 0 < sum(runtime.pick(m, 8, 8) is found for m, found in latest_first) <= 3
     assert all(runtime.pick(m, 8, 8) == found for m, found in picks.items())
 
 
@@ -558,7 +558,7 @@ def test_other_conditions_are_told_once_and_products_are_right(
     runtime: Dispatcher, driver: FakeDriver, folder: Path, name: str
 ) -> None:
     changes, message = ELSEWHERE[name]
-    driver.elsewhere = changes
+    driver.external = changes
     with pytest.warns(DispatchWarning, match=rf"{message}\. Results are right.*autotune search --gpu 0"):
         runtime.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C))
     close(_C, _A @ _B)
@@ -569,7 +569,7 @@ def test_other_conditions_are_told_once_and_products_are_right(
 
 @pytest.mark.usefixtures("untold")
 def test_a_slice_of_the_gpu_is_served_and_told(folder: Path) -> None:
-    driver = FakeDriver(_table(), names=("NVIDIA H200 MIG 1g.18gb",), elsewhere={"num_sms": 16})
+    driver = FakeDriver(_table(), names=("NVIDIA H200 MIG 1g.18gb",), external={"num_sms": 16})
     runtime = Dispatcher(folder, driver=driver)
     for gemm in (TUNED, SPLIT_TWO, SPLIT_LAST, CLUSTERED):
         a, b, c = operands(gemm)
@@ -583,7 +583,7 @@ def test_a_slice_of_the_gpu_is_served_and_told(folder: Path) -> None:
 
 @pytest.mark.usefixtures("untold")
 def test_what_is_not_known_is_not_told(runtime: Dispatcher, driver: FakeDriver) -> None:
-    driver.elsewhere = {"driver_version": "", "power_limit_w": None}
+    driver.external = {"driver_version": "", "power_limit_w": None}
     runtime.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C))  # warnings are errors here
 
 
@@ -933,7 +933,7 @@ def test_numpy_out_may_have_any_strides(runtime: Dispatcher) -> None:
     np.testing.assert_array_equal(space[1::2], rest)
 
 
-def test_numpy_refusals(runtime: Dispatcher, driver: FakeDriver) -> None:
+def test_numpy_rejections(runtime: Dispatcher, driver: FakeDriver) -> None:
     frozen = np.zeros((8, 6), np.float32)
     frozen.flags.writeable = False
     for call in (
@@ -1027,7 +1027,7 @@ def test_torch_gets_torch_on_its_current_stream(runtime: Dispatcher, driver: Fak
      ({"dtype": "bfloat16"}, r"dtype bfloat16.*float\(\)"), ({"layout": "sparse"}, "to_dense"),
      ({"negative": True}, "resolve_neg"), ({"data": normal(2)}, "1 dimensions")],
 )  # fmt: skip
-def test_torch_refusals(
+def test_torch_rejections(
     runtime: Dispatcher, driver: FakeDriver, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DispatchError, match=message):

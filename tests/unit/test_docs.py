@@ -94,8 +94,10 @@ def test_decisions_tell_constants_as_they_are() -> None:
     known = _all_constants() | {name: {value} for name, value in policy.items()}
     for page in (*DECISIONS, *NOTES):
         text = page.read_text(encoding="utf-8")
-        told = _CONSTANT.findall(text) + [pair for pair in _POLICY.findall(text) if pair[0] in policy]
-        wrong = [(name, value) for name, value in told if ast.literal_eval(value) not in known.get(name, ())]
+        message = _CONSTANT.findall(text) + [pair for pair in _POLICY.findall(text) if pair[0] in policy]
+        wrong = [
+            (name, value) for name, value in message if ast.literal_eval(value) not in known.get(name, ())
+        ]
         assert not wrong, f"{page.name}: not so in the code"
 
 
@@ -112,16 +114,16 @@ def test_every_decision_and_note_is_in_the_index_and_named_where_it_is() -> None
     kinds = {".py", ".h", ".c", ".cuh", ".cpp", ".md"}
     folders = ("autotune", "kernels", "docs", "studies", "tests", "benchmarks")
     pages = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix in kinds]
-    named = {(page.name, *told) for page in pages for told in _SHELVED.findall(page.read_text("utf-8"))}
-    assert len(named) > 50 and not {told for told in named if told[2] not in shelves[told[1]]}
+    named = {(page.name, *message) for page in pages for message in _SHELVED.findall(page.read_text("utf-8"))}
+    assert len(named) > 50 and not {message for message in named if message[2] not in shelves[message[1]]}
 
 
 def test_the_policy_is_told_whole_with_its_values() -> None:
-    told = {name: ast.literal_eval(value) for name, value in _POLICY.findall(SEARCH)}
+    message = {name: ast.literal_eval(value) for name, value in _POLICY.findall(SEARCH)}
     policy = SearchPolicy()
-    assert told == {name: getattr(policy, name, None) for name in told}
+    assert message == {name: getattr(policy, name, None) for name in message}
     others = [name for name, value in vars(SearchPolicy).items() if isinstance(value, property | float)]
-    assert told.keys() == {*policy.to_dict(), *others}
+    assert message.keys() == {*policy.to_dict(), *others}
 
 
 def test_every_step_of_the_search_names_its_file() -> None:
@@ -135,13 +137,15 @@ def test_every_generator_of_points_is_told() -> None:
 
 
 def test_the_picture_of_the_rooms_is_the_code_s() -> None:
-    told = {name: set(re.findall(r"`([a-z_/]+)`", others)) for name, _, others in _ROW.findall(ARCHITECTURE)}
+    message = {
+        name: set(re.findall(r"`([a-z_/]+)`", others)) for name, _, others in _ROW.findall(ARCHITECTURE)
+    }
     measured = {
         name: others - {"facts", "files", "__init__"}
         for name, others in rooms().items()
         if name not in ("__init__", "__main__")
     }
-    assert told == measured, "docs/architecture.md; `python docs/tools/import_graph.py` prints what is"
+    assert message == measured, "docs/architecture.md; `python docs/tools/import_graph.py` prints what is"
 
 
 def test_arrows_lead_down_the_picture() -> None:
@@ -176,13 +180,13 @@ def test_every_file_on_the_way_of_a_config_is_there() -> None:
 
 
 def test_the_page_of_options_is_what_the_command_line_declares() -> None:
-    told = option_reference.PAGE.read_text(encoding="utf-8")
-    assert told == option_reference.page(), "run python docs/tools/option_reference.py"
+    message = option_reference.PAGE.read_text(encoding="utf-8")
+    assert message == option_reference.page(), "run python docs/tools/option_reference.py"
 
 
 def test_the_page_on_numerics_is_what_the_raw_data_say() -> None:
-    told = numerics_page.PAGE.read_text(encoding="utf-8")
-    assert told == numerics_page.page(), "run python docs/tools/numerics_page.py"
+    message = numerics_page.PAGE.read_text(encoding="utf-8")
+    assert message == numerics_page.page(), "run python docs/tools/numerics_page.py"
 
 
 def test_figures_of_others_are_told_over_sgemms() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from study_cases import BEGAN, GEMM, at_s, failed, ok_in, study_of
+from study_cases import GEMM, STARTED, at_s, failed, ok_in, study_of
 
 from autotune.cli.report import numbers_of
 from autotune.facts.device import KNOWN
@@ -53,8 +53,8 @@ def _values(found: Any, count: int) -> list[Any]:
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 3), st.sampled_from("ab")), max_size=30))
 def test_a_column_tells_every_value(values: list[Any]) -> None:
-    told = json.loads(json.dumps(column(values)))
-    assert _values(told, len(values)) == values
+    message = json.loads(json.dumps(column(values)))
+    assert _values(message, len(values)) == values
 
 
 def test_a_column_of_few_values_is_short() -> None:
@@ -103,7 +103,7 @@ def test_intervals_are_those_of_ratios_within_rounds() -> None:
     noise = np.random.default_rng(0).normal(1, 0.001, 40)
     second = tuple(float(1.02 * t * n) for t, n in zip(drift, noise, strict=True))
     final = Final(
-        (_entry(1, drift), _entry(2, second)), Baseline(130.0, tuple(1.3 * t for t in drift)), BEGAN
+        (_entry(1, drift), _entry(2, second)), Baseline(130.0, tuple(1.3 * t for t in drift)), STARTED
     )
     first, other, cublas = finalists(final, describe)
     assert (first.ratio, first.low, first.high) == (1.0, 1.0, 1.0)
@@ -114,7 +114,7 @@ def test_intervals_are_those_of_ratios_within_rounds() -> None:
 
 def test_finals_without_samples_or_cublas_have_ratios_alone() -> None:
     entries = (_entry(1, (50.0,), samples_us=()), _entry(2, (55.0,), samples_us=()))
-    first, second = finalists(Final(entries, Baseline(None), BEGAN), describe)
+    first, second = finalists(Final(entries, Baseline(None), STARTED), describe)
     assert (second.ratio, second.low, second.high) == (1.1, None, None)
     assert first.ratio == 1.0
 
@@ -185,8 +185,8 @@ def test_progress_of_a_run_begins_with_what_was_best_before() -> None:
         [at_s(1, ok_in(20.0)), at_s(3, ok_in(30.0), late), at_s(5, ok_in(15.0), late + 4)], number=1
     )
     second = study_of([at_s(4, ok_in(8.0), late + 2)], number=2, gemm=Gemm(64, 64, 64))
-    newest, oldest = runs([first, second])
-    assert {p.study: p.steps for p in newest.progress} == {1: ((0.0, 20.0), (4.0, 15.0)), 2: ((2.0, 8.0),)}
+    latest, oldest = runs([first, second])
+    assert {p.study: p.steps for p in latest.progress} == {1: ((0.0, 20.0), (4.0, 15.0)), 2: ((2.0, 8.0),)}
     assert [p.study for p in oldest.progress] == [1]
 
 
@@ -219,7 +219,7 @@ def full() -> StudyNumbers:
                    point={"a": i % 3, "w": "xy"[i % 2]}) for i in range(1, 31)]  # fmt: skip
     trials.append(at_s(31, Measurement(Outcome.FAULTED, HOSTILE), 31, key=HOSTILE))
     entry = FinalEntry("a=9", {"a": 1}, 1, True, 59.0, (59.0,))
-    return study_of(trials, final=Final((entry,), Baseline(61.0), BEGAN))
+    return study_of(trials, final=Final((entry,), Baseline(61.0), STARTED))
 
 
 def test_the_overview_has_a_line_for_each_study(full: StudyNumbers) -> None:
@@ -267,14 +267,14 @@ class _Outline(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.ids: list[str] = []
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.documents: dict[str, str] = {}
         self._document: str | None = None
 
     def handle_starttag(self, tag, attrs) -> None:
         facts = dict(attrs)
         self.ids += [facts["id"]] if "id" in facts else []
-        self.asked += [facts[name] for name in ("src", "href") if name in facts]
+        self.requested += [facts[name] for name in ("src", "href") if name in facts]
         self._document = facts.get("data-document")
         if tag not in self.VOID:
             self.open.append(tag)
@@ -307,7 +307,7 @@ def test_the_file_is_whole_and_keeps_text_from_becoming_markup(full: StudyNumber
 
 def test_the_file_asks_for_nothing(full: StudyNumbers) -> None:
     html = page.render({"overview": documents.overview([full], "a.db", describe)})
-    assert [address for address in outline_of(html).asked if not address.startswith(("#", "data:"))] == []
+    assert [address for address in outline_of(html).requested if not address.startswith(("#", "data:"))] == []
     assert len(html) > page.LIBRARY.stat().st_size, "what draws is in it"
 
 
@@ -318,4 +318,4 @@ def test_the_library_is_the_one_that_its_note_names() -> None:
 
 
 def test_times_are_told_in_whole_seconds_of_utc() -> None:
-    assert documents.time_text(BEGAN + timedelta(seconds=1.7)) == "2026-11-21T12:00:01Z"
+    assert documents.time_text(STARTED + timedelta(seconds=1.7)) == "2026-11-21T12:00:01Z"

@@ -36,7 +36,7 @@ from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
 from autotune.runtime.choose.pick import plain_ids
-from autotune.runtime.dispatcher import Activation, Dispatcher, _told
+from autotune.runtime.dispatcher import Activation, Dispatcher, _describe
 from autotune.runtime.native import core_library
 from autotune.suite import CallKind, epilogues_of, read_calls
 
@@ -70,7 +70,7 @@ def _table() -> Any:
 
 FULL = with_epilogues(_table(), *EPILOGUES.values())
 TUNED = [entry.gemm for entry in FULL.entries]
-ASKED = [(has_bias, activation) for has_bias in (False, True) for activation in (None, *ACTIVATED)][1:]
+REQUESTED = [(has_bias, activation) for has_bias in (False, True) for activation in (None, *ACTIVATED)][1:]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def close(found: Array, other: Array) -> None:
     np.testing.assert_allclose(found, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("has_bias", "activation"), ASKED)
+@pytest.mark.parametrize(("has_bias", "activation"), REQUESTED)
 @pytest.mark.parametrize("gemm", TUNED, ids=str)
 def test_the_kernel_that_would_serve_the_plain_product_serves_with_its_epilogue(
     runtime: Dispatcher, driver: FakeDriver, blas: PlayedBlas, gemm: Gemm, has_bias: bool, activation: Any
@@ -138,15 +138,15 @@ def test_the_kernel_that_would_serve_the_plain_product_serves_with_its_epilogue(
 def test_calls_are_counted_and_recorded_with_what_they_ask_for(runtime: Dispatcher, tmp_path: Path) -> None:
     file = tmp_path / "calls.json"
     runtime.record_calls(file)
-    asked = [(False, None), *ASKED, *ASKED]
+    requested = [(False, None), *REQUESTED, *REQUESTED]
     for gemm in (SMALL, BATCH):
         a, b, c, vector = map(OnGpu, operands(gemm))
-        for has_bias, activation in asked:
+        for has_bias, activation in requested:
             runtime.sgemm(a, b, c, bias=vector if has_bias else None, activation=activation)
     expected = {PLAIN: 1, **dict.fromkeys(EPILOGUES.values(), 2)}
     for gemm in (SMALL, BATCH):
         assert {one.epilogue: one.calls for one in runtime.counts() if one.gemm == gemm} == expected
-    until_recorded(file, 2 * len(asked))
+    until_recorded(file, 2 * len(requested))
     found = read_calls(file).calls
     assert found == {
         CallKind.packed(gemm)._replace(epilogue=one): calls
@@ -319,7 +319,7 @@ def test_a_choice_of_a_kernel_with_an_epilogue_is_none(
     assert Dispatcher(folder, driver=driver, choices=pinned).pick(130, 67, 310).how == "modelled"
 
 
-@pytest.mark.parametrize(("has_bias", "activation"), ASKED)
+@pytest.mark.parametrize(("has_bias", "activation"), REQUESTED)
 def test_the_core_reads_a_bias_of_torch_by_itself(
     folder: Path, driver: FakeDriver, offered: Any, monkeypatch: Any, has_bias: bool, activation: Any
 ) -> None:
@@ -415,8 +415,8 @@ def test_an_activation_is_typed_by_what_a_call_may_ask_for() -> None:
 
 
 def test_the_core_numbers_activations_as_python_does() -> None:
-    asked: list[Any] = [None, *ACTIVATED, "none", "swish", 1, ["relu"]]
-    assert [_told(activation) for activation in asked] == [0, 1, 2, 3, *4 * [-1]]
+    requested: list[Any] = [None, *ACTIVATED, "none", "swish", 1, ["relu"]]
+    assert [_describe(activation) for activation in requested] == [0, 1, 2, 3, *4 * [-1]]
     header = (core_library.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
     listed = header[header.index("AUTOTUNE_ACTIVATION_NONE") : header.index("} autotune_activation")]
     places = [listed.index(f"AUTOTUNE_ACTIVATION_{name.upper()}") for name in ACTIVATIONS]

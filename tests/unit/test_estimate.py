@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from autotune.cli import app as command_line
 from autotune.cli import estimate as command
-from autotune.estimate.counts import FP32, TF32, UNFIT, WorkCounts
+from autotune.estimate.counts import FP32, TF32, UNSUPPORTED, WorkCounts
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.kernel.epilogue_names import BIAS
@@ -64,8 +64,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str | Path, code: int = 0) -> Any:
-    told = run_here("estimate", *arguments, exit_code=code).stdout
-    return json.loads(told) if "--json" in arguments else told
+    message = run_here("estimate", *arguments, exit_code=code).stdout
+    return json.loads(message) if "--json" in arguments else message
 
 
 def test_products_are_counted_and_predicted(program: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_was_measured_on_a_gpu_bounds_the_gain_of_the_program(program: Path
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "told"),
+    ("end", "code", "message"),
     [
         ("sys.exit(int(sys.argv[1]))", 5, "exit code 5"),
         ("raise ValueError", 1, "exit code 1"),
@@ -121,11 +121,11 @@ def test_what_was_measured_on_a_gpu_bounds_the_gain_of_the_program(program: Path
     ],
 )
 def test_however_a_program_ends_it_is_told_and_ended_likewise(
-    program: Path, end: str, code: int, told: str
+    program: Path, end: str, code: int, message: str
 ) -> None:
     program.write_text(f"{PROGRAM}\n{end}\n")
     text = run(program, "5", code=code)
-    assert told in text and ("4 products" in text or code == 137)
+    assert message in text and ("4 products" in text or code == 137)
 
 
 def test_a_program_without_float32_products_has_nothing_to_gain(program: Path) -> None:
@@ -165,8 +165,8 @@ def test_what_is_missing_is_told_with_the_next_step(program: Path, monkeypatch: 
     Path("calls.json.d").rmdir()
     Path("torch.py").write_text("raise ImportError('libcudart.so.13 is not here')")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((".", str(REPOSITORY))))
-    refused = fault(str(program))
-    assert isinstance(refused, EnvironmentProblem) and "libcudart" in str(refused)
+    rejected = fault(str(program))
+    assert isinstance(rejected, EnvironmentProblem) and "libcudart" in str(rejected)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     missing = fault(str(program))
     assert isinstance(missing, EnvironmentProblem) and "torch is missing" in str(missing)
@@ -197,4 +197,4 @@ def test_strides_that_no_kernel_takes_are_told_apart(tmp_path: Path) -> None:
         counts.product(tensor((8, 8), (8, 1)), tensor((8, 8), (8, 1)), part_of=counts.what_within())
     counts.write()
     work = json.loads((tmp_path / "work.json").read_text())["work"]
-    assert {one["what"]: one["calls"] for one in work} == {FP32: 0, UNFIT: 1, "attention": 1}
+    assert {one["what"]: one["calls"] for one in work} == {FP32: 0, UNSUPPORTED: 1, "attention": 1}

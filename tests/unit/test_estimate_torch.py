@@ -13,7 +13,7 @@ import pytest
 from host_torch import HostTorch
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
 
-from autotune.estimate.counts import FP32, TF32, UNFIT
+from autotune.estimate.counts import FP32, TF32, UNSUPPORTED
 from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import PLAIN
 from autotune.runtime.choose.pick import Counted
@@ -69,8 +69,8 @@ torch.cuda.synchronize()
         Gemm(2, 36, 12, trans_b=True, batch=3, shares_b=True): 1, Gemm(6, 12, 12, trans_b=True): 1,
         Gemm(6, 20, 12, trans_b=True): 1, Gemm(6, 12, 20, trans_b=True): 1, Gemm(9, 9, 9): 1,
     }  # fmt: skip
-    assert found[UNFIT] == [1, 2 * 8**3] and found[FP32][1] == sum(gemm.flops for gemm in shapes)
-    assert set(found) == {FP32, UNFIT, "attention in one kernel"}
+    assert found[UNSUPPORTED] == [1, 2 * 8**3] and found[FP32][1] == sum(gemm.flops for gemm in shapes)
+    assert set(found) == {FP32, UNSUPPORTED, "attention in one kernel"}
 
 
 def test_other_work_is_told_apart_forwards_and_backwards(tmp_path: Path) -> None:

@@ -72,10 +72,10 @@ class FakeCompiler:
     failing: Any = lambda config: False
     spilled: Any = lambda config: False
     confused: Any = lambda config: config  # what is compiled in its place
-    asked: list[tuple[Config, Variant]] = field(default_factory=list)
+    requested: list[tuple[Config, Variant]] = field(default_factory=list)
 
     def submit(self, config: Config, variant: Variant, /) -> Future[FakeCubin]:
-        self.asked.append((config, variant))
+        self.requested.append((config, variant))
         future: Future[FakeCubin] = Future()
         if self.failing(config):
             future.set_exception(TrialFailure(Outcome.COMPILE_FAILED, "no"))
@@ -137,13 +137,13 @@ def test_a_tie_is_broken_towards_a_kernel_that_another_shape_needs(tmp_path: Pat
     tied = (TunedPoint(EXACT, 2650.0, True, 1.0), TunedPoint(TIED, 2655.0, True, 1.2))
     alone = (TunedPoint(TIED, 300.0, True),)
     shapes = (TunedShape(SQUARE, tied), TunedShape(other, alone), TunedShape(transposed, tied))
-    told: list[str] = []
+    notes: list[str] = []
     found = results(shapes=shapes)
-    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=told.append))
+    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=notes.append))
     configs = {k.id: k.config for k in table.kernels}
     ranked = {e.gemm: [configs[r.kernel] for r in e.ranked] for e in table.entries}
     assert ranked == {SQUARE: [TIED], other: [TIED], transposed: [EXACT]}  # another layout, another kernel
-    assert told == [
+    assert notes == [
         "Not the winner but a kernel that is tied with it is exported for "
         f"{SQUARE} (place 2; serves 2 shapes)"
     ]
@@ -160,10 +160,10 @@ def test_of_a_recording_the_announced_winner_is_exported() -> None:
 def test_a_single_shape_has_the_announced_winner(tmp_path: Path) -> None:
     """A tied kernel whose median is less took its place, and nothing told so."""
     shape = TunedShape(SQUARE, (TunedPoint(EXACT, 2650.0, True), TunedPoint(TIED, 2649.0, True)))
-    told: list[str] = []
-    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler(), note=told.append))
+    notes: list[str] = []
+    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler(), note=notes.append))
     (ranked,) = table.entries[0].ranked
-    assert {k.id: k.config for k in table.kernels}[ranked.kernel] == EXACT and not told
+    assert {k.id: k.config for k in table.kernels}[ranked.kernel] == EXACT and not notes
 
 
 def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:
@@ -227,8 +227,8 @@ def test_shapes_that_were_not_tuned_are_served_by_the_portfolio(
     pick = selector.pick(call)
     assert pick.how == "modelled"
     chosen = selector.kernels[pick.kernel_id]
-    assert call.refusal(chosen, pick.split_k) is None
-    legal = [x for x in selector.kernels.values() if call.refusal(x) is None]
+    assert call.rejection(chosen, pick.split_k) is None
+    legal = [x for x in selector.kernels.values() if call.rejection(x) is None]
     assert len(legal) > 1  # more than the default
 
 
@@ -249,23 +249,23 @@ def test_kernels_that_differ_in_split_only_share_a_cubin(tmp_path: Path) -> None
     gemms = (DEEP, replace(DEEP, k=2 * DEEP.k))
     shapes = tuple(TunedShape(g, (TunedPoint(c, 9.0, True),)) for g, c in zip(gemms, others, strict=True))
     table = load(export_table(results(shapes=shapes), tmp_path / "t", compiler))
-    assert len(compiler.asked) == len(set(compiler.asked))
-    won = [k for k in table.kernels if k.id in {e.ranked[0].kernel for e in table.entries}]
-    assert {k.spec.split_k for k in won} == {4, 8} and len({k.sha256 for k in won}) == 1
+    assert len(compiler.requested) == len(set(compiler.requested))
+    required = [k for k in table.kernels if k.id in {e.ranked[0].kernel for e in table.entries}]
+    assert {k.spec.split_k for k in required} == {4, 8} and len({k.sha256 for k in required}) == 1
 
 
-def test_each_kernel_comes_with_each_epilogue_that_is_asked_for(
+def test_each_kernel_comes_with_each_epilogue_that_is_requested_for(
     tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that layers call have a bias in any case."""
     monkeypatch.setattr("autotune.export.exporter.left_out", lambda *_: [])  # of shapes: another matter
-    asked = named(["bias", "bias-gelu"])
+    requested = named(["bias", "bias-gelu"])
     options: Any = {"matrices": matrices(), "max_kernels": 32}
     least = load(exported)
-    table = load(export_table(results(), tmp_path / "t", FakeCompiler(), epilogues=asked, **options))
+    table = load(export_table(results(), tmp_path / "t", FakeCompiler(), epilogues=requested, **options))
     plain = [kernel for kernel in least.kernels if kernel.is_plain]
     added = {kernel.id for kernel in least.kernels if not kernel.is_plain}
-    assert least.epilogues == () and table.epilogues == asked
+    assert least.epilogues == () and table.epilogues == requested
     assert added == {f"{kernel.id}-bias_columns" for kernel in plain if kernel.layout in ("NN", "NT")}
     assert [kernel for kernel in table.kernels if kernel.is_plain] == plain
     assert len(table.kernels) == 3 * len(plain)
@@ -275,7 +275,7 @@ def test_each_kernel_comes_with_each_epilogue_that_is_asked_for(
     assert len(load_cubins(tmp_path / "t", table)) == 3 * cubins
     variants = Variants(table)
     for kernel in plain:
-        other = variants.of(kernel.id, asked[1])
+        other = variants.of(kernel.id, requested[1])
         assert (other.id, other.model) == (f"{kernel.id}-bias_columns-gelu", None)
         assert other.spec.smem_bytes >= kernel.spec.smem_bytes
 
@@ -302,12 +302,14 @@ def test_an_epilogue_that_fails_stops_the_export_and_one_that_spills_does_not(tm
             is_failing = self.failing(config) and variant.epilogue != PLAIN
             return FakeCompiler(failing=lambda _: is_failing, spilled=self.spilled).submit(config, variant)
 
-    asked = named(["bias"])
-    spilled = load(export_table(results(), tmp_path / "s", Failing(spilled=lambda _: True), epilogues=asked))
+    requested = named(["bias"])
+    spilled = load(
+        export_table(results(), tmp_path / "s", Failing(spilled=lambda _: True), epilogues=requested)
+    )
     assert len(spilled.kernels) == 2 * sum(kernel.is_plain for kernel in spilled.kernels)
     with pytest.raises(DispatchError, match=r"-bias_columns .*fails to compile"):
         export_table(
-            results(), tmp_path / "f", Failing(failing=lambda config: config == EXACT), epilogues=asked
+            results(), tmp_path / "f", Failing(failing=lambda config: config == EXACT), epilogues=requested
         )
     assert not (tmp_path / "f").exists()
 
@@ -339,10 +341,10 @@ def test_a_kernel_of_the_portfolio_that_fails_or_spills_is_left_out(
 
 
 def test_an_export_tells_how_far_the_compiler_is(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    export_table(results(), tmp_path / "t", FakeCompiler(), on_compiled=lambda *far: told.append(far))
-    rounds = [total for number, total in told if not number]  # plain kernels, and those with a bias
-    assert told == [(number, total) for total in rounds for number in range(total + 1)] and len(told) > 5
+    notes: list[tuple[int, int]] = []
+    export_table(results(), tmp_path / "t", FakeCompiler(), on_compiled=lambda *far: notes.append(far))
+    rounds = [total for number, total in notes if not number]  # plain kernels, and those with a bias
+    assert notes == [(number, total) for total in rounds for number in range(total + 1)] and len(notes) > 5
 
 
 def test_an_export_tells_what_it_does_before_it_takes_long_and_compiles_what_was_tuned_first(
@@ -367,8 +369,11 @@ def test_an_export_tells_what_it_does_before_it_takes_long_and_compiles_what_was
     export_table(results(), tmp_path / "t", Watched(), on_step=seen.append, **options)
     steps = [one for one in seen if one.split()[0] in ("choosing", "judging", "compiling")]
     assert [step.split()[0] for step in steps] == ["choosing", "judging", "compiling", "compiling"]
-    first, won = seen.index("chosen"), {p.config.kernel.key for s in results().shapes for p in s.ranked[:1]}
-    assert won <= set(seen[:first]) and seen.index(steps[0]) < first
+    first, required = (
+        seen.index("chosen"),
+        {p.config.kernel.key for s in results().shapes for p in s.ranked[:1]},
+    )
+    assert required <= set(seen[:first]) and seen.index(steps[0]) < first
     assert len(set(seen[:first])) < len(set(seen)) / 2  # the others are compiled behind them
 
 
@@ -401,10 +406,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], m
 def test_a_recording_of_another_text_of_the_kernel_is_exported_and_told(tmp_path: Path) -> None:
     """It stands in for a GPU whatever has become of the kernel since; its times are marked as recorded."""
     recorded = replace(ENVIRONMENT, recorded_on="2026-11-20")
-    found, told = results(source_hash="0" * 64, environment=recorded), []
-    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=told.append))
+    found, notes = results(source_hash="0" * 64, environment=recorded), []
+    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=notes.append))
     assert table.is_recorded and table.source_hash == same_code.kept_as(template.source_hash())
-    assert any("recorded with kernel source 000000000000" in text for text in told)
+    assert any("recorded with kernel source 000000000000" in text for text in notes)
 
 
 # The folder
@@ -439,7 +444,7 @@ def test_a_place_that_cannot_be_taken_is_refused_before_anything_is_compiled(tmp
     for name in ("taken", "not-importable"):
         with pytest.raises(DispatchError if name == "taken" else UsageError):
             export_table(results(), tmp_path / name, compiler)
-    assert not compiler.asked
+    assert not compiler.requested
 
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, wr
 from autotune.export.check import KernelCheck, error_ratio, ragged_shape, verify_table
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
-from autotune.kernel.launch import refusal
+from autotune.kernel.launch import rejection
 from autotune.runtime.table.table import Table
 
 TUNED = Gemm(128, 64, 96)
@@ -37,10 +37,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_right_kernels_pass(folder: Path) -> None:
-    told: list[KernelCheck] = []
+    notes: list[KernelCheck] = []
     driver = FakeDriver(_table())
-    report = verify_table(folder, driver=driver, on_check=told.append)
-    assert report.is_ok and list(report.checks) == told
+    report = verify_table(folder, driver=driver, on_check=notes.append)
+    assert report.is_ok and list(report.checks) == notes
     assert (report.device, report.gpu_name, report.num_kernels) == (0, "NVIDIA H200", 8)
     assert {c.kernel_id for c in report.checks} == {k.id for k in _table().kernels}
     shapes = {c.gemm for c in report.checks if c.kernel_id == "exact"}
@@ -100,6 +100,6 @@ def test_the_ragged_shape_is_legal_and_ragged(
     )
     gemm = ragged_shape(make_kernel("k", spec))
     assert gemm.layout == layout
-    assert refusal(spec, gemm.m, gemm.n, gemm.k, (gemm.lda, gemm.ldb, gemm.ldc)) is None
+    assert rejection(spec, gemm.m, gemm.n, gemm.k, (gemm.lda, gemm.ldb, gemm.ldc)) is None
     assert gemm.k % spec.bk and gemm.k >= spec.bk * split_k
     assert is_exact or (gemm.m % spec.bm and gemm.n % spec.bn)

@@ -32,7 +32,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_is_as_it_was_written(folder: Path) -> None:
     found = check_files(folder)
     there = [path for path in folder.rglob("*") if path.is_file()]
-    assert (found.num_files, found.unlisted) == (len(there), ())
+    assert (found.num_files, found.unexpected) == (len(there), ())
     [kind] = found.kinds
     assert (kind.folder, kind.table) == (folder, TABLE)
     assert set(kind.code) == {kernel.sha256 for kernel in TABLE.kernels}
@@ -72,7 +72,7 @@ def test_without_a_gpu_the_files_are_checked_and_the_rest_is_named(
         verify.run(folder, "auto", is_json=False)
 
 
-def test_asked_for_no_gpu_nothing_is_amiss(
+def test_requested_for_no_gpu_nothing_is_amiss(
     folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verify.run(folder, "none", is_json=True)

@@ -122,10 +122,10 @@ def test_where_there_are_no_locks_it_is_told_and_nothing_more_is_left(
     monkeypatch.setattr(fcntl, "flock", refuse)
     (tmp_path / ".table-abcd1234" / exchange.NEW).mkdir(parents=True)
     (tmp_path / ".table-abcd1234" / exchange.LOCK).touch()
-    told: list[str] = []
-    exchange.recover(tmp_path / "table", told.append)
-    exchange.replace(tmp_path / "table", lambda new: None, told.append)
-    of_left, of_new = told
+    notes: list[str] = []
+    exchange.recover(tmp_path / "table", notes.append)
+    exchange.replace(tmp_path / "table", lambda new: None, notes.append)
+    of_left, of_new = notes
     assert ".table-abcd1234 is of an export under way, or of a killed one" in of_left
     assert f"{tmp_path} lies on a file system without locks (No locks available); let only one" in of_new
     assert sorted(path.name for path in tmp_path.iterdir()) == [".table-abcd1234", "table"]
@@ -163,14 +163,14 @@ def test_a_file_of_the_user_in_a_stale_scratch_folder_is_kept_and_told(tmp_path:
     killed_export.make(scratch / "made", OLD)
     (scratch / "lock").touch()
     (scratch / "made" / "mine.txt").write_text("years of work")
-    told: list[str] = []
-    exchange.recover(tmp_path / "table", told.append)
+    notes: list[str] = []
+    exchange.recover(tmp_path / "table", notes.append)
     kept = tmp_path / "table-kept-abcd1234"
     assert [p.relative_to(tmp_path) for p in tmp_path.rglob("*.txt")] == [
         Path("table-kept-abcd1234/made/mine.txt")
     ]
     assert sorted(p.name for p in kept.rglob("*")) == ["made", "mine.txt"]
-    assert str(kept) in told[0]
+    assert str(kept) in notes[0]
 
 
 def test_a_file_system_that_cannot_exchange_is_told_from_one_that_fails(tmp_path: Path) -> None:

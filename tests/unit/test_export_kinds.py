@@ -56,7 +56,7 @@ def test_what_is_there_stays_byte_for_byte(folder: Path) -> None:
         "NVIDIA H200", "NVIDIA H100", "Tesla T4!",
     }  # fmt: skip
     found = check_files(folder)
-    assert not found.unlisted and [kind.table for kind in found.kinds] == tables_of(folder)
+    assert not found.unexpected and [kind.table for kind in found.kinds] == tables_of(folder)
 
 
 @pytest.mark.parametrize("older", [FIRST, SECOND], ids=["first", "second"])
@@ -66,16 +66,16 @@ def test_a_kind_that_is_there_is_replaced_and_told(folder: Path, older: Table) -
     places = {GpuKind.of_table(table): path for path, table in load_kinds(folder)}
     before = contents(places[GpuKind.of_table(other)])
     newer = replace(older, created_at=NEW)
-    (told,) = add(newer, folder)
-    assert f"held a table for {GpuKind.of_table(older)}: it is replaced" in told
+    (notes,) = add(newer, folder)
+    assert f"held a table for {GpuKind.of_table(older)}: it is replaced" in notes
     assert sorted(tables_of(folder), key=str) == sorted([newer, other], key=str)
     assert contents(places[GpuKind.of_table(other)]) == before
     assert {GpuKind.of_table(table): path for path, table in load_kinds(folder)} == places
 
 
 def test_a_slice_is_of_its_gpu_s_kind(folder: Path) -> None:
-    (told,) = add(table_for("NVIDIA H200 MIG 1g.18gb", "of-slice"), folder)
-    assert "is replaced" in told and len(tables_of(folder)) == 1
+    (notes,) = add(table_for("NVIDIA H200 MIG 1g.18gb", "of-slice"), folder)
+    assert "is replaced" in notes and len(tables_of(folder)) == 1
 
 
 def test_added_to_nothing_a_table_is_the_first(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_a_folder_of_an_older_schema_is_replaced_and_not_added_to(tmp_path: Path
 
 
 def test_names_that_are_alike_get_folders_of_their_own(folder: Path) -> None:
-    alike = [table_for(name, f"k{at}") for at, name in enumerate(("GPU-1", "GPU 1", "gpu/1", "!!", "?"))]
-    for table in alike:
+    similar = [table_for(name, f"k{at}") for at, name in enumerate(("GPU-1", "GPU 1", "gpu/1", "!!", "?"))]
+    for table in similar:
         add(table, folder)
-    assert sorted(map(str, tables_of(folder))) == sorted(map(str, [FIRST, *alike]))
+    assert sorted(map(str, tables_of(folder))) == sorted(map(str, [FIRST, *similar]))
     assert sorted(path.name for path in (folder / "kinds").iterdir()) == [
         "gpu_1_sm_90", "gpu_1_sm_90_2", "gpu_1_sm_90_3", "sm_90", "sm_90_2",
     ]  # fmt: skip
@@ -110,11 +110,11 @@ def test_names_that_are_alike_get_folders_of_their_own(folder: Path) -> None:
 
 def test_an_export_without_add_tells_what_goes(folder: Path) -> None:
     add(SECOND, folder)
-    told: list[str] = []
+    notes: list[str] = []
     code = {kernel.sha256: code_of(kernel) for kernel in SECOND.kernels}
-    write_folder(SECOND, code, folder, told.append)
+    write_folder(SECOND, code, folder, notes.append)
     assert tables_of(folder) == [SECOND] and not (folder / "kinds").exists()
-    assert "held the table for NVIDIA H200 (sm_90), which is gone: adds keeps it" in told[0]
+    assert "held the table for NVIDIA H200 (sm_90), which is gone: adds keeps it" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_what_is_damaged_is_not_passed_on(folder: Path, name: str) -> None:
     add(SECOND, folder)
     (folder / name).write_bytes((folder / name).read_bytes() + b" ")
     before = snapshot(folder)
-    for refused in (lambda: add(THIRD, folder), lambda: prepare(folder, adds=True)):
+    for rejected in (lambda: add(THIRD, folder), lambda: prepare(folder, adds=True)):
         with pytest.raises(DispatchError, match=r"damaged|not as it was exported"):
-            refused()
+            rejected()
         assert snapshot(folder) == before
     write_table(THIRD, folder)  # alone
     assert tables_of(folder) == [THIRD]
@@ -238,10 +238,10 @@ def test_modules_of_a_table_that_is_imported_anew_are_of_one_version(
 ) -> None:
     """Modules that are gone are imported from the new folder; `reload` leaves all but the first."""
     other = write_table(FIRST, folder.parent / "other_table")
-    for place, told in ((folder, "old"), (other, "new")):
+    for place, notes in ((folder, "old"), (other, "new")):
         for name in ("calls/multiply", "dispatcher"):
             with (place / f"_autotune/runtime/{name}.py").open("a") as file:
-                file.write(f"VERSION = {told!r}\n")
+                file.write(f"VERSION = {notes!r}\n")
     code = f"""
 import importlib, os, sys
 import my_table

@@ -29,7 +29,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import template
 from autotune.kernel.config import Config
 from autotune.kernel.launch import plan
-from autotune.kernel.relatives import fitted, relatives, stand_in
+from autotune.kernel.relatives import example, fitted, relatives
 from autotune.kernel.resources import blocks_per_sm, launch_spec
 from autotune.kernel.rules import broken_rules
 from autotune.perf_model.fit import guess
@@ -92,7 +92,7 @@ def test_tiles_fit_the_shape_and_blocks_fill_the_gpu(gpu: str, layout: str, text
     selector, call = Chooser(table), Call.packed(gemm)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
-    assert call.refusal(chosen, pick.split_k) is None
+    assert call.rejection(chosen, pick.split_k) is None
     grid = plan(in_splits(chosen, pick.split_k), gemm.m, gemm.n, gemm.k)
     assert grid.padded_m * grid.padded_n <= 4.2 * max(gemm.m, 8) * max(gemm.n, 8)
     num_blocks = grid.size[0] * grid.size[1]
@@ -113,17 +113,17 @@ def test_every_pick_is_legal(
     selector, call = Chooser(table_for("h200")), Call(gemm, lds, addresses)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
-    assert call.refusal(chosen, pick.split_k) is None
+    assert call.rejection(chosen, pick.split_k) is None
     assert pick.split_k * chosen.spec.bk <= gemm.k or pick.split_k == 1
 
 
 def test_the_answer_says_where_its_kernel_was_timed() -> None:
     gemm = Gemm(1, 4096, 4096)
-    here, elsewhere = (Chooser(table_for(gpu)).pick(Call.packed(gemm)) for gpu in ("h200", "rtx-4090"))
-    assert here.how == elsewhere.how == "modelled"
+    here, external = (Chooser(table_for(gpu)).pick(Call.packed(gemm)) for gpu in ("h200", "rtx-4090"))
+    assert here.how == external.how == "modelled"
     assert "timed" not in here.reason
-    assert elsewhere.reason.endswith("; it was timed on other GPUs only")
-    assert (elsewhere.provider, elsewhere.cublas_us) == ("autotune", None)  # nothing is known of cuBLAS there
+    assert external.reason.endswith("; it was timed on other GPUs only")
+    assert (external.provider, external.cublas_us) == ("autotune", None)  # nothing is known of cuBLAS there
     bare = Chooser(table_for("h200", is_bare=True)).pick(Call.packed(gemm))
     assert "; it was never timed" in bare.reason
 
@@ -172,13 +172,13 @@ def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(
     found = portfolio.candidates(layout, (), matrices(), limits)
     assert len(found) >= 100
     for candidate in found:
-        assert not broken_rules(candidate.config, limits, stand_in(layout), kinds=("template", "device"))
+        assert not broken_rules(candidate.config, limits, example(layout), kinds=("template", "device"))
         assert candidate.samples and all(sample.gemm.layout == layout for sample in candidate.samples)
     chosen = portfolio.portfolio(layout, found, limits, 32)
     assert len(chosen) == len(set(chosen)) == 32
-    forecast = portfolio.believed(layout, [c for c in found if c.config in chosen], limits)
+    prediction = portfolio.believed(layout, [c for c in found if c.config in chosen], limits)
     for text in (*UNTUNED, "101x333x77"):
-        assert np.isfinite(forecast.least_us(Shapes.of(in_layout(text, layout)))).any()
+        assert np.isfinite(prediction.least_us(Shapes.of(in_layout(text, layout)))).any()
 
 
 def test_times_of_another_gpu_are_carried_over_by_its_speed() -> None:
@@ -187,8 +187,8 @@ def test_times_of_another_gpu_are_carried_over_by_its_speed() -> None:
     least = {}
     for gpu in ("h200", "rtx-4090"):
         limits = known_limits(gpu)
-        forecast = portfolio.believed("NN", portfolio.candidates("NN", (), matrices(), limits), limits)
-        least[gpu] = [forecast.least_us(Shapes.of(gemm)).min() for gemm in (gemm_large, gemm_thin)]
+        prediction = portfolio.believed("NN", portfolio.candidates("NN", (), matrices(), limits), limits)
+        least[gpu] = [prediction.least_us(Shapes.of(gemm)).min() for gemm in (gemm_large, gemm_thin)]
     large, thin = (there / here for here, there in zip(least["h200"], least["rtx-4090"], strict=True))
     assert 0.6 < large < 1.3
     assert thin > 1.4
@@ -251,10 +251,10 @@ def test_the_shape_that_was_served_worst_is_served_well_once_it_is_called_for() 
 
 
 def test_calls_reach_the_choice_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, asked = {Gemm(7, 9999, 333, trans_a=True): 12}, []
+    calls, requested = {Gemm(7, 9999, 333, trans_a=True): 12}, []
 
     def chosen(layout: str, found: object, limits: DeviceLimits, most: int, given: dict[Gemm, int]) -> list:
-        asked.append((layout, most, given))
+        requested.append((layout, most, given))
         return []
 
     monkeypatch.setattr("autotune.export.exporter.portfolio", chosen)
@@ -262,7 +262,7 @@ def test_calls_reach_the_choice_of_a_table(tmp_path: Path, monkeypatch: pytest.M
     shape = TunedShape(SQUARE, (TunedPoint(winner, 2700.0, True),))
     found = TunedResults(ENVIRONMENT, H200, template.source_hash(), "cold", 1, (shape,))
     export_table(found, tmp_path / "t", FakeCompiler(arch=H200.arch), max_kernels=40, calls=calls)
-    assert asked == [(layout, 10, calls) for layout in LAYOUTS]
+    assert requested == [(layout, 10, calls) for layout in LAYOUTS]
 
 
 @pytest.fixture(scope="module")
@@ -270,12 +270,12 @@ def all_in_order(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Wish], 
     """The wishes of an export and their cubins, as `within` gets them."""
     given: list[tuple[list[Wish], dict[str, CubinLike]]] = []
 
-    def remembered(wishes: list[Wish], cubins: dict[str, CubinLike], max_bytes: float) -> list[Wish]:
+    def cached_pick(wishes: list[Wish], cubins: dict[str, CubinLike], max_bytes: float) -> list[Wish]:
         given.append((wishes, cubins))
         return within(wishes, cubins, max_bytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autotune.export.exporter.within", remembered)
+        patch.setattr("autotune.export.exporter.within", cached_pick)
         export_for("h200", tmp_path_factory.mktemp("whole") / "t")
     return given[0]
 
@@ -298,9 +298,9 @@ def test_files_of_kernels_for_other_shapes_take_no_more_than_is_allowed(
     if share >= 1:
         assert kept == wishes
     for layout in LAYOUTS:  # the first ones, as they were chosen
-        asked = [wish for wish in wishes if wish.layout == layout and not wish.is_required]
-        had = [wish for wish in asked if wish in kept]
-        assert had == asked[: len(had)]
+        requested = [wish for wish in wishes if wish.layout == layout and not wish.is_required]
+        had = [wish for wish in requested if wish in kept]
+        assert had == requested[: len(had)]
     if share < 1:
         left = general_bytes(wishes) - general_bytes(kept)
         assert left > 0 and most - general_bytes(kept) < max(size.values()) * len(LAYOUTS)
@@ -314,7 +314,7 @@ def test_an_export_holds_to_its_megabytes(tmp_path: Path) -> None:
     assert len(tuned) == 1 + len(LAYOUTS) and ids[0] < ids[1]  # what was tuned, and the defaults
     sizes = [(folder / "cubins.gz").stat().st_size for folder in (none, few)]
     assert sizes[0] < sizes[1] <= sizes[0] + 2 * 10_000  # with a bias, and without
-    assert load_cubins(few, load(few)) and not check_files(few).unlisted
+    assert load_cubins(few, load(few)) and not check_files(few).unexpected
 
 
 # What they are taken to cost: cold times of a first tuning on an H200, in us

@@ -33,7 +33,7 @@ def snapshot(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-def refused(folder: Path, message: str) -> None:
+def rejected(folder: Path, message: str) -> None:
     """An export is refused, and leaves all as it is."""
     before = snapshot(folder.parent)
     with pytest.raises(DispatchError, match=message):
@@ -48,7 +48,7 @@ def test_the_manifest_lists_every_other_file(folder: Path) -> None:
     assert there == {*listed, manifest.MANIFEST_FILE}
     found = manifest.take_inventory(folder)
     assert set(found.intact) == there
-    assert not (found.damaged or found.edited or found.foreign or found.missing)
+    assert not (found.corrupted or found.edited or found.foreign or found.missing)
 
 
 def _file(path: Path) -> None:
@@ -82,20 +82,20 @@ def test_what_no_export_wrote_is_never_replaced(folder: Path, case: str) -> None
     name, put = FOREIGN[case]
     (folder / name).parent.mkdir(exist_ok=True)
     put(folder / name)
-    refused(folder, f"holds more than an exported table: .*{Path(name).name}.*; move that elsewhere or pass")
+    rejected(folder, f"holds more than an exported table: .*{Path(name).name}.*; move that elsewhere or pass")
 
 
 def test_many_files_are_counted(folder: Path) -> None:
     for number in range(8):
         _file(folder / f"{number}.txt")
-    refused(folder, r"0\.txt, 1\.txt, 2\.txt and 5 more; move")
+    rejected(folder, r"0\.txt, 1\.txt, 2\.txt and 5 more; move")
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "_autotune/runtime/launch/engine.py"])
 def test_a_module_that_was_edited_is_never_replaced(folder: Path, name: str) -> None:
     with (folder / name).open("a") as file:
         file.write("# my own\n")
-    refused(folder, f"was edited after it was exported: {name}; move that elsewhere")
+    rejected(folder, f"was edited after it was exported: {name}; move that elsewhere")
     (folder / name).unlink()
     assert load(write_table(TABLE, folder)) == TABLE
 
@@ -128,7 +128,7 @@ def test_a_manifest_that_cannot_be_read_protects_the_folder(
     folder: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     spoil(folder / manifest.MANIFEST_FILE)
-    refused(folder, message)
+    rejected(folder, message)
 
 
 def test_a_fifo_in_the_place_of_the_manifest_does_not_hang(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_python_compiled_is_replaced_too(folder: Path) -> None:
 def test_a_link_to_a_table_is_refused(folder: Path) -> None:
     link = folder.with_name("current")
     link.symlink_to(folder.name)
-    refused(link, "is a symbolic link; name the folder that it leads to")
+    rejected(link, "is a symbolic link; name the folder that it leads to")
 
 
 def test_what_turns_up_while_the_table_is_replaced_is_kept_and_told(
@@ -180,10 +180,10 @@ def test_what_turns_up_while_the_table_is_replaced_is_kept_and_told(
         put(made, place, old)
 
     monkeypatch.setattr(exchange, "_put", late)
-    told: list[str] = []
-    write_folder(TABLE, {k.sha256: b"" for k in TABLE.kernels}, folder, told.append)
+    notes: list[str] = []
+    write_folder(TABLE, {k.sha256: b"" for k in TABLE.kernels}, folder, notes.append)
     (kept,) = (path for path in folder.parent.iterdir() if path != folder)
-    assert kept.name.startswith("my_table-kept-") and str(kept) in told[0]
+    assert kept.name.startswith("my_table-kept-") and str(kept) in notes[0]
     left = snapshot(kept)
     assert sorted(left) == ["made/__init__.py", "made/mine.txt"]
     assert left["made/mine.txt"] == b"years of work"
@@ -271,18 +271,18 @@ def test_an_older_export_with_more_in_it_is_left_alone(older_export: Path, case:
     name, put = OF_OLDER[case]
     (older_export / name).parent.mkdir(exist_ok=True)
     put(older_export / name)
-    refused(older_export, f"holds more than an exported table: .*{Path(name).name}")
+    rejected(older_export, f"holds more than an exported table: .*{Path(name).name}")
 
 
 def test_an_older_export_that_was_edited_is_left_alone(older_export: Path) -> None:
     path = older_export / "__init__.py"
     path.write_text(path.read_text().replace('__all__ = ["', '__all__ = ["mine", "'))
-    refused(older_export, "was edited after it was exported: __init__.py")
+    rejected(older_export, "was edited after it was exported: __init__.py")
 
 
 def test_a_folder_without_a_table_is_no_older_export(older_export: Path) -> None:
     (older_export / "table.json").write_text("{}")
-    refused(older_export, "is there and is no exported table: ")
+    rejected(older_export, "is there and is no exported table: ")
 
 
 # Names

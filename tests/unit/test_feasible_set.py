@@ -108,7 +108,7 @@ def _cut_down(monkeypatch: pytest.MonkeyPatch, config: Config, rng: random.Rando
     table = []
     for p in PARAMETERS:
         kept = {getattr(config, p.name)} | ({rng.choice(p.values)} if p.name in more else set())
-        table.append(Parameter(p.name, tuple(v for v in p.values if v in kept), p.meaning))
+        table.append(Parameter(p.name, tuple(v for v in p.values if v in kept), p.description))
     monkeypatch.setattr(space, "PARAMETERS", tuple(table))
     monkeypatch.setattr(space, "PARAMETER", {p.name: p for p in table})
 
@@ -174,7 +174,9 @@ def test_sums_that_fit_in_some_tiles_only_are_left_out_with_others(
         "reduction": ("none", "two_pass", "last_wave"),
         "split_k": (1, 8, 16),
     }
-    table = [Parameter(p.name, more.get(p.name, (getattr(config, p.name),)), p.meaning) for p in PARAMETERS]
+    table = [
+        Parameter(p.name, more.get(p.name, (getattr(config, p.name),)), p.description) for p in PARAMETERS
+    ]
     monkeypatch.setattr(space, "PARAMETERS", tuple(table))
     monkeypatch.setattr(space, "PARAMETER", {p.name: p for p in table})
     every = [

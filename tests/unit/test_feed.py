@@ -15,7 +15,7 @@ from study_cases import GEMM, HERE, failed, ok_in
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Failure, Outcome
 from autotune.files.errors import StoreError
-from autotune.report.feed import MIN_PAUSE_S, MOST_SHARE, Feed, Spared
+from autotune.report.feed import MIN_PAUSE_S, MOST_SHARE, Feed, RateLimited
 from autotune.store import FinalEntry, Follower, Store, StudyRef
 from autotune.target import Baseline
 
@@ -47,11 +47,11 @@ def add(store: Store, study: StudyRef, *numbers: int) -> None:
 
 def check_same(feed: Feed, store: Store) -> None:
     """All that the feed tells of each study is what the store has of it."""
-    told = {one.study.id: one.records for one in feed.studies()}
+    text = {one.study.id: one.records for one in feed.studies()}
     summaries = [summary for summary in store.studies() if summary.num_trials]
-    assert set(told) == {summary.study.id for summary in summaries}
+    assert set(text) == {summary.study.id for summary in summaries}
     for summary in summaries:
-        records = told[summary.study.id]
+        records = text[summary.study.id]
         assert list(records.trials) == store.trials(summary.study)
         assert records.final == store.final(summary.study)
         assert records.baseline_us == summary.cublas_us
@@ -78,7 +78,7 @@ def test_a_feed_knows_what_the_store_holds_after_every_step(db: Path) -> None:
                     store.add_baseline(study, Baseline(float(step + 1)))
                 else:
                     if what == "condemn" and len(ok) > 1:  # by the final: it turned out to be wrong
-                        store.condemn(study, f"a={ok[-1]}", Failure(Outcome.WRONG_RESULT, "no"))
+                        store.invalidate(study, f"a={ok[-1]}", Failure(Outcome.WRONG_RESULT, "no"))
                         tried[gemm].remove(ok.pop())
                     entry = FinalEntry(f"a={ok[0]}", {"a": ok[0]}, 1, True, float(step + 1), (1.0,))
                     store.set_final(study, [entry], Baseline(9.0))
@@ -95,22 +95,22 @@ def test_the_database_is_looked_at_once_a_second_and_only_news_are_read(
         add(store, study, *range(1, 400))
         feed = Feed(follower, None, clock=clock)
         assert len(feed.studies()[0].records.trials) == 399
-        asked: list[int] = []
+        requested: list[int] = []
         trials_after = follower.trials_after
         version = feed.version
-        monkeypatch.setattr(follower, "newest", lambda: pytest.fail("it was looked at within the second"))
+        monkeypatch.setattr(follower, "latest", lambda: pytest.fail("it was looked at within the second"))
         for _ in range(50):
             clock.now += MIN_PAUSE_S / 60
             feed.studies()
         monkeypatch.undo()
-        monkeypatch.setattr(follower, "trials_after", lambda i: asked.append(i) or trials_after(i))
+        monkeypatch.setattr(follower, "trials_after", lambda i: requested.append(i) or trials_after(i))
         clock.now += MIN_PAUSE_S
         feed.look()
-        assert (feed.version, asked) == (version, []), "nothing was new"
+        assert (feed.version, requested) == (version, []), "nothing was new"
         add(store, study, 401)
         clock.now += MIN_PAUSE_S
         assert feed.look() == version + 1
-        assert asked and asked[0] > 300, "not from the first trial on"
+        assert requested and requested[0] > 300, "not from the first trial on"
         assert len(feed.studies()[0].records.trials) == 400
 
 
@@ -169,13 +169,13 @@ def test_what_takes_long_is_seldom_computed() -> None:
         made.append(clock.now)
         return len(made)
 
-    spared: Spared[int] = Spared(clock)
+    spared: RateLimited[int] = RateLimited(clock)
     assert [spared.get(1, make) for _ in range(9)] == [1] * 9, "nothing has changed"
-    began = clock.now
+    started = clock.now
     for version in range(2, 4000):
         clock.now += 0.01
         spared.get(version, make)
-    share = 0.2 * (len(made) - 1) / (clock.now - began)
+    share = 0.2 * (len(made) - 1) / (clock.now - started)
     assert 0.5 * MOST_SHARE < share <= 1.02 * MOST_SHARE
 
 

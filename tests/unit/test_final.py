@@ -149,15 +149,15 @@ def test_a_finalist_that_fails_now_is_out(records):
     target.compare = compare
     race = final.race(target, GEMM, finalists, POLICY)
     assert [e.key for e in race.entries] == [t.key for t in finalists[1:]]
-    asked = []
+    requested = []
 
     def fail_all(gemm, points, rounds):
-        asked.append(len(points))
+        requested.append(len(points))
         return Rounds(((),) * len(points), Baseline(None))
 
     target.compare = fail_all
     assert final.race(target, GEMM, finalists, POLICY) is None
-    assert asked == [3]  # nobody is left to load again
+    assert requested == [3]  # nobody is left to load again
 
 
 def test_a_final_can_be_cut_short(records):

@@ -13,7 +13,7 @@ from table_cases import LIMITS
 from test_launches import many
 
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.perf_model import fit as fitting
+from autotune.perf_model import fit as feasible
 from autotune.perf_model.fit import Sample, fit, modelled
 
 NEARLY = 1e-9  # relative
@@ -30,8 +30,10 @@ def timed(draw: st.DrawFn) -> tuple[list[list[Sample]], list[int]]:
         gemms = [Gemm(*map(int, 2 ** random.uniform(4, 12, 3))) for _ in range(random.integers(1, 9))]
         slower = np.exp(random.uniform(0, 1, len(gemms)))
         least = [2 + gemm.limit_us(LIMITS.fma_tflops, LIMITS.bandwidth_gbs) for gemm in gemms]
-        doubts = random.choice([0.0, 0.1], len(gemms))
-        kernels.append([Sample(spec, *known) for known in zip(gemms, least * slower, doubts, strict=True)])
+        uncertainties = random.choice([0.0, 0.1], len(gemms))
+        kernels.append(
+            [Sample(spec, *known) for known in zip(gemms, least * slower, uncertainties, strict=True)]
+        )
     return kernels, [int(n) for n in random.integers(1, 5, len(kernels))]
 
 
@@ -40,9 +42,9 @@ def test_kernels_are_fitted_and_modelled_as_if_each_were_alone(
     known: tuple[list[list[Sample]], list[int]],
 ) -> None:
     kernels, resident = known
-    together = fit(kernels, resident, LIMITS)
-    times_us = modelled(together, kernels, resident, LIMITS)
-    for figures, times, samples, blocks in zip(together, times_us, kernels, resident, strict=True):
+    combined = fit(kernels, resident, LIMITS)
+    times_us = modelled(combined, kernels, resident, LIMITS)
+    for figures, times, samples, blocks in zip(combined, times_us, kernels, resident, strict=True):
         (alone,) = fit([samples], [blocks], LIMITS)
         assert astuple(figures) == pytest.approx(astuple(alone), rel=NEARLY)
         assert modelled([figures], [samples], [blocks], LIMITS)[0] == pytest.approx(times, rel=NEARLY)
@@ -65,6 +67,6 @@ def test_no_unknown_is_negative_and_no_others_are_better(seed: int, num_kernels:
     random = np.random.default_rng(seed)
     rows, target = random.normal(size=(num_kernels, 6, 3)), random.normal(size=(num_kernels, 6))
     squares = np.einsum("nrx,nry->nxy", rows, rows)
-    found = fitting._nonnegative(squares, np.einsum("nrx,nr->nx", rows, target))
+    found = feasible._nonnegative(squares, np.einsum("nrx,nr->nx", rows, target))
     for one, of_kernel, wanted in zip(found, rows, target, strict=True):
         assert one == pytest.approx(plainly(of_kernel, wanted), rel=1e-6, abs=1e-9)

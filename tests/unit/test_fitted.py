@@ -50,27 +50,27 @@ def test_each_group_tells_where_its_numbers_come_from() -> None:
 
 def test_each_number_is_read_in_one_place() -> None:
     """By the module of Python that names it, or by the core, whose text has the same number."""
-    asked: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
         for names in re.findall(r"\bnumbers?\(\"([\w ]+)\"\)", path.read_text(encoding="utf-8")):
-            asked.update(names.split())
+            requested.update(names.split())
     for name, value in re.findall(r"#define (\w+) ([\d.]+)", (PACKAGE / "core/choice.c").read_text("utf-8")):
         if name in NAMES:
             assert float(value) == number(name), f"core/choice.c: {name}"
-            asked[name] += 1
-    assert asked == Counter(NAMES)
+            requested[name] += 1
+    assert requested == Counter(NAMES)
 
 
 def test_no_module_holds_a_fitted_number() -> None:
     for path in MODELS:
         assert not _literals(path.read_text(encoding="utf-8"), only_floats=True), path
-    told = {
+    message = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in PACKAGE.rglob("*.py")
         for name, text in _literals(path.read_text(encoding="utf-8"))
         if _FITTED.search(text)
     }
-    assert not told, "move these to facts/fitted.json, or say what they are"
+    assert not message, "move these to facts/fitted.json, or say what they are"
 
 
 def test_a_folder_holds_the_numbers() -> None:

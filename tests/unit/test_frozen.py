@@ -82,12 +82,12 @@ def test_nothing_can_be_set_or_deleted() -> None:
 def test_wrong_arguments_are_refused_in_the_same_words(
     values: tuple[object, ...], named: dict[str, object]
 ) -> None:
-    told = []
+    notes = []
     for made in (Ours, Plain):
-        with pytest.raises(TypeError) as refused:
+        with pytest.raises(TypeError) as rejected:
             made(*values, **named)  # type: ignore[arg-type]
-        told.append(str(refused.value).removeprefix(made.__name__))
-    assert told[0] == told[1]
+        notes.append(str(rejected.value).removeprefix(made.__name__))
+    assert notes[0] == notes[1]
 
 
 def test_what_is_checked_behind_the_fields_is_checked() -> None:

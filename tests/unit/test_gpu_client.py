@@ -104,13 +104,13 @@ def test_a_problem_that_the_worker_holds_is_not_prepared_again_and_one_that_it_l
     assert requests(log) == ["Start", *["Prepare"] * 4], "two, the third, and the first again"
 
 
-def test_nothing_is_held_after_a_duel_or_a_race_that_went_wrong(make, log):
+def test_nothing_is_held_after_a_comparison_or_a_race_that_went_wrong(make, log):
     client = make()
     wrong, fine = KernelCode(b"code", "wrong", SPEC), KernelCode(b"code", "fine", SPEC)
-    assert client.duel(protocol.RunDuel(PROBLEM, (wrong, fine), 3), 30.0).samples_us == ((), ())
+    assert client.compare_pair(protocol.RunComparison(PROBLEM, (wrong, fine), 3), 30.0).samples_us == ((), ())
     assert client.race(protocol.RunRace(PROBLEM, (wrong, fine), 3), 30.0).failures
     client.prepare(PROBLEM)
-    assert requests(log) == ["Start", "Prepare", "RunDuel", "Prepare", "RunRace", "Prepare"]
+    assert requests(log) == ["Start", "Prepare", "RunComparison", "Prepare", "RunRace", "Prepare"]
 
 
 @pytest.mark.every(3)
@@ -174,7 +174,7 @@ def test_each_worker_is_told_by_its_own_last_words(make):
     client = make("exit")
     for _ in range(2):
         assert trial(client, "any").reason == "the GPU worker died: last words of the worker"
-        client._killers.clear()
+        client._crash_failures.clear()
 
 
 def test_a_success_between_deaths_forgives_them(make):
@@ -267,13 +267,13 @@ def test_a_race_that_dies_though_each_alone_is_fine_is_run_again_once(make):
     assert client.race(protocol.RunRace(PROBLEM, three[:1], 2), 30.0).baseline_us == (2.0, 2.0)
 
 
-def test_a_duel_that_kills_the_worker_is_without_a_result_and_the_next_has_a_new_one(make, log):
+def test_a_comparison_that_kills_the_worker_is_without_a_result_and_the_next_has_a_new_one(make, log):
     client = make()
     good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
-    found = client.duel(protocol.RunDuel(PROBLEM, (good, good), 3, shuffle=4), 30.0)
+    found = client.compare_pair(protocol.RunComparison(PROBLEM, (good, good), 3, shuffle=4), 30.0)
     assert (found.samples_us, found.seconds) == (((5.0,) * 3, (2.0,) * 3), 0.25)
     for _ in range(2):
-        assert client.duel(protocol.RunDuel(PROBLEM, (good, bad), 3), 30.0) is None
+        assert client.compare_pair(protocol.RunComparison(PROBLEM, (good, bad), 3), 30.0) is None
     assert trial(client, "fine").outcome is Outcome.OK
     assert len(set(worker_pids(log))) == 3
 
@@ -289,7 +289,7 @@ def test_the_deadline_follows_the_expected_time():
     assert trial_deadline_s(20_000.0) == pytest.approx(7.0)
 
 
-def test_deadlines_grow_with_what_is_asked_for():
+def test_deadlines_grow_with_what_is_requested_for():
     limits, small, large = KNOWN["h200"], Gemm(64, 64, 64), Gemm(16384, 16384, 16384)
     deadlines = Deadlines(limits)
     limit_us = large.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
@@ -297,8 +297,8 @@ def test_deadlines_grow_with_what_is_asked_for():
     assert deadlines.trial_s(large, None) == trial_deadline_s(10 * limit_us), "by ten times the roofline"
     cells = [Cell(large, None), Cell(large, None, 20_000.0)]
     assert deadlines.cells_s(cells) == trial_deadline_s(10 * limit_us + 20_000.0)
-    assert deadlines.duel_s(small, 3) == pytest.approx(30.0 + 8 * 0.1)
-    assert deadlines.duel_s(large, 3) == pytest.approx(30.0 + 80 * limit_us / 1e6)
+    assert deadlines.comparison_s(small, 3) == pytest.approx(30.0 + 8 * 0.1)
+    assert deadlines.comparison_s(large, 3) == pytest.approx(30.0 + 80 * limit_us / 1e6)
     plain = deadlines.race_s(large, 2, 5, slowest_over_limit=500.0, energy_s=0.0)
     assert plain > 30.0 + 3 * 6 * 500 * limit_us / 1e6
     assert deadlines.race_s(large, 2, 5, slowest_over_limit=500.0, energy_s=0.4) == pytest.approx(plain + 1.6)

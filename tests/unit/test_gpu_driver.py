@@ -44,7 +44,7 @@ def test_a_selector_that_names_several_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("selector", "told"),
+    ("selector", "text"),
     [
         ("rtx-4090", "rtx-4090 names a kind of GPU; pass what this machine has"),
         ("H200", "H200 names a kind of GPU; pass"),
@@ -54,8 +54,8 @@ def test_a_selector_that_names_several_is_refused():
         ("", " names no GPU"),
     ],
 )
-def test_what_names_no_gpu_of_any_machine_is_no_fault_of_the_driver(selector, told):
-    with pytest.raises(UsageError, match=told):
+def test_what_names_no_gpu_of_any_machine_is_no_fault_of_the_driver(selector, text):
+    with pytest.raises(UsageError, match=text):
         driver.find_gpu(selector)
 
 

@@ -170,7 +170,7 @@ def test_the_monitor_tells_a_busy_neighbour_from_this_process(library):
     before = monitor.processes()
     assert before == {5}
     library.processes = [5, 7]
-    monitor.know_own(before)
+    monitor.find_own_pid(before)
     assert monitor.is_neighbour_busy() is False  # it was busy before only
     library.samples += [(7, 200, 90), (5, 200, 0)]
     assert monitor.is_neighbour_busy() is False
@@ -192,28 +192,28 @@ def test_the_monitor_waits_until_this_process_is_listed(library, monkeypatch):
             library.processes = [*listed, 7]
 
     monkeypatch.setattr(nvml.time, "sleep", sleep)
-    monitor.know_own(frozenset(listed))
+    monitor.find_own_pid(frozenset(listed))
     assert (monitor.own_pid, len(looks)) == (7, 3)
 
 
 def test_the_monitor_does_not_wait_for_ever_to_be_listed(library, monkeypatch):
     monkeypatch.setattr(nvml, "_LISTED_WITHIN_S", 0.05)
     monitor = nvml.Monitor("GPU-0")
-    monitor.know_own(frozenset(library.processes))
+    monitor.find_own_pid(frozenset(library.processes))
     assert monitor.own_pid is None
 
 
 def test_who_computes_in_turns_of_its_own_is_no_neighbour(library):
     monitor = nvml.Monitor("GPU-0")
     library.processes = [5, 6, 7]
-    monitor.know_own(frozenset({5, 6}))
+    monitor.find_own_pid(frozenset({5, 6}))
     assert monitor.own_pid == 7
-    monitor.partners = frozenset({5})
+    monitor.peers = frozenset({5})
     library.samples = [(7, 100, 90), (5, 100, 80)]
     assert monitor.is_neighbour_busy() is False
     library.samples += [(5, 200, 80), (6, 200, 1)]
     assert monitor.is_neighbour_busy() is True
-    monitor.partners = frozenset()
+    monitor.peers = frozenset()
     library.samples += [(5, 300, 80)]
     assert monitor.is_neighbour_busy() is True
 
@@ -221,7 +221,7 @@ def test_who_computes_in_turns_of_its_own_is_no_neighbour(library):
 def test_without_nvml_neighbours_and_energy_are_unknown(library, monkeypatch):
     monkeypatch.setattr(nvml.Monitor, "_open", staticmethod(lambda: SimpleNamespace()))
     monitor = nvml.Monitor("GPU-0")
-    monitor.know_own(monitor.processes())
+    monitor.find_own_pid(monitor.processes())
     assert (monitor.processes(), monitor.is_neighbour_busy(), monitor.energy_j()) == (None, None, None)
 
 

@@ -22,7 +22,7 @@ def queue() -> Iterator[GpuQueue]:
 
 
 @given(st.lists(st.booleans(), max_size=12))
-def test_all_that_was_asked_for_goes_before_what_can_wait(kinds: list[bool]) -> None:
+def test_all_that_was_requested_for_goes_before_what_can_wait(kinds: list[bool]) -> None:
     queue, is_free, order = GpuQueue(), threading.Event(), []
     queue.submit(is_free.wait)
     futures = [
@@ -75,11 +75,11 @@ def test_cancelled_idle_work_does_not_run(queue: GpuQueue) -> None:
 def test_a_closed_queue_takes_nothing_and_cancels_what_could_wait() -> None:
     queue, is_free, ran = GpuQueue(), threading.Event(), []
     queue.submit(is_free.wait)
-    asked, idle = queue.submit(ran.append, "asked"), queue.submit_idle(ran.append, "idle")
+    requested, idle = queue.submit(ran.append, "asked"), queue.submit_idle(ran.append, "idle")
     queue.drop_idle()
     is_free.set()
     queue.close()
-    assert asked.done() and idle.cancelled()
+    assert requested.done() and idle.cancelled()
     assert ran == ["asked"]
     with pytest.raises(RuntimeError):
         queue.submit(int)
@@ -106,12 +106,12 @@ def settled(queue: GpuQueue, work: Callable[[], int]) -> Future[int]:
 
 
 def test_the_next_is_measured_while_one_is_committed_and_no_more_than_that_one() -> None:
-    queue, may_commit, begun = GpuQueue(), threading.Event(), []
+    queue, may_commit, started = GpuQueue(), threading.Event(), []
     second_begun, third_begun = threading.Event(), threading.Event()
     committed: list[int] = []
 
     def measure(number: int) -> int:
-        begun.append(number)
+        started.append(number)
         {2: second_begun, 3: third_begun}.get(number, threading.Event()).set()
         return number
 
@@ -131,12 +131,12 @@ def test_the_next_is_measured_while_one_is_committed_and_no_more_than_that_one()
     gate.set()
     assert second_begun.wait(10)
     assert not third_begun.wait(0.1)
-    assert begun == [1, 2] and committed == []
+    assert started == [1, 2] and committed == []
     assert futures[0].done() and not futures[1].done(), "the second is told of before the first is stored"
     may_commit.set()
     assert futures[2].result(10) == 3
     queue.close()
-    assert committed == begun == [1, 2, 3], "in order, and drained by closing"
+    assert committed == started == [1, 2, 3], "in order, and drained by closing"
 
 
 def test_an_error_waits_for_the_commit_of_what_was_measured_before(queue: GpuQueue) -> None:

@@ -42,14 +42,14 @@ def test_a_long_kernel_is_launched_once_per_batch():
 @given(times, times)
 def test_nothing_near_the_cutoff_is_given_up(time_us, cutoff_us):
     if time_us <= cutoff_us:
-        assert not stats.is_hopeless([time_us], cutoff_us)
-        assert not timing.is_hopeless_at_a_glance(time_us + timing.MOST_LATENCY_US, cutoff_us)
-    assert not timing.is_hopeless_at_a_glance(time_us, None)
+        assert not stats.is_too_slow([time_us], cutoff_us)
+        assert not timing.is_too_slow_at_probe(time_us + timing.MOST_LATENCY_US, cutoff_us)
+    assert not timing.is_too_slow_at_probe(time_us, None)
 
 
 def test_the_clearly_slow_are_given_up_at_once():
-    assert timing.is_hopeless_at_a_glance(1000.0, 100.0)
-    assert stats.is_hopeless([120.0], 100.0)
+    assert timing.is_too_slow_at_probe(1000.0, 100.0)
+    assert stats.is_too_slow([120.0], 100.0)
 
 
 def _sample(draw, batch_us):
@@ -101,7 +101,7 @@ def test_a_counter_that_hardly_moves_tells_no_power(readings):
 
 @given(times, times, st.none() | times)
 def test_what_is_impossible_is_suspicious_and_what_is_not_much_faster_is_not(time_us, floor_us, known_us):
-    if timing.is_impossible(time_us, floor_us):
+    if timing.is_too_fast(time_us, floor_us):
         assert timing.is_suspicious(time_us, floor_us, known_us)
     if time_us >= floor_us and (known_us is None or time_us >= known_us / 2):
         assert not timing.is_suspicious(time_us, floor_us, known_us)

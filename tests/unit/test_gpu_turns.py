@@ -76,7 +76,7 @@ def test_two_greedy_processes_never_overlap_and_both_come_to_turn(tmp_path: Path
     for number, process in enumerate(processes):
         output, _ = process.communicate(timeout=60)
         lines = [line.split() for line in output.splitlines() if line[0].isdigit()]
-        turns += [(float(began), float(ended), number) for began, ended in lines]
+        turns += [(float(started), float(ended), number) for started, ended in lines]
     turns.sort()
     assert all(one[1] <= other[0] for one, other in pairwise(turns))
     shared = [t for t in turns if all(any(u[2] == n and u[0] >= t[0] for u in turns) for n in (0, 1))]
@@ -145,13 +145,13 @@ def test_where_there_are_no_locks_there_are_no_turns(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    told: list[str] = []
-    turns = Turns(UUID, told.append, folder=tmp_path)
+    messages: list[str] = []
+    turns = Turns(UUID, messages.append, folder=tmp_path)
     for _ in range(2):
         with turns.take() as workers:
             assert workers == frozenset()
     turns.close()
-    (note,) = told
+    (note,) = messages
     assert "without locks (No locks available)" in note and "Set TMPDIR" in note
 
 
@@ -171,7 +171,7 @@ def test_where_a_pipe_is_in_the_way_there_are_no_turns(tmp_path: Path, kind: str
     os.mkfifo(tmp_path / f"autotune-{UUID}.{kind}")
     turns = Turns(UUID, folder=tmp_path)
     with turns.take():
-        turns.know_worker(7)
+        turns.set_worker_pid(7)
     turns.close()
 
 
@@ -207,7 +207,7 @@ def test_the_file_of_another_user_is_locked_all_the_same() -> None:
         turns.close()
 
 
-def partners_told(client: WorkerClient) -> set[int]:
+def partners_received(client: WorkerClient) -> set[int]:
     return set(map(int, trial(client, "").reason.split()))
 
 
@@ -217,14 +217,14 @@ def test_workers_are_told_whose_turns_they_share(tmp_path: Path) -> None:
     alone = WorkerClient(START, command=command)
     workers = set[int]()
     for client in clients:  # each is known from when it is ready
-        told = partners_told(client)
-        assert client._process is not None and workers < told
+        messages = partners_received(client)
+        assert client._process is not None and workers < messages
         workers.add(client._process.pid)
-        assert told == workers
-    assert [partners_told(client) for client in (*clients, *clients)] == [workers] * 6
-    assert partners_told(alone) == set()
+        assert messages == workers
+    assert [partners_received(client) for client in (*clients, *clients)] == [workers] * 6
+    assert partners_received(alone) == set()
     clients[0].renew()
-    assert clients[0]._process is not None and clients[0]._process.pid in partners_told(clients[1])
+    assert clients[0]._process is not None and clients[0]._process.pid in partners_received(clients[1])
     for client in (*clients, alone):
         client.close()
 
@@ -234,11 +234,11 @@ def test_signatures_that_are_old_or_damaged_name_no_partner(tmp_path: Path) -> N
     lines = [f"1 11 {now}", f"2 12 {now - 3601}", f"3 13 {now + 60}", "4 14", "x y z", "", f"5 0 {now}"]
     (tmp_path / f"autotune-{UUID}.gpu").write_text("\n".join(lines))
     turns = Turns(UUID, folder=tmp_path)
-    with turns.take() as partners:
-        assert partners == {11}
-        turns.know_worker(21)
-    with turns.take() as partners:
-        assert partners == {11, 21}
+    with turns.take() as peers:
+        assert peers == {11}
+        turns.set_worker_pid(21)
+    with turns.take() as peers:
+        assert peers == {11, 21}
     turns.close()
 
 
@@ -246,11 +246,11 @@ def test_many_partners_leave_a_file_of_bounded_size(tmp_path: Path) -> None:
     for worker in range(10_000_000, 10_000_100):
         turns = Turns(UUID, folder=tmp_path)
         with turns.take():
-            turns.know_worker(worker)
+            turns.set_worker_pid(worker)
         turns.close()
     turns = Turns(UUID, folder=tmp_path)
-    with turns.take() as partners:
-        assert 10_000_099 in partners and len(partners) < 20
+    with turns.take() as peers:
+        assert 10_000_099 in peers and len(peers) < 20
     turns.close()
 
 

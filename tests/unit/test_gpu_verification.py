@@ -183,6 +183,6 @@ def test_a_verdict_names_the_gravest_fault_first():
     assert "C[3, 4] is off by 7 times" in Verdict(7.0, (3, 4)).fault
     assert "cuBLAS" in Verdict(0.5, (0, 0), cublas_ratio=1.5).fault
     assert "not written" in Verdict(9.0, (0, 0), num_nonfinite=2).fault
-    damaged = Verdict(9.0, (0, 0), num_nonfinite=2, num_damaged=1, damaged="behind C of set 0")
-    assert "1 words written outside" in damaged.fault
+    corrupted = Verdict(9.0, (0, 0), num_nonfinite=2, num_corrupted=1, corrupted="behind C of set 0")
+    assert "1 words written outside" in corrupted.fault
     assert Verdict(float("nan"), (0, 0)).fault

@@ -26,11 +26,11 @@ def never() -> None:
 def test_what_takes_too_long_is_bitten_once(watchdog: Watchdog) -> None:
     bites, is_bitten = [], threading.Event()
 
-    def bite() -> None:
+    def on_timeout() -> None:
         bites.append(1)
         is_bitten.set()
 
-    with watchdog.bounded(0.01, bite):
+    with watchdog.bounded(0.01, on_timeout):
         assert is_bitten.wait(10)
         time.sleep(0.05)
     assert bites == [1]

@@ -65,11 +65,11 @@ def test_what_programs_tell_becomes_usage_and_requests(store: Store) -> None:
     service._store_now()
     (one,) = store.queue().requests()
     assert (str(one.wanted.gemm), one.wanted.num_calls, one.wanted.gain_us) == ("70x66x35:NN", 20.0, 3.0)
-    told = ask(app, "GET", "/api/service").document
-    (gpu,) = told["gpus"]
+    message = ask(app, "GET", "/api/service").document
+    (gpu,) = message["gpus"]
     assert (gpu["hits"], gpu["misses"], gpu["predicted_saved_us"]) == (10, 20, 300.0)
     assert gpu["measured"] == {"pairs": 6, "saved_us": 22.5}
-    assert told["counts"]["waiting"] == 1
+    assert message["counts"]["waiting"] == 1
     text = ask(app, "GET", "/metrics").content.decode()
     assert 'autotune_calls{gpu="NVIDIA H200",how="modelled"} 20.0' in text
     assert (
@@ -77,7 +77,7 @@ def test_what_programs_tell_becomes_usage_and_requests(store: Store) -> None:
     )
 
 
-def test_what_ended_is_not_asked_for_again(store: Store) -> None:
+def test_what_ended_is_not_requested_for_again(store: Store) -> None:
     queue = store.queue()
     service = Service(store, frozenset(), LOCAL)
     app = service.app()
@@ -91,7 +91,7 @@ def test_what_ended_is_not_asked_for_again(store: Store) -> None:
     assert [one.state for one in queue.requests()] == [RequestState.TUNED]
 
 
-def test_shapes_are_asked_for_by_hand(store: Store) -> None:
+def test_shapes_are_requested_for_by_hand(store: Store) -> None:
     app = Service(store, frozenset(), LOCAL).app()
     answer = post(app, "/api/requests", {"shapes": ["4096", {"shape": "64x64x64:NT", "calls": 5}]})
     assert answer.document == {"ids": [1, 2]}
@@ -149,7 +149,7 @@ def test_each_route_asks_for_its_role(store: Store) -> None:
     for role in ROLES:
         kept.add_token(role, f"secret of {role}", [role])
     app = Service(store, frozenset({"0" * 64}), REMOTE).app()
-    asked = {
+    requested = {
         "read": ("GET", "/api/tables"), "request": ("POST", "/api/requests"), "work": ("POST", "/api/tables"),
         "publish": ("POST", f"/api/tables/{'0' * 64}/pin"),
     }  # fmt: skip
@@ -160,7 +160,7 @@ def test_each_route_asks_for_its_role(store: Store) -> None:
         "publish": "read work publish",
     }
     for role in ROLES:
-        for needed, (method, path) in asked.items():
+        for needed, (method, path) in requested.items():
             status = ask(app, method, path, b"{}", **bearer(f"secret of {role}")).status
             is_let_in = needed in may[role].split()
             assert (status != 403) == is_let_in, (role, needed, status)
@@ -229,8 +229,8 @@ def test_rates_are_bounded_and_forgotten() -> None:
 def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(store: Store) -> None:
     store.artifacts().add_token("a", "secret", ["read"])
     app = Service(store, frozenset(), REMOTE).app()
-    told = [ask(app, "GET", "/api/tables", **bearer(f"guess {one}")).status for one in range(20)]
-    assert told[0] == 401 and told[-1] == 429
+    message = [ask(app, "GET", "/api/tables", **bearer(f"guess {one}")).status for one in range(20)]
+    assert message[0] == 401 and message[-1] == 429
     assert ask(app, "GET", "/api/tables", address="10.0.0.9", **bearer("secret")).status == 200
 
 
@@ -256,8 +256,8 @@ def test_a_role_that_only_reads_serves_pages_and_changes_nothing(
     reader = url.replace("tuner", "reader")
     with Store.open_existing(reader) as store:
         app = Service(store, frozenset({key.public}), LOCAL, is_read_only=True).app()
-        told = ask(app, "GET", "/api/service", authorization="Bearer secret").document
-        assert told["counts"]["waiting"] == 1 and told["tables"][0]["address"] == new.address
+        message = ask(app, "GET", "/api/service", authorization="Bearer secret").document
+        assert message["counts"]["waiting"] == 1 and message["tables"][0]["address"] == new.address
         for path in ("/health", "/metrics", "/api/workers", f"/api/tables/{new.address}/table.json"):
             assert ask(app, "GET", path, authorization="Bearer secret").status == 200, path
         changing = Service(store, frozenset({key.public}), LOCAL).app()  # the database refuses, too

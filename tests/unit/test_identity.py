@@ -159,14 +159,14 @@ def test_swapped_cubins_are_refused_though_their_checksums_fit(tmp_path: Path) -
     path.write_bytes(fast + plain + path.read_bytes()[len(plain + fast) :])
     table = load(folder)
     for load_it in (use("plain"), check_files, lambda where: load_cubins(where, table)):
-        with pytest.raises(DispatchError) as refused:
+        with pytest.raises(DispatchError) as rejected:
             load_it(folder)
-        told = str(refused.value)
+        text = str(rejected.value)
         swapped = (
             f"{folder} is damaged: the cubin of kernel {one!r} holds kernel {other!r}; {AGAIN}"
             for one, other in (("plain", "fast"), ("fast", "plain"))
         )
-        assert told in swapped
+        assert text in swapped
 
 
 def test_cubins_that_were_exchanged_are_refused_by_their_checksums(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_cubins_that_were_exchanged_are_refused_by_their_checksums(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "text"),
     [
         (marked(identity.of("6" * 64, Config(), Variant()), ""), r"another kernel \(sgemm 6{64} NN tm="),
         (marked(identity.of(SOURCE, Config(), Variant(False, True)), ""), r"another kernel \(sgemm 5{64} NT"),
@@ -188,10 +188,10 @@ def test_cubins_that_were_exchanged_are_refused_by_their_checksums(tmp_path: Pat
     ],
     ids=["source", "layout", "none", "two"],
 )
-def test_a_cubin_from_elsewhere_is_refused(tmp_path: Path, code: bytes, told: str) -> None:
+def test_a_cubin_from_elsewhere_is_refused(tmp_path: Path, code: bytes, text: str) -> None:
     folder = write_table(sample(), tmp_path / "t")
     put(folder, "fast", code)
-    with pytest.raises(DispatchError, match=f"the cubin of kernel 'fast' holds {told}.*; {AGAIN}"):
+    with pytest.raises(DispatchError, match=f"the cubin of kernel 'fast' holds {text}.*; {AGAIN}"):
         use("fast")(folder)
     use("plain")(folder)  # the others serve
 
@@ -219,7 +219,7 @@ def test_a_split_that_a_launch_chooses_is_no_part_of_it(tmp_path: Path) -> None:
 # ---- exports
 
 
-def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_written_that_was_not_requested_for(tmp_path: Path) -> None:
     """A compiler, or a cache, that mixes up two kernels."""
     other = {EXACT: SPLIT.kernel, SPLIT.kernel: EXACT}
     compiler = FakeCompiler(confused=lambda config: other.get(config, config))

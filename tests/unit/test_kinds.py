@@ -99,7 +99,7 @@ def test_picks_are_of_the_gpu_that_is_named_or_current(runtime: Dispatcher, driv
         runtime.pick(*SHAPE, device="cuda:1")  # type: ignore[arg-type]
 
 
-def test_without_a_gpu_the_first_table_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_first_table_is_requested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_driver() -> Any:
         raise DispatchError("no CUDA driver")
 
@@ -127,11 +127,11 @@ def test_arrays_of_the_host_go_to_a_gpu_that_a_table_is_for(runtime: Dispatcher,
 def test_other_gpus_are_refused_with_the_kinds_that_are_there(
     runtime: Dispatcher, driver: FakeDriver
 ) -> None:
-    with pytest.raises(DispatchError) as refused:
+    with pytest.raises(DispatchError) as rejected:
         multiply(runtime, driver, OTHER)
-    told = str(refused.value)
-    assert "NVIDIA H200 (sm_90) and NVIDIA H100 (sm_90), but GPU 2 is NVIDIA T4 (sm_75)" in told
-    assert "--add" in told and "AUTOTUNE_FALLBACK=cublas" in told
+    text = str(rejected.value)
+    assert "NVIDIA H200 (sm_90) and NVIDIA H100 (sm_90), but GPU 2 is NVIDIA T4 (sm_75)" in text
+    assert "--add" in text and "AUTOTUNE_FALLBACK=cublas" in text
     assert not driver.launches
     a, b, c = normal(8, 4), normal(4, 6), normal(8, 6)
     driver.places[b.ctypes.data] = H100
@@ -219,13 +219,13 @@ def test_cublas_serves_other_gpus_with_one_warning(
     folder: Path, driver: FakeDriver, blas: PlayedBlas
 ) -> None:
     runtime = Dispatcher(folder, driver=driver, fallback="cublas", cublas=False)
-    with pytest.warns(DispatchWarning, match=r"no table is for GPU 2, NVIDIA T4 \(sm_75\): cuBLAS") as told:
+    with pytest.warns(DispatchWarning, match=r"no table is for GPU 2, NVIDIA T4 \(sm_75\): cuBLAS") as text:
         for gemm in (TUNED, Gemm(5, 7, 9)):
             multiply(runtime, driver, OTHER, gemm)
             multiply(runtime, driver, OTHER, gemm, alpha=0.5, beta=-2.0)
             multiply(runtime, driver, OTHER, gemm, alpha=0.0, beta=3.0)
             multiply(runtime, driver, OTHER, gemm, alpha=0.0)
-    assert len(told) == 1
+    assert len(text) == 1
     assert len(blas.served) == 8 and {one.context for one in blas.served} == {100 + OTHER}
     assert not driver.launches and driver.context_stack == []
     multiply(runtime, driver, H100)
@@ -287,11 +287,11 @@ def test_a_cublas_that_gives_no_handle_fails_each_product(
     folder: Path, driver: FakeDriver, blas: PlayedBlas
 ) -> None:
     """No kernel is there to serve instead; nothing is counted."""
-    blas.refused = {"cublasCreate": 3}
+    blas.rejected = {"cublasCreate": 3}
     runtime = Dispatcher(folder, driver=driver, fallback="cublas")
     with pytest.warns(DispatchWarning, match="cuBLAS serves"):
-        for told in ("cublasCreate failed with status 3", "gives no handle now"):
-            with pytest.raises(DispatchError, match=told):
+        for text in ("cublasCreate failed with status 3", "gives no handle now"):
+            with pytest.raises(DispatchError, match=text):
                 multiply(runtime, driver, OTHER)
     assert not runtime.counts() and not driver.launches
 

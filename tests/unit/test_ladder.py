@@ -45,14 +45,14 @@ def test_steps_are_the_classic_ones() -> None:
 
 
 def test_sizes_that_are_no_vectors_leave_out_the_vectorised() -> None:
-    def refused(shape: str) -> set[str]:
+    def rejected(shape: str) -> set[str]:
         gemm = Gemm.parse(shape)
         kernels = {s.name: s.kernel for s in rungs.steps(gemm)}
         configs = {name: k for name, k in kernels.items() if isinstance(k, Config)}
         return {name for name, c in configs.items() if broken_rules(c, KNOWN["h200"], gemm)}
 
-    assert refused("1000x1004x1008") == set()
-    assert refused("4097") == set(CONFIGS) - {"1D thread tile", "2D thread tile"}
+    assert rejected("1000x1004x1008") == set()
+    assert rejected("4097") == set(CONFIGS) - {"1D thread tile", "2D thread tile"}
 
 
 def test_edges_are_exact_where_tiles_fit() -> None:

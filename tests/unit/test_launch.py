@@ -34,7 +34,7 @@ from autotune.kernel.launch import (
     Variant,
     divisor,
     plan,
-    refusal,
+    rejection,
     schedule,
     too_large,
 )
@@ -222,7 +222,7 @@ def test_a_legal_config_is_launched_within_its_limits(
     spec = launch_spec(config, gemm, limits)
     lds, strides = (gemm.lda, gemm.ldb, gemm.ldc), gemm.strides
     grid = plan(spec, gemm.m, gemm.n, gemm.k, strides)
-    fault = refusal(spec, gemm.m, gemm.n, gemm.k, lds, batch=strides)
+    fault = rejection(spec, gemm.m, gemm.n, gemm.k, lds, batch=strides)
     # the rules know no tiles where they count sums: so much padding is refused when it is built
     assert (fault is None) == (grid.sum_bytes <= WORKSPACE_LIMIT) and (fault or "") == too_large(grid)
     assert spec.threads % 32 == 0
@@ -247,47 +247,47 @@ def test_partial_sums_do_not_grow_without_bound(reduction: str) -> None:
     """Packed operands and they may take as much each; clusters keep theirs in shared memory."""
     spec = LaunchSpec(64, 64, 16, 128, 0, 1, 1, 1, False, reduction, 4, Variant(), packs_a=True)
     k, n = 2**10, WORKSPACE_LIMIT // (4 * 4 * 8192)
-    assert refusal(spec, 8192, n, k, (k, n, n)) is None
-    refused = refusal(spec, 8192, n + 1, k, (k, n + 1, n + 1))
-    assert refused == "partial sums would take more than 1 GiB"
-    assert refusal(replace(spec, reduction="cluster"), 8192, n + 1, k, (k, n + 1, n + 1)) is None
+    assert rejection(spec, 8192, n, k, (k, n, n)) is None
+    rejected = rejection(spec, 8192, n + 1, k, (k, n + 1, n + 1))
+    assert rejected == "partial sums would take more than 1 GiB"
+    assert rejection(replace(spec, reduction="cluster"), 8192, n + 1, k, (k, n + 1, n + 1)) is None
     most = WORKSPACE_LIMIT // (4 * 4 * 64)  # of rows of whole tiles, however few columns C has
     narrow = replace(spec, packs_a=False)
-    assert refusal(narrow, most, 1, k, (k, 1, 1)) is None
-    assert refusal(narrow, most + 1, 1, k, (k, 1, 1)) == refused
+    assert rejection(narrow, most, 1, k, (k, 1, 1)) is None
+    assert rejection(narrow, most + 1, 1, k, (k, 1, 1)) == rejected
 
 
 def test_batches_are_refused_where_their_kernel_would_go_wrong() -> None:
     spec = LaunchSpec(64, 64, 16, 128, 0, 2, 1, 1, False, "none", 1, Variant(is_batched=True))
     call = (64, 64, 64, (64, 64, 64), (0, 0, 0))
-    assert refusal(spec, *call, Batch(8, 4096, 4096, 4096)) is None
-    assert refusal(spec, *call, Batch(8, 0, 4097, 4097)) is None
-    assert "A is not made of" in str(refusal(spec, *call, Batch(8, 4097, 4096, 4096)))
-    assert refusal(replace(spec, packs_a=True), *call, Batch(8, 4097, 4096, 4096)) is None
-    assert refusal(spec, *call) is None  # one product alone
+    assert rejection(spec, *call, Batch(8, 4096, 4096, 4096)) is None
+    assert rejection(spec, *call, Batch(8, 0, 4097, 4097)) is None
+    assert "A is not made of" in str(rejection(spec, *call, Batch(8, 4097, 4096, 4096)))
+    assert rejection(replace(spec, packs_a=True), *call, Batch(8, 4097, 4096, 4096)) is None
+    assert rejection(spec, *call) is None  # one product alone
     single = replace(spec, variant=Variant())
-    assert "compiled for batches" in str(refusal(single, *call, Batch(2, 4096, 4096, 4096)))
-    assert "more tiles than" in str(refusal(spec, 65, 1, 0, (1, 1, 1), batch=Batch(2**30, 0, 0, 65)))
+    assert "compiled for batches" in str(rejection(single, *call, Batch(2, 4096, 4096, 4096)))
+    assert "more tiles than" in str(rejection(spec, 65, 1, 0, (1, 1, 1), batch=Batch(2**30, 0, 0, 65)))
     split = replace(spec, reduction="two_pass", split_k=4)
     most = WORKSPACE_LIMIT // (4 * 4 * 4096)
-    assert refusal(split, *call, Batch(most, 0, 0, 4096)) is None
-    assert "partial sums" in str(refusal(split, *call, Batch(most + 1, 0, 0, 4096)))
+    assert rejection(split, *call, Batch(most, 0, 0, 4096)) is None
+    assert "partial sums" in str(rejection(split, *call, Batch(most + 1, 0, 0, 4096)))
     packs = replace(spec, packs_a=True)
     most = WORKSPACE_LIMIT // (4 * 4096)
-    assert refusal(packs, *call, Batch(most, 4096, 0, 4096)) is None
-    assert "packed operands" in str(refusal(packs, *call, Batch(most + 1, 4096, 0, 4096)))
-    assert refusal(packs, *call, Batch(most + 1, 0, 4096, 4096)) is None  # one A for all
+    assert rejection(packs, *call, Batch(most, 4096, 0, 4096)) is None
+    assert "packed operands" in str(rejection(packs, *call, Batch(most + 1, 4096, 0, 4096)))
+    assert rejection(packs, *call, Batch(most + 1, 0, 4096, 4096)) is None  # one A for all
 
 
 def test_packed_operands_may_lie_anywhere_but_not_grow_without_bound() -> None:
     spec = LaunchSpec(64, 64, 16, 128, 0, 4, 4, 1, False, "none", 1, Variant(), packs_a=True, packs_b=True)
-    assert refusal(spec, 65, 63, 31, (31, 63, 63), (4, 12, 4)) is None
+    assert rejection(spec, 65, 63, 31, (31, 63, 63), (4, 12, 4)) is None
     one = replace(spec, packs_b=False)
-    assert "B is not made of" in str(refusal(one, 65, 63, 31, (31, 63, 63), (4, 12, 4)))
+    assert "B is not made of" in str(rejection(one, 65, 63, 31, (31, 63, 63), (4, 12, 4)))
     k = WORKSPACE_LIMIT // (4 * 64)
-    assert refusal(spec, 64, 64, k // 2, (k // 2, 64, 64)) is None
-    assert "more than 1 GiB" in str(refusal(spec, 64, 65, k // 2, (k // 2, 65, 65)))
-    assert "more than 1 GiB" in str(refusal(spec, 64, 64, k // 2 + 1, (k // 2 + 1, 64, 64)))
+    assert rejection(spec, 64, 64, k // 2, (k // 2, 64, 64)) is None
+    assert "more than 1 GiB" in str(rejection(spec, 64, 65, k // 2, (k // 2, 65, 65)))
+    assert "more than 1 GiB" in str(rejection(spec, 64, 64, k // 2 + 1, (k // 2 + 1, 64, 64)))
 
 
 def _is_pack_full(spec: LaunchSpec, m: int, n: int, k: int) -> bool:
@@ -335,7 +335,7 @@ def test_a_call_is_refused_where_the_kernel_would_go_wrong(
     packed = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     lds = tuple(ld + data.draw(st.sampled_from([0, 1, 2, 4, NARROW_LD])) for ld in packed)
     addresses = tuple(256 * i + data.draw(st.sampled_from([0, 0, 4, 8, 16])) for i in range(3))
-    reason = refusal(spec, m, n, k, lds, addresses)
+    reason = rejection(spec, m, n, k, lds, addresses)
     assert (reason is not None) == _violates(spec, m, n, k, lds, addresses), reason
     assert reason is None or reason.strip()
 
@@ -351,7 +351,7 @@ def test_a_predicated_wide_kernel_without_vectors_serves_every_call(
     gemm = Gemm(m, n, k, trans_a, trans_b)
     lds = (gemm.lda + gaps[0], gemm.ldb + gaps[1], gemm.ldc + gaps[2])
     addresses = tuple(4 * data.draw(st.integers(0, 2**40)) for _ in range(3))
-    assert refusal(launch_spec(config, gemm, KNOWN["h200"], is_wide=True), m, n, k, lds, addresses) is None
+    assert rejection(launch_spec(config, gemm, KNOWN["h200"], is_wide=True), m, n, k, lds, addresses) is None
 
 
 # ------------------------------------------------------------------- agreement with the kernel

@@ -12,7 +12,7 @@ from table_cases import LIMITS, make_spec
 from test_selector import calls, specs
 
 from autotune.facts.gemm import Gemm
-from autotune.kernel.launch import LaunchSpec, plan, refusal
+from autotune.kernel.launch import LaunchSpec, plan, rejection
 from autotune.perf_model.launches import Launches, Shapes, grids, serves
 from autotune.perf_model.splits import VALUES, Splits
 from autotune.runtime.choose.pick import Call
@@ -33,7 +33,7 @@ def many(draw: st.DrawFn, layout: str) -> list[LaunchSpec]:
 
 
 @given(st.data(), calls())
-def test_grids_and_refusals_are_those_of_single_plans(data: st.DataObject, call: Call) -> None:
+def test_grids_and_rejections_are_those_of_single_plans(data: st.DataObject, call: Call) -> None:
     g = call.gemm
     drawn = data.draw(many(g.layout))
     launches = Launches.of(drawn, [2] * len(drawn))
@@ -43,7 +43,7 @@ def test_grids_and_refusals_are_those_of_single_plans(data: st.DataObject, call:
     for at, spec in enumerate(drawn):
         one = plan(spec, g.m, g.n, g.k)
         has_work = spec.split_k == 1 or spec.split_k * spec.bk <= g.k
-        is_legal = refusal(spec, g.m, g.n, g.k, call.lds, call.addresses) is None and has_work
+        is_legal = rejection(spec, g.m, g.n, g.k, call.lds, call.addresses) is None and has_work
         assert bool(may[at]) == is_legal
         if is_legal:
             plain = spec.reduction == "none"

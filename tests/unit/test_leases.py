@@ -42,8 +42,8 @@ def held(database: Database, worker: Worker, *scopes: str) -> set[tuple[str, str
 def stop_beating(database: Database, worker: Worker) -> None:
     """As a worker that was killed, a while later."""
     with database.writing() as session:
-        lapsed = update(WorkerRow).values(expires_s=leases.now_s() - 1)
-        session.execute(lapsed.where(WorkerRow.id == worker.id))
+        expired = update(WorkerRow).values(expires_s=leases.now_s() - 1)
+        session.execute(expired.where(WorkerRow.id == worker.id))
 
 
 def suspend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_who_was_taken_for_dead_comes_back_with_nothing(database: Database) -> N
         acquire(database, other, "a")
         with Worker(database), database.writing() as session:
             before = suspended.id
-            suspended.id = leases.beat(session, suspended.name)
+            suspended.id = leases.heartbeat(session, suspended.name)
         assert suspended.id not in (before, other.id)
         assert acquire(database, suspended, "a", "b") == {"b"}
 
@@ -123,7 +123,7 @@ def test_who_was_stopped_for_a_while_shows_that_it_lives_before_it_leases(
         stop_beating(database, stopped)
         with Worker(database) as other:
             suspend(monkeypatch)
-            beats = [threading.Thread(target=stopped.show_life) for _ in range(4)]
+            beats = [threading.Thread(target=stopped.renew_heartbeat) for _ in range(4)]
             for thread in beats:
                 thread.start()
             for thread in beats:
@@ -141,8 +141,8 @@ def test_a_search_that_was_stopped_for_a_while_claims_as_one_that_lives(
         stop_beating(store._database, stopped._worker)
         with store.claims() as other:
             suspend(monkeypatch)
-            assert stopped.claim(study, keys).ours == {"a"}
-            assert other.claim(study, keys).ours == frozenset()
+            assert stopped.claim(study, keys).owned == {"a"}
+            assert other.claim(study, keys).owned == frozenset()
 
 
 def die_with_a_lease(url: str | Path) -> None:
@@ -174,30 +174,33 @@ def test_a_heartbeat_keeps_leases(database: Database) -> None:
         acquire(database, one, "a")
         stop_beating(database, one)
         with database.writing() as session:
-            assert leases.beat(session, one.name) == one.id
+            assert leases.heartbeat(session, one.name) == one.id
         assert acquire(database, other, "a") == set()
 
 
 def test_a_disk_that_was_full_for_a_while_stops_no_heart(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beat, failures = leases.beat, iter([EnvironmentProblem("the disk is full"), StoreError("locked")])
+    heartbeat, failures = (
+        leases.heartbeat,
+        iter([EnvironmentProblem("the disk is full"), StoreError("locked")]),
+    )
     beaten = threading.Event()
 
     def fail_twice(session: Session, name: str) -> int:
         for error in failures:
             raise error
         beaten.set()
-        return beat(session, name)
+        return heartbeat(session, name)
 
-    monkeypatch.setattr(leases, "beat", fail_twice)
-    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+    monkeypatch.setattr(leases, "heartbeat", fail_twice)
+    monkeypatch.setattr(leases, "HEARTBEAT_S", 0.01)
     with Worker(database):
         assert beaten.wait(30)
 
 
 def test_the_heart_beats_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_S", 0.01)
     with Worker(database) as one, Worker(database) as other:
         acquire(database, one, "a")
         stop_beating(database, one)
@@ -267,7 +270,7 @@ def test_leases_behave_like_a_dictionary(tmp_path_factory: pytest.TempPathFactor
                 alive[who] = False
             elif what == "revive":
                 with database.writing() as session:
-                    leases.beat(session, workers[who].name)
+                    leases.heartbeat(session, workers[who].name)
                 alive[who] = True
             for me in range(3):
                 others = {("here", t) for t, w in holder.items() if w != me and alive[w]}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, LIMITS
 
 from autotune.export import left_out as module
-from autotune.export.left_out import Judged, figures_of, left_out, mean_ratio
+from autotune.export.left_out import Evaluation, figures_of, left_out, mean_ratio
 from autotune.export.portfolio import TimedKernel, candidates
 from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.facts.distribution import KINDS, drawn
@@ -43,7 +43,7 @@ def some_factors(seed: int) -> np.ndarray:
     return np.exp(np.random.default_rng(seed).uniform(0.1, 1.0, (len(CONFIGS), len(COLUMNS))))
 
 
-def judged_at(known: list[TimedKernel], gemm: Gemm, cublas_us: dict[Gemm, float]) -> tuple[Judged, int]:
+def judged_at(known: list[TimedKernel], gemm: Gemm, cublas_us: dict[Gemm, float]) -> tuple[Evaluation, int]:
     """What is told of a shape, and the number of the kernel that is picked for it."""
     (found,) = [one for one in left_out(known, cublas_us, LIMITS, 3) if one.gemm == gemm]
     times = [s.time_us for kernel in known for s in kernel.samples if s.gemm == gemm]
@@ -97,12 +97,12 @@ def test_too_few_shapes_and_times_of_other_gpus_tell_nothing() -> None:
 
 def test_figures_are_means_over_kinds_and_layouts() -> None:
     wide, narrow = Gemm(4096, 4096, 4096), Gemm(1, 4096, 4096, trans_b=True)
-    judged = [
-        Judged(wide, 8.0, 10.0, 12.5, 10.0, 11.0, 12.5),
-        Judged(wide, 10.0, 10.0, 10.0, 10.0, 8.0, 8.0),
-        Judged(narrow, 2.0, math.inf, math.inf, math.inf, None, math.inf),
+    evaluated = [
+        Evaluation(wide, 8.0, 10.0, 12.5, 10.0, 11.0, 12.5),
+        Evaluation(wide, 10.0, 10.0, 10.0, 10.0, 8.0, 8.0),
+        Evaluation(narrow, 2.0, math.inf, math.inf, math.inf, None, math.inf),
     ]
-    found = {one.group: one for one in figures_of(judged)}
+    found = {one.group: one for one in figures_of(evaluated)}
     assert list(found) == [KINDS[0], KINDS[3], "NN", "NT", "all"]
     rest = found[KINDS[3]]
     assert (rest.num_shapes, found["all"].num_shapes) == (2, 3)

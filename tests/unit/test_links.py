@@ -79,8 +79,8 @@ def test_databases_are_in_the_history() -> None:
     assert named and set(re.findall(r"\b[0-9a-f]{40}\b", text)) == set(named.values())
     if _git("rev-parse", "--is-shallow-repository") != "false\n":
         pytest.skip("no clone with the whole history")
-    told = _git("cat-file", "--batch-check", given="\n".join(named.values()))
-    assert [line for line in told.splitlines() if " blob " not in line] == []
+    message = _git("cat-file", "--batch-check", given="\n".join(named.values()))
+    assert [line for line in message.splitlines() if " blob " not in line] == []
 
 
 def _git(*words: str, given: str = "") -> str:

@@ -41,7 +41,7 @@ class Clocked(FakeDriver):
     num_recorded = 0
 
     @property
-    def num_begun(self) -> int:
+    def num_started(self) -> int:
         """Samples, at most."""
         return -(-self.num_recorded // 2)
 
@@ -262,7 +262,7 @@ def test_short_products_are_sampled_seldom(dispatcher: Dispatcher, driver: Clock
     for _ in range(400):
         driver.gpu_us = driver.now_us + 100
         program.call()
-    assert 1 <= driver.num_begun <= 20
+    assert 1 <= driver.num_started <= 20
 
 
 def test_threads_may_call_at_once(program: Program, driver: Clocked) -> None:
@@ -284,7 +284,7 @@ def test_without_it_nothing_takes_turns(driver: Clocked, tmp_path: Path, settle:
     assert found.live is None and not found.beside
 
 
-def test_launches_that_sum_otherwise_take_turns_only_if_asked(tmp_path: Path, monkeypatch) -> None:
+def test_launches_that_sum_otherwise_take_turns_only_if_requested(tmp_path: Path, monkeypatch) -> None:
     split = make_spec(reduction="two_pass", split_k=2)
     table = make_table(make_kernel("first", make_spec()), make_kernel("second", split))
     picks = [Pick("first", "modelled", str, 1, 9.0, cublas_us=8.0), Pick("second", "modelled", str, 2, 9.0)]
@@ -354,11 +354,11 @@ def test_a_forward_pass_that_is_computed_again_is_not_sampled(torch, dispatcher,
         with torch.no_grad():
             a @ b  # Python decides on it
         found = checkpoint(lambda x, y: x @ y, a, b, use_reentrant=False)
-        assert driver.num_begun == 1  # the forward pass is sampled
+        assert driver.num_started == 1  # the forward pass is sampled
         driver.now_us = driver.gpu_us + 1
         found.sum().backward()
-        assert driver.num_begun == 1
+        assert driver.num_started == 1
         with torch.no_grad():
             a @ b  # the GPU has passed both events
             a @ b
-        assert driver.num_begun == 2
+        assert driver.num_started == 2

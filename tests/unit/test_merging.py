@@ -36,7 +36,7 @@ from autotune.facts.other_problem import OtherProblem
 from autotune.files.errors import StoreError, UsageError
 from autotune.search.called import expected_us
 from autotune.search.stale import stale_shapes
-from autotune.store import DuelRecord, FinalEntry, Store, StudyRef, merging, run_facts
+from autotune.store import ComparisonRecord, FinalEntry, Store, StudyRef, merging, run_facts
 from autotune.target import Baseline
 
 FLAT = Gemm(16, 4096, 4096, trans_b=True)
@@ -65,7 +65,7 @@ def fill(store: Store, numbers: range, gemm: Gemm = SQUARE) -> StudyRef:
     ]
     store.add_baseline(study, Baseline(4.0, (4.0, 5.0)))
     store.add_search(study, "autotune", 0, {"patience": 3.0})
-    store.add_duel(study, DuelRecord((first.key, second.key), ((1.0,), (2.0,)), 0))
+    store.add_comparison(study, ComparisonRecord((first.key, second.key), ((1.0,), (2.0,)), 0))
     store.set_final(study, entries, Baseline(3.0, (3.0,)), ("drift",))
     store.add_cublas_times(H200, CachePolicy.COLD, {Gemm(8, 8, 8): 7.0})
     store.end_run(store.begin_run(H200, [str(gemm)]), len(numbers))
@@ -79,8 +79,8 @@ def content(store: Store) -> dict[str, Any]:
     for summary in store.studies():
         study = summary.study
         trials = sorted((replace(trial, id=0) for trial in store.trials(study)), key=lambda trial: trial.key)
-        duels, searches = store.duels(study), store.searches(study)
-        found[str(study.gemm)] = (trials, duels, searches, store.final(study), store.baseline(study))
+        comparisons, searches = store.comparisons(study), store.searches(study)
+        found[str(study.gemm)] = (trials, comparisons, searches, store.final(study), store.baseline(study))
     return found
 
 
@@ -100,7 +100,7 @@ def test_everything_arrives_and_nothing_is_doubled(urls: tuple[str, str]) -> Non
         assert content(mine) == content(other)
 
 
-def test_what_is_there_stays_and_the_newest_counts(urls: tuple[str, str]) -> None:
+def test_what_is_there_stays_and_the_latest_counts(urls: tuple[str, str]) -> None:
     """A final that was merged later was not made later."""
     with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
         fill(other, range(12))
@@ -178,8 +178,8 @@ def test_damaged_rows_are_named_and_left_out(
             raw.commit()
         with Store.open(url) as mine:
             merged = mine.merge(other)
-            assert merged.num_new == 4 and not mine.damages
-            assert {(damage.table, damage.id) for damage in other.damages} == {
+            assert merged.num_new == 4 and not mine.bad_rows
+            assert {(damage.table, damage.id) for damage in other.bad_rows} == {
                 *(("trial", number) for number in range(1, 9)),
                 ("duel", 1),
             }
@@ -210,7 +210,7 @@ def test_a_row_that_others_wrote_oddly_stops_no_merge(
             raw.execute("UPDATE config SET key = key || char(0) WHERE id = 8")
         merged, again = mine.merge(other), mine.merge(other)
         odd = {("trial", 5), ("trial", 6), ("trial", 8), ("config", 8)}
-        assert {(damage.table, damage.id) for damage in other.damages} == (odd if server else set())
+        assert {(damage.table, damage.id) for damage in other.bad_rows} == (odd if server else set())
         assert merged.num_new == (5 if server else 8)
         assert again.num_new == 0 and not any(again.others.values())
         assert mine.final(study_of(mine)) is not None
@@ -228,7 +228,7 @@ def test_a_gpu_with_an_odd_name_stops_no_merge(
             raw.execute("UPDATE environment SET gpu_name = gpu_name || char(0)")
         merged = mine.merge(other)
         assert merged.num_new == (0 if server else 8)
-        assert {"environment", "study"} <= {one.table for one in other.damages} or not server
+        assert {"environment", "study"} <= {one.table for one in other.bad_rows} or not server
 
 
 def test_the_same_database_is_refused(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_the_gpu_that_was_measured_last_is_exported_whatever_was_merged_last(tmp
         assert [e.gpu_name for e in mine.environments()] == ["NVIDIA H200", "NVIDIA H100 80GB HBM3"]
 
 
-def test_of_several_studies_of_a_shape_the_newest_with_a_result_counts(tmp_path: Path) -> None:
+def test_of_several_studies_of_a_shape_the_latest_with_a_result_counts(tmp_path: Path) -> None:
     """Not the one of the largest id: a merge stores older ones later. Nor a newer one without a result."""
     path = tmp_path / "mine.db"
     with Store.open(tmp_path / "other.db") as other, Store.open(path) as mine:
@@ -270,20 +270,20 @@ def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("sys.argv", arguments)
     with Store.open(tmp_path / "a.db") as store:
         name = store.begin_run(H200, ["4096x4096x4096:NN"])
-        (begun,) = store.runs()
-        assert begun.command == "autotune search --db 'postgresql://me:***@host/db' --shape 4096"
-        assert (begun.state, begun.num_trials) == ("not ended", None)
-        assert {"autotune", "python", "numpy"} <= begun.versions.keys()
+        (started,) = store.runs()
+        assert started.command == "autotune search --db 'postgresql://me:***@host/db' --shape 4096"
+        assert (started.state, started.num_trials) == ("not ended", None)
+        assert {"autotune", "python", "numpy"} <= started.versions.keys()
         store.end_run(name, 7)
         (ended,) = store.runs()
         assert (ended.state, ended.num_trials) == ("ended", 7)
         assert ended.ended_at is not None and ended.ended_at - ended.began_at < timedelta(minutes=5)
-        gone = replace(begun, name=begun.name.replace("@", "9@", 1))
+        gone = replace(started, name=started.name.replace("@", "9@", 1))
         assert gone.state == "was ended"
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "text"),
     [
         ("/lib/autotune/__main__.py", "autotune '--db=postgresql://me@here/db?a=b'"),
         ("/lib/pytest/__main__.py", "__main__.py"),
@@ -292,9 +292,9 @@ def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.
         ("", "python"),
     ],
 )
-def test_of_a_run_no_secret_is_stored(program: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_run_no_secret_is_stored(program: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", [program, "--db=postgresql://me@here/db?password=secret&a=b"])
-    assert run_facts.command() == told
+    assert run_facts.command() == text
 
 
 def test_a_study_is_forgotten_with_all_that_it_had(urls: tuple[str, str]) -> None:

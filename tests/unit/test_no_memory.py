@@ -42,7 +42,7 @@ def matrices() -> dict[str, Array]:
     return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in SHAPES.items()}
 
 
-def _refused(runtime: Dispatcher, driver: FakeDriver, role: str, operands: dict[str, Any]) -> None:
+def _rejected(runtime: Dispatcher, driver: FakeDriver, role: str, operands: dict[str, Any]) -> None:
     num_launches = len(driver.launches)
     with pytest.raises(DispatchError, match=f"{role} .*{REFUSED}"):
         runtime.sgemm(**operands)
@@ -60,7 +60,7 @@ class _Interface:
 @pytest.mark.parametrize("address", [0, None, 16], ids=str)
 def test_of_an_array_interface(runtime, driver, role, address):
     operands = {name: OnGpu(x) for name, x in matrices().items()}
-    _refused(runtime, driver, role, operands | {role: _Interface(SHAPES[role], address)})
+    _rejected(runtime, driver, role, operands | {role: _Interface(SHAPES[role], address)})
 
 
 def test_an_address_that_cuda_does_not_know_is_told(runtime, driver, monkeypatch):
@@ -77,12 +77,12 @@ def test_an_address_that_cuda_does_not_know_is_told(runtime, driver, monkeypatch
 def test_of_dlpack(runtime, driver, role, monkeypatch):
     def view(x: Any, *_: Any) -> Any:
         address = 0 if x is operands[role] else x.data.ctypes.data
-        told = {"ptr": address, "shape": x.data.shape, "strides": None, "device_id": 0, "readonly": False}
-        return SimpleNamespace(is_device_accessible=True, **told), np.dtype(np.float32)
+        text = {"ptr": address, "shape": x.data.shape, "strides": None, "device_id": 0, "readonly": False}
+        return SimpleNamespace(is_device_accessible=True, **text), np.dtype(np.float32)
 
     monkeypatch.setattr(arrays.Foreign, "_view", staticmethod(view))
     operands = {name: SimpleNamespace(data=x, __dlpack__=None) for name, x in matrices().items()}
-    _refused(runtime, driver, role, operands)
+    _rejected(runtime, driver, role, operands)
 
 
 class _CuPy:
@@ -104,14 +104,14 @@ _CuPy.__module__, _CuPy.__name__ = "cupy", "ndarray"
 def test_of_cupy(runtime, driver, role, address, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     operands = {name: _CuPy(x) for name, x in matrices().items()}
-    _refused(runtime, driver, role, operands | {role: _CuPy(matrices()[role], address)})
+    _rejected(runtime, driver, role, operands | {role: _CuPy(matrices()[role], address)})
 
 
 @each_role
 def test_of_numpy(runtime, driver, role):
     interface = {"shape": SHAPES[role], "typestr": "<f4", "version": 3, "data": (16, False)}
-    nowhere = np.asarray(SimpleNamespace(__array_interface__=interface))
-    _refused(runtime, driver, role, matrices() | {role: nowhere})
+    devnull = np.asarray(SimpleNamespace(__array_interface__=interface))
+    _rejected(runtime, driver, role, matrices() | {role: devnull})
 
 
 class _Nowhere(_Tensor):
@@ -142,7 +142,7 @@ def test_of_torch_by_the_core_too(runtime, driver, offered, role, behind):  # no
     offered()
     operands = {name: _Tensor(x) for name, x in matrices().items()}
     for _ in range(2):
-        _refused(runtime, driver, role, operands | {role: _nowhere(matrices()[role], behind)})
+        _rejected(runtime, driver, role, operands | {role: _nowhere(matrices()[role], behind)})
         runtime.sgemm(**operands)
     assert runtime._tensors is not None
 
@@ -183,10 +183,10 @@ def test_the_router_is_not_told_of_a_plan_for_them(runtime, offered):  # noqa: F
 
     def is_left_alone(address: int) -> bool:
         extents = [(ctypes.c_int64 * 2)(*SHAPES[name]) for name in ("a", "b")]
-        told = [_DLTensor(address, CUDA, 0, 2, FLOAT, 32, 1, ctypes.addressof(one)) for one in extents]
-        at, found, numbers = map(ctypes.addressof, told), ctypes.c_int32(), core.library.numbers
-        asked = None, None, numbers.AS_SETTLED
-        assert not core.library.autotune_meet(core.handle, *at, *asked, ctypes.byref(found))
+        text = [_DLTensor(address, CUDA, 0, 2, FLOAT, 32, 1, ctypes.addressof(one)) for one in extents]
+        at, found, numbers = map(ctypes.addressof, text), ctypes.c_int32(), core.library.numbers
+        requested = None, None, numbers.AS_SETTLED
+        assert not core.library.autotune_meet(core.handle, *at, *requested, ctypes.byref(found))
         return found.value == numbers.LEFT_ALONE
 
     assert is_left_alone(1 << 40) and not is_left_alone(0) and not is_left_alone(1 << 20)

@@ -27,7 +27,7 @@ def test_groups_of_m_are_told_with_what_is_least() -> None:
         }
         for m, is_tuned, served in facts
     ]  # fmt: skip
-    rows = on_suite.told(shapes).splitlines()[2:]
+    rows = on_suite.describe(shapes).splitlines()[2:]
     assert rows == [
         "| m <= 1 | tuned | 1 | 1.200 | 1.200 (1x8x8) | 0 |",
         "| m <= 32 | tuned | 2 | 1.000 | 0.500 (32x8x8) | 0 |",

@@ -45,10 +45,10 @@ def test_an_export_holds_kernels_of_its_order_alone(tmp_path: Path, order: str) 
         SQUARE, (TunedPoint(config, 2700.0, True),), ((config, 2700.0), (SPLIT, 2600.0)), 2600.0
     )
     deep = TunedShape(DEEP, (), ((SPLIT, 30.0), (config, 900.0)), 40.0)
-    told = results(shapes=(shape, deep))
+    text = results(shapes=(shape, deep))
     where = Where.parse((), order=order)
     folder = export_table(
-        told, tmp_path / "t", FakeCompiler(), matrices=matrices(), where=where, max_kernels=16
+        text, tmp_path / "t", FakeCompiler(), matrices=matrices(), where=where, max_kernels=16
     )
     table = load(folder)
     assert table.order == order and f"of order {order}" in repr(table)
@@ -121,7 +121,7 @@ def test_the_feasible_set_of_an_order_has_no_other() -> None:
 def test_conditions_tell_their_order() -> None:
     where = Where.parse("bm=64", 8, "chunks:256")
     assert where.options == " --where bm=64 --max-workspace 8 --order chunks:256"
-    assert where.told == "bm=64 and a workspace of at most 8 MiB and the order chunks:256"
+    assert where.description == "bm=64 and a workspace of at most 8 MiB and the order chunks:256"
     assert where.holds({"flush_k": 256}) and not where.holds({"flush_k": 256, "slice_k": 2})
     assert not where.holds({"flush_k": 256, "foreign": 1}) and bool(Where.parse((), order="chain"))
 

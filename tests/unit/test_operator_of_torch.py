@@ -216,8 +216,8 @@ def test_what_cannot_be_multiplied_is_refused_when_it_is_traced(op: Any) -> None
     """By what stands for the kernel then."""
     a, b = torch.empty(A, device="meta"), torch.empty(B, device="meta")
     assert op(a, b).shape == C and op(b, a, trans_a=True, trans_b=True).shape == (4, 6)
-    refused = (a, a, "inner extents"), (a.half(), b, "a has dtype"), (a, b.double(), "b has dtype")
-    for x, y, match in refused:
+    rejected = (a, a, "inner extents"), (a.half(), b, "a has dtype"), (a, b.double(), "b has dtype")
+    for x, y, match in rejected:
         with pytest.raises(DispatchError, match=match):
             op(x, y)
     with pytest.raises(DispatchError, match="inner extents"):
@@ -225,7 +225,7 @@ def test_what_cannot_be_multiplied_is_refused_when_it_is_traced(op: Any) -> None
 
 
 def test_the_dispatcher_refuses_what_it_would_lose(runtime: Dispatcher, driver: FakeDriver) -> None:
-    def refused(*arguments: Any, match: str) -> Any:
+    def rejected(*arguments: Any, match: str) -> Any:
         with pytest.raises(DispatchError, match=f"{match}.*torch_op"):
             runtime.sgemm(*arguments)
         return arguments[0].sum()
@@ -234,14 +234,14 @@ def test_the_dispatcher_refuses_what_it_would_lose(runtime: Dispatcher, driver: 
     driver.launches.clear()
     with forward.dual_level():
         dual = forward.make_dual(S, S)
-        refused(T, dual, match="b has a tangent")
-        refused(T, S, forward.make_dual(tensor(*C), tensor(*C)), match="out has a tangent")
+        rejected(T, dual, match="b has a tangent")
+        rejected(T, S, forward.make_dual(tensor(*C), tensor(*C)), match="out has a tangent")
         assert not driver.launches
         close(runtime.sgemm(T, forward.unpack_dual(dual).primal.detach()), T @ S)
     driver.launches.clear()
-    func.jvp(lambda a: refused(a, S, match="a has a tangent"), (T,), (T,))
-    func.grad(lambda a: refused(a, S, match="no gradient"))(T)
-    func.vmap(lambda a: refused(a, S, match="no memory of its own"))(tensor(3, *A))
+    func.jvp(lambda a: rejected(a, S, match="a has a tangent"), (T,), (T,))
+    func.grad(lambda a: rejected(a, S, match="no gradient"))(T)
+    func.vmap(lambda a: rejected(a, S, match="no memory of its own"))(tensor(3, *A))
     assert not driver.launches
 
 

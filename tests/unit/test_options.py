@@ -56,7 +56,7 @@ def test_an_option_is_given_once_unless_it_adds_up(path: tuple[str, ...], option
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("search --trials x", "--trials is 'x', expected a whole number of 1 ... 2147483647"),
         ("search --trials 1.5", "--trials is '1.5', expected a whole number of 1 ... 2147483647"),
@@ -72,9 +72,9 @@ def test_an_option_is_given_once_unless_it_adds_up(path: tuple[str, ...], option
         ("view --port 99999", "--port is 99999, expected a whole number of 0 ... 65535"),
     ],
 )  # fmt: skip
-def test_what_is_no_number_is_refused_in_our_words(arguments: str, told: str) -> None:
+def test_what_is_no_number_is_refused_in_our_words(arguments: str, message: str) -> None:
     found = _fault(*arguments.split())
-    assert isinstance(found, UsageError) and str(found).startswith(told)
+    assert isinstance(found, UsageError) and str(found).startswith(message)
 
 
 def test_a_fault_of_the_parser_names_its_command() -> None:

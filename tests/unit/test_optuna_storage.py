@@ -131,7 +131,7 @@ def test_a_deleted_trial_moves_no_number(either_store: Store, study: StudyRef, o
 def test_a_condemned_trial_fails(either_store: Store, study: StudyRef, ours: OptunaStorage) -> None:
     read = loaded(ours, study)
     assert read.best_value == 3.0
-    either_store.condemn(study, config(2).key, Failure(Outcome.WRONG_RESULT, "NaN"))
+    either_store.invalidate(study, config(2).key, Failure(Outcome.WRONG_RESULT, "NaN"))
     assert read.trials[2].state is TrialState.FAIL and read.trials[2].user_attrs["reason"] == "NaN"
     assert read.best_value == 4.0
 
@@ -149,22 +149,22 @@ def test_what_is_told_is_a_trial_of_the_search(
     either_store: Store, study: StudyRef, ours: OptunaStorage
 ) -> None:
     read = loaded(ours, study)
-    told = [read.ask() for _ in range(3)]
-    for number, trial in zip((11, 13, 15), told, strict=True):
+    notes = [read.ask() for _ in range(3)]
+    for number, trial in zip((11, 13, 15), notes, strict=True):
         assert ours.claim(trial._trial_id, config(number).to_dict(), {})
         assert not ours.claim(read.ask()._trial_id, config(number).to_dict(), {}), "another one is of it"
-    assert not ours.claim(told[0]._trial_id, config(0).to_dict(), {}), "it was tried"
-    read.tell(told[0], 2.5)
-    told[1].set_user_attr("outcome", "spilled")
-    read.tell(told[1], state=TrialState.FAIL)
-    read.tell(told[2], state=TrialState.PRUNED)
+    assert not ours.claim(notes[0]._trial_id, config(0).to_dict(), {}), "it was tried"
+    read.tell(notes[0], 2.5)
+    notes[1].set_user_attr("outcome", "spilled")
+    read.tell(notes[1], state=TrialState.FAIL)
+    read.tell(notes[2], state=TrialState.PRUNED)
     stored = either_store.trials(study)[-3:]
     assert [trial.point for trial in stored] == [config(number).to_dict() for number in (11, 13, 15)]
     assert [trial.measurement.time_us for trial in stored] == [2.5, None, None]
     outcomes = [Outcome.OK, Outcome.SPILLED, Outcome.FAILED]
     assert [trial.measurement.outcome for trial in stored] == outcomes
     states = [TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED]
-    assert [read.trials[trial.number].state for trial in told] == states
+    assert [read.trials[trial.number].state for trial in notes] == states
     with pytest.raises(ValueError, match="no time"):
         extra = read.ask()
         assert ours.claim(extra._trial_id, config(17).to_dict(), {})
@@ -207,7 +207,7 @@ def test_a_search_shows_what_is_under_way(url: str | Path) -> None:
         storage.close()
 
 
-def test_what_was_lined_up_may_be_asked_for(
+def test_what_was_lined_up_may_be_requested_for(
     either_store: Store, study: StudyRef, ours: OptunaStorage
 ) -> None:
     """A whole config is claimed by whoever asks, and a search does not try it meanwhile."""
@@ -216,11 +216,11 @@ def test_what_was_lined_up_may_be_asked_for(
     read.enqueue_trial({"bm": 128})
     with either_store.claims() as claims:
         assert claims.waiting([study]) == [(study.id, config(7).to_dict())]
-        asked = read.ask()
-        assert asked.params == config(7).to_dict()
+        requested = read.ask()
+        assert requested.params == config(7).to_dict()
         assert claims.waiting([study]) == []
-        assert not claims.claim(study, [config(7).key]).ours
-    read.tell(asked, 2.0)
+        assert not claims.claim(study, [config(7).key]).owned
+    read.tell(requested, 2.0)
     assert either_store.best(study)[0].point == config(7).to_dict()
     assert read.ask().suggest_categorical("bm", (64, 128)) == 128
 
@@ -290,7 +290,7 @@ def test_the_dashboard_shows_trials_as_they_are(tmp_path: Path) -> None:
     with Store.open(tmp_path / "a.db") as store, closing(OptunaStorage(store)) as storage:
         study = study_of(store)
 
-        def asked(path: str) -> Any:
+        def requested(path: str) -> Any:
             app = dashboard.wsgi(storage)  # anew: one looks at a study every 10 s at most
             heard: list[str] = []
             environment = {"PATH_INFO": path, "REQUEST_METHOD": "GET", "wsgi.input": io.BytesIO()}
@@ -299,19 +299,19 @@ def test_the_dashboard_shows_trials_as_they_are(tmp_path: Path) -> None:
             assert heard == ["200 OK"]
             return json.loads(body)
 
-        (shown,) = asked("/api/studies")["study_summaries"]
+        (shown,) = requested("/api/studies")["study_summaries"]
         assert shown["study_name"] == study_name(study)
         for number in range(3):
             add(store, study, number, ok(5.0 + number))
-            trials = asked(f"/api/studies/{shown['study_id']}")["trials"]
+            trials = requested(f"/api/studies/{shown['study_id']}")["trials"]
             assert [trial["number"] for trial in trials] == list(range(number + 1))
 
 
-@pytest.mark.parametrize("is_ours", [False, True])
-def test_several_jobs_of_a_study_try_no_point_twice(tmp_path: Path, is_ours: bool) -> None:
+@pytest.mark.parametrize("is_autotune", [False, True])
+def test_several_jobs_of_a_study_try_no_point_twice(tmp_path: Path, is_autotune: bool) -> None:
     with closing(OptunaStorage(tmp_path / "a.db")) as storage:
         sampler = FeasibleSampler(SPACE)
-        study = optuna.create_study(storage=storage if is_ours else None, sampler=sampler)
+        study = optuna.create_study(storage=storage if is_autotune else None, sampler=sampler)
         study.optimize(lambda trial: bowl_us(suggested(SPACE, trial)), n_trials=30, n_jobs=3)
         assert len({SPACE.find(trial.params) for trial in study.trials}) == 30
         assert sorted(trial.number for trial in study.trials) == list(range(30))
@@ -368,17 +368,17 @@ def test_a_search_and_somebody_who_asks_share_a_study(url: str | Path, tmp_path:
     with Store.open(url) as store, closing(OptunaStorage(store)) as storage:
         target, heard = FakeTarget(SPACE, capacity=4, is_backwards=True), []
         study = study_of_target(store, target, SQUARE)
-        asking = start(ask_and_tell, url, 25, study_name(study), 5, tmp_path / "tried")
+        requesting = start(ask_and_tell, url, 25, study_name(study), 5, tmp_path / "tried")
         tune(target, store, [SQUARE], Options(trials=80, seed=1), heard.append)
-        asking.join()
-        assert asking.exitcode == 0
-        asked = [int(number) for number in (tmp_path / "tried").read_text(encoding="ascii").split()]
+        requesting.join()
+        assert requesting.exitcode == 0
+        requested = [int(number) for number in (tmp_path / "tried").read_text(encoding="ascii").split()]
         submitted = [SPACE.find(point) for _, point in target.submitted]
-        assert len({*asked, *submitted}) == len(asked) + len(submitted)
+        assert len({*requested, *submitted}) == len(requested) + len(submitted)
         trials = loaded(storage, study).trials
         assert len({trial.number for trial in trials}) == len(trials) == len(store.trials(study))
         origins = {trial.user_attrs["origin"] for trial in trials}
-        assert len(trials) == len(asked) + len(submitted) and "random" in origins
+        assert len(trials) == len(requested) + len(submitted) and "random" in origins
 
 
 def ask_and_wait(url: str | Path, name: str, report: Path) -> None:
@@ -394,13 +394,13 @@ def ask_and_wait(url: str | Path, name: str, report: Path) -> None:
 def test_a_killed_process_leaves_its_point_to_the_next(url: str | Path, tmp_path: Path) -> None:
     with closing(OptunaStorage(url)) as storage:
         study = optuna.create_study(study_name="mine", storage=storage)
-        asking = start(ask_and_wait, url, "mine", tmp_path / "asked")
+        requesting = start(ask_and_wait, url, "mine", tmp_path / "asked")
         while not (tmp_path / "asked").exists():
             time.sleep(0.01)
         (trial,) = study.trials
         assert trial.state is TrialState.RUNNING
-        asking.kill()
-        asking.join()
+        requesting.kill()
+        requesting.join()
         left = SPACE.point(int((tmp_path / "asked").read_text(encoding="ascii")))
         again = study.ask()
         assert storage.claim(again._trial_id, left, distributions(SPACE))

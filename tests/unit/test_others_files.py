@@ -118,7 +118,7 @@ def test_a_parameter_may_be_anything_that_compares(tmp_path: Path, value: object
     with ReplayTarget(path) as target, Store.open(tmp_path / "a.db") as store:
         (shape,) = tune(target, store, target.gemms, Options(trials=2)).shapes
         assert {trial.point["y"] for trial in store.trials(shape.study)} == {"a", kept}
-        assert not store.damages
+        assert not store.bad_rows
 
 
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
@@ -289,9 +289,9 @@ def test_a_space_is_shown_as_what_it_is(tmp_path: Path, capsys: pytest.CaptureFi
     entries = {"1,a": SOUND, "2,b": failed, "2,a": {"x": 2, "y": "a", "time": 4.0}}
     cache = f"replay:{cache_of(tmp_path, entries)}"
     space.run(SpaceRequest(gpu=cache), is_json=False)
-    told = capsys.readouterr().out
-    assert "convolution:64x48: 3 configs, recorded on A GPU" in told and "failed: 1 compile_failed" in told
-    assert "100.0% of its optimum: x=1,y=a" in told and "x          1 2" in told
+    text = capsys.readouterr().out
+    assert "convolution:64x48: 3 configs, recorded on A GPU" in text and "failed: 1 compile_failed" in text
+    assert "100.0% of its optimum: x=1,y=a" in text and "x          1 2" in text
     space.run(SpaceRequest(gpu=cache, explain="x=2"), is_json=True)
     (facts,) = json.loads(capsys.readouterr().out)["spaces"]
     assert facts["num_configs"] == 2 and facts["best"] == "x=2,y=a" and facts["share_of_optimum"] < 1

@@ -35,8 +35,8 @@ LINES = ("ours", "cublas", "limit", "fault")
 THEMES = pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 
 
-def _linear(colour: str) -> np.ndarray:
-    srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+def _linear(color: str) -> np.ndarray:
+    srgb = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
 
@@ -52,7 +52,7 @@ def _apart(one: str, other: str, view: np.ndarray) -> float:
 
 
 def _contrast(one: str, other: str) -> float:
-    luminance = [float(np.array([0.2126, 0.7152, 0.0722]) @ _linear(colour)) for colour in (one, other)]
+    luminance = [float(np.array([0.2126, 0.7152, 0.0722]) @ _linear(color)) for color in (one, other)]
     return (max(luminance) + 0.05) / (min(luminance) + 0.05)
 
 
@@ -71,8 +71,8 @@ def test_every_pair_of_series_is_told_apart(
 
 @THEMES
 def test_marks_and_text_are_seen_on_their_background(palette: Palette) -> None:
-    for name, colour in palette.series.items():
-        assert _contrast(colour, palette.card) >= LEAST_CONTRAST, name
+    for name, color in palette.series.items():
+        assert _contrast(color, palette.card) >= LEAST_CONTRAST, name
     for text in (palette.text, palette.faint, palette.link):
         for background in (palette.page, palette.card):
             assert _contrast(text, background) >= 4.5, (text, background)

@@ -22,12 +22,12 @@ def test_a_folder_is_measured(
     monkeypatch.setattr(pick_cost, "NUM_PROCESSES", 2)
     monkeypatch.setattr(pick_cost, "call_costs_us", lambda folder, gemms: [7.0 + g.m % 2 for g in gemms])
     pick_cost.main()
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     for words in (
         "measured_table: 4 kernels, 1 NN", "4 cubins: 0.00 MB (bar: 5)", "| pick, new shape |",
         "import after numpy and CUDA", "| call of a new shape, its kernel loaded |", "| 1000 |",
     ):  # fmt: skip
-        assert words in told
+        assert words in text
 
 
 def test_what_is_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,8 @@ def made(times: dict[str, list[float]], origins: dict[str, str] | None = None) -
 def test_what_was_found_on_a_column_held_apart_is_not_chosen_for_it() -> None:
     lucky = [1.0] + [11.0] * 19
     found = made({"lucky": lucky, "plain": [10.0] * 20}, {"lucky": str(COLUMNS[0])})
-    judged = {one.gemm: one for one in portfolio_reach.held_apart(found, 2, 5)}
-    first, others = judged[COLUMNS[0]], [judged[gemm] for gemm in COLUMNS[1:]]
+    evaluated = {one.gemm: one for one in portfolio_reach.held_apart(found, 2, 5)}
+    first, others = evaluated[COLUMNS[0]], [evaluated[gemm] for gemm in COLUMNS[1:]]
     assert (first.best_us, first.chosen_us, first.picked_us) == (1.0, 10.0, 10.0)
     assert all(one.chosen_us == one.best_us == 10.0 for one in others)
     assert portfolio_reach.mean_ratio((one.cublas_us or 0.0, one.picked_us) for one in others) > 1.8

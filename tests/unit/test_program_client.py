@@ -169,7 +169,7 @@ def test_nothing_unsigned_or_of_another_key_is_taken(
 
 
 @pytest.mark.parametrize("why", ["deterministic", "torch", "choices", "order"])
-def test_who_asked_for_the_same_bits_takes_none(
+def test_who_requested_for_the_same_bits_takes_none(
     why: str, team: Team, begin: Callable[..., Dispatcher], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {}
@@ -206,11 +206,11 @@ def test_several_ranks_take_it_together_or_not_at_all(
         assert rank_._client is not None
         until(lambda client=rank_._client: client._chosen())
     assert not any(multiply(one) == "tuned" for one in ranks)
-    told: list[str] = []
+    message: list[str] = []
     assert not ranks[0].take_update(lambda mine: [mine, ""])  # another has none yet
     assert not ranks[0].take_update()  # nobody can be asked
-    assert not ranks[0].take_update(lambda mine: told.append(mine) or [mine, mine + "x"])
-    assert all(one.take_update(lambda mine: [*told, mine]) for one in ranks)
+    assert not ranks[0].take_update(lambda mine: message.append(mine) or [mine, mine + "x"])
+    assert all(one.take_update(lambda mine: [*message, mine]) for one in ranks)
     assert [multiply(one) for one in ranks] == ["tuned", "tuned"]
     assert not ranks[0].take_update(lambda mine: [mine, mine])  # nothing else is offered
 

@@ -30,7 +30,7 @@ WAYS = TORCH, SERVED, OURS, OURS_OUT
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("STRETCH_S", "WARM_S"):
+    for name in ("SEGMENT_S", "WARM_S"):
         monkeypatch.setattr(program_race, name, 0.0)
 
 
@@ -49,7 +49,7 @@ class FakeRouting:
     def step(self) -> None:
         self.num += self.is_on
 
-    def tally(self) -> Counter[str]:
+    def call_counts(self) -> Counter[str]:
         return Counter({"": 2 * self.num, "as fast": self.num})
 
     def kinds(self) -> list[RoutedKind]:
@@ -63,11 +63,11 @@ def test_tiny_programs_run_on_the_host(tmp_path: Path, capsys: Any) -> None:
     programs.main(["--device", "cpu", "--tiny", "--pairs", "2", "--out", str(out), "--only", *names])
     report = json.loads(out.read_text())
     assert not report["failed"] and list(report["programs"]) == names
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     for name, found in report["programs"].items():
         times = found["eager"]["step_s"]
-        assert len(times[PLAIN]) == len(times[ROUTED]) >= 2 and f"| {name} |" in told
-    assert f"of {len(names)}" in told
+        assert len(times[PLAIN]) == len(times[ROUTED]) >= 2 and f"| {name} |" in text
+    assert f"of {len(names)}" in text
 
 
 def test_what_fails_is_told_and_the_others_run(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
@@ -191,7 +191,7 @@ def test_a_row_tells_ratio_interval_and_share() -> None:
         "eager": eager, "graph": {"refused": "it waits"}, "calls": {"tally": {"": 5, "x": 2}},
         "attainable": {"ratio": 2.0}, "profile": sides,
     }  # fmt: skip
-    told = programs.told({"one": found})
+    text = programs.describe({"one": found})
     row = "| one | 2000.000 | 1.250 [1.250, 1.250] | 1.500 | 7 -> 9 | 5 | 2 | none | 2.000 | 40% |"
-    assert "geometric mean 1.250 of 1; wholly below 0.99: none" in told
-    assert row in told and "one is not captured: it waits" in told and "40% in the mean" in told
+    assert "geometric mean 1.250 of 1; wholly below 0.99: none" in text
+    assert row in text and "one is not captured: it waits" in text and "40% in the mean" in text

@@ -20,7 +20,7 @@ from autotune import tuning
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem, StoreError, UsageError
-from autotune.search import Interrupts, Options
+from autotune.search import InterruptHandler, Options
 from autotune.search.progress import ShapeStarted, TrialDone
 from autotune.target_finder import default_recording
 
@@ -83,7 +83,7 @@ def test_what_is_known_of_a_shape_is_found_by_any_of_its_names(result):
 
 def test_what_the_functions_return_is_shown_in_a_few_words(result):
     best, table, space = result.best[SHAPE], make_table(), autotune.space(4096, "h200")
-    assert repr(result) == f"Result(NVIDIA H200; {SHAPE}:NN: {best.told})"
+    assert repr(result) == f"Result(NVIDIA H200; {SHAPE}:NN: {best.description})"
     num = len(table.kernels)
     assert repr(table) == f"Table(NVIDIA H200: 0 tuned shapes, {num} kernels, exported {table.created_at})"
     assert repr(space) == f"FeasibleSet({space.num_points:,} points of 28 parameters)"
@@ -101,10 +101,10 @@ def test_a_result_is_exported_and_loaded(few_kernels, result, tmp_path):
 
 @pytest.mark.parametrize("insists", [False, True])
 def test_seconds_on_a_recording_are_used_up_only_if_told_so(monkeypatch, tmp_path, insists):
-    asked = []
+    requested = []
 
     def refuse(target, store, gemms, options, *_):
-        asked.append(options)
+        requested.append(options)
         raise UsageError("seen")
 
     monkeypatch.setattr(tuning, "search", refuse)
@@ -112,7 +112,7 @@ def test_seconds_on_a_recording_are_used_up_only_if_told_so(monkeypatch, tmp_pat
         autotune.tune(
             SHAPE, gpu=f"replay:{default_recording()}", seconds=60, insists=insists, db=tmp_path / "a.db"
         )
-    assert asked[0].insists is insists
+    assert requested[0].insists is insists
 
 
 def test_a_search_goes_on_where_it_ended(result):
@@ -121,7 +121,7 @@ def test_a_search_goes_on_where_it_ended(result):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("given", "expected"),
     [
         (512, ["512x512x512:NN"]),
         ((3, 4, 5), ["3x4x5:NN"]),
@@ -131,8 +131,8 @@ def test_a_search_goes_on_where_it_ended(result):
         ((), []),
     ],
 )
-def test_shapes_are_written_in_several_ways(given, meant):
-    assert list(map(str, tuning.read_shapes(given))) == meant
+def test_shapes_are_written_in_several_ways(given, expected):
+    assert list(map(str, tuning.read_shapes(given))) == expected
 
 
 @pytest.mark.parametrize("given", [3.5, [(1, 2)], [None], "a", 0, (0, 1, 1)])
@@ -180,7 +180,7 @@ def test_the_examples_run(few_kernels, tmp_path, monkeypatch):
             assert test.examples
 
 
-def test_importing_costs_nothing_until_something_is_asked_for():
+def test_importing_costs_nothing_until_something_is_requested_for():
     code = (
         "import autotune, sys; assert 'numpy' not in sys.modules; autotune.Gemm; print(autotune.__version__)"
     )
@@ -200,13 +200,13 @@ def test_a_search_whose_seconds_cublas_took_still_has_some(monkeypatch, granted,
     """Else it would be told that it was granted 0, which nobody did."""
     clock = [100.0]
     target = SimpleNamespace(now=lambda: clock[0], limits=KNOWN["h200"], fill=None)
-    monkeypatch.setattr(tuning, "Filling", SimpleNamespace)
+    monkeypatch.setattr(tuning, "CellTarget", SimpleNamespace)
     monkeypatch.setattr(tuning, "time_cublas", lambda *_, **__: clock.__setitem__(0, clock[0] + 3.0))
-    assert tuning._after_cublas(target, None, Options(seconds=granted), Interrupts()).seconds == left
+    assert tuning._after_cublas(target, None, Options(seconds=granted), InterruptHandler()).seconds == left
 
 
 def test_a_result_is_a_data_frame_and_a_table_of_a_notebook(tmp_path: Path) -> None:
-    result = autotune.tune(4096, gpu="auto", trials=5, db=tmp_path / "a.db", note=lambda told: None)
+    result = autotune.tune(4096, gpu="auto", trials=5, db=tmp_path / "a.db", note=lambda message: None)
     shown = result._repr_html_()
     assert "<td>4096x4096x4096:NN</td>" in shown and shown.count("<tr>") == 2
     rows = [trial.flat() for trial in result.trials[Gemm(4096, 4096, 4096)]]
@@ -219,7 +219,7 @@ def test_a_result_is_a_data_frame_and_a_table_of_a_notebook(tmp_path: Path) -> N
 
 def test_a_result_draws_its_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib").use("agg")
-    result = autotune.tune([1024, 4096], trials=5, db=tmp_path / "a.db", note=lambda told: None)
+    result = autotune.tune([1024, 4096], trials=5, db=tmp_path / "a.db", note=lambda message: None)
     axes = result.plot()
     assert [axis.get_title() for axis in axes] == ["1024x1024x1024:NN", "4096x4096x4096:NN"]
     for axis, trials in zip(axes, result.trials.values(), strict=True):
@@ -235,6 +235,6 @@ def test_without_a_package_the_way_to_get_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, ask: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    result = autotune.tune(4096, gpu="auto", trials=1, db=tmp_path / "a.db", note=lambda told: None)
+    result = autotune.tune(4096, gpu="auto", trials=1, db=tmp_path / "a.db", note=lambda message: None)
     with pytest.raises(EnvironmentProblem, match=f"pip install {package}"):
         getattr(result, ask)()

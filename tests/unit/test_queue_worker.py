@@ -28,9 +28,9 @@ def start(db: str | Path, *options: str, rate: float = 300) -> subprocess.Popen[
 
 
 def end(worker: subprocess.Popen[bytes], code: int = 0) -> str:
-    told = worker.communicate(timeout=60)[1].decode()
-    assert worker.returncode == code, told
-    return told
+    text = worker.communicate(timeout=60)[1].decode()
+    assert worker.returncode == code, text
+    return text
 
 
 def wait_until(is_there: Callable[[], object]) -> None:
@@ -43,8 +43,8 @@ def wait_until(is_there: Callable[[], object]) -> None:
 def test_requests_are_tuned_or_refused(tmp_path: Path) -> None:  # on PostgreSQL: tests/chaos
     with Store.open(tmp_path / "a.db") as store:
         queue = store.queue()
-        asked = [Wanted(SMALL, "NVIDIA H200", gain_us=2.0), Wanted(Gemm.parse("77"), "h200", gain_us=1.0)]
-        queue.submit([*asked, Wanted(SMALL, "NVIDIA L4")])
+        requested = [Wanted(SMALL, "NVIDIA H200", gain_us=2.0), Wanted(Gemm.parse("77"), "h200", gain_us=1.0)]
+        queue.submit([*requested, Wanted(SMALL, "NVIDIA L4")])
         worker = start(tmp_path / "a.db", "--gpu", f"replay:{RECORDED}", "--seconds", "4")
         wait_until(
             lambda: queue.counts()[RequestState.WAITING] == 1 and not queue.counts()[RequestState.TUNING]
@@ -52,9 +52,9 @@ def test_requests_are_tuned_or_refused(tmp_path: Path) -> None:  # on PostgreSQL
         worker.send_signal(signal.SIGTERM)
         end(worker)
         found = {one.wanted.gpu: one for one in queue.requests()}
-        tuned, refused = found["NVIDIA H200"], found["h200"]
+        tuned, rejected = found["NVIDIA H200"], found["h200"]
         assert tuned.state == RequestState.TUNED and tuned.result["time_us"] > 0
-        assert refused.state == RequestState.REFUSED and "holds no 77x77x77" in refused.reason
+        assert rejected.state == RequestState.REFUSED and "holds no 77x77x77" in rejected.reason
         assert found["NVIDIA L4"].state == RequestState.WAITING, "another model's"
         (status,) = queue.workers()
         assert (status.kind, status.gpu, status.num_done, status.is_alive) == ("gpu", "NVIDIA H200", 2, False)

@@ -20,7 +20,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, EnvironmentProblem, SlowGpu
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.settle import quick_check
-from autotune.runtime.settle.quick_check import MOST_TRIES, NUM_GRAPHS, SLOWER
+from autotune.runtime.settle.quick_check import MAX_ATTEMPTS, NUM_GRAPHS, SLOWER
 from autotune.runtime.table.table import Entry, RankedKernel, Table
 
 RECORDED_US = 400.0
@@ -97,13 +97,13 @@ class _Times(dict[str, float]):
 
 def test_a_slow_gpu_is_looked_at_longer_and_told(tmp_path: Path) -> None:
     runtime, driver = runtime_of(table_of(), tmp_path, kernel_us={"best": 1.3 * RECORDED_US})
-    driver.elsewhere = {"power_limit_w": 500.0}
+    driver.external = {"power_limit_w": 500.0}
     with pytest.warns(match="power limit"):
         found = runtime.verify_quick()
     assert found.is_right and not found.is_as_fast and not found.is_ok
     assert found.ratio == pytest.approx(1.3)
     assert found.differences == ("its power limit is 500 W, not 700 W",) and "500 W" in str(found)
-    assert len(driver.launches) == MOST_TRIES * NUM_GRAPHS * round(quick_check.BATCH_US / RECORDED_US)
+    assert len(driver.launches) == MAX_ATTEMPTS * NUM_GRAPHS * round(quick_check.BATCH_US / RECORDED_US)
 
 
 def test_clocks_that_rise_are_waited_for(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_clocks_that_rise_are_waited_for(tmp_path: Path) -> None:
     driver.kernel_us = _Times(iter([3 * RECORDED_US] * 25 + [RECORDED_US] * 10))
     found = runtime.verify_quick()
     assert found.is_as_fast and found.ratio == pytest.approx(1)
-    assert len(driver.launches) < MOST_TRIES * NUM_GRAPHS
+    assert len(driver.launches) < MAX_ATTEMPTS * NUM_GRAPHS
 
 
 def test_a_neighbour_that_takes_turns_is_noticed(tmp_path: Path) -> None:

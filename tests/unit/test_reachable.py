@@ -44,14 +44,14 @@ NOT_WORTH: dict[str, set[Value]] = {
 
 def _lacking(limits: DeviceLimits) -> dict[str, set[Value]]:
     """Values that need hardware which this GPU is without, and those that pay only with it."""
-    lacking: dict[str, set[Value]] = {}
+    missing: dict[str, set[Value]] = {}
     if not limits.has_async_copy:
-        lacking |= {"copy_a": {"async"}, "copy_b": {"async"}, "stages": {3, 4, 6}}
+        missing |= {"copy_a": {"async"}, "copy_b": {"async"}, "stages": {3, 4, 6}}
     if not limits.has_clusters:
-        lacking |= {"reduction": {"cluster"}}
+        missing |= {"reduction": {"cluster"}}
     if not limits.has_packed_fma:
-        lacking |= {"order": set(PACKED_ORDERS)}
-    return lacking
+        missing |= {"order": set(PACKED_ORDERS)}
+    return missing
 
 
 def _searched(limits: DeviceLimits, shapes: tuple[str, ...] = SHAPES) -> dict[str, set[Value]]:
@@ -67,9 +67,9 @@ def _searched(limits: DeviceLimits, shapes: tuple[str, ...] = SHAPES) -> dict[st
 @pytest.mark.every(2)
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_value_that_pays_is_searched_on_every_gpu_that_has_it(device: str) -> None:
-    lacking = _lacking(KNOWN[device])
+    missing = _lacking(KNOWN[device])
     for name, found in _searched(KNOWN[device]).items():
-        left_out = NOT_WORTH.get(name, set()) | lacking.get(name, set())
+        left_out = NOT_WORTH.get(name, set()) | missing.get(name, set())
         assert found | IN_BETWEEN.get(name, set()) == set(PARAMETER[name].values) - left_out, name
 
 

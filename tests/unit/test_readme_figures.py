@@ -58,8 +58,8 @@ def test_a_row_is_what_was_measured(
         environment, dates = report["gpu"], [session["date"] for session in report["sessions"]]
     assert "H200" in str(environment)
     assert len(found) == int(count) and any(one.startswith(date) for one in dates)
-    told = [(mean, geometric_mean(found)), (least, min(found)), (most, max(found))]
-    assert [text for text, value in told if f"{value:.{len(text.partition('.')[2])}f}" != text] == []
+    message = [(mean, geometric_mean(found)), (least, min(found)), (most, max(found))]
+    assert [text for text, value in message if f"{value:.{len(text.partition('.')[2])}f}" != text] == []
 
 
 def test_the_chart_is_drawn_from_what_was_measured() -> None:

@@ -146,7 +146,7 @@ def test_what_is_not_served_is_not_counted(runtime, driver):
 
 
 def test_kinds_that_are_too_many_are_counted_together(folder, driver, monkeypatch, tmp_path):
-    monkeypatch.setattr(core, "MAX_TALLIES", 3)
+    monkeypatch.setattr(core, "MAX_COUNTERS", 3)
     runtime = Dispatcher(folder, driver=driver)
     runtime.record_calls(tmp_path / "calls.json")
     for m in (1, 2, 3, 4, 5, 4, 1):
@@ -238,8 +238,11 @@ def test_what_cannot_be_written_now_is_told_once_and_written_later(folder, drive
     (tmp_path / "calls.json.d").write_text("in the way")
     call(runtime, kind)
     time.sleep(3 * EVERY_S)  # it fails more than once
-    told = capfd.readouterr().err
-    assert told.count("\n") == 1 and f"cannot be recorded in {file}.d (Not a directory); make room" in told
+    messages = capfd.readouterr().err
+    assert (
+        messages.count("\n") == 1
+        and f"cannot be recorded in {file}.d (Not a directory); make room" in messages
+    )
     (tmp_path / "calls.json.d").unlink()
     until_recorded(file, 2)
     assert not capfd.readouterr().err
@@ -266,10 +269,10 @@ runpy.run_path(sys.argv[1])["main"](sys.argv[2], sys.argv[3], 50, 3)
 def test_the_parts_of_the_dead_are_removed_and_no_others(runtime, tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
-    host, living, own = os.uname().nodename, os.getppid(), os.getpid()
-    left = [f".{host}-{ended.pid}-1f.json", f".{host}-{own}-1f.json", f".else-where-{living}-1f.json"]
+    host, live_workers, own = os.uname().nodename, os.getppid(), os.getpid()
+    left = [f".{host}-{ended.pid}-1f.json", f".{host}-{own}-1f.json", f".else-where-{live_workers}-1f.json"]
     kept = [
-        f".{host}-{living}-1f.json", f".{host}-{own}-2f.json", f".else-where-{ended.pid}-2f.json",
+        f".{host}-{live_workers}-1f.json", f".{host}-{own}-2f.json", f".else-where-{ended.pid}-2f.json",
         ".notes.json", f".{host}-{ended.pid}-1f.txt", f".{host}-x-1f.json",
     ]  # fmt: skip
     place = tmp_path / "calls.json.d"
@@ -299,8 +302,8 @@ def test_eight_processes_record_into_one_file(folder, tmp_path):
     num = [50 + 37 * seed for seed in range(NUM_PROCESSES)]
     started = [start(folder, file, n, seed) for seed, n in enumerate(num)]
     for process in started:
-        _, told = process.communicate(timeout=120)
-        assert process.returncode == 0, told.decode()
+        _, messages = process.communicate(timeout=120)
+        assert process.returncode == 0, messages.decode()
     assert len(list((tmp_path / "calls.json.d").iterdir())) == NUM_PROCESSES
     assert calls_in(read_calls(file)) == sum(num)
 
@@ -348,10 +351,10 @@ if sys.argv[5] == "after" and not os.fork():
 """
 
 
-@pytest.mark.parametrize(("moment", "times"), [("before", 2), ("after", 1)])
-def test_a_fork_writes_nothing_of_its_parent_s(folder, tmp_path, moment, times):
+@pytest.mark.parametrize(("timestamp", "times"), [("before", 2), ("after", 1)])
+def test_a_fork_writes_nothing_of_its_parent_s(folder, tmp_path, timestamp, times):
     file = tmp_path / "calls.json"
-    arguments = [str(PROCESS), str(folder), str(file), "40", "1", moment]
+    arguments = [str(PROCESS), str(folder), str(file), "40", "1", timestamp]
     paths = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
         [sys.executable, "-c", _FORKS, *arguments], capture_output=True, check=True, timeout=60,
@@ -443,13 +446,13 @@ ROWS = ({"m": 1, "count": 5}, {"m": 2, "count": 6}, {"m": 3, "count": 7})
 
 def test_a_damaged_line_is_told_and_left_out(tmp_path):
     file = tmp_path / "calls.json"
-    damaged = written(tmp_path / "calls.json.d", "a.json", *ROWS)
+    corrupted = written(tmp_path / "calls.json.d", "a.json", *ROWS)
     written(tmp_path / "calls.json.d", "b.json", *ROWS)
-    damaged.write_text(damaged.read_text().replace('"m": 2', '"m": \x00'))
+    corrupted.write_text(corrupted.read_text().replace('"m": 2', '"m": \x00'))
     notes: list[str] = []
     assert calls_in(read_calls(file, notes.append)) == 2 * 18 - 6
     [note] = notes
-    assert str(damaged) in note and "1 of its lines cannot be read and are left out, 2 shapes can" in note
+    assert str(corrupted) in note and "1 of its lines cannot be read and are left out, 2 shapes can" in note
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.99])
@@ -471,10 +474,10 @@ def test_a_file_that_is_cut_off_keeps_its_whole_lines(tmp_path, share):
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=5))
 def test_no_damage_stops_the_reader(tmp_path_factory, at, found):
     folder = tmp_path_factory.mktemp("damaged")
-    damaged = written(folder / "calls.json.d", "a.json", *ROWS)
+    corrupted = written(folder / "calls.json.d", "a.json", *ROWS)
     written(folder / "calls.json.d", "b.json", *ROWS)
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[:at] + found + content[at + len(found) :])
+    content = corrupted.read_bytes()
+    corrupted.write_bytes(content[:at] + found + content[at + len(found) :])
     assert calls_in(read_calls(folder / "calls.json")) >= 18
 
 
@@ -562,6 +565,6 @@ def test_a_record_of_a_newer_version_is_said_to_be_newer(tmp_path):
 def test_who_reads_many_records_hears_how_far_it_is(tmp_path):
     for name in "abc":
         written(tmp_path / "calls.json.d", f"{name}.json", *ROWS)
-    told: list[tuple[int, int]] = []
-    read_calls(tmp_path / "calls.json", on_read=lambda *far: told.append(far))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    messages: list[tuple[int, int]] = []
+    read_calls(tmp_path / "calls.json", on_read=lambda *far: messages.append(far))
+    assert messages == [(1, 3), (2, 3), (3, 3)]

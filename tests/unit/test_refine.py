@@ -21,7 +21,7 @@ from autotune.search.compare import ranking
 from autotune.search.compare.ranking import Ranking
 from autotune.search.progress import Ledger, TrialDone
 from autotune.search_policy import SearchPolicy
-from autotune.store import DuelRecord
+from autotune.store import ComparisonRecord
 from autotune.target import Baseline, Refining, Rounds, point_key
 
 GEMM = Gemm(64, 64, 64)
@@ -65,10 +65,10 @@ def test_what_is_faster_in_every_round_is_found_soon_whatever_the_drift(gap, see
 
 @given(st.floats(1e-4, 0.5))
 def test_fewer_rounds_than_decide_name_nobody(error_rate):
-    fewest = stats.fewest_rounds(error_rate)
+    fewest = stats.min_rounds(error_rate)
     assert stats.faster_of([1.0] * fewest, [2.0] * fewest, error_rate) == 0
     assert stats.faster_of([1.0] * (fewest - 1), [2.0] * (fewest - 1), error_rate) is None
-    assert stats.fewest_rounds(POLICY.duel_error) == 11
+    assert stats.min_rounds(POLICY.duel_error) == 11
 
 
 def test_rounds_without_a_difference_say_nothing():
@@ -85,34 +85,34 @@ def _rounds(times_us, num, rng, noise=0.001):
     return [tuple((t * drift * rng.normal(1, noise, size=num)).tolist()) for t in times_us]
 
 
-def _decide(entered: Ranking, truth: dict[str, float], rng, num_most=10_000) -> list[ranking.Duel]:
+def _decide(entered: Ranking, truth: dict[str, float], rng, num_most=10_000) -> list[ranking.PairComparison]:
     """Fight until nothing is left to decide."""
     over = []
     for _ in range(num_most):
-        duel = entered.next_duel()
-        if duel is None:
+        comparison = entered.next_comparison()
+        if comparison is None:
             return over
-        entered.take(duel, *_rounds([truth[e.key] for e in duel.pair], 6, rng))
-        over += [duel] if duel.is_over else []
+        entered.take(comparison, *_rounds([truth[e.key] for e in comparison.pair], 6, rng))
+        over += [comparison] if comparison.is_over else []
     raise AssertionError("duels without an end")
 
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=20), st.integers(0, 2**32))
-def test_duels_find_the_fastest_of_those_that_trials_could_not_tell_apart(steps, seed):
+def test_comparisons_find_the_fastest_of_those_that_trials_could_not_tell_apart(steps, seed):
     rng = np.random.default_rng(seed)
     truth = {str(i): 100.0 + 0.2 * step for i, step in enumerate(steps)}
     entered = Ranking(POLICY)
     for key, time_us in truth.items():
         entered.enter(key, {}, time_us * rng.uniform(0.995, 1.005))
     over = _decide(entered, truth, rng)
-    champion = entered.champion
-    assert champion is not None and not champion.is_beaten
-    # the truly fastest or one that ties with it; a wrong verdict, one in a hundred duels, costs little
-    assert truth[champion.key] <= min(truth.values()) * 1.01
-    for duel in over:
-        assert duel.num_rounds <= POLICY.most_rounds + 6
-        assert duel.winner is not None or duel.num_rounds >= POLICY.most_rounds
+    incumbent = entered.incumbent
+    assert incumbent is not None and not incumbent.has_lost
+    # the truly fastest or one that ties with it; a wrong verdict, one in a hundred comparisons, costs little
+    assert truth[incumbent.key] <= min(truth.values()) * 1.01
+    for comparison in over:
+        assert comparison.num_rounds <= POLICY.most_rounds + 6
+        assert comparison.winner is not None or comparison.num_rounds >= POLICY.most_rounds
 
 
 def test_a_lucky_trial_is_found_out_and_its_time_put_right():
@@ -122,44 +122,45 @@ def test_a_lucky_trial_is_found_out_and_its_time_put_right():
     assert entered.enter("lucky", {}, 99.0)
     assert not entered.enter("far", {}, 110.0)
     over = _decide(entered, truth, np.random.default_rng(0))
-    assert [{e.key for e in duel.pair} for duel in over] == [{"good", "lucky"}]
-    assert entered.champion.key == "good"
-    is_beaten, time_us = entered.rank("lucky", 99.0)
-    assert is_beaten
-    assert time_us / entered.champion.time_us == pytest.approx(1.02, rel=0.002)
+    assert [{e.key for e in comparison.pair} for comparison in over] == [{"good", "lucky"}]
+    assert entered.incumbent.key == "good"
+    has_lost, time_us = entered.rank("lucky", 99.0)
+    assert has_lost
+    assert time_us / entered.incumbent.time_us == pytest.approx(1.02, rel=0.002)
     assert entered.rank("far", 110.0) == (False, 110.0)
     assert entered.rank("of another search", 5.0) == (False, 5.0)
 
 
 def test_a_load_that_makes_a_kernel_slower_neither_decides_nor_corrects():
-    """In a fiftieth of the real duels one was slower by 2 to 8 % in all rounds of a batch, never in two."""
+    """In a fiftieth of the real comparisons one was slower by 2 to 8 % in all rounds of a batch, never in
+    two."""
     entered, rng = Ranking(POLICY), np.random.default_rng(0)
     entered.enter("best", {}, 100.0)
     entered.enter("other", {}, 101.0)
-    duel = entered.next_duel()
+    comparison = entered.next_comparison()
     for slower in (1.07, 1.0, 1.0, 1.0):  # of the better one's loads
-        assert entered.champion.key == "best"
-        entered.take(duel, *_rounds([100.0 * slower, 101.0], 6, rng))
-    while not duel.is_over:
-        entered.take(duel, *_rounds([100.0, 101.0], 6, rng))
-    assert entered.champion.key == "best" and duel.winner == 0
-    assert duel.ratio == pytest.approx(1.01, rel=0.003)
+        assert entered.incumbent.key == "best"
+        entered.take(comparison, *_rounds([100.0 * slower, 101.0], 6, rng))
+    while not comparison.is_over:
+        entered.take(comparison, *_rounds([100.0, 101.0], 6, rng))
+    assert entered.incumbent.key == "best" and comparison.winner == 0
+    assert comparison.ratio == pytest.approx(1.01, rel=0.003)
 
 
-def test_an_undecided_duel_is_not_fought_by_two_at_once():
+def test_an_undecided_comparison_is_not_fought_by_two_at_once():
     entered = Ranking(POLICY)
     for number in range(4):
         entered.enter(str(number), {}, 100.0 + number / 10)
     under_way = []
-    while (duel := entered.next_duel(under_way)) is not None:
-        under_way.append(duel)
-    pairs = [{e.key for e in duel.pair} for duel in under_way]
+    while (comparison := entered.next_comparison(under_way)) is not None:
+        under_way.append(comparison)
+    pairs = [{e.key for e in comparison.pair} for comparison in under_way]
     assert pairs == [{"0", "1"}, {"0", "2"}, {"0", "3"}]
     entered.is_closed = True
-    assert entered.next_duel() is None
+    assert entered.next_comparison() is None
 
 
-def test_verdicts_that_contradict_each_other_leave_a_champion():
+def test_verdicts_that_contradict_each_other_leave_a_incumbent():
     """Queued together, three may beat each other in a ring."""
     entered = Ranking(POLICY)
     for number in range(3):
@@ -167,15 +168,15 @@ def test_verdicts_that_contradict_each_other_leave_a_champion():
     faster, slower = (1.0,) * 20, (2.0,) * 20
     pairs = [("0", "1"), ("1", "2"), ("2", "0")]
     for pair in pairs:
-        entered.restore(DuelRecord(pair, (faster, slower), 0))
-    assert entered.champion is not None and not entered.champion.is_beaten
+        entered.restore(ComparisonRecord(pair, (faster, slower), 0))
+    assert entered.incumbent is not None and not entered.incumbent.has_lost
 
 
 # ---- in a search
 
 
 class Duelling(FakeTarget):
-    """A target that lies in trials, by up to a percent, and tells the truth in duels."""
+    """A target that lies in trials, by up to a percent, and tells the truth in comparisons."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -191,7 +192,7 @@ class Duelling(FakeTarget):
         time_us = bowl_us(point) * (1 + 0.01 * luck / 3)
         return Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,), verify_s=0.1, measure_s=0.1)
 
-    def duel(self, gemm, points, rounds, shuffle):
+    def compare_pair(self, gemm, points, rounds, shuffle):
         self.fought.append(tuple(map(dict, points)))
         self.num_rounds += rounds
         future: Future = Future()
@@ -208,67 +209,69 @@ def test_a_search_refines_and_still_ends_with_as_many_trials(store):
     assert (result.reason, result.num_new) == (StopReason.TRIALS, 60)
     assert target.fought
     assert result.ledger.refine_s == pytest.approx(0.01 * target.num_rounds)
-    duels = store.duels(study_of(store, target, GEMM))
-    assert duels
-    for duel in duels:
-        first, second = duel.samples_us
+    comparisons = store.comparisons(study_of(store, target, GEMM))
+    assert comparisons
+    for comparison in comparisons:
+        first, second = comparison.samples_us
         assert len(first) == len(second) > 0
-        assert duel.winner == stats.faster_of(first, second, POLICY.duel_error)
-    assert len({frozenset(duel.keys) for duel in duels}) == len(duels), "a duel that is over stays over"
+        assert comparison.winner == stats.faster_of(first, second, POLICY.duel_error)
+    assert len({frozenset(comparison.keys) for comparison in comparisons}) == len(comparisons), (
+        "a duel that is over stays over"
+    )
 
 
-def test_the_best_is_what_duels_found_and_resuming_knows_it(store):
-    target, told = Duelling(product_space(6, 6, 4, words=3)), []
+def test_the_best_is_what_comparisons_found_and_resuming_knows_it(store):
+    target, notes = Duelling(product_space(6, 6, 4, words=3)), []
 
     def on_event(event):
         if isinstance(event, TrialDone):
-            told.append(event.best)
+            notes.append(event.best)
 
     tune(target, store, [GEMM], Options(trials=100), on_event)
     trials = store.trials(study_of(store, target, GEMM))
     fastest_us = min(bowl_us(trial.point) for trial in trials)
-    assert bowl_us(told[-1].point) <= fastest_us * 1.005
+    assert bowl_us(notes[-1].point) <= fastest_us * 1.005
     target.fought.clear()
     tune(target, store, [GEMM], Options(trials=101), on_event)
-    assert bowl_us(told[-1].point) <= fastest_us * 1.005
-    known = {frozenset(duel.keys) for duel in store.duels(study_of(store, target, GEMM))}
-    assert len(known) == len(store.duels(study_of(store, target, GEMM))), "no duel is fought again"
+    assert bowl_us(notes[-1].point) <= fastest_us * 1.005
+    known = {frozenset(comparison.keys) for comparison in store.comparisons(study_of(store, target, GEMM))}
+    assert len(known) == len(store.comparisons(study_of(store, target, GEMM))), "no duel is fought again"
 
 
-def test_a_duel_that_brings_the_worker_down_ends_refining_not_the_search(store):
+def test_a_comparison_that_brings_the_worker_down_ends_refining_not_the_search(store):
     target = Duelling(product_space(6, 6, 4, words=3))
     target.is_deadly = True
     result = tune(target, store, [GEMM], Options(trials=40))
     assert result.num_new == 40
     assert len(target.fought) <= POLICY.ahead_s / POLICY.batch_s
     assert result.ledger.refine_s == 0
-    assert store.duels(study_of(store, target, GEMM)) == []
+    assert store.comparisons(study_of(store, target, GEMM)) == []
 
 
 def test_the_ledger_tells_the_share_of_the_gpu(store):
     result = tune(Duelling(), store, [GEMM], Options(trials=30))
-    told = result.ledger.to_dict()
-    busy_s = told["verify_s"] + told["measure_s"] + told["refine_s"]
-    assert told["gpu_share"] == pytest.approx(busy_s / told["search_s"])
-    assert told["gpu_idle_s"] == pytest.approx(max(0.0, told["search_s"] - busy_s))
+    notes = result.ledger.to_dict()
+    busy_s = notes["verify_s"] + notes["measure_s"] + notes["refine_s"]
+    assert notes["gpu_share"] == pytest.approx(busy_s / notes["search_s"])
+    assert notes["gpu_idle_s"] == pytest.approx(max(0.0, notes["search_s"] - busy_s))
 
 
 # ---- in the store
 
 
-def test_duels_come_back_as_they_were_stored(store):
+def test_comparisons_come_back_as_they_were_stored(store):
     target = FakeTarget()
     study, other = study_of(store, target, GEMM), study_of(store, target, Gemm(8, 8, 8))
     for key in "ab":
         store.add_trial(study, key, {"a": key}, Measurement(Outcome.OK, time_us=1.0), "seed")
     records = [
-        DuelRecord(keys, ((1.0, 2.0), (1.5, 2.5)), winner)
+        ComparisonRecord(keys, ((1.0, 2.0), (1.5, 2.5)), winner)
         for keys, winner in itertools.product([("a", "b"), ("b", "a")], [0, 1, None])
     ]
     for record in records:
-        store.add_duel(study, record)
-    assert store.duels(study) == records
-    assert store.duels(other) == []
+        store.add_comparison(study, record)
+    assert store.comparisons(study) == records
+    assert store.comparisons(other) == []
 
 
 # ---- in the summary
@@ -276,9 +279,9 @@ def test_duels_come_back_as_they_were_stored(store):
 
 def test_the_summary_says_where_the_seconds_went():
     ledger = Ledger(compile_s=400.0, verify_s=1.0, measure_s=5.0, refine_s=12.0, store_s=2.0, search_s=30.0)
-    told = spent.text(ledger.to_dict())
-    assert "GPU busy 60.0% of 30.0 s" in told
-    assert "12.0 s timing the best against each other" in told
-    assert "12.0 s idle" in told
-    assert "400.0 s; storing: 2.0 s" in told
+    notes = spent.text(ledger.to_dict())
+    assert "GPU busy 60.0% of 30.0 s" in notes
+    assert "12.0 s timing the best against each other" in notes
+    assert "12.0 s idle" in notes
+    assert "400.0 s; storing: 2.0 s" in notes
     assert "GPU busy - of 0.0 s" in spent.text(Ledger().to_dict())

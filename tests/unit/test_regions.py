@@ -108,14 +108,14 @@ def test_moves_change_splits_and_reduction_together(space):
 
 
 @given(factors(), st.integers(0, 9), st.data())
-def test_rows_like_another_come_from_the_region_asked_for_the_likest_among_them(factor, seed, data):
+def test_rows_like_another_come_from_the_region_requested_for_the_likest_among_them(factor, seed, data):
     regions, rng = Regions(factor), np.random.default_rng(seed)
     row = data.draw(st.integers(0, len(factor) - 1))
     region = data.draw(st.integers(0, len(regions) - 1))
     of = regions.of(np.arange(len(factor)))
-    alike = regions.alike(rng, row, region, 12)
-    assert len(alike) and set(of[alike].tolist()) == {region}
-    assert row in alike or of[row] != region  # nothing is more like a row than itself
+    similar = regions.similar(rng, row, region, 12)
+    assert len(similar) and set(of[similar].tolist()) == {region}
+    assert row in similar or of[row] != region  # nothing is more like a row than itself
     drawn = regions.drawn(rng, region, 5)
     assert len(drawn) == 5 and set(of[drawn].tolist()) == {region}
 
@@ -180,6 +180,6 @@ def test_the_tile_that_led_later_is_one_move_from_the_one_that_led_before():
     found = np.concatenate(
         [merged(candidates.moves(np.random.default_rng(s), parents, 16))[0] for s in range(40)]
     )
-    alike = [n for n in found.tolist() if _tile(space, n) == tuple(after[name] for name in TILE)]
-    launched = [space.point(n) for n in alike if traits.threads(candidates.codes(np.array([n]))) == wanted]
+    similar = [n for n in found.tolist() if _tile(space, n) == tuple(after[name] for name in TILE)]
+    launched = [space.point(n) for n in similar if traits.threads(candidates.codes(np.array([n]))) == wanted]
     assert any(p["slice_k"] * p["split_k"] == after["slice_k"] * after["split_k"] for p in launched)

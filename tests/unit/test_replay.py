@@ -167,7 +167,7 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, problems, reason):
         lambda d: d["names"].append("c"),
         lambda d: d["values"][0].pop(),
         lambda d: d["limits"].pop("num_sms"),
-        lambda d: d["environment"].update(colour="red"),
+        lambda d: d["environment"].update(color="red"),
         lambda d: d.update(policy="tepid"),
         lambda d: d["configs"].pop(),
         lambda d: d["configs"].__setitem__(3, "zz"),
@@ -348,7 +348,7 @@ def test_what_a_problem_forbids_is_not_in_its_space(tmp_path):
     assert [m.reason for m in kept] == ["breaks extent-a"] * 4 + [""] * 4
 
 
-def test_the_hopeless_are_cut_short(recording):
+def test_the_too_slow_are_cut_short(recording):
     target = ReplayTarget(recording)
     point, best_us = target.optimum(ONE)
     slow = {"a": 16, "b": "w3"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from study_cases import BEGAN, GEMM, RECORDED, at_s, failed, ok_in, study_of
+from study_cases import GEMM, RECORDED, STARTED, at_s, failed, ok_in, study_of
 
 from autotune.facts.device import KNOWN
 from autotune.facts.measurement import Measurement, Outcome
@@ -130,7 +130,7 @@ def test_the_ledger_adds_up_what_trials_took() -> None:
 
 def test_the_final_is_told_before_trials_and_its_cublas_before_an_older_one() -> None:
     entries = tuple(FinalEntry(f"a={n}", {"a": n}, n, n < 3, 40.0 + n, (40.0 + n,)) for n in (1, 2, 3))
-    final = Final(entries, Baseline(44.0), BEGAN)
+    final = Final(entries, Baseline(44.0), STARTED)
     study = study_of([at_s(1, ok_in(40.5)), at_s(2, ok_in(39.0))], final=final)
     assert (study.best_us, study.best_point, study.cublas_us) == (41.0, {"a": 1}, 44.0)
     without = study_of([at_s(1, ok_in(40.5)), at_s(2, ok_in(39.0))])

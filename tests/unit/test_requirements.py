@@ -61,7 +61,7 @@ def test_the_image_holds_all_that_the_manual_uses() -> None:
     assert re.findall(r"make setup EXTRAS=(\S+)", text) == ["-".join(sorted(used))]
 
 
-def test_the_newest_changes_are_of_this_version() -> None:
+def test_the_latest_changes_are_of_this_version() -> None:
     text = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
-    newest = re.search(r"^## \[(\S+)\] - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
-    assert newest and newest[1] == __version__
+    latest = re.search(r"^## \[(\S+)\] - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
+    assert latest and latest[1] == __version__

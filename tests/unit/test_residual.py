@@ -30,14 +30,16 @@ def test_a_kernel_is_corrected_where_it_was_timed_and_no_other_is(log: float, kn
 
 
 @given(st.floats(0.01, 1), st.integers(0, len(SIZES) - 1), st.floats(0.1, 10))
-def test_the_less_sure_a_time_is_the_less_it_corrects(log: float, at: int, doubt: float) -> None:
+def test_the_less_sure_a_time_is_the_less_it_corrects(log: float, at: int, uncertainty: float) -> None:
     logs = np.full((2, len(SIZES)), np.nan)
     logs[:, at] = log
-    doubts = np.full(logs.shape, np.nan)
-    doubts[:, at] = doubt, 0
-    unsure, sure = np.log(residual.factors(residual.learn(PLACES, logs, doubts), residual.place(*SIZES[at])))
+    uncertainties = np.full(logs.shape, np.nan)
+    uncertainties[:, at] = uncertainty, 0
+    unsure, sure = np.log(
+        residual.factors(residual.learn(PLACES, logs, uncertainties), residual.place(*SIZES[at]))
+    )
     assert 0 < unsure < sure
-    assert np.isclose(unsure * (1 + residual.NOISE + doubt), sure * (1 + residual.NOISE))
+    assert np.isclose(unsure * (1 + residual.NOISE + uncertainty), sure * (1 + residual.NOISE))
 
 
 def test_far_from_all_that_was_timed_nothing_is_corrected() -> None:

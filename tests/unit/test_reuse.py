@@ -89,13 +89,13 @@ def test_idle_seconds_try_compiled_kernels_on_other_shapes_and_in_other_splits(s
     origins = Counter(trial.origin for of_shape in trials.values() for trial in of_shape)
     assert origins[REUSE] == len(target.reused) > 20
     assert result.num_new == sum(map(len, trials.values()))
-    asked = {gemm: {point_key(p) for g, p in target.submitted if g == gemm} for gemm in GEMMS}
+    requested = {gemm: {point_key(p) for g, p in target.submitted if g == gemm} for gemm in GEMMS}
     for gemm, of_shape in trials.items():
         keys = [trial.key for trial in of_shape]
         assert len(keys) == len(set(keys)), "no point is tried twice"
         assert any(cubin_key(p, gemm) for g, p in target.reused if g == gemm)
         reused = {point_key(p) for g, p in target.reused if g == gemm}
-        assert reused | asked[gemm] == set(keys) and not reused & asked[gemm]
+        assert reused | requested[gemm] == set(keys) and not reused & requested[gemm]
 
 
 def test_what_does_best_for_one_shape_is_tried_on_its_kin_at_once(store):
@@ -147,10 +147,10 @@ def test_shapes_whose_trials_take_long_wait_for_their_turn(store):
 @pytest.mark.parametrize(("trial_s", "sizes"), [(0.01, {15}), (1.0, {1}), (0.045, {14})])
 def test_as_many_are_queued_as_keep_the_gpu_busy_for_the_longest_ask(store, monkeypatch, trial_s, sizes):
     """Each answer comes at once here, so that every batch begins with an empty queue: 0.6 s of work."""
-    asked, pick = set(), Points.pick
+    requested, pick = set(), Points.pick
 
     def spy(points, codes, size):
-        asked.add(size)
+        requested.add(size)
         return pick(points, codes, size)
 
     class Timed(Compiling):
@@ -159,7 +159,7 @@ def test_as_many_are_queued_as_keep_the_gpu_busy_for_the_longest_ask(store, monk
 
     monkeypatch.setattr(Points, "pick", spy)
     tune(Timed(), store, GEMMS, Options(seconds=60 * trial_s, policy=PATIENT))
-    assert asked == sizes
+    assert requested == sizes
 
 
 def test_kernels_are_drawn_once_each_and_those_that_led_among_many():

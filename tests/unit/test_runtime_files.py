@@ -128,9 +128,9 @@ def test_what_python_cannot_take_is_refused(name: str) -> None:
         parse(NUMBERS[name]())
 
 
-@pytest.mark.parametrize("told", [0, 1, 9, 10, 11, 1 << 40])
+@pytest.mark.parametrize("shown", [0, 1, 9, 10, 11, 1 << 40])
 def test_what_the_system_tells_of_a_size_is_not_taken_on_trust(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: int
 ) -> None:
     """As of a file that is written meanwhile, or of one of /proc."""
     path = tmp_path / "file"
@@ -139,7 +139,7 @@ def test_what_the_system_tells_of_a_size_is_not_taken_on_trust(
 
     def fstat(descriptor: int) -> os.stat_result:
         found = list(real(descriptor))
-        found[6] = told  # st_size
+        found[6] = shown  # st_size
         return os.stat_result(found)
 
     monkeypatch.setattr(folder_files.os, "fstat", fstat)

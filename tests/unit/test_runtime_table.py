@@ -395,12 +395,12 @@ def test_a_default_must_compete() -> None:
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_are_finite(constant: str) -> None:
     text = json.dumps(_tree()).replace("2.5", constant, 1)
-    with pytest.raises((DispatchError, strict.Misfit)):
+    with pytest.raises((DispatchError, strict.Mismatch)):
         parse(text)
 
 
 def test_a_key_that_stands_twice_is_refused() -> None:
-    with pytest.raises(strict.Misfit, match="twice"):
+    with pytest.raises(strict.Mismatch, match="twice"):
         strict.parse('{"a": 1, "a": 1}')
 
 
@@ -449,7 +449,7 @@ def test_strict_reads_what_fits() -> None:
      ("mixed", {"a": True}), ("mixed", [])],
 )  # fmt: skip
 def test_strict_converts_nothing(field: str, value: Any) -> None:
-    with pytest.raises(strict.Misfit, match=rf"s\.{field}"):
+    with pytest.raises(strict.Mismatch, match=rf"s\.{field}"):
         strict.read(Sample, GOOD | {field: value}, "s")
 
 
@@ -475,11 +475,11 @@ ODD_VALUES = st.sampled_from(
 )  # fmt: skip
 
 
-def _told(declared: Any, value: Any) -> Any:
+def _describe(declared: Any, value: Any) -> Any:
     try:
         return strict.read(declared, value, "s")
-    except strict.Misfit as misfit:
-        return str(misfit)
+    except strict.Mismatch as mismatch:
+        return str(mismatch)
 
 
 @given(
@@ -492,9 +492,9 @@ def test_records_read_by_columns_are_as_those_read_one_by_one(
     records = [RIGHT | changed for changed in changes]
     if lacks_one and records:
         records[-1] = {name: value for name, value in records[-1].items() if name != "flag"}
-    each = [_told(Columns, record) for record in records]
-    faults = [f"s[{i}]{told.removeprefix('s')}" for i, told in enumerate(each) if type(told) is str]
-    assert repr(_told(tuple[Columns, ...], records)) == repr(faults[0] if faults else tuple(each))
+    each = [_describe(Columns, record) for record in records]
+    faults = [f"s[{i}]{shown.removeprefix('s')}" for i, shown in enumerate(each) if type(shown) is str]
+    assert repr(_describe(tuple[Columns, ...], records)) == repr(faults[0] if faults else tuple(each))
 
 
 def test_a_record_of_one_field_and_a_list_of_none_are_read() -> None:

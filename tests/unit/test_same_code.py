@@ -124,14 +124,14 @@ def test_trials_of_all_equivalent_studies_become_one(
     store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     old, new, middle, other = (study(store, source) for source in (OLD, NEW, MIDDLE, OTHER))
-    elsewhere = study(store, NEW, Gemm(8, 8, 8))
+    external = study(store, NEW, Gemm(8, 8, 8))
     other_compiler = store.study(H200, NEW, "nvrtc 13.5", SQUARE)
     add(store, old, 0, ok(5.0))
     for number, time_us in ((0, 6.0), (1, 4.0)):
         add(store, new, number, ok(time_us), "seed")
     add(store, middle, 1, ok(4.5))
     add(store, middle, 2, failed())
-    for number, apart in enumerate((other, elsewhere, other_compiler), 3):
+    for number, apart in enumerate((other, external, other_compiler), 3):
         add(store, apart, number, ok(1.0))
     know_as_same(monkeypatch, tmp_path, (NEW, OLD), (MIDDLE, OLD))
     for _ in range(2):  # copying again adds nothing
@@ -155,17 +155,17 @@ def test_what_other_gpus_and_shapes_know_counts(
     add(store, similar, 1, failed())
     key = config(0).key
     with store.claims() as claims:
-        assert not claims.claim(mine, [key]).known and not store.killers(mine)
-        assert not store.twin_studies(mine) and not store.similar_studies(mine, 9)
+        assert not claims.claim(mine, [key]).known and not store.crash_points(mine)
+        assert not store.sibling_studies(mine) and not store.similar_studies(mine, 9)
     know_as_same(monkeypatch, tmp_path, (NEW, OLD))
     mine = study(store, NEW)
-    assert [ref.id for ref in store.twin_studies(mine) if ref.environment != H200] == [twin.id]
+    assert [ref.id for ref in store.sibling_studies(mine) if ref.environment != H200] == [twin.id]
     assert store.similar_studies(mine, 9) == [similar]
-    assert store.killers(mine) == [config(1).to_dict()]
+    assert store.crash_points(mine) == [config(1).to_dict()]
     with store.claims() as claims, store.claims() as others:
         assert claims.claim(mine, [key]).known == {key: Known(None, False, "tpe")}
-        assert others.claim(study(store, OLD, gpu_uuid="GPU-2"), [config(5).key]).ours
-        assert claims.held_elsewhere([mine]) == {mine: {config(5).key}}
+        assert others.claim(study(store, OLD, gpu_uuid="GPU-2"), [config(5).key]).owned
+        assert claims.held_in_studies([mine]) == {mine: {config(5).key}}
 
 
 # ---- searches, exports
@@ -179,8 +179,8 @@ def test_a_search_goes_on_where_an_equivalent_kernel_was(
     tune(before, store, [GEMM], Options(trials=20, seed=1))
     know_as_same(monkeypatch, tmp_path, (NEW, OLD), (MIDDLE, OLD))
     result = tune(now, store, [GEMM], Options(trials=30, seed=1))  # those of before count
-    asked = [{point_key(point) for _, point in target.submitted} for target in (before, now)]
-    assert len(asked[1]) == 10 and not asked[0] & asked[1]
+    requested = [{point_key(point) for _, point in target.submitted} for target in (before, now)]
+    assert len(requested[1]) == 10 and not requested[0] & requested[1]
     assert result.shapes[0].num_trials == 30
     best = store.best(study_of(store, now, GEMM))[0].measurement.time_us
     assert best == min(now._time_us(point) for target in (before, now) for _, point in target.submitted)
@@ -207,9 +207,9 @@ def test_results_of_a_kernel_that_is_not_equivalent_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     know_as_same(monkeypatch, tmp_path, (template.source_hash(), OLD))
-    with pytest.raises(DispatchError) as refused:
+    with pytest.raises(DispatchError) as rejected:
         export_table(results(source_hash=OTHER), tmp_path / "t", FakeCompiler())
-    words = str(refused.value)
+    words = str(rejected.value)
     assert OTHER[:12] in words and template.source_hash()[:12] in words
     assert "nothing shows that both compile to the same code" in words
     assert "run `autotune.tune` again with this one, or export with the autotune that searched" in words

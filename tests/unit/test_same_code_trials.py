@@ -73,8 +73,8 @@ def test_equal_code_keeps_its_times_and_other_code_is_measured_again(store: Stor
     others = {key for key, trial in before.items() if trial.point["a"] == 4}
     result, started = searched(store, now, 60)
     assert started.taken_over == TakenOver("nvrtc 13.3", 60 - len(others), len(others))
-    assert f"{60 - len(others)} trials keep their results of nvrtc 13.3" in started.taken_over.told
-    assert f"{len(others)} compile to other code" in started.taken_over.told
+    assert f"{60 - len(others)} trials keep their results of nvrtc 13.3" in started.taken_over.description
+    assert f"{len(others)} compile to other code" in started.taken_over.description
     after = {trial.key: trial for trial in store.trials(result.shapes[0].study)}
     assert len(after) == 60 and len(now.submitted) == len(others)
     for key in before.keys() - others:
@@ -139,7 +139,7 @@ def test_a_limit_in_seconds_ends_it_and_the_fastest_come_first(store: Store) -> 
     assert taken == TakenOver("nvrtc 13.3", 5, 0, 0, 35)
     fastest = [trial.key for trial in store.best(study_of(store, then, GEMM), 5)]
     assert now.compiled == fastest and store.keys(study) == set(fastest)
-    assert "35 were not compiled for want of time" in taken.told
+    assert "35 were not compiled for want of time" in taken.description
     result, started = searched(store, Compiled(NOW), 5, same_code_share=0.0)
     assert started.taken_over is None and result.num_new == 0
 
@@ -175,7 +175,7 @@ def with_final(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "left", "told"),
+    ("change", "code", "left", "text"),
     [
         ({}, ("code 1", "code 2"), [], f"{UPGRADE} {SAME}; 2 finalists: the final stays"),
         ({}, ("code 1", "new"), ["compiler"], f"{UPGRADE}; 2 finalists"),
@@ -186,13 +186,13 @@ def with_final(store: Store) -> None:
     ],
 )  # fmt: skip
 def test_finalists_of_equal_code_are_not_stale(
-    store: Store, change: dict[str, str], code: tuple[str, str], left: list[str], told: str
+    store: Store, change: dict[str, str], code: tuple[str, str], left: list[str], text: str
 ) -> None:
     with_final(store)
     now = Finalists(replace(MEASURED, nvrtc_version="13.4", **change), lambda p: code[POINTS.index(dict(p))])
     one = compared(store, now, stale_shapes(store, now)[GEMM])
     assert [name for name, _, _ in one.changes] == left
-    assert one.told == told
+    assert one.description == text
     study = study_of(store, now, GEMM)
     same = 0 if "driver" in left else sum(hash_.startswith("code") for hash_ in code)
     assert len(store.trials(study)) == same

@@ -38,7 +38,7 @@ def _sources(num_tried: int) -> list[Source]:
 
 
 @given(st.integers(1, 300), st.integers(0, 60), st.integers(0, 5))
-def test_a_sample_is_as_large_as_asked_and_holds_nothing_twice(size, num_tried, seed) -> None:
+def test_a_sample_is_as_large_as_requested_and_holds_nothing_twice(size, num_tried, seed) -> None:
     points = sample(_sources(num_tried), size, seed, _even)
     keys = [point_key(point) for point in points]
     assert len(set(keys)) == len(keys) == min(size, len(SPACE))

@@ -51,36 +51,38 @@ def spaces(draw) -> FeasibleSet:
 
 
 def _ask_all(proposer: Proposer, num: int, *, open_at_once: int = 1, time_us=lambda number: 1.0 + number):
-    asked, waiting = [], []
+    requested, waiting = [], []
     for _ in range(num):
-        asked.append(proposer.ask().number)
-        waiting.append(asked[-1])
+        requested.append(proposer.ask().number)
+        waiting.append(requested[-1])
         if len(waiting) == open_at_once:
             number = waiting.pop(0)
             proposer.tell(number, time_us(number))
-    return asked
+    return requested
 
 
 @settings(max_examples=20)
 @given(spaces(), st.integers(0, 3), st.integers(1, 4), st.data())
-def test_steps_from_a_point_are_new_and_asked_for_once(space, seed, size, data):
+def test_steps_from_a_point_are_new_and_requested_for_once(space, seed, size, data):
     proposer, num = make_proposer(space, seed=seed), min(len(space), 20)
-    asked = _ask_all(proposer, num)
-    at = data.draw(st.sampled_from(asked))
+    requested = _ask_all(proposer, num)
+    at = data.draw(st.sampled_from(requested))
     while steps := [proposal.number for proposal in proposer.steps_from(at, size, "polish")]:
-        assert len(steps) <= size and not set(steps) & set(asked)
-        asked += steps
+        assert len(steps) <= size and not set(steps) & set(requested)
+        requested += steps
         for number in steps:
             proposer.tell(number, 1.0 + number)
-    if len(asked) > num or num == 20:  # the model knows enough: then every step of one parameter was asked
-        assert set(Candidates(space).neighbours(np.array([at])).tolist()) <= set(asked)
+    if (
+        len(requested) > num or num == 20
+    ):  # the model knows enough: then every step of one parameter was asked
+        assert set(Candidates(space).neighbours(np.array([at])).tolist()) <= set(requested)
 
 
 @settings(max_examples=20)
 @given(spaces(), st.integers(0, 3), st.floats(0.0, 0.5), st.integers(1, 4))
-def test_leaders_are_the_best_of_their_blocks_and_close_to_the_best_of_all(space, seed, within, most):
+def test_best_kernels_are_the_best_of_their_blocks_and_close_to_the_best_of_all(space, seed, within, most):
     proposer, rng = make_proposer(space, seed=seed), np.random.default_rng(seed)
-    assert proposer.leaders(within, most) == []
+    assert proposer.region_bests(within, most) == []
     times: dict[int, float] = {}
     for _ in range(min(len(space), 20)):
         number = proposer.ask().number
@@ -90,17 +92,17 @@ def test_leaders_are_the_best_of_their_blocks_and_close_to_the_best_of_all(space
     best = sorted({min((n for n in times if blocks[n] == b), key=times.__getitem__) for b in blocks.values()},
                   key=times.__getitem__)  # fmt: skip
     limit = (1 + within) * times[best[0]]
-    assert proposer.leaders(within, most) == [n for n in best if times[n] <= limit][:most]
+    assert proposer.region_bests(within, most) == [n for n in best if times[n] <= limit][:most]
 
 
 @settings(max_examples=20)
 @given(spaces(), st.sampled_from(QUICK), st.integers(0, 3), st.integers(1, 5))
-def test_small_sets_are_asked_whole_and_each_point_once(space, sampler, seed, open_at_once):
+def test_small_sets_are_requested_whole_and_each_point_once(space, sampler, seed, open_at_once):
     proposer = make_proposer(space, sampler, seed)
     num = min(len(space), 45)
-    asked = _ask_all(proposer, num, open_at_once=open_at_once)
-    assert len(set(asked)) == num
-    assert all(0 <= number < len(space) for number in asked)
+    requested = _ask_all(proposer, num, open_at_once=open_at_once)
+    assert len(set(requested)) == num
+    assert all(0 <= number < len(space) for number in requested)
     if num == len(space):
         with pytest.raises(SpaceExhausted):
             proposer.ask()
@@ -130,7 +132,7 @@ def test_flat_and_wild_times_are_no_trouble(time_us):
     assert len(set(_ask_all(make_proposer(SPACE), 60, time_us=time_us))) == 60
 
 
-def test_earlier_trials_are_never_asked_again():
+def test_earlier_trials_are_never_requested_again():
     known = [(number, None if number % 3 else 100.0 + number) for number in range(0, len(SPACE), 2)]
     proposer = make_proposer(SPACE)
     proposer.load(known)
@@ -242,8 +244,8 @@ def test_samplers_of_optuna_learn(name):
     """They come closer than chance to the best of a smooth bowl; and any sampler may be given as such."""
     if name not in HERE:
         pytest.skip("its packages are not installed")
-    guest = make_proposer(SPACE, name, seed=1)
-    tried = _ask_all(guest, 50, time_us=lambda n: bowl_us(SPACE.point(n)))
+    optuna_proposer = make_proposer(SPACE, name, seed=1)
+    tried = _ask_all(optuna_proposer, 50, time_us=lambda n: bowl_us(SPACE.point(n)))
     times = sorted(bowl_us(SPACE.point(n)) for n in range(len(SPACE)))
     assert min(bowl_us(SPACE.point(n)) for n in tried) <= times[len(times) // 40]
 
@@ -386,19 +388,19 @@ def test_a_batch_spreads():
     x = np.array([[0.0], [1.0]])
     surrogate = Surrogate.condition(x, np.array([0.0, 0.0]), x[:0], Lengths(np.array([-2.0, -6.0])))
     points = np.array([[0.5], [0.5001], [0.3], [0.7]])
-    outlook = surrogate.outlook(points, 4)
-    chosen = outlook.places[surrogate.best_batch(outlook, 3)].tolist()
+    predictions = surrogate.predictions(points, 4)
+    chosen = predictions.places[surrogate.best_batch(predictions, 3)].tolist()
     assert {0, 1} - set(chosen), "two points at one place"
 
 
-def test_points_under_way_are_not_asked_for_by_neighbours():
+def test_points_under_way_are_not_requested_for_by_neighbours():
     x = np.array([[0.0], [1.0]])
     z, pending = np.array([0.5, -0.5]), np.array([[0.9]])
     lengths = Lengths(np.array([-1.0, -6.0]))
     points = np.array([[0.901], [0.6]])
     surrogate = Surrogate.condition(x, z, pending, lengths)
-    outlook = surrogate.outlook(points, 4)
-    assert outlook.places[surrogate.best_batch(outlook, 1)].tolist() == [1]
+    predictions = surrogate.predictions(points, 4)
+    assert predictions.places[surrogate.best_batch(predictions, 1)].tolist() == [1]
 
 
 def _measured(seed: int, num: int, num_pending: int) -> tuple[Surrogate, Surrogate, np.ndarray]:
@@ -417,7 +419,7 @@ def _measured(seed: int, num: int, num_pending: int) -> tuple[Surrogate, Surroga
 @settings(max_examples=30)
 def test_points_under_way_are_as_if_they_had_been_measured_at_the_mean(seed, num, num_pending):
     added, whole, points = _measured(seed, num, num_pending)
-    one, other = (s.outlook(points, len(points)) for s in (added, whole))
+    one, other = (s.predictions(points, len(points)) for s in (added, whole))
     one, other = (found.at(np.argsort(found.places)) for found in (one, other))
     assert np.allclose(one.mean, other.mean, atol=2e-2)  # in single precision
     variances = [(found.explained**2).sum(axis=1) for found in (one, other)]
@@ -429,7 +431,7 @@ def test_points_under_way_are_as_if_they_had_been_measured_at_the_mean(seed, num
 @settings(max_examples=30)
 def test_what_bounds_leave_out_improves_less_than_what_is_kept(seed, num, most):
     surrogate, _, points = _measured(seed, num, 5)
-    whole, found = surrogate.outlook(points, len(points)), surrogate.outlook(points, most)
+    whole, found = surrogate.predictions(points, len(points)), surrogate.predictions(points, most)
     assert len(set(found.places.tolist())) == len(found.gain) == most
     assert np.allclose(found.gain, whole.gain[:most], rtol=1e-3, atol=1e-3)  # roots of what rounding leaves
 

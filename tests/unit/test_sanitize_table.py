@@ -131,8 +131,8 @@ def folder(tmp_path):
 
 def test_each_cubin_counts_once(folder):
     table = load(folder)
-    everyone = [k.id for k in sanitize_table.distinct(table, is_tuned=False)]
-    assert everyone[:2] == ["plain", "split4"] and len(everyone) == 2 + 4
+    available = [k.id for k in sanitize_table.distinct(table, is_tuned=False)]
+    assert available[:2] == ["plain", "split4"] and len(available) == 2 + 4
     assert [k.id for k in sanitize_table.distinct(table, is_tuned=True)] == ["plain", "split2"]
 
 

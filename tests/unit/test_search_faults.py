@@ -29,7 +29,7 @@ def store(tmp_path):
 
 
 def keys_of(target, gemm=GEMM):
-    return {point_key(point) for asked, point in target.submitted if asked == gemm}
+    return {point_key(point) for requested, point in target.submitted if requested == gemm}
 
 
 # ---- workers brought down
@@ -41,7 +41,7 @@ class Treacherous(FakeTarget):
     failure = Failure(Outcome.FAULTED, "the GPU worker died: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
 
     def compare(self, gemm, points, num_rounds):
-        self.raced = [*getattr(self, "raced", []), [point_key(point) for point in points]]
+        self.by_key = [*getattr(self, "by_key", []), [point_key(point) for point in points]]
         worst = min(range(len(points)), key=lambda i: self._time_us(points[i]))
         if self._time_us(points[worst]) > self.best_us:
             return super().compare(gemm, points, num_rounds)
@@ -62,7 +62,7 @@ def test_a_finalist_that_brings_the_worker_down_is_recorded_and_never_raced_agai
     assert failed.measurement.time_us is None and failed.measurement.samples_us
     assert failed.key not in {entry.key for entry in result.shapes[0].final.entries}
     assert result.shapes[0].best.key != failed.key
-    assert sum(failed.key in raced for raced in target.raced) == 1
+    assert sum(failed.key in by_key for by_key in target.by_key) == 1
     again = FakeTarget(product_space(4, 4))
     tune(again, store, [GEMM], Options(trials=1000))
     assert failed.key not in keys_of(again)
@@ -82,11 +82,11 @@ def test_what_killed_on_one_shape_is_not_run_on_another_by_a_later_search(store,
 
     first = FakeTarget(product_space(4, 4), outcome=ends)
     tune(first, store, [GEMM])
-    killers = {trial.key for trial in store.failures(study_of(store, first, GEMM))}
-    assert killers
+    crash_points = {trial.key for trial in store.failures(study_of(store, first, GEMM))}
+    assert crash_points
     second = FakeTarget(product_space(4, 4))
     result = tune(second, store, [OTHER])
-    assert keys_of(second, OTHER) == keys_of(first) - killers
+    assert keys_of(second, OTHER) == keys_of(first) - crash_points
     assert result.shapes[0].num_failed == 0
 
 

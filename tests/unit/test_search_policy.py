@@ -25,7 +25,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_it_is_small_enough_to_be_read_at_a_glance() -> None:
+def test_it_is_small_enough_to_be_read_at_a_probe() -> None:
     assert len(NAMES) <= 15
 
 
@@ -87,9 +87,9 @@ def test_a_file_that_cannot_be_is_refused_with_its_name_and_the_next_step(
     tmp_path: Path, text: str, message: str
 ) -> None:
     file = written(tmp_path / "p.toml", text)
-    with pytest.raises(UsageError, match=message) as refused:
+    with pytest.raises(UsageError, match=message) as rejected:
         SearchPolicy.read(file)
-    assert str(file) in str(refused.value) and "write one line" in str(refused.value)
+    assert str(file) in str(rejected.value) and "write one line" in str(rejected.value)
 
 
 @given(st.sampled_from(NAMES), st.integers(1, 9))
@@ -104,9 +104,9 @@ def test_a_study_keeps_what_each_search_of_it_was_told(store) -> None:
     target, other = FakeTarget(), SearchPolicy(num_startup=30)
     for trials, policy in ((10, SearchPolicy()), (12, SearchPolicy()), (14, other)):
         tune(target, store, [GEMM], Options(trials=trials, policy=policy, seed=3))
-    told = store.searches(study_of(store, target, GEMM))
-    assert [one.policy for one in told] == [SearchPolicy().to_dict(), other.to_dict()]
-    assert {(one.sampler, one.seed) for one in told} == {("autotune", 3)}
+    shown = store.searches(study_of(store, target, GEMM))
+    assert [one.policy for one in shown] == [SearchPolicy().to_dict(), other.to_dict()]
+    assert {(one.sampler, one.seed) for one in shown} == {("autotune", 3)}
 
 
 def test_it_decides(store) -> None:

@@ -79,8 +79,8 @@ def test_it_ends_at_the_optimum_and_in_time() -> None:
 @pytest.mark.stress
 def test_processes_give_the_same_runs() -> None:
     jobs = [_job(seed=seed, trials=20) for seed in range(3)]
-    alone, together = list(search_all(jobs, 1)), list(search_all(jobs, 2))
-    assert [run.best_us for run in alone] == [run.best_us for run in together]
+    alone, combined = list(search_all(jobs, 1)), list(search_all(jobs, 2))
+    assert [run.best_us for run in alone] == [run.best_us for run in combined]
 
 
 @given(st.lists(st.lists(st.floats(50, 100), min_size=4, max_size=4), min_size=1, max_size=5))
@@ -102,8 +102,8 @@ def test_tables_and_files_hold_every_space_and_sampler(tmp_path: Path, monkeypat
     arguments += ["--trials", "5,31", "--seconds", "4", "--out", str(out), "--svg", str(svg)]
     monkeypatch.setattr(sys, "argv", ["search_replay.py", *arguments])
     search_replay.main()
-    told = capsys.readouterr().out
-    assert told.count("all spaces") == 4 and "31 trials" in told and "4 seconds" in told
+    message = capsys.readouterr().out
+    assert message.count("all spaces") == 4 and "31 trials" in message and "4 seconds" in message
     data = json.loads(lzma.decompress(out.read_bytes()))
     assert {(row["space"], row["sampler"]) for row in data["trials"]} >= {("all spaces", "random")}
     for unit, last in (("trials", "31"), ("seconds", "4")):

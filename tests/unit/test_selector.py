@@ -72,17 +72,17 @@ def cases(draw: st.DrawFn) -> tuple[Table, Call]:
 def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -> None:
     table, call = case
     selector = Chooser(table)
-    if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
+    if call.rejection(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
         m, n, k = call.gemm.m, call.gemm.n, call.gemm.k
         assert plan(make_spec(), m, n, k).tiles > MAX_GRID_X  # nothing else stops it
         return
     pick = selector.pick(call)
-    assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
+    assert call.rejection(selector.kernels[pick.kernel_id], pick.split_k) is None
     assert pick.reason and repr(pick.reason) in repr(pick)
     copied = pickle.loads(pickle.dumps(pick))
     assert copied == pick and copied.reason == pick.reason
     tuned = {e.gemm: [r.kernel for r in e.ranked] for e in table.entries}.get(call.gemm, [])
-    legal = [name for name in tuned if call.refusal(selector.kernels[name]) is None]
+    legal = [name for name in tuned if call.rejection(selector.kernels[name]) is None]
     if legal and call.is_as_tuned:
         assert (pick.how, pick.kernel_id, pick.entry) == ("exact", legal[0], call.gemm)
     else:
@@ -104,7 +104,7 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
 ) -> None:
     table, call = case
     selector = Chooser(table)
-    if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
+    if call.rejection(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
         return
     ranked, pick = selector.ranked(call, num), selector.pick(call)
     # of kernels only: on a tuned shape the pick says what cuBLAS took, too
@@ -119,9 +119,9 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
     launched = [replace(selector.kernels[p.kernel_id].config, split_k=p.split_k) for p in ranked]
     excess = [excess_depth(depths(config, call.gemm), allowed) for config in launched]
     near = [e for e in table.entries if e.gemm.layout == call.gemm.layout]
-    for pick, deeper in zip(ranked[1:], excess[1:], strict=True):
-        assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
-        assert near or deeper <= excess[0] * (1 + 1e-9)  # near ones may allow more
+    for pick, next_level in zip(ranked[1:], excess[1:], strict=True):
+        assert call.rejection(selector.kernels[pick.kernel_id], pick.split_k) is None
+        assert near or next_level <= excess[0] * (1 + 1e-9)  # near ones may allow more
 
 
 def test_on_a_tuned_shape_its_kernel_alone_is_ranked_and_cublas_is_told_by_the_pick() -> None:
@@ -183,8 +183,8 @@ def test_a_last_round_costs_less_than_a_full_one_but_not_nothing() -> None:
     times = []
     for tiles in (4 * 132, 4 * 132 + 1, 8 * 132):  # four blocks fit an SM at a time
         times.append(expected_us(kernel, Gemm(64 * tiles, 64, 4096), LIMITS))
-    full, beyond, double = times
-    assert full < beyond < double
+    full, overhead, double = times
+    assert full < overhead < double
 
 
 @given(
@@ -192,11 +192,14 @@ def test_a_last_round_costs_less_than_a_full_one_but_not_nothing() -> None:
     st.lists(st.builds(Gemm, *[st.integers(500, 5000)] * 3), min_size=10, max_size=20, unique=True),
 )  # fmt: skip
 def test_the_fit_predicts_what_the_model_made(
-    fixed: float, round_us: float, waste: float, gemms: list[Gemm]
+    fixed: float, round_us: float, step_overhead: float, gemms: list[Gemm]
 ) -> None:
     spec = make_spec(smem_bytes=0)  # nothing is read ahead
     truth = replace(
-        guess(spec, LIMITS), fixed_us=fixed, round_us=round_us, step_us=waste * fma_step_us(spec, LIMITS)
+        guess(spec, LIMITS),
+        fixed_us=fixed,
+        round_us=round_us,
+        step_us=step_overhead * fma_step_us(spec, LIMITS),
     )
     kernel = make_kernel("k", spec, truth)
     samples = [Sample(spec, g, expected_us(kernel, g, LIMITS)) for g in gemms]

@@ -34,10 +34,10 @@ def commands() -> list[list[str]]:
     ]
     manual = MANUAL.read_text(encoding="utf-8")
     lines += re.findall(r"^    (?:AUTOTUNE_\S+ )*(autotune .*)$", manual, re.MULTILINE)
-    told = [shlex.split(line.rpartition("autotune ")[2] if "srun" in line else line) for line in lines]
+    message = [shlex.split(line.rpartition("autotune ")[2] if "srun" in line else line) for line in lines]
     cut = [
         line[next((at + 1 for at, word in enumerate(line) if word.endswith("autotune")), 0) :]
-        for line in told
+        for line in message
     ]
     return [[*map(str, one)] for one in [*compose, *cut]]
 

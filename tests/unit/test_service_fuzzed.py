@@ -118,9 +118,9 @@ def states(store: Store) -> tuple[int, int, int]:
     return len(kept.all()), len(kept.tokens()), len(store.queue().requests())
 
 
-async def all_of(app: Any, asked: Iterator[tuple[str, str, bytes, Any]]) -> Counter[int]:
+async def all_of(app: Any, requested: Iterator[tuple[str, str, bytes, Any]]) -> Counter[int]:
     found = Counter[int]()
-    for method, path, body, headers in asked:
+    for method, path, body, headers in requested:
         answer = await ask_soon(app, method, path.replace("?", "%3F").replace("#", "%23"), body, **headers)
         assert answer.status < 500 or answer.status == 503, (method, path, body[:100], headers, answer)
         found[answer.status] += 1

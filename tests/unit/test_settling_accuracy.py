@@ -152,7 +152,7 @@ def test_choices_from_before_errors_were_measured_are_read(
     for choice in data["choices"]:
         assert choice.pop("excess") == 1
     data |= {"schema_version": 1, "checksum": folder_files.BLANK}
-    path.write_text(folder_files.sealed(json.dumps(data)))
+    path.write_text(folder_files.with_checksum(json.dumps(data)))
     pick = Dispatcher(folder, deterministic=True, choices=path, driver=driver).pick(SHAPE.m, SHAPE.n, SHAPE.k)
     assert (pick.how, pick.kernel_id) == ("settled", settled.kernel_id)
 

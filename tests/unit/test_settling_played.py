@@ -222,7 +222,7 @@ def test_elsewhere_it_is_settled_anew(
     folder: Path, driver: FakeDriver, cache: Path, changes: dict[str, Any]
 ) -> None:
     assert multiply(first_use(folder, driver), driver) == "last"
-    other = FakeDriver(_table(), kernel_us={"plain": 1.0}, elsewhere=changes)
+    other = FakeDriver(_table(), kernel_us={"plain": 1.0}, external=changes)
     assert multiply(first_use(folder, other), other) == "plain"
     assert len(list(cache.iterdir())) == 2
 
@@ -267,7 +267,7 @@ def _flip(path: Path) -> None:
     path.write_text(path.read_text().replace('"last"', '"tuned"'))
 
 
-def _unreadable(path: Path) -> None:
+def _invalid(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
 
 
@@ -275,7 +275,7 @@ DAMAGES = {
     "empty": (lambda path: path.write_text(""), "not JSON"),
     "cut": (_cut, "not JSON"),
     "one word": (_flip, "checksum does not match"),
-    "no text": (_unreadable, "utf-8"),
+    "no text": (_invalid, "utf-8"),
     "a list": (lambda path: path.write_text("[]"), "no file of choices"),
     "another table": (_damage(lambda tree: tree.update(table="0" * 64)), "another table"),
     "another GPU": (_damage(lambda tree: tree["settled_on"].update(num_sms=7)), "settled elsewhere"),
@@ -296,10 +296,10 @@ def test_a_damaged_file_is_told_once_and_replaced(
     damage(path)
     other = FakeDriver(_table(), kernel_us={"plain": 1.0})
     runtime = first_use(folder, other)
-    with pytest.warns(DispatchWarning, match=message) as told:
+    with pytest.warns(DispatchWarning, match=message) as text:
         assert multiply(runtime, other) == "plain"
         assert multiply(runtime, other, OTHER) == "plain"
-    assert len(told) == 1
+    assert len(text) == 1
     again = FakeDriver(_table())
     assert multiply(first_use(folder, again), again) == "plain"
     assert not is_timed(again)
@@ -313,10 +313,10 @@ def test_a_folder_in_the_place_of_the_file_costs_nothing_but_the_memory(
     path.unlink()
     path.mkdir()
     runtime = first_use(folder, driver)
-    with pytest.warns(DispatchWarning, match="is no regular file|cannot be read") as told:
+    with pytest.warns(DispatchWarning, match="is no regular file|cannot be read") as text:
         assert multiply(runtime, driver) == "last"
     assert multiply(runtime, driver) == "last"
-    assert len(told) == 1
+    assert len(text) == 1
 
 
 def test_what_others_may_have_settled_is_not_taken(folder: Path, driver: FakeDriver, cache: Path) -> None:
@@ -337,10 +337,10 @@ def test_a_folder_that_cannot_be_written_is_told(
 
     monkeypatch.setattr(choices, "write_file", fail)
     runtime = first_use(folder, driver)
-    with pytest.warns(DispatchWarning, match="is not kept: the disk is full") as told:
+    with pytest.warns(DispatchWarning, match="is not kept: the disk is full") as text:
         assert multiply(runtime, driver) == "last"
         assert multiply(runtime, driver, OTHER) == "last"
-    assert len(told) == 1
+    assert len(text) == 1
     assert runtime.pick(*SHAPES[0]).how == "settled"
 
 
@@ -372,10 +372,10 @@ def test_without_a_place_choices_are_kept_in_memory(
     (tmp_path / "file").touch()
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / name))
     runtime = first_use(folder, driver)
-    with pytest.warns(DispatchWarning, match="cannot be read") as told:
+    with pytest.warns(DispatchWarning, match="cannot be read") as text:
         assert multiply(runtime, driver) == "last"
         assert multiply(runtime, driver, OTHER) == "last"
-    assert len(told) == 1
+    assert len(text) == 1
     driver.log.clear()
     assert multiply(runtime, driver) == "last" and not is_timed(driver)
 
@@ -426,7 +426,7 @@ def test_nothing_is_timed_under_capture(folder: Path, driver: FakeDriver, stream
     assert len(driver.of("make_stream")) == 1
 
 
-def test_a_stream_that_cannot_be_asked_for_its_capture_is_left_alone(
+def test_a_stream_that_cannot_be_requested_for_its_capture_is_left_alone(
     folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(stream: int) -> bool:
@@ -506,15 +506,15 @@ def test_a_fault_of_the_driver_costs_the_choice_not_the_product(
     monkeypatch.setattr(driver, name, fail)
     runtime = first_use(folder, driver)
     expected = Chooser(_table()).pick(Call.packed(gemm)).kernel_id
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as text:
         warnings.simplefilter("always")
         served = multiply(runtime, driver, gemm, stream=STREAM)
     assert not driver.context_stack and not driver.loading_depth
     if count[0] < number + (name == "get_kernel"):
-        assert not told and runtime.pick(gemm.m, gemm.n, gemm.k).how == "settled"
+        assert not text and runtime.pick(gemm.m, gemm.n, gemm.k).how == "settled"
         return
     assert served == expected
-    assert [str(w.message).partition(",")[0] for w in told] == [f"{gemm} is not settled"]
+    assert [str(w.message).partition(",")[0] for w in text] == [f"{gemm} is not settled"]
     assert name.startswith("free") or not (driver.memory or driver.handles)
     num_tries = count[0]
     multiply(runtime, driver, gemm, stream=STREAM)
@@ -613,7 +613,7 @@ def test_pinned_choices_are_the_same_everywhere(folder: Path, driver: FakeDriver
     path = pinned(folder, driver, tmp_path / "choices.json")
     picks = []
     for changes in ({}, {"num_sms": 66}):
-        rank_driver = FakeDriver(_table(), kernel_us={"plain": 1.0}, elsewhere=changes)
+        rank_driver = FakeDriver(_table(), kernel_us={"plain": 1.0}, external=changes)
         runtime = Dispatcher(folder, deterministic=True, choices=path, driver=rank_driver)
         picks.append([runtime.pick(*shape) for shape in SHAPES])  # before any GPU is asked
         with warnings.catch_warnings():
@@ -640,7 +640,7 @@ def test_pins_come_before_what_is_settled_and_are_exported_again(
     folder: Path, driver: FakeDriver, tmp_path: Path
 ) -> None:
     path = pinned(folder, driver, tmp_path / "choices.json")
-    other = FakeDriver(_table(), kernel_us={"plain": 1.0}, elsewhere={"driver_version": "580.1"})
+    other = FakeDriver(_table(), kernel_us={"plain": 1.0}, external={"driver_version": "580.1"})
     for file in (tmp_path / "cache" / choices.FOLDER).iterdir():
         file.unlink()
     runtime = first_use(folder, other, choices=str(path))
@@ -730,9 +730,9 @@ def test_a_gpu_is_a_number(folder: Path, driver: FakeDriver) -> None:
 class Bindings:
     """cuda.bindings.driver, of which calls are written down; each is held to the arity that is documented."""
 
-    def __init__(self, refused: str = "") -> None:
+    def __init__(self, rejected: str = "") -> None:
         self.calls: list[str] = []
-        self._refused = refused
+        self._rejected = rejected
 
     def __getattr__(self, name: str) -> Any:
         if name[:2] != "cu" or name in ("cuuint64_t",):
@@ -741,7 +741,7 @@ class Bindings:
         def call(*arguments: Any) -> tuple[Any, ...]:
             assert len(arguments) == arity(name), name
             self.calls.append(name)
-            if name == self._refused:
+            if name == self._rejected:
                 return (2,)
             values = {"cuMemGetInfo": (7, 8), "cuEventElapsedTime": (0.25,)}.get(
                 name, (41 + len(self.calls),)
@@ -767,13 +767,13 @@ def test_every_call_of_the_driver_is_as_the_bindings_document_it(monkeypatch: py
     bindings = Bindings()
     monkeypatch.setattr(door, "cuda", bindings)
     _use(Driver())
-    begun, copied, ended, built = map(bindings.calls.index, (
+    started, copied, ended, built = map(bindings.calls.index, (
         "cuStreamBeginCapture", "cuMemcpyDtoDAsync", "cuStreamEndCapture", "cuGraphInstantiate"))  # fmt: skip
-    assert begun < copied < ended < built < bindings.calls.index("cuGraphDestroy")
+    assert started < copied < ended < built < bindings.calls.index("cuGraphDestroy")
     for name in set(bindings.calls) - {"cuInit"}:
         refusing = Bindings(name)
         monkeypatch.setattr(door, "cuda", refusing)
         with pytest.raises(CudaFault, match="OUT_OF_MEMORY"):
             _use(Driver())
-        began, ended = (refusing.calls.count(f"cuStream{x}Capture") for x in ("Begin", "End"))
-        assert began == ended or name == "cuStreamBeginCapture"  # no stream is left capturing
+        started, ended = (refusing.calls.count(f"cuStream{x}Capture") for x in ("Begin", "End"))
+        assert started == ended or name == "cuStreamBeginCapture"  # no stream is left capturing

@@ -14,7 +14,7 @@ from cli_here import run_here
 from autotune import target_finder as targets
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DeviceLost, UsageError
-from autotune.search import Interrupts
+from autotune.search import InterruptHandler
 from autotune.search.part import Dispenser
 from autotune.search.progress import Event, TrialDone
 from autotune.service.several_gpus import SeveralGpus
@@ -103,7 +103,7 @@ def test_a_gpu_that_is_lost_ends_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     selected = 2 * [Selected(f"replay:{RECORDED}", "h200")]
     noted: list[str] = []
     several = SeveralGpus(selected, arguments, kill_one, lambda *_: None, noted.append)
-    found = several.run(Interrupts())
+    found = several.run(InterruptHandler())
     (result,) = found.results
     assert {shape.gemm: shape.num_trials for shape in result.shapes} == dict.fromkeys(shapes, 8)
     assert [type(error) for error in found.errors.values()] == [DeviceLost]
@@ -113,15 +113,15 @@ def test_a_gpu_that_is_lost_ends_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.stress
 def test_a_signal_ends_all_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_REPLAY_RATE", "20")
-    interrupts = Interrupts()
+    interrupt_handler = InterruptHandler()
 
     def interrupt(event: Event) -> None:
         if isinstance(event, TrialDone):
-            interrupts.number = signal.SIGINT
+            interrupt_handler.number = signal.SIGINT
 
     arguments = {"shapes": [Gemm.parse("1024")], "trials": 1000, "db": str(tmp_path / "a.db")}
     selected = 2 * [Selected(f"replay:{RECORDED}", "h200")]
-    found = SeveralGpus(selected, arguments, interrupt, lambda *_: None, print).run(interrupts)
+    found = SeveralGpus(selected, arguments, interrupt, lambda *_: None, print).run(interrupt_handler)
     (result,) = found.results
     assert (result.search.reason, result.search.signal) == ("interrupted", signal.SIGINT)
     assert not found.errors and result.search.num_new >= 1

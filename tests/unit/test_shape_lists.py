@@ -92,9 +92,9 @@ def test_columns_that_nobody_knows_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_csv_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as refused:
+    with pytest.raises(UsageError, match=message) as rejected:
         shapes_of(tmp_path / "s.csv", text)
-    assert str(tmp_path / "s.csv") in str(refused.value) and "\n" not in str(refused.value)
+    assert str(tmp_path / "s.csv") in str(rejected.value) and "\n" not in str(rejected.value)
 
 
 @pytest.mark.parametrize("name", ["s.json", "s.jsonl", "s.txt", "s"])
@@ -203,9 +203,9 @@ def test_a_log_of_rocblas_is_converted_by_the_line_that_is_told(tmp_path: Path) 
         "./rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 4 -n 5 -k 6 --alpha 1 --a_type f32_r\n"
         "./rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 4 -n 9 -k 6 --alpha 1 --a_type f16_r\n"
     )
-    with pytest.raises(UsageError, match="looks like a log of rocBLAS") as refused:
+    with pytest.raises(UsageError, match="looks like a log of rocBLAS") as rejected:
         shapes_of(tmp_path / "FILE", log)
-    line = str(refused.value).partition("are converted by: ")[2].partition("; write")[0]
+    line = str(rejected.value).partition("are converted by: ")[2].partition("; write")[0]
     subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
     assert list(read_suite(tmp_path / "shapes.csv")) == [Gemm.parse("7x2x3:TN"), Gemm.parse("5x4x6:NT")]
 
@@ -219,9 +219,9 @@ def test_a_suite_may_begin_with_a_mark_and_mention_rocblas(tmp_path: Path) -> No
     assert shapes_of(tmp_path / "s.toml", text[1:].encode("utf-16")) == {"4x5x6:NN": None}
 
 
-@pytest.mark.parametrize(("key", "meant"), [("M", "m"), ("Batch", "batch"), ("LAYOUT", "layout")])
-def test_a_key_in_capitals_gets_a_hint(tmp_path: Path, key: str, meant: str) -> None:
-    with pytest.raises(UsageError, match=f"unknown key '{key}' .did you mean '{meant}'"):
+@pytest.mark.parametrize(("key", "intended"), [("M", "m"), ("Batch", "batch"), ("LAYOUT", "layout")])
+def test_a_key_in_capitals_gets_a_hint(tmp_path: Path, key: str, intended: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown key '{key}' .did you mean '{intended}'"):
         shapes_of(tmp_path / "s.toml", f"[[shape]]\n{key} = 4\nn = 5\nk = 6\n")
 
 

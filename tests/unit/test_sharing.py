@@ -53,14 +53,14 @@ def test_a_claim_is_leased_busy_or_known(store: Store) -> None:
     keys = [config(number).key for number in range(4)]
     with store.claims() as one, store.claims() as other:
         claimed = one.claim(study, keys[:3])
-        assert claimed.ours == {keys[2]}
+        assert claimed.owned == {keys[2]}
         assert claimed.known == {keys[0]: Known(5.0, True, "tpe"), keys[1]: Known(None, True, "tpe")}
         claimed = other.claim(study, keys)
-        assert (claimed.ours, set(claimed.known)) == ({keys[3]}, {keys[0], keys[1]}), "the third is away"
+        assert (claimed.owned, set(claimed.known)) == ({keys[3]}, {keys[0], keys[1]}), "the third is away"
         add(store, study, 2, ok(7.0))
         assert other.claim(study, keys[2:3]).known == {keys[2]: Known(7.0, True, "tpe")}
-        assert one.held_elsewhere([study]) == {study: {keys[3]}}
-        assert other.held_elsewhere([study]) == {study: set()}, "a stored trial ends its lease"
+        assert one.held_in_studies([study]) == {study: {keys[3]}}
+        assert other.held_in_studies([study]) == {study: set()}, "a stored trial ends its lease"
 
 
 def test_news_leave_out_what_is_known(store: Store) -> None:
@@ -68,15 +68,15 @@ def test_news_leave_out_what_is_known(store: Store) -> None:
     for number in range(3):
         add(store, study, number, ok(5.0 + number))
     with store.claims() as claims:
-        new = claims.news({study.id: {config(0).key, config(2).key}}, after=0)
+        new = claims.new_trials({study.id: {config(0).key, config(2).key}}, after=0)
         assert [(item.key, item.point, item.time_us) for item in new] == [
             (config(1).key, config(1).to_dict(), 6.0)
         ]
-        assert claims.news({study.id: {config(number).key for number in range(3)}}, after=0) == []
-        assert claims.news({}, after=0) == []
+        assert claims.new_trials({study.id: {config(number).key for number in range(3)}}, after=0) == []
+        assert claims.new_trials({}, after=0) == []
 
 
-def test_more_is_asked_for_at_once_than_a_statement_may_name(
+def test_more_is_requested_for_at_once_than_a_statement_may_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "MOST_NAMED", 6)
@@ -89,9 +89,9 @@ def test_more_is_asked_for_at_once_than_a_statement_may_name(
             driver.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 10)
         assert store.keys(study, ("fill",), keys | {"other"}) == keys
         assert [trial.id for trial in store.trials_by_id(study, ids[::-1])] == ids
-        assert [item.trial_id for item in claims.news({study.id: ()}, after=0)] == ids
+        assert [item.trial_id for item in claims.new_trials({study.id: ()}, after=0)] == ids
         others = [replace(study, id=1_000 + number) for number in range(20)]
-        assert [trial.id for _, trial in store.newest([study, *others], 2)] == ids[-2:]
+        assert [trial.id for _, trial in store.latest([study, *others], 2)] == ids[-2:]
 
 
 def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
@@ -111,9 +111,9 @@ def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
     keys = [config(number).key for number in range(4)]
     with store.claims() as claims, store.claims() as on_kin:
         claimed = claims.claim(mine, keys)
-        assert claimed.ours == set(keys)
+        assert claimed.owned == set(keys)
         assert claimed.known == {keys[0]: Known(5.0, False, "tpe"), keys[2]: Known(None, False, "tpe")}
-        assert on_kin.claim(kin, keys[3:]).ours == frozenset(), "what one GPU is at, another leaves alone"
+        assert on_kin.claim(kin, keys[3:]).owned == frozenset(), "what one GPU is at, another leaves alone"
 
 
 # ---- searches
@@ -122,17 +122,17 @@ def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if not missing_package(name)])
 def test_two_searches_at_once_try_nothing_twice_and_know_it_all(store: Store, sampler: str) -> None:
     first, second = (FakeTarget(outcome=fails_by_turns) for _ in range(2))
-    told = []
+    notes = []
 
     def search_too(event: object) -> None:
-        if isinstance(event, TrialDone) and event.num_done == 3 and not told:
-            told.append(tune(second, store, [GEMM], Options(trials=12, seed=1, sampler=sampler)))
+        if isinstance(event, TrialDone) and event.num_done == 3 and not notes:
+            notes.append(tune(second, store, [GEMM], Options(trials=12, seed=1, sampler=sampler)))
 
     result = tune(first, store, [GEMM], Options(trials=18, seed=2, sampler=sampler), search_too)
     stored = [trial.key for trial in store.trials(study_on(store, first, GEMM))]
     assert not keys_of(first) & keys_of(second)
     assert sorted(stored) == sorted(keys_of(first) | keys_of(second))
-    assert result.num_new + told[0].num_new == len(stored)
+    assert result.num_new + notes[0].num_new == len(stored)
 
 
 def shape_search(
@@ -167,12 +167,12 @@ def test_what_others_found_is_taken_in(store: Store) -> None:
         settle(them, target, 20)
         waiting = them.points.ask(2)
         sharing.poll([me])
-        assert me.findings.num_total == 20 and me.accounts.num_new == 0
+        assert me.findings.num_total == 20 and me.time_usage.num_new == 0
         best = me.findings.best
         assert best is not None and best.time_us == them.findings.best.time_us
-        asked = [ask.key for ask in me.points.ask(20)]
-        assert not {ask.key for ask in waiting} & set(asked)
-        assert len({*asked, *(ask.key for ask in ours)}) == 23
+        requested = [ask.key for ask in me.points.ask(20)]
+        assert not {ask.key for ask in waiting} & set(requested)
+        assert len({*requested, *(ask.key for ask in ours)}) == 23
         for ask in ours:
             me.keep(ask, target.measure(GEMM, ask.point))  # stored, and not told yet
         sharing.poll([me])
@@ -201,7 +201,7 @@ def test_what_others_found_may_have_steps_to_polish_and_their_cells_are_no_trial
         assert me.findings.num_total == 3
 
 
-def test_points_of_a_search_that_died_are_asked_for_again(store: Store) -> None:
+def test_points_of_a_search_that_died_are_requested_for_again(store: Store) -> None:
     space = product_space(3, 3)
     with store.claims() as mine, store.claims() as theirs:
         me, them = (shape_search(store, claims, FakeTarget(space)) for claims in (mine, theirs))

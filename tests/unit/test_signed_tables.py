@@ -112,9 +112,9 @@ def test_keys_are_their_owner_s_and_new(key: SigningKey, tmp_path: Path) -> None
     path.chmod(0o644)
     with pytest.raises(UsageError, match="chmod 600"):
         SigningKey.read(path)
-    for told in ("0" * 63, str(path), "nowhere.pub"):
+    for message in ("0" * 63, str(path), "nowhere.pub"):
         with pytest.raises(DispatchError, match="neither a public key"):
-            read_keys(told)
+            read_keys(message)
 
 
 def test_a_body_holds_three_files_and_no_more(new: NewArtifact) -> None:
@@ -135,7 +135,7 @@ def test_the_current_table_follows_from_what_was_decided() -> None:
         assert channel.current == current, (what, address)
 
 
-def test_a_gpu_gets_the_table_of_its_driver_else_the_newest() -> None:
+def test_a_gpu_gets_the_table_of_its_driver_else_the_latest() -> None:
     def keyed(driver: str, cublas: str = "13.1") -> ChannelKey:
         return KEY_OF._replace(driver=driver, cublas=cublas)
 

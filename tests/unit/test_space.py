@@ -139,23 +139,23 @@ class _Watched:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.asked: set[str] = set()
+        self.requested: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        self.asked.add(name)
+        self.requested.add(name)
         return getattr(self._config, name)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_reads_what_it_needs_and_nothing_else(rule: Rule) -> None:
     """Enumeration applies a rule once its `needs` are there: one too few fails, one too many is slow."""
-    asked: set[str] = set()
+    requested: set[str] = set()
     for trans_a in (False, True):
         for trans_b in (False, True):
             watched = _Watched(Config())
             rule.holds(watched, H200, Gemm(512, 512, 512, trans_a, trans_b))
-            asked |= watched.asked
-    assert asked == set(rule.needs)
+            requested |= watched.requested
+    assert requested == set(rule.needs)
 
 
 # ----------------------------------------------------------------------- scalars and columns
@@ -168,9 +168,9 @@ def _columns(configs: list[Config]) -> SimpleNamespace:
 def _agree(rules: list[Rule], configs: list[Config], limits: DeviceLimits, gemm: Gemm) -> None:
     columns = _columns(configs)
     for rule in rules:
-        together = np.broadcast_to(rule.holds(columns, limits, gemm), len(configs))
-        assert together.dtype == bool, rule.id
-        assert list(together) == [bool(rule.holds(c, limits, gemm)) for c in configs], rule.id
+        combined = np.broadcast_to(rule.holds(columns, limits, gemm), len(configs))
+        assert combined.dtype == bool, rule.id
+        assert list(combined) == [bool(rule.holds(c, limits, gemm)) for c in configs], rule.id
 
 
 @given(st.lists(CONFIGS, min_size=1, max_size=8), LIMITS, GEMMS)

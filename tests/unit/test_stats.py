@@ -146,8 +146,8 @@ def test_no_rounds_are_refused(rounds):
         ([1e9], None, False),
     ],
 )
-def test_hopeless_is_whose_fastest_sample_is_far_above(samples, incumbent, answer):
-    assert stats.is_hopeless(samples, incumbent) is answer
+def test_too_slow_is_whose_fastest_sample_is_far_above(samples, incumbent, answer):
+    assert stats.is_too_slow(samples, incumbent) is answer
 
 
 def test_small_gains_add_up():
@@ -179,10 +179,10 @@ def test_an_approximation_of_one_is_finite():
 
 def test_the_interval_of_a_mean_ratio_is_students():
     """Tabled quantiles, of one pair of ratios more than there are degrees of freedom."""
-    for freedom, quantile in ((1, 12.7062), (2, 4.30265), (5, 2.57058), (29, 2.04523), (120, 1.97993)):
-        logs = np.linspace(-1, 1, freedom + 1)
-        found = stats.mean_ratio(np.exp(logs), np.ones(freedom + 1))
-        half = quantile * logs.std(ddof=1) / math.sqrt(freedom + 1)
+    for degrees, quantile in ((1, 12.7062), (2, 4.30265), (5, 2.57058), (29, 2.04523), (120, 1.97993)):
+        logs = np.linspace(-1, 1, degrees + 1)
+        found = stats.mean_ratio(np.exp(logs), np.ones(degrees + 1))
+        half = quantile * logs.std(ddof=1) / math.sqrt(degrees + 1)
         assert math.log(found.high) == pytest.approx(half, rel=1e-5)
         assert found.mean == pytest.approx(1) and found.low == pytest.approx(1 / found.high)
     with pytest.raises(ValueError, match="two pairs"):

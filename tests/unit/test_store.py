@@ -250,9 +250,9 @@ def test_similar_studies_are_other_shapes_of_this_kernel_and_gpu(store: Store) -
     assert store.similar_studies(study, 9) == [near, newer_driver, transposed, far]
 
 
-def test_twins_are_this_problem_kernel_and_policy_on_gpus_of_this_kind(store: Store) -> None:
+def test_sibling_studies_are_this_problem_kernel_and_policy_on_gpus_of_this_kind(store: Store) -> None:
     study = study_of(store)
-    elsewhere = store.study(replace(H200, gpu_uuid="GPU-2"), SOURCE, COMPILER, SQUARE)
+    external = store.study(replace(H200, gpu_uuid="GPU-2"), SOURCE, COMPILER, SQUARE)
     newer_driver = store.study(replace(H200, driver_version="590"), SOURCE, COMPILER, SQUARE)
     study_of(store, Gemm(64, 64, 64))
     store.study(replace(H200, gpu_uuid="GPU-2"), "6" * 64, COMPILER, SQUARE)
@@ -263,11 +263,11 @@ def test_twins_are_this_problem_kernel_and_policy_on_gpus_of_this_kind(store: St
         {"recorded_on": "2026-11-21"},
     ):
         store.study(replace(H200, **change), SOURCE, COMPILER, SQUARE)
-    assert store.twin_studies(study) == [elsewhere, newer_driver]
-    assert store.twin_studies(newer_driver) == [study, elsewhere]
+    assert store.sibling_studies(study) == [external, newer_driver]
+    assert store.sibling_studies(newer_driver) == [study, external]
 
 
-def test_an_export_takes_the_newest_kernel_and_one_study_per_problem(store: Store) -> None:
+def test_an_export_takes_the_latest_kernel_and_one_study_per_problem(store: Store) -> None:
     small, updated = Gemm(8, 8, 8), replace(H200, driver_version="590")
     recorded = replace(H200, recorded_on="2026-11-21")
     old_kernel = store.study(H200, "4" * 64, COMPILER, Gemm(1, 1, 1))
@@ -291,7 +291,7 @@ def test_an_export_takes_the_newest_kernel_and_one_study_per_problem(store: Stor
 
 
 @given(time_us=st.none() | _times, samples=st.lists(_times, max_size=5))
-def test_the_newest_baseline_counts(shared: Store, time_us: float | None, samples: list[float]) -> None:
+def test_the_latest_baseline_counts(shared: Store, time_us: float | None, samples: list[float]) -> None:
     study = study_of(shared)
     shared.add_baseline(study, Baseline(1.0))
     shared.add_baseline(study, Baseline(time_us, tuple(samples)))
@@ -305,7 +305,7 @@ def _entries(*numbers: int) -> tuple[FinalEntry, ...]:
     )
 
 
-def test_the_newest_final_counts(store: Store) -> None:
+def test_the_latest_final_counts(store: Store) -> None:
     study = study_of(store)
     store.set_final(study, _entries(1, 2, 3))
     store.set_final(study, _entries(2, 4, 1), Baseline(5.0, (5.0,)))
@@ -324,7 +324,7 @@ def test_who_was_condemned_since_a_final_is_not_its_winner(store: Store) -> None
     for number in range(3):
         add(store, study, number, ok(3.0 + number))
     store.set_final(study, _entries(0, 1, 2), Baseline(4.0, (4.0,)))
-    store.condemn(study, config(0).key, Failure(Outcome.WRONG_RESULT, "off by 7"))
+    store.invalidate(study, config(0).key, Failure(Outcome.WRONG_RESULT, "off by 7"))
     final = store.final(study)
     assert final is not None
     assert [(entry.key, entry.is_tied) for entry in final.entries] == [
@@ -332,7 +332,7 @@ def test_who_was_condemned_since_a_final_is_not_its_winner(store: Store) -> None
         (config(2).key, False),
     ]
     for number in (1, 2):
-        store.condemn(study, config(number).key, Failure(Outcome.FAULTED, "illegal address"))
+        store.invalidate(study, config(number).key, Failure(Outcome.FAULTED, "illegal address"))
     assert store.final(study) is None
 
 

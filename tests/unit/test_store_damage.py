@@ -29,7 +29,7 @@ from autotune.kernel import template
 from autotune.report import page
 from autotune.search import Options, tune
 from autotune.search_policy import SearchPolicy
-from autotune.store import DuelRecord, FinalEntry, Store
+from autotune.store import ComparisonRecord, FinalEntry, Store
 from autotune.store.optuna_storage import OptunaStorage
 from autotune.target import Baseline
 
@@ -56,7 +56,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             add(store, study, 7, failed(Outcome.SPILLED, "8 bytes"))
             store.add_baseline(study, Baseline(4.0, (4.0, 4.5)))
             keys = (config(0).key, config(1).key)
-            store.add_duel(study, DuelRecord(keys, ((3.0,) * 20, (4.0,) * 20), 0))
+            store.add_comparison(study, ComparisonRecord(keys, ((3.0,) * 20, (4.0,) * 20), 0))
             entries = [
                 FinalEntry(config(n).key, config(n).to_dict(), n + 1, n < 2, 3.0 + n, (3.0 + n,) * 9, 1e-3)
                 for n in range(3)
@@ -114,7 +114,7 @@ def readers(store: Store, path: Path, number: int) -> dict[str, Callable[[], Any
 def read_all(store: Store, path: Path, number: int, what: str) -> None:
     """Run two of the readers. Fails for any exception that is not a refusal."""
     for name, read in random.Random(number).sample(sorted(readers(store, path, number).items()), 2):
-        store.damages = type(store.damages)("it")
+        store.bad_rows = type(store.bad_rows)("it")
         try:
             read()
         except StoreError:
@@ -270,9 +270,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("sql", "told"), CASES, ids=[told for _, told in CASES])
+@pytest.mark.parametrize(("sql", "text"), CASES, ids=[text for _, text in CASES])
 def test_the_row_is_named_and_the_others_are_shown(
-    path: Path, capsys: pytest.CaptureFixture[str], sql: str, told: str
+    path: Path, capsys: pytest.CaptureFixture[str], sql: str, text: str
 ) -> None:
     damage(path, sql)
     trials.best(BestRequest(str(path)), is_json=False)
@@ -280,16 +280,16 @@ def test_the_row_is_named_and_the_others_are_shown(
     trials.history(HistoryRequest(str(path), limit=99), is_json=False)
     history = capsys.readouterr()
     assert str(SQUARE) in best.out and str(SQUARE) in history.out
-    assert told in best.err + history.err
+    assert text in best.err + history.err
     assert best.err.count("\n") <= 1 and history.err.count("\n") <= 1  # one note
 
 
-def test_a_damaged_duel_is_left_out(path: Path) -> None:
+def test_a_damaged_comparison_is_left_out(path: Path) -> None:
     damage(path, "UPDATE duel SET winner = 2 WHERE id = 1")
     with Store.open(path) as store:
         first, second, _ = [summary.study for summary in store.studies()]
-        assert (len(store.duels(first)), len(store.duels(second))) == (0, 1)
-        assert [str(damage) for damage in store.damages] == ["duel 1 (winner is 2)"]
+        assert (len(store.comparisons(first)), len(store.comparisons(second))) == (0, 1)
+        assert [str(damage) for damage in store.bad_rows] == ["duel 1 (winner is 2)"]
 
 
 def test_the_next_in_line_takes_the_place_of_what_is_damaged(path: Path) -> None:
@@ -321,6 +321,6 @@ def test_the_config_of_a_damaged_trial_counts_as_tried(path: Path) -> None:
     target = FakeTarget()
     with Store.open(path) as store:
         tune(target, store, [OTHER], Options(trials=8, policy=SearchPolicy(num_finalists=3)))
-        assert len(store.damages) == len(keys)
-    asked = {",".join(f"{n}={v}" for n, v in point.items()) for _, point in target.submitted}
-    assert len(asked) == 8 and not asked & keys
+        assert len(store.bad_rows) == len(keys)
+    requested = {",".join(f"{n}={v}" for n, v in point.items()) for _, point in target.submitted}
+    assert len(requested) == 8 and not requested & keys

@@ -49,11 +49,11 @@ def test_a_lock_that_a_file_system_lacks_is_held_by_nobody(
     """SQLite calls the database locked, or the disk damaged."""
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorcode = code
-    url, refused = connect.parse_url(tmp_path / "autotune.db"), OperationalError("BEGIN", None, error)
-    assert "without locks" not in str(connect.explain(refused, url))
+    url, rejected = connect.parse_url(tmp_path / "autotune.db"), OperationalError("BEGIN", None, error)
+    assert "without locks" not in str(connect.explain(rejected, url))
     monkeypatch.setattr(fcntl, "lockf", _no_locks)
-    told = str(connect.explain(refused, url))
-    assert "without locks" in told and "another process" not in told and "disk failed" not in told
+    text = str(connect.explain(rejected, url))
+    assert "without locks" in text and "another process" not in text and "disk failed" not in text
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])

@@ -57,11 +57,11 @@ def test_a_follower_is_told_of_what_others_write(url: str) -> None:
         study = study_of(store)
         add(store, study, 1, ok(1.0))
         with Follower(url) as follower:
-            newest = follower.newest()
+            latest = follower.latest()
             assert follower.studies_after(0) == [study]
             add(store, study, 2, ok(2.0))
-            assert follower.newest() == newest._replace(trial=newest.trial + 1)
-            assert follower.trials_after(newest.trial) == [(study.id, store.trials(study)[-1])]
+            assert follower.latest() == latest._replace(trial=latest.trial + 1)
+            assert follower.trials_after(latest.trial) == [(study.id, store.trials(study)[-1])]
 
 
 def test_a_killed_writer_loses_nothing_that_was_committed(url: str, tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_a_killed_writer_loses_nothing_that_was_committed(url: str, tmp_path: Pa
     writer.kill()
     writer.join()
     assert writer.exitcode == -signal.SIGKILL
-    told = {int(trial_id) for trial_id in report.read_text(encoding="ascii").split()}
+    notes = {int(trial_id) for trial_id in report.read_text(encoding="ascii").split()}
     with Store.open(url) as store:
         stored = {trial.id for trial in store.trials(study_of(store))}
-    assert told <= stored
-    assert len(stored - told) <= 1, "the one that was committed and not yet told"
+    assert notes <= stored
+    assert len(stored - notes) <= 1, "the one that was committed and not yet told"
 
 
 def test_a_server_that_stays_away_is_told_and_comes_back_with_all_trials(
@@ -90,14 +90,14 @@ def test_a_server_that_stays_away_is_told_and_comes_back_with_all_trials(
         add(store, study, 0, ok(1.0))
         postgresql.stop()
         try:
-            with pytest.raises(StoreError, match=r"the server runs .*run the same command again") as told:
+            with pytest.raises(StoreError, match=r"the server runs .*run the same command again") as notes:
                 add(store, study, 1, ok(2.0))
             with pytest.raises(StoreError, match="the server runs"):
                 Store.open(url)
         finally:
             postgresql.start()
-        assert "secret" not in str(told.value)
-        assert "\n" not in str(told.value)
+        assert "secret" not in str(notes.value)
+        assert "\n" not in str(notes.value)
         add(store, study, 1, ok(2.0))
     with Store.open(url) as store:
         assert [trial.measurement for trial in store.trials(study)] == [ok(1.0), ok(2.0)]
@@ -105,15 +105,15 @@ def test_a_server_that_stays_away_is_told_and_comes_back_with_all_trials(
 
 def test_a_restart_of_the_server_is_outlasted(url: str, postgresql: Server) -> None:
     """Whatever is called next, once the connections are broken and while the server is down."""
-    told: list[str] = []
+    notes: list[str] = []
     with Store.open(url) as store, store.claims() as claims:
-        store.tell_when_away(told.append)
+        store.tell_when_away(notes.append)
         study = study_of(store)
         postgresql.stop()
         starting = threading.Timer(0.5, postgresql.start)
         starting.start()
         try:
-            assert claims.claim(study, [config(0).key]).ours == {config(0).key}
+            assert claims.claim(study, [config(0).key]).owned == {config(0).key}
             add(store, study, 0, ok(1.0))
         finally:
             starting.join()
@@ -121,7 +121,7 @@ def test_a_restart_of_the_server_is_outlasted(url: str, postgresql: Server) -> N
         postgresql.start()
         add(store, study, 1, ok(2.0))
         assert len(store.trials(study)) == 2
-    assert told and all("trying again for 60 s" in line and "secret" not in line for line in told)
+    assert notes and all("trying again for 60 s" in line and "secret" not in line for line in notes)
 
 
 def test_a_search_goes_on_through_restarts_of_the_server(url: str, postgresql: Server) -> None:
@@ -168,17 +168,17 @@ def test_tables_of_another_application_are_left_alone(url: str) -> None:
     "other", ["mysql://me:secret@here/db", "mssql+pyodbc://x", "http://x/y", "duckdb:///x"]
 )
 def test_other_databases_are_refused_before_they_are_tried(other: str) -> None:
-    with pytest.raises(StoreError, match=r"neither SQLite nor PostgreSQL; write a path, ") as told:
+    with pytest.raises(StoreError, match=r"neither SQLite nor PostgreSQL; write a path, ") as notes:
         Store.open(other)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(notes.value)
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgre", "postgressql"])
 def test_a_name_of_postgresql_that_is_nearly_right_is_hinted_at(scheme: str) -> None:
-    meant = r"did you mean postgresql://me:\*\*\*@here/db\? Write a path"
-    with pytest.raises(StoreError, match=meant) as told:
+    expected = r"did you mean postgresql://me:\*\*\*@here/db\? Write a path"
+    with pytest.raises(StoreError, match=expected) as notes:
         Store.open(f"{scheme}://me:secret@here/db")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(notes.value)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_a_name_of_postgresql_that_is_nearly_right_is_hinted_at(scheme: str) -> 
     ],
 )
 def test_a_database_is_named_so_that_it_can_be_typed(url: str, words: str, hint: str) -> None:
-    told, password = typed(url)
-    assert told == words and hint in password and bool(password) is bool(hint)
-    assert "***" not in told and "cret" not in told
+    notes, password = typed(url)
+    assert notes == words and hint in password and bool(password) is bool(hint)
+    assert "***" not in notes and "cret" not in notes
 
 
 def test_whether_there_is_something_to_read(tmp_path: Path) -> None:
@@ -219,6 +219,6 @@ def test_a_password_is_not_shown() -> None:
 
 @pytest.mark.parametrize("text", ["postgresql://me:secret@here:port/db", "post gresql://me:sec@ret@here/db"])
 def test_what_is_no_url_is_refused_without_its_password(text: str) -> None:
-    with pytest.raises(StoreError, match="is not a database URL") as refused:
+    with pytest.raises(StoreError, match="is not a database URL") as rejected:
         Store.open(text)
-    assert "***@here" in str(refused.value) and "ret" not in str(refused.value)
+    assert "***@here" in str(rejected.value) and "ret" not in str(rejected.value)

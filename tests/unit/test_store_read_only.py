@@ -18,7 +18,7 @@ from store_cases import add, ok, study_of
 
 from autotune.store import Store
 
-NOBODY = 65534
+NO_LANE = 65534
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_another_user(public_db: Path, of_folder: int, of_file: int, is_open: bo
             "print(store.studies()[0].best.measurement.time_us); store.close()"
         )
         # The interpreter may lie where only root may look: it has begun before its rights go.
-        drop = f"import os; import autotune.store.repository; os.setgid({NOBODY}); os.setuid({NOBODY});"
+        drop = f"import os; import autotune.store.repository; os.setgid({NO_LANE}); os.setuid({NO_LANE});"
         done = subprocess.run(
             [sys.executable, "-c", drop + code, db], capture_output=True, text=True, cwd="/",
             env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False, timeout=120,

@@ -58,7 +58,7 @@ def num_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     return counted
 
 
-def test_the_newest_are_read_and_all_are_counted(path: Path, num_read: Counter[str], capsys) -> None:
+def test_the_latest_are_read_and_all_are_counted(path: Path, num_read: Counter[str], capsys) -> None:
     trials.failures(FailuresRequest(str(path), limit=SHOWN), is_json=False)
     assert f"{NUM // 3}" in capsys.readouterr().out
     trials.history(HistoryRequest(str(path), limit=SHOWN), is_json=True)
@@ -66,29 +66,29 @@ def test_the_newest_are_read_and_all_are_counted(path: Path, num_read: Counter[s
     assert num_read["trials"] <= 2 * (SHOWN + 2)  # and the best of each shape
 
 
-def test_a_shape_has_its_own_newest_and_counts(path: Path, num_read: Counter[str]) -> None:
+def test_a_shape_has_its_own_latest_and_counts(path: Path, num_read: Counter[str]) -> None:
     with Store.open_existing(path) as store:
         first, second = (summary.study for summary in store.studies())
-        assert [record.id for _, record in store.newest([first], 3)] == [NUM - 2, NUM - 1, NUM]
-        assert [record.id for _, record in store.newest([first, second], 2)] == [2 * NUM - 1, 2 * NUM]
-        assert [record.id for _, record in store.newest([first, second], 1, is_failed=True)] == [NUM - 2]
-        assert store.newest([second], 3, is_failed=True) == []
+        assert [record.id for _, record in store.latest([first], 3)] == [NUM - 2, NUM - 1, NUM]
+        assert [record.id for _, record in store.latest([first, second], 2)] == [2 * NUM - 1, 2 * NUM]
+        assert [record.id for _, record in store.latest([first, second], 1, is_failed=True)] == [NUM - 2]
+        assert store.latest([second], 3, is_failed=True) == []
         counts = [summary.counts for summary in store.studies()]
     assert counts == [{Outcome.OK: 200, Outcome.FAULTED: 100}, {Outcome.OK: NUM}]
 
 
 def test_what_is_damaged_is_counted_by_nobody_and_the_next_is_shown(path: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.db"
-    shutil.copy(path, damaged)
-    with closing(sqlite3.connect(damaged)) as db, db:
+    corrupted = tmp_path / "damaged.db"
+    shutil.copy(path, corrupted)
+    with closing(sqlite3.connect(corrupted)) as db, db:
         db.execute("UPDATE trial SET samples_us = '[1,' WHERE id = ?", (2 * NUM,))
         for number, (column, value) in enumerate(FAULTS, 1):
             db.execute(f"UPDATE trial SET {column} = ? WHERE id = ?", (value, number))
-    with Store.open_existing(damaged) as store:
+    with Store.open_existing(corrupted) as store:
         first, second = store.studies()
         assert first.num_trials == NUM - 6 and second.num_trials == NUM
-        assert {damage.id for damage in store.damages} == {1, 2, 3, 4, 5, 6}
-        assert [record.id for _, record in store.newest([second.study], 1)] == [2 * NUM - 1]
+        assert {damage.id for damage in store.bad_rows} == {1, 2, 3, 4, 5, 6}
+        assert [record.id for _, record in store.latest([second.study], 1)] == [2 * NUM - 1]
 
 
 def test_an_export_reads_the_fastest_of_a_study(path: Path) -> None:
@@ -96,7 +96,7 @@ def test_an_export_reads_the_fastest_of_a_study(path: Path) -> None:
         study = store.studies()[0].study
         times = store.times(study, most=7)
         assert sorted(times.values()) == sorted(store.times(study).values())[:7]
-        assert store.keys(study, among=list(times)[:3]) == set(list(times)[:3])
+        assert store.keys(study, within=list(times)[:3]) == set(list(times)[:3])
 
 
 def test_times_that_obey_are_chosen_by_the_database(path: Path, num_read: Counter[str]) -> None:
@@ -107,14 +107,14 @@ def test_times_that_obey_are_chosen_by_the_database(path: Path, num_read: Counte
         assert set(everything.values()) == {(1.0 + number, "tpe") for number in range(NUM)}
         for text in ("split_k=8", "split_k!=8", "split_k>=290", "split_k>=290,split_k!=295,bm=64", "group=1"):
             where = Where.parse(text)
-            obeying = {key: one for key, one in everything.items() if where.holds(read_key(key))}
-            assert store.timed(study, where=where) == obeying
-            assert store.timed(study, most=4, where=where) == dict(list(obeying.items())[:4])
+            matching = {key: one for key, one in everything.items() if where.holds(read_key(key))}
+            assert store.timed(study, where=where) == matching
+            assert store.timed(study, most=4, where=where) == dict(list(matching.items())[:4])
             (best,) = store.best(study, where=where) or (None,)
-            assert (best and best.key) == next(iter(obeying), None)
+            assert (best and best.key) == next(iter(matching), None)
 
 
-def test_pages_show_the_newest_of_very_many_shapes(
+def test_pages_show_the_latest_of_very_many_shapes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     for module in (numbers, feed):
@@ -138,11 +138,11 @@ def test_pages_show_the_newest_of_very_many_shapes(
         assert str(searched.study.gemm) == "64x64x64:NN" and searched.best_us == 0.5
 
 
-def test_columns_of_a_csv_are_asked_for_once_a_kernel(
+def test_columns_of_a_csv_are_requested_for_once_a_kernel(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    asked = []
-    monkeypatch.setattr(Store, "best", lambda store, study, *_, **__: asked.append(study) or [])
+    requested = []
+    monkeypatch.setattr(Store, "best", lambda store, study, *_, **__: requested.append(study) or [])
     trials_csv.run(HistoryRequest(str(path), limit=SHOWN))
     lines = capsys.readouterr().out.splitlines()
-    assert len(asked) == 1 and len(lines) == 1 + SHOWN and "config.split_k" in lines[0]
+    assert len(requested) == 1 and len(lines) == 1 + SHOWN and "config.split_k" in lines[0]

@@ -83,7 +83,7 @@ def test_suites_of_programs_say_what_each_shape_is_and_how_often_it_is_called(na
     assert all(count and gemm.num_bytes < 2**32 for gemm, count in read_suite(path).items())
 
 
-def test_suites_of_programs_hold_what_is_asked_for() -> None:
+def test_suites_of_programs_hold_what_is_requested_for() -> None:
     """Sizes that such programs are known to have, and a vocabulary, a width, a batch at either end."""
     routers, heads, gp, potentials, policies = (set(read_suite(SUITES / f"{name}.toml")) for name in PROGRAMS)
     sizes = {(3072, 256), (6144, 128), (6144, 256), (4096, 192), (2688, 128), (7168, 256)}
@@ -143,10 +143,10 @@ def test_suites_of_programs_hold_what_is_asked_for() -> None:
 )
 def test_a_bad_suite_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     path = _suite(tmp_path, text)
-    with pytest.raises(UsageError, match=message) as refused:
+    with pytest.raises(UsageError, match=message) as rejected:
         read_suite(path)
-    assert str(path) in str(refused.value)
-    assert len(str(refused.value)) < 600 and "\n" not in str(refused.value)
+    assert str(path) in str(rejected.value)
+    assert len(str(rejected.value)) < 600 and "\n" not in str(rejected.value)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

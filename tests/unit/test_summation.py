@@ -26,9 +26,9 @@ from autotune.kernel.launch import GROUP_SPLITS, MANY_THREADS, reduce_groups
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
 from autotune.runtime.settle.summation import (
+    DEFAULT_ERRORS,
     DOT_POSITIVE,
     FEW_ROWS,
-    GUESSED_ERRORS,
     LEVEL,
     NARROW_DEPTH,
     Depths,
@@ -127,8 +127,8 @@ def test_errors_of_sums_made_so_follow_from_the_depth(
 @given(st.integers(1, 2**31 - 256), st.integers(0, 2**31 - 256), st.sampled_from((0, 256, 1024)))
 def test_no_chain_is_deeper_than_one_of_all_and_depth_grows_with_k(k: int, more: int, flush_k: int) -> None:
     whole, gemm = kernel_of(flush_k=flush_k).config, Gemm(WIDE, WIDE, k)
-    deeper = replace(gemm, k=min(k + more, 2**31 - 256))
-    assert 0 < depth(whole, gemm) <= depth(whole, deeper) + 1e-6 * deeper.k
+    next_level = replace(gemm, k=min(k + more, 2**31 - 256))
+    assert 0 < depth(whole, gemm) <= depth(whole, next_level) + 1e-6 * next_level.k
     parts = depths(kernel_of(4, "two_pass", 2, flush_k).config, gemm)
     for deep, all_of_it in zip(parts, depths(whole, gemm), strict=True):
         assert 0 < deep <= all_of_it + 8
@@ -153,8 +153,8 @@ def test_splits_are_added_by_the_groups_that_launches_have(elements: int, splits
     """Each doubling needs that all threads were not many before, and enough splits for each group after."""
     for one in splits:
         found = reduce_groups(elements, one)
-        fitting = [g for g in (2, 4, 8) if elements * g // 2 < MANY_THREADS and one >= g * GROUP_SPLITS]
-        assert found == max(fitting, default=1) and len(fitting) == found.bit_length() - 1
+        feasible = [g for g in (2, 4, 8) if elements * g // 2 < MANY_THREADS and one >= g * GROUP_SPLITS]
+        assert found == max(feasible, default=1) and len(feasible) == found.bit_length() - 1
     launched = reduce_groups(elements, np.array(splits)) * np.ones(len(splits), int)
     assert launched.tolist() == [reduce_groups(elements, one) for one in splits]
 
@@ -221,13 +221,13 @@ def test_one_chain_is_allowed_where_cublas_does_not_split(m: int, n: int, k: int
 
 def test_a_vector_times_a_matrix_is_summed_as_narrow_shapes_are_if_terms_lie_apart() -> None:
     """1 x n of NN and TN, m x 1 of TN and TT; the others are dot products, which more threads share."""
-    apart, together = Gemm(1, 4096, 8192), Gemm(4096, 1, 8192)
+    apart, combined = Gemm(1, 4096, 8192), Gemm(4096, 1, 8192)
     assert most_splits(apart, H200_SMS) == most_splits(Gemm(2, 4096, 8192), H200_SMS)
-    assert most_splits(in_layout("1x4096x8192", "NT"), H200_SMS) == most_splits(together, H200_SMS)
+    assert most_splits(in_layout("1x4096x8192", "NT"), H200_SMS) == most_splits(combined, H200_SMS)
     assert most_splits(in_layout("4096x1x8192", "TT"), H200_SMS) == most_splits(
         in_layout("1x4096x8192", "TN"), H200_SMS
     )
-    assert most_splits(together, H200_SMS) == 2 * most_splits(apart, H200_SMS)
+    assert most_splits(combined, H200_SMS) == 2 * most_splits(apart, H200_SMS)
 
 
 def test_few_rows_are_dot_products_where_terms_lie_side_by_side_and_few_columns_are_not() -> None:
@@ -236,7 +236,7 @@ def test_few_rows_are_dot_products_where_terms_lie_side_by_side_and_few_columns_
     nine, ten = in_layout("9x4096x1024", "NT"), in_layout("10x4096x1024", "NT")
     assert most_splits(nine, H200_SMS) > 2 * most_splits(ten, H200_SMS)
     assert most_splits(replace(nine, k=4444), H200_SMS) > 2 * most_splits(replace(nine, k=4445), H200_SMS)
-    assert allowed_depths(rows, H200_SMS).positive == DOT_POSITIVE * GUESSED_ERRORS[1] ** 2
+    assert allowed_depths(rows, H200_SMS).positive == DOT_POSITIVE * DEFAULT_ERRORS[1] ** 2
     assert most_splits(columns, H200_SMS) == most_splits(in_layout("4096x4x1024", "NN"), H200_SMS) == 8
     deep = replace(rows, k=65536)  # more than such a kernel holds of A
     assert most_splits(deep, H200_SMS) == most_splits(replace(deep, m=16), H200_SMS) == 128
@@ -269,9 +269,9 @@ def splits_of(name: str, grid: tuple[int, ...] = (), *_: Any) -> int:
 
 def test_errors_of_cublas_follow_from_its_splits_for_either_kind_of_data() -> None:
     """Its splits by its error on data of zero mean tell its error on positive data: 1.5e-8 sqrt(depth)."""
-    told = results("h200-any-shape.json.xz")
+    message = results("h200-any-shape.json.xz")
     missed = []
-    for shape in told["shapes"]:
+    for shape in message["shapes"]:
         k = Gemm.parse(shape["shape"]).k
         errors = {kind: found["cublas"] for kind, found in shape["pick"]["errors"].items()}
         deep = (errors["normal"] / 1.8e-8) ** 2

@@ -213,7 +213,7 @@ def is_accepted(text: str) -> bool:
             except DispatchError:
                 continue
             kernel = selector.kernels[pick.kernel_id]
-            assert Call.packed(gemm).refusal(kernel, pick.split_k) is None and kernel.is_plain
+            assert Call.packed(gemm).rejection(kernel, pick.split_k) is None and kernel.is_plain
             for epilogue in table.epilogues:
                 other = variants.of(kernel.id, epilogue)
                 plain = replace(other.spec, variant=kernel.variant, smem_bytes=kernel.spec.smem_bytes)

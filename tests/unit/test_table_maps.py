@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from kind_cases import FIRST, SECOND, add
 from played_selector import Selector
-from study_cases import BEGAN, at_s, ok_in, study_of
+from study_cases import STARTED, at_s, ok_in, study_of
 from table_cases import ENVIRONMENT, FIGURES, make_kernel, make_spec, make_table, rank, write_table
 
 from autotune.facts.gemm import Gemm
@@ -90,7 +90,7 @@ def test_regret_is_what_the_picked_launch_took_over_the_best() -> None:
         FinalEntry("a=2", {"a": 2}, 1, True, 80.0),
         FinalEntry(key, kernel.config.to_dict(), 2, True, 80.8),
     )
-    assert regret(final=Final(entries, Baseline(None), BEGAN), cublas_us=None) == pytest.approx(0.01)
+    assert regret(final=Final(entries, Baseline(None), STARTED), cublas_us=None) == pytest.approx(0.01)
     trials[0] = at_s(1, ok_in(100.0))
     assert regret(cublas_us=None) is None, "it was not timed"
 

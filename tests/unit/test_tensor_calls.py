@@ -103,10 +103,10 @@ _Pointers = ctypes.c_void_p * 8
 def _view(x: _Tensor, found: Any) -> int:
     if x.layout != "strided":
         return -1
-    told = {"device_type": CUDA, "device_id": 0, "ndim": x.data.ndim, "code": FLOAT, "bits": 32, "lanes": 1}
-    told |= {"data": x.data.ctypes.data - 8, "byte_offset": 8}
-    told |= {"shape": ctypes.addressof(x.extents), "strides": ctypes.addressof(x.strides)} | x.kind
-    for name, value in told.items():
+    notes = {"device_type": CUDA, "device_id": 0, "ndim": x.data.ndim, "code": FLOAT, "bits": 32, "lanes": 1}
+    notes |= {"data": x.data.ctypes.data - 8, "byte_offset": 8}
+    notes |= {"shape": ctypes.addressof(x.extents), "strides": ctypes.addressof(x.strides)} | x.kind
+    for name, value in notes.items():
         setattr(found[0], name, value)
     return 0
 

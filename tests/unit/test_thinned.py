@@ -52,7 +52,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(feed, "MOST_SHOWN", MOST)
 
 
-def told(study: StudyNumbers) -> dict[str, object]:
+def describe(study: StudyNumbers) -> dict[str, object]:
     """What does not depend on which trials are shown."""
     line = documents.line(study, str)
     ledger = {name: round(value, 6) for name, value in vars(study.ledger).items()}
@@ -70,7 +70,7 @@ def test_what_is_told_of_some_is_what_all_would_tell(path: Path, monkeypatch: py
     assert [len(study.records.trials) for study in whole] == [NUM // 2] * 2
     assert all(len(study.records.trials) < 0.8 * MOST for study in some)
     for one, other in zip(some, whole, strict=True):
-        found, expected = told(one), told(other)
+        found, expected = describe(one), describe(other)
         for name, value in expected.items():
             assert found[name] == value, name
     assert "a=7" in {trial.key for trial in some[0].records.trials}  # that of the final
@@ -105,17 +105,17 @@ def test_rows_that_no_trial_can_be_are_left_out(path: Path, tmp_path: Path) -> N
     import sqlite3
     from contextlib import closing
 
-    damaged = tmp_path / "damaged.db"
-    shutil.copy(path, damaged)
+    corrupted = tmp_path / "damaged.db"
+    shutil.copy(path, corrupted)
     faults = (
         ("outcome", "fine"), ("time_us", "fast"), ("compile_s", "x"), ("measure_s", -1.0), ("created_at", 7),
         ("created_at", "2026-02-30 10:00:00.000000"), ("error_over_cublas", "low"),
     )  # fmt: skip
-    with closing(sqlite3.connect(damaged)) as db, db:
+    with closing(sqlite3.connect(corrupted)) as db, db:
         for number, (column, value) in enumerate(faults, 1):
             db.execute(f"UPDATE trial SET {column} = ? WHERE id = ?", (value, number))
-    with Store.open_existing(damaged) as store:
-        seen = [one.id for one in store.glimpses(store.studies()[0].study)]
+    with Store.open_existing(corrupted) as store:
+        seen = [one.id for one in store.curve_points(store.studies()[0].study)]
     assert seen == list(range(len(faults) + 1, NUM // 2 + 1))
 
 

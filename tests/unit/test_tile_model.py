@@ -25,7 +25,7 @@ from autotune.tiles import drawn_accesses, drawn_parts, executed
 from autotune.tiles.executed import HostLaunch
 from autotune.tiles.launch_counts import AccessKey, count
 from autotune.tiles.warp_access import (
-    NOBODY,
+    NO_LANE,
     WarpAccess,
     conflicts,
     lines,
@@ -100,11 +100,11 @@ def test_every_slice_owns_each_element_of_the_tile_once(product: HostLaunch) -> 
 def test_nothing_lies_beyond_shared_memory(product: HostLaunch, reads_c: bool) -> None:
     floats = int(resources.smem_bytes(product.kernel, product.gemm)) // FLOAT_BYTES
     for access in of_first_block(product):
-        asked = access.at[access.at != NOBODY]
-        assert np.all(asked >= 0)
-        assert np.all(asked % access.vec == 0)
+        requested = access.at[access.at != NO_LANE]
+        assert np.all(requested >= 0)
+        assert np.all(requested % access.vec == 0)
         if access.space == "shared":
-            assert asked.max() + access.vec <= floats
+            assert requested.max() + access.vec <= floats
 
 
 @COMPILED
@@ -113,21 +113,21 @@ def test_operands_are_read_once_per_tile_and_c_is_stored_once(product: HostLaunc
     c, g = product.kernel, product.gemm
     found = count(c, g, LIMITS, reads_c=reads_c)
 
-    def asked(what: str, kind: str) -> int:
+    def requested(what: str, kind: str) -> int:
         return sum(
             n.num_bytes for key, n in found.items()
             if (key.kernel != "sgemm_pack", key.what, key.space, key.kind) == (True, what, "global", kind)
         )  # fmt: skip
 
-    assert asked("C", "store") == FLOAT_BYTES * g.num_results
-    assert asked("C", "load") == (FLOAT_BYTES * g.num_results if reads_c else 0)
+    assert requested("C", "store") == FLOAT_BYTES * g.num_results
+    assert requested("C", "load") == (FLOAT_BYTES * g.num_results if reads_c else 0)
     if lanes_k(c) == 1:
         for what, path, rows, uses in (
             ("A", c.copy_a, product.grid.padded_m if c.pack_a else g.m, product.tiles_n),
             ("B", c.copy_b, product.grid.padded_n if c.pack_b else g.n, product.tiles_m),
         ):
             kind = "copy" if path == "async" else "load"
-            assert asked(what, kind) == FLOAT_BYTES * g.batch * rows * g.k * uses
+            assert requested(what, kind) == FLOAT_BYTES * g.batch * rows * g.k * uses
 
 
 @COMPILED
@@ -204,11 +204,11 @@ def test_what_was_compiled_is_kept(is_usable: bool, tmp_path: Path, monkeypatch:
         (tmp_path / "cache").touch()
     monkeypatch.setattr(executed, "_hosts", cache(executed._hosts.__wrapped__))
     compiled = executed._library.__wrapped__
-    told = REFERENCE_FILE, (("PLAIN_FLOATS", 1),)
-    assert compiled(*told).walk
+    text = REFERENCE_FILE, (("PLAIN_FLOATS", 1),)
+    assert compiled(*text).walk
     assert (tmp_path / "cache/hosts").is_dir() == is_usable
     monkeypatch.setattr(build, "compiler", lambda: ["false"])
-    assert compiled(*told).walk
+    assert compiled(*text).walk
     with pytest.raises(EnvironmentProblem):
         compiled(REFERENCE_FILE, (("PLAIN_FLOATS", 0),))
 
@@ -238,8 +238,8 @@ def test_without_a_compiler_it_is_told_which_to_install(
         (LANES // 2 * 4, 4, False, (4, 0)),  # but not when they store
         (LANES % 8 * 4, 4, True, (4, 0)),  # the quarters ask alike, neighbours do not
         (LANES * 8, 4, True, (8, 4)),
-        (np.where(LANES < 8, LANES * 4, NOBODY), 4, True, (1, 0)),  # only a quarter asks
-        (np.full(32, NOBODY), 4, True, (0, 0)),
+        (np.where(LANES < 8, LANES * 4, NO_LANE), 4, True, (1, 0)),  # only a quarter asks
+        (np.full(32, NO_LANE), 4, True, (0, 0)),
     ],
 )  # fmt: skip
 def test_wavefronts_of_patterns(at: np.ndarray, vec: int, is_load: bool, expected: tuple[int, int]) -> None:
@@ -257,21 +257,21 @@ def test_sectors_and_lines_of_patterns() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(-1, 200), min_size=32, max_size=32), st.sampled_from((1, 2, 4)), st.booleans())
 def test_lanes_of_a_wavefront_ask_each_bank_for_one_word(drawn: list[int], vec: int, is_load: bool) -> None:
-    at = np.array([[x * vec if x >= 0 else NOBODY for x in drawn]], dtype=np.int64)
+    at = np.array([[x * vec if x >= 0 else NO_LANE for x in drawn]], dtype=np.int64)
     waves = serving(at, vec, is_load=is_load)[0]
-    assert np.array_equal(waves == NOBODY, at[0] == NOBODY)
+    assert np.array_equal(waves == NO_LANE, at[0] == NO_LANE)
     for wave in range(int(waves.max()) + 1):
         words = {word for first in at[0][waves == wave].tolist() for word in range(first, first + vec)}
         assert words
         assert len({word % 32 for word in words}) == len(words)
-    asked = {x // vec for x in at[0].tolist() if x != NOBODY}
+    requested = {x // vec for x in at[0].tolist() if x != NO_LANE}
     assert waves.max() + 1 >= max(
-        (sum(x % (32 // vec) == bank for x in asked) for bank in range(32)), default=0
+        (sum(x % (32 // vec) == bank for x in requested) for bank in range(32)), default=0
     )
 
 
 def test_counts_add_up() -> None:
-    at = np.full((3, 32), NOBODY, dtype=np.int64)
+    at = np.full((3, 32), NO_LANE, dtype=np.int64)
     at[1] = LANES * 32
     times, zero = np.array([0, 5, 0]), np.zeros(3, np.int64)
     counts = WarpAccess("sgemm", "tile_copy.cuh", "A", "shared", "store", 1, at, times, zero, zero).counts()

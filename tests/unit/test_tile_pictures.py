@@ -70,7 +70,7 @@ def test_copies_through_registers_fill_two_stages_as_the_kernel_draws_it() -> No
 def test_one_stage_is_refilled_at_the_end_of_a_step() -> None:
     line = Timeline(Config.from_dict({"stages": 1, "bursts": 1}), 3)
     assert rows(line) == ["0cw 0#w 1#w 2#"]
-    assert "all have read the only stage" in " ".join(line.sentences(0))
+    assert "all have read the only stage" in " ".join(line.descriptions(0))
 
 
 @given(
@@ -94,8 +94,8 @@ def test_every_tile_is_copied_before_it_is_multiplied_and_stays_until_then(
                 assert all(state.tile == tile for state in states)
                 ends = [state.ends for state in states if state.ends]
                 assert ends == ["wait" if path == "async" else "store"]
-    told = [sentence for step in line.steps for sentence in line.sentences(step)]
-    assert all(sentence.endswith(".") for sentence in told)
+    message = [sentence for step in line.steps for sentence in line.descriptions(step)]
+    assert all(sentence.endswith(".") for sentence in message)
 
 
 def _all_accesses(kernel: ReferenceKernel, g: Gemm) -> dict[tuple[str, str], list[np.ndarray]]:

@@ -14,11 +14,11 @@ from test_launches import many
 from test_selector import calls
 
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel.launch import LaunchSpec, plan, refusal
+from autotune.kernel.launch import LaunchSpec, plan, rejection
 from autotune.perf_model import residual, time_model
-from autotune.perf_model.forecast import Forecast
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import ModelFigures
+from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.splits import VALUES
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
@@ -90,8 +90,8 @@ def test_short_pieces_of_long_rows_take_longer(layout: str) -> None:
     specs = [make_spec(layout, bm=bm, bn=16, bk=bk) for bm, bk in ((8, 64), (16, 32), (32, 16), (64, 8))]
     launches, shape = Launches.of(specs, [2] * 4), Shapes.of(gemm)
     found = TimeModel(launches, LIMITS).work(shape, grids(launches, shape)).memory_us
-    asking = np.minimum(4096 / launches.bm / (time_model.BANDWIDTH_SMS * LIMITS.num_sms), 1)
-    factors = found * asking * LIMITS.bandwidth_gbs * 1e3 / gemm.num_bytes
+    requesting = np.minimum(4096 / launches.bm / (time_model.BANDWIDTH_SMS * LIMITS.num_sms), 1)
+    factors = found * requesting * LIMITS.bandwidth_gbs * 1e3 / gemm.num_bytes
     along_a = [8, 16, 32, 64] if trans_a else [64, 32, 16, 8]
     of_a = [1 + max(32 - piece, 0) / piece / 4 for piece in along_a]
     assert factors == pytest.approx(of_a, rel=0.01)  # B is small
@@ -116,8 +116,8 @@ def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
         on_busiest = -(-num_blocks // LIMITS.num_sms)
         queue += on_busiest * (steps + 2)
         waves += -(-on_busiest // resident) * (steps + 2)
-    asking = grid.tiles * (1 if spec.reduction == "last_wave" else grid.split_k)
-    share = min(1, asking / (time_model.BANDWIDTH_SMS * LIMITS.num_sms)) * FIGURES.memory_efficiency
+    requesting = grid.tiles * (1 if spec.reduction == "last_wave" else grid.split_k)
+    share = min(1, requesting / (time_model.BANDWIDTH_SMS * LIMITS.num_sms)) * FIGURES.memory_efficiency
     num_bytes = gemm.num_bytes + 2 * grid.scratch_bytes + lost_bytes(spec, gemm)
     memory_us = num_bytes / (LIMITS.bandwidth_gbs * 1e3 * share)
     copied = grid.tiles * (spec.bm + spec.bn) * k
@@ -131,8 +131,8 @@ def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
             time_model.LAST_BLOCK_US + time_model.LAST_BLOCK_FLOAT_US * spec.bm * spec.bn
         ) * spec.split_k
     compute_us = FIGURES.round_us * waves + FIGURES.step_us * queue
-    together_us = (compute_us**4 + memory_us**4) ** 0.25
-    return FIGURES.fixed_us + max(together_us, l2_us) + further_us
+    combined_us = (compute_us**4 + memory_us**4) ** 0.25
+    return FIGURES.fixed_us + max(combined_us, l2_us) + further_us
 
 
 @given(st.data(), calls())
@@ -147,7 +147,7 @@ def test_many_launches_are_counted_as_one_by_one(data: st.DataObject, call: Call
 
 
 @given(st.data(), st.lists(calls(), min_size=1, max_size=4))
-def test_a_forecast_is_of_what_may_run_and_forgets_no_way_of_access(
+def test_a_prediction_is_of_what_may_run_and_forgets_no_way_of_access(
     data: st.DataObject, drawn: list[Call]
 ) -> None:
     """Calls differ in how operands lie, and come again: what is remembered of each is of no other."""
@@ -155,19 +155,19 @@ def test_a_forecast_is_of_what_may_run_and_forgets_no_way_of_access(
     specs, places = data.draw(many(layout)), residual.place(*np.array([(64, 64, 64), (999, 9, 99)]).T)
     weights = np.linspace(-0.2, 0.2, 2 * len(specs)).reshape(-1, 2)
     missed = Residuals(places, weights)
-    forecast = Forecast(
+    predicted = Prediction(
         Launches.of(specs, [2] * len(specs)), Speeds.of([FIGURES] * len(specs)), missed, LIMITS
     )
     same = [call for call in drawn if call.gemm.layout == layout]
     for call in (*same, *same):
         g = call.gemm
-        found = forecast.expected(Shapes.of(*call[:3]), accurate=np.full(len(specs), 3.0))
+        found = predicted.expected(Shapes.of(*call[:3]), accurate=np.full(len(specs), 3.0))
         factors = residual.factors(missed, residual.place(g.m, g.n, g.k))
         for at, split_k, time_us in zip(*(column.tolist() for column in found), strict=True):
             spec = replace(specs[at], split_k=int(split_k))
             assert spec.split_k == specs[at].split_k or spec.split_k in VALUES
             has_work = spec.split_k == 1 or spec.split_k * spec.bk <= g.k
-            if refusal(spec, g.m, g.n, g.k, call.lds, call.addresses) is not None or not has_work:
+            if rejection(spec, g.m, g.n, g.k, call.lds, call.addresses) is not None or not has_work:
                 assert time_us == math.inf
             else:
                 assert time_us == pytest.approx(plain_us(spec, 2, g) * factors[at], rel=1e-9)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.runtime.torch import torch_gain
-from autotune.runtime.torch.torch_gain import FEWEST, HASH_FACTOR, ProgramGain, period_of, quietest
+from autotune.runtime.torch.torch_gain import HASH_FACTOR, REPEATS, ProgramGain, longest_gap, period_of
 from autotune.runtime.torch.torch_router import Watch
 
 PLAIN_S, ROUTED_S = 0.0010, 0.0008  # of a call
@@ -22,7 +22,7 @@ PLAIN_S, ROUTED_S = 0.0010, 0.0008  # of a call
 def test_the_period_is_the_shortest_that_all_items_repeat(step: list[int], num: int) -> None:
     items = (step * (num + 1))[:num]
     periods = [n for n in range(1, num) if all(a == b for a, b in zip(items, items[n:], strict=False))]
-    shortest = next((n for n in periods if FEWEST * n <= num), None)
+    shortest = next((n for n in periods if REPEATS * n <= num), None)
     assert period_of(items) == shortest
 
 
@@ -31,8 +31,8 @@ def test_a_step_ends_where_most_time_passes() -> None:
     for i in range(17):  # a pause before every call of number 2 of 5
         now += 3.0 if i % 5 == 2 else 1.0
         times.append(now)
-    assert quietest(times, 5) == 2
-    assert quietest([1.0, 2.0, 3.0], 1) == 0
+    assert longest_gap(times, 5) == 2
+    assert longest_gap([1.0, 2.0, 3.0], 1) == 0
 
 
 class Program:
@@ -61,7 +61,7 @@ class Program:
     def run(self, calls: Iterable[int]) -> str:
         for signature in calls:
             self.call(signature)
-        return self.gain.told(100.0)
+        return self.gain.describe(100.0)
 
 
 def training(num_steps: int, layers: int = 3) -> Sequence[int]:
@@ -71,11 +71,11 @@ def training(num_steps: int, layers: int = 3) -> Sequence[int]:
 
 def test_a_program_of_equal_steps_is_measured() -> None:
     program = Program()
-    told = program.run([9] * 11 + list(training(2000)))
-    low, high = map(float, told.split("interval ")[1].split(",")[0].split(" to "))
+    message = program.run([9] * 11 + list(training(2000)))
+    low, high = map(float, message.split("interval ")[1].split(",")[0].split(" to "))
     assert 1.24 < low <= 1.25 <= high < 1.26
-    assert "a step of 11 products takes 11.0" in told and "pairs of stretches of 6 steps" in told
-    assert "predicted: 1.100 ms" in told  # of 11 calls
+    assert "a step of 11 products takes 11.0" in message and "pairs of stretches of 6 steps" in message
+    assert "predicted: 1.100 ms" in message  # of 11 calls
     assert program.num[False] == pytest.approx(program.num[True], rel=0.05)
 
 
@@ -84,20 +84,20 @@ def test_a_step_that_holds_repeats_is_found_after_all() -> None:
     of equal steps."""
     text = [7, *[1, 2, 3] * 100]
     program = Program()
-    told = program.run(text * 80)
-    assert "a step of 301 products" in told and "1.25" in told
+    message = program.run(text * 80)
+    assert "a step of 301 products" in message and "1.25" in message
 
 
 def test_steps_that_change_are_measured_by_kind() -> None:
     program = Program()
-    told = program.run([*training(400), *[8, 6] * 3000])
-    assert "a step of 11 products" in told and "a step of 2 products" in told
+    message = program.run([*training(400), *[8, 6] * 3000])
+    assert "a step of 11 products" in message and "a step of 2 products" in message
 
 
 def test_the_same_step_found_again_goes_on() -> None:
     program = Program()
-    told = program.run([*training(150), 99, 98, *training(500)])
-    assert told.count("measured:") == 1 and "a step of 11 products" in told
+    message = program.run([*training(150), 99, 98, *training(500)])
+    assert message.count("measured:") == 1 and "a step of 11 products" in message
 
 
 def test_the_end_of_an_epoch_does_not_end_it() -> None:
@@ -105,29 +105,31 @@ def test_the_end_of_an_epoch_does_not_end_it() -> None:
     program, calls = Program(), list[int]()
     for epoch in range(20):
         calls += [*training(150), 1000 + epoch]
-    told = program.run(calls)
-    num_pairs = int(told.split(" in ")[1].split(" pairs")[0])
-    assert told.count("measured: ") == 1 and "early" not in told and num_pairs > 8 * 20
+    message = program.run(calls)
+    num_pairs = int(message.split(" in ")[1].split(" pairs")[0])
+    assert message.count("measured: ") == 1 and "early" not in message and num_pairs > 8 * 20
 
 
 def test_without_a_step_it_says_so() -> None:
     numbers = random.Random(3)
     program = Program()
-    told = program.run([numbers.randrange(1 << 40) for _ in range(1000)])
-    assert told == "not measured: of 1,000 products the last repeat no sequence of calls"
+    message = program.run([numbers.randrange(1 << 40) for _ in range(1000)])
+    assert message == "not measured: of 1,000 products the last repeat no sequence of calls"
     assert Program().run([]) == "not measured: of 0 products the last repeat no sequence of calls"
 
 
 def test_it_seeks_no_longer_than_a_limit(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch_gain, "LAST_WINDOW", 128)
     program = Program()
-    told = program.run(range(1000))
-    assert "ended early: 128 products repeat no sequence" in told and not program.watch.see
+    message = program.run(range(1000))
+    assert "ended early: 128 products repeat no sequence" in message and not program.watch.see
 
 
 def test_too_few_pairs_say_so() -> None:
-    told = Program().run(training(60))
-    assert "not measured: of a step of 11 products" in told and "fewer than 6; let the program run" in told
+    message = Program().run(training(60))
+    assert (
+        "not measured: of a step of 11 products" in message and "fewer than 6; let the program run" in message
+    )
 
 
 def test_a_capture_ends_it_and_the_rest_is_routed() -> None:
@@ -139,8 +141,8 @@ def test_a_capture_ends_it_and_the_rest_is_routed() -> None:
 
     program.gain._wait = refuse
     before = program.num[False]
-    told = program.run(training(100))
-    assert "ended early: the program captures a graph" in told and "1.25" in told
+    message = program.run(training(100))
+    assert "ended early: the program captures a graph" in message and "1.25" in message
     assert program.num[False] - before < 100 and not program.watch.is_plain
 
 
@@ -160,13 +162,13 @@ def test_threads_that_multiply_at_once_end_it() -> None:
     watch.see()
     may_end.set()
     thread.join()
-    assert "several threads multiply at the same time" in gain.told(0.0) and not watch.see
+    assert "several threads multiply at the same time" in gain.describe(0.0) and not watch.see
 
 
 def test_a_gain_is_told_with_what_was_predicted() -> None:
     cycle = torch_gain.Cycle((1, 2), 0.01)
     cycle.plain_s, cycle.routed_s = [0.002] * 8, [0.001] * 8
-    assert cycle.told(50.0) == (
+    assert cycle.describe(50.0) == (
         "measured: 2.000 times as fast routed as plain, 95 % interval 2.000 to 2.000, in 8 pairs of "
         "stretches of 5 steps\n  a step of 2 products takes 2.000 ms plain, and routed 1.000 ms less (1.000 "
         "to 1.000); predicted: 0.100 ms of the GPU's time less"

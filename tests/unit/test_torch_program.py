@@ -33,12 +33,12 @@ class PlayedRouting:
     def report(self) -> str:
         return "12 products served"
 
-    def tally(self) -> Counter[str]:
+    def call_counts(self) -> Counter[str]:
         return Counter({"": 12, "why": 12})
 
     def measure_gain(self) -> Any:
         self.log.append("measured")
-        return SimpleNamespace(told=lambda per_call_us: f"gained, {per_call_us} us predicted")
+        return SimpleNamespace(describe=lambda per_call_us: f"gained, {per_call_us} us predicted")
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def test_what_a_program_gains_is_told_behind_the_report(routing: Any, tmp_path: 
 def test_help_needs_no_torch(routing: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert run(routing, "--help") == run(routing, "-h") == 0
-    told = capsys.readouterr()
-    assert told.out.count("usage: python -m") == 2 and not told.err
+    message = capsys.readouterr()
+    assert message.out.count("usage: python -m") == 2 and not message.err
     assert run(routing, "--epochs", "3") == 2
     assert "--epochs is no option here" in capsys.readouterr().err
 
@@ -111,8 +111,8 @@ def test_without_a_program_or_torch_it_says_so(routing: Any, monkeypatch: Any, c
     assert main(refuse, ["t", "p.py"]) == 2
     monkeypatch.setitem(sys.modules, "torch", None)
     assert run(routing, "p.py") == 2
-    told = capsys.readouterr().err
-    assert "another table" in told and "install it" in told and not routing.log
+    message = capsys.readouterr().err
+    assert "another table" in message and "install it" in message and not routing.log
 
 
 # Processes of a program

@@ -51,50 +51,50 @@ def calls(k: int) -> list[tuple[Any, ...]]:
 
 def test_what_is_known_as_left_alone_does_not_come_to_python(torch, routing, monkeypatch) -> None:
     assert not routing.no_router
-    told = [*calls(LOSES), *calls(UNKNOWN)]
+    notes = [*calls(LOSES), *calls(UNKNOWN)]
     with routing:
         for _ in range(2):
-            assert not any(check(torch, name, *x, **options) for name, x, options in told)
+            assert not any(check(torch, name, *x, **options) for name, x, options in notes)
             alone(routing, monkeypatch)
-    assert sum(kind.num_calls for kind in routing.kinds()) == 2 * len(told)
+    assert sum(kind.num_calls for kind in routing.kinds()) == 2 * len(notes)
 
 
 def test_what_is_known_as_served_does_not_come_to_python(torch, routing, driver, monkeypatch) -> None:
     """Except what Python's kernels do not read at once either: an out in which C begins as a copy."""
-    told = [one for one in calls(WINS) if one[0] != "addmm.out" or one[2].get("beta") == 0]
+    notes = [one for one in calls(WINS) if one[0] != "addmm.out" or one[2].get("beta") == 0]
     with routing:
         for _ in range(2):
-            assert all(check(torch, name, *x, **options) for name, x, options in told)
+            assert all(check(torch, name, *x, **options) for name, x, options in notes)
             alone(routing, monkeypatch)
-    assert sum(kind.num_calls for kind in routing.kinds()) == 2 * len(told) == len(driver.launches)
+    assert sum(kind.num_calls for kind in routing.kinds()) == 2 * len(notes) == len(driver.launches)
 
 
 def test_of_batches_and_added_biases_either(torch, batches, added, monkeypatch) -> None:
     for routing, driver in (batches, added):
         (a, b), (x, y) = operands(), batch()
-        told = [("bmm", x, y), ("baddbmm", normal(5, 24, 12), x, y)]
+        notes = [("bmm", x, y), ("baddbmm", normal(5, 24, 12), x, y)]
         if routing is added[0]:
-            told += [("baddbmm", normal(12), x, y), ("addmm", normal(66), a, b.T.copy().T)]
+            notes += [("baddbmm", normal(12), x, y), ("addmm", normal(66), a, b.T.copy().T)]
         with routing:
             for _ in range(2):
-                assert all(check(torch, *one) for one in told)
+                assert all(check(torch, *one) for one in notes)
                 alone(routing, monkeypatch)
-        assert len(driver.launches) == 2 * len(told)
+        assert len(driver.launches) == 2 * len(notes)
 
 
 def test_of_batches_and_biases_either(torch, batches, added, monkeypatch) -> None:
     for routing, _ in (batches, added):
         (a, b), (x, y) = operands(LOSES), batch(LOSES)
-        told: list[tuple[Any, ...]] = [
+        notes: list[tuple[Any, ...]] = [
             ("bmm", x, y),
             ("baddbmm", normal(12), x, y),
             ("addmm", normal(66), a, b),
         ]
         with routing:
             for _ in range(2):
-                assert not any(check(torch, *one) for one in told)
+                assert not any(check(torch, *one) for one in notes)
                 alone(routing, monkeypatch)
-        assert sum(kind.num_calls for kind in routing.kinds()) == 2 * len(told)
+        assert sum(kind.num_calls for kind in routing.kinds()) == 2 * len(notes)
 
 
 def test_the_bias_of_a_kernel_tells_kinds_apart(torch, added) -> None:
@@ -108,7 +108,7 @@ def test_the_bias_of_a_kernel_tells_kinds_apart(torch, added) -> None:
 
 def test_what_a_program_gains_is_measured_while_it_runs(torch, routing, monkeypatch) -> None:
     """The router shows its calls, and leaves alone those of plain stretches, which do not count."""
-    monkeypatch.setattr(torch_gain, "STRETCH_S", 1e-9)
+    monkeypatch.setattr(torch_gain, "SEGMENT_S", 1e-9)
     monkeypatch.setattr(routing, "_wait", lambda: None)
     (a, b), (x, y) = (map(Tensor, operands(k)) for k in (WINS, LOSES))
     with routing:
@@ -118,13 +118,13 @@ def test_what_a_program_gains_is_measured_while_it_runs(torch, routing, monkeypa
             for one in (a, b), (a, b), (x, y):
                 torch.call("mm", *one)
         plain = torch.own_calls - before - 100  # routed, one of three calls is left alone
-    told = gain.told(0.0)
-    assert "measured: " in told and "a step of 3 products" in told and "stretches of 1 steps" in told
-    tally = routing.tally()
-    assert plain > 20 and tally[""] == 200 - plain
-    assert tally.total() == pytest.approx(300 - 1.5 * plain, abs=2)
+    notes = gain.describe(0.0)
+    assert "measured: " in notes and "a step of 3 products" in notes and "stretches of 1 steps" in notes
+    call_counts = routing.call_counts()
+    assert plain > 20 and call_counts[""] == 200 - plain
+    assert call_counts.total() == pytest.approx(300 - 1.5 * plain, abs=2)
     torch.call("mm", a, b)
-    assert gain.told(0.0) == told  # it ended with the context
+    assert gain.describe(0.0) == notes  # it ended with the context
 
 
 def test_without_the_router_nothing_is_measured(torch, routing) -> None:
@@ -145,9 +145,11 @@ def test_other_dtypes_and_tf32_do_not_come_to_python(torch, routing, monkeypatch
         torch.set_float32_matmul_precision("highest")
         with pytest.raises(RuntimeError, match="must be a matrix"):
             torch.call("addmm", Tensor(normal(66)), a, Tensor(normal(40)))
-    told = routing.report()
+    notes = routing.report()
     assert (
-        "2 x another dtype" in told and "2 x the program allows TF32" in told and "1 x tensors that" in told
+        "2 x another dtype" in notes
+        and "2 x the program allows TF32" in notes
+        and "1 x tensors that" in notes
     )
 
 
@@ -279,26 +281,26 @@ def router(torch: HostTorch) -> Router:
 
 def test_it_is_compiled_once(torch, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(torch_router, "default_cache_dir", lambda: tmp_path)
-    for told in ("compiling a router for torch, once", ""):
+    for notes in ("compiling a router for torch, once", ""):
         router(torch)
-        assert told in capfd.readouterr().err
+        assert notes in capfd.readouterr().err
     monkeypatch.setenv("CXX", "no_compiler_of_this_name")
     with pytest.raises(NoRouter, match="no_compiler_of_this_name"):
         router(torch)
     assert len(list((tmp_path / "router").glob("*.so"))) == 1
 
 
-def test_a_compiler_that_fails_is_not_asked_again(torch, routing, tmp_path, monkeypatch, capfd) -> None:
+def test_a_compiler_that_fails_is_not_requested_again(torch, routing, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(torch_router, "default_cache_dir", lambda: tmp_path)
     source = tmp_path / "other.cpp"
     source.write_text("no C++")
     monkeypatch.setattr(torch_router, "SOURCE", source)
-    for is_asked in (True, False):
-        with pytest.raises(NoRouter, match="the compiler failed") as told:
+    for is_requested in (True, False):
+        with pytest.raises(NoRouter, match="the compiler failed") as notes:
             router(torch)
-        assert ("compiling" in capfd.readouterr().err) == is_asked
+        assert ("compiling" in capfd.readouterr().err) == is_requested
     (log,) = (tmp_path / "router").glob("*.log")
-    assert str(log) in str(told.value) and "error" in log.read_text()
+    assert str(log) in str(notes.value) and "error" in log.read_text()
     log.unlink()
     with pytest.raises(NoRouter):
         router(torch)

@@ -131,10 +131,10 @@ def expected_times(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Chooser.pick
 
     def pick(self: Chooser, call: Call) -> Pick:
-        ours_us, cublas_us = TIMES_US.get(call.gemm.k, TIMES_US[WINS])
-        is_slower = cublas_us and ours_us and (cublas_us < ours_us or call.gemm.k in DOUBTFUL)
+        kernel_us, cublas_us = TIMES_US.get(call.gemm.k, TIMES_US[WINS])
+        is_slower = cublas_us and kernel_us and (cublas_us < kernel_us or call.gemm.k in DOUBTFUL)
         who = "cublas" if is_slower else "autotune"
-        return replace(own(self, call), expected_us=ours_us, cublas_us=cublas_us, provider=who)
+        return replace(own(self, call), expected_us=kernel_us, cublas_us=cublas_us, provider=who)
 
     monkeypatch.setattr(Chooser, "pick", pick)
 
@@ -179,9 +179,9 @@ def test_what_is_expected_to_be_faster_is_served_and_the_rest_left_alone(torch, 
     assert [kinds[k].num_calls for k in (WINS, LOSES, UNKNOWN)] == [3, 3, 3]
     assert (kinds[WINS].reason, kinds[WINS].saved_us) == ("", 30.0)
     assert "as fast" in kinds[LOSES].reason and "not known" in kinds[UNKNOWN].reason
-    told = routing.report()
-    assert "6 products served, 6 left alone; predicted, not measured: 0.1 ms" in told
-    assert "3 x 70x66x40:NN: predicted 10.0 us, cuBLAS 20.0 us" in told
+    notes = routing.report()
+    assert "6 products served, 6 left alone; predicted, not measured: 0.1 ms" in notes
+    assert "3 x 70x66x40:NN: predicted 10.0 us, cuBLAS 20.0 us" in notes
 
 
 def test_what_takes_the_gpu_less_than_the_host_needs_no_margin(torch, routing, driver) -> None:
@@ -216,8 +216,8 @@ def test_one_launch_serves_where_the_host_is_the_limit(
     assert len(driver.launches) == num_launches
     (kind,) = routing.kinds()
     assert kind.expected_us == (one_us if num_launches == 1 else two_us)
-    (told,) = (routing._biased if has_bias else routing._plain).told().kinds
-    assert told.pick is not None and told.pick.reason == ("of a" if num_launches == 1 else "of b")
+    (notes,) = (routing._biased if has_bias else routing._plain).call_counts().kinds
+    assert notes.pick is not None and notes.pick.reason == ("of a" if num_launches == 1 else "of b")
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
@@ -310,18 +310,18 @@ def test_what_torch_refuses_of_a_sum_it_refuses_itself(torch, routing, driver) -
 @pytest.mark.parametrize("beta", [0, 1])
 def test_a_c_that_does_not_fit_is_torch_s_whatever_its_scale(torch, routing, driver, beta) -> None:
     a, b = map(Tensor, operands())
-    refused = [Tensor(normal(65)), Tensor(normal(2, 66)), Tensor(normal(1, 70, 66))]
+    rejected = [Tensor(normal(65)), Tensor(normal(2, 66)), Tensor(normal(1, 70, 66))]
     if isinstance(torch, PlayedTorch):
-        refused += [Tensor(normal(66), device="cpu"), Tensor(normal(70, 66), device="cuda:1")]
+        rejected += [Tensor(normal(66), device="cpu"), Tensor(normal(70, 66), device="cuda:1")]
     with routing:
         torch.call("addmm", Tensor(normal(66)), a, b, beta=beta)
-        for c in refused:
+        for c in rejected:
             for options in ({}, {"out": Tensor(normal(70, 66))}):
                 with contextlib.suppress(RuntimeError, ValueError):
                     torch.call("addmm" + ".out" * bool(options), c, a, b, beta=beta, **options)
                     assert isinstance(torch, PlayedTorch)
     assert len(driver.launches) == 1
-    assert routing.tally()["tensors that do not fit each other"] == 2 * len(refused)
+    assert routing.call_counts()["tensors that do not fit each other"] == 2 * len(rejected)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -465,10 +465,10 @@ def test_no_kind_counts_a_call_that_may_use_tf32(torch, routing) -> None:
             for k in (WINS, LOSES):
                 torch.call("mm", *map(Tensor, operands(k)))
     assert [kind.num_calls for kind in routing.kinds()] == [2, 2]
-    assert routing.tally()["the program allows TF32"] == 4
+    assert routing.call_counts()["the program allows TF32"] == 4
 
 
-def test_the_newest_word_on_tf32_counts(torch, routing, monkeypatch) -> None:
+def test_the_latest_word_on_tf32_counts(torch, routing, monkeypatch) -> None:
     """As it does for torch's own products: the older way of asking still tells what was said before."""
     matmul = torch.backends.cuda.matmul
     monkeypatch.setattr(matmul, "fp32_precision", "ieee")
@@ -583,4 +583,4 @@ def test_another_table_is_taken_between_two_routed_products(torch, driver, tmp_p
             if name == "NN":
                 program.exchange({other.gpu_kind: (other.table, other._code)})
     assert len(driver.launches) == 12
-    assert routing.tally()[""] == 12 and program.counts()
+    assert routing.call_counts()[""] == 12 and program.counts()

@@ -136,20 +136,20 @@ def test_the_same_seed_searches_the_same_way(tmp_path):
 
 
 def test_a_trial_is_stored_before_anyone_hears_of_it(store):
-    target, told = FakeTarget(), []
+    target, notes = FakeTarget(), []
     study = study_of(store, target, GEMM)
 
     def on_event(event):
         if isinstance(event, TrialDone):
-            told.append(event)
+            notes.append(event)
             assert event.key in store.keys(study)
-            assert len(store.keys(study)) == event.num_total == event.num_done == len(told)
+            assert len(store.keys(study)) == event.num_total == event.num_done == len(notes)
 
     tune(target, store, [GEMM], Options(trials=10), on_event)
-    assert len(told) == 10
-    bests = [event.best.time_us for event in told]
+    assert len(notes) == 10
+    bests = [event.best.time_us for event in notes]
     assert bests == sorted(bests, reverse=True)
-    assert [e.is_best for e in told] == [a != b for a, b in itertools.pairwise([None, *bests])]
+    assert [e.is_best for e in notes] == [a != b for a, b in itertools.pairwise([None, *bests])]
 
 
 def test_trials_are_stored_while_the_search_is_busy(store):
@@ -353,7 +353,9 @@ def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):
     assert 0.8 * len(origins) < first and set(MODELLED) & set(origins[:first])
     assert set(origins[first:]) <= {"polish", *MODELLED}
     gemms = [Gemm(1, 1, 1)]
-    assert not Options(trials=10, seconds=1.0).polishes(gemms, 10.0) and not Options().polishes(gemms, 10.0)
+    assert not Options(trials=10, seconds=1.0).should_polish(gemms, 10.0) and not Options().should_polish(
+        gemms, 10.0
+    )
 
 
 def test_a_search_without_a_limit_ends_once_no_step_from_the_best_is_a_gain(store):
@@ -391,24 +393,24 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_u
     target = FakeTarget(space, time_us=time_us)
     shape = ShapeSearch(target, store, claims, GEMM, space)
     tops = {base: {"a": a, "b": 8, "c": 8, "word": "w0"} for base, a in ((100.0, 4), (second_us, 64))}
-    asks = [ask for _ in range(20) for ask in shape.points.ask()]
+    requests = [ask for _ in range(20) for ask in shape.points.ask()]
     for point in tops.values():
-        shape.offers.lend(point_key(point), point)
-        asks += shape.points.ask()
-    while asks:
-        for ask in asks:
+        shape.suggestions.lend(point_key(point), point)
+        requests += shape.points.ask()
+    while requests:
+        for ask in requests:
             measurement = target.measure(GEMM, ask.point)
             shape.keep(ask, measurement)
             shape.tell(ask, measurement)
-        asks = shape.points.polish(2)
+        requests = shape.points.polish(2)
     is_as_good = second_us < 100.5
     assert shape.points.is_polished
-    duel = shape.findings.ranking.next_duel([])
-    shape.refine(duel, (100.0,) * 60, (90.0,) * 60)
+    comparison = shape.findings.ranking.next_comparison([])
+    shape.refine(comparison, (100.0,) * 60, (90.0,) * 60)
     assert not shape.points.is_polished, "another is the best now, and may have steps"
     for base, point in tops.items():
         steps = [{**point, "word": f"w{word}"} for word in range(1, 9)]
-        untried = [step for step in steps if shape.offers.lend(point_key(step), step)]
+        untried = [step for step in steps if shape.suggestions.lend(point_key(step), step)]
         assert not untried if base == 100.0 or is_as_good else untried
 
 
@@ -428,8 +430,8 @@ def test_a_shape_that_could_not_begin_in_time_is_told(store):
         result = tune(target, store, [GEMM, OTHER], Options(trials=None, seconds=0.2))
     finally:
         target.is_over.set()
-    assert [shape.gemm for shape in result.shapes] == [GEMM] and result.not_begun == (OTHER,)
-    assert tune(target, store, [GEMM, OTHER], Options(trials=300)).not_begun == ()
+    assert [shape.gemm for shape in result.shapes] == [GEMM] and result.not_started == (OTHER,)
+    assert tune(target, store, [GEMM, OTHER], Options(trials=300)).not_started == ()
 
 
 def test_the_first_shape_is_searched_while_other_spaces_are_enumerated(store):
@@ -469,20 +471,20 @@ def test_shapes_begin_one_at_a_time_as_their_spaces_come(store):
             return super().space(gemm)
 
     first, *others = gemms = [Gemm(64 * i, 64, 64) for i in (1, 3, 4, 5, 6)]
-    target, told = Enumerating(), []
+    target, notes = Enumerating(), []
 
     def on_event(event):
         if isinstance(event, ShapeStarted | TrialDone):
-            told.append(event)
-        if {e.gemm for e in told} == set(gemms):
+            notes.append(event)
+        if {e.gemm for e in notes} == set(gemms):
             target.others_are_begun.set()
 
     result = tune(target, store, [first, OTHER, *others], Options(trials=20), on_event)
-    begun = [event.gemm for event in told if isinstance(event, ShapeStarted)]
-    assert begun == [first, *others, OTHER]
+    started = [event.gemm for event in notes if isinstance(event, ShapeStarted)]
+    assert started == [first, *others, OTHER]
     assert [shape.num_new for shape in result.shapes] == [20] * 6
     assert not any(
-        isinstance(a, ShapeStarted) and isinstance(b, ShapeStarted) for a, b in itertools.pairwise(told)
+        isinstance(a, ShapeStarted) and isinstance(b, ShapeStarted) for a, b in itertools.pairwise(notes)
     )
 
 

@@ -58,8 +58,8 @@ def test_our_samplers_see_the_subset_and_nothing_else(configs) -> None:
     given = bench.as_feasible_set(configs)
     assert [given.point(i) for i in range(len(given))] == [config.to_dict() for config in configs]
     proposer = make_proposer(given, "autotune", 0)
-    asked = {proposer.ask().number for _ in range(len(configs))}
-    assert asked == set(range(len(configs)))
+    requested = {proposer.ask().number for _ in range(len(configs))}
+    assert requested == set(range(len(configs)))
 
 
 def test_kernel_tuner_compiles_and_launches_what_we_do(configs, job) -> None:

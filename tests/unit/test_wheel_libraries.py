@@ -30,7 +30,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_newest_that_loads_is_found(wheels: Path) -> None:
+def test_the_latest_that_loads_is_found(wheels: Path) -> None:
     newer, older = (wheels / f"nvidia/cu{v}/lib/libof_a_wheel.so.{v}" for v in (13, 12))
     newer.rename(newer.with_name("libsound.so.13"))
     newer.with_name("libof_a_wheel.so.13").write_text("damaged")

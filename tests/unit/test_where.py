@@ -52,7 +52,7 @@ def _obeying(found: list[Condition]) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("texts", "meant"),
+    ("texts", "expected"),
     [
         ("pack_a=0,reduction!=two_pass", "pack_a=0,reduction!=two_pass"),
         (["pack_a=0", " bm >= 64 , bn<128"], "pack_a=0,bm>=64,bn<128"),
@@ -61,14 +61,14 @@ def _obeying(found: list[Condition]) -> list[dict]:
         ("", ""),
     ],
 )
-def test_conditions_are_read_as_they_are_written(texts, meant):
+def test_conditions_are_read_as_they_are_written(texts, expected):
     where = Where.parse(texts)
     where.check(VALUES)
-    assert str(where) == meant and Where.parse(meant) == where and bool(where) == bool(meant)
+    assert str(where) == expected and Where.parse(expected) == where and bool(where) == bool(expected)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("pack_a", "'pack_a': write conditions as in pack_a=0"),
         ("=3", "'=3': write conditions"),
@@ -85,10 +85,10 @@ def test_conditions_are_read_as_they_are_written(texts, meant):
         ("bm<=wide", "words have no order"),
     ],
 )
-def test_a_wrong_condition_is_refused_with_what_may_have_been_meant(text, told):
-    with pytest.raises(UsageError) as refused:
+def test_a_wrong_condition_is_refused_with_what_may_have_been_meant(text, message):
+    with pytest.raises(UsageError) as rejected:
         Where.parse(["split_k<=8", text]).check(VALUES)
-    assert told in str(refused.value) and str(refused.value).startswith("where")
+    assert message in str(rejected.value) and str(rejected.value).startswith("where")
 
 
 def test_what_an_older_kernel_had_not_is_at_its_default():

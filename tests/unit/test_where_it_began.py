@@ -57,7 +57,7 @@ def _power_view() -> None:
 
 
 def _explained_tile() -> None:
-    subject = explain._asked(1, "bm=64,vec_b=1,min_blocks=1", Gemm(256, 256, 64))
+    subject = explain._requested(1, "bm=64,vec_b=1,min_blocks=1", Gemm(256, 256, 64))
     page = explain.page([subject], KNOWN["h200"], "h200", "")
     assert "config 1" in page and '"bm"' in page
 
@@ -79,7 +79,7 @@ CHECKS: dict[str, Callable[[], None]] = {
 
 
 @pytest.mark.parametrize("idea", CHECKS)
-def test_what_it_began_with_is_there(idea: str) -> None:
+def test_what_it_started_with_is_there(idea: str) -> None:
     CHECKS[idea]()
 
 

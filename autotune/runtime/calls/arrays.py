@@ -16,7 +16,7 @@ import numpy as np
 from ...facts.gemm import FLOAT_BYTES
 from ...files.errors import DispatchError
 from ..launch.cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, CudaFault, Driver
-from ..torch.tensor_calls import check_untraced, count_of_writes, forward_mode_of
+from ..torch.tensor_calls import check_no_trace, count_of_writes, forward_mode_of
 from .product import NO_DEVICE, Form, Leading, packed_form
 
 # address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
@@ -64,7 +64,7 @@ class Library:
     def order(self, x: Any, stream: int) -> None:
         """Later work on `stream` waits for the work that produces x."""
 
-    def wrote(self, x: Any) -> None:
+    def mark_written(self, x: Any) -> None:
         """A product was written into an array that the caller passed."""
 
     def packed_copy(self, x: Any) -> Any | None:
@@ -178,7 +178,7 @@ class Torch(Library):
             return 0
 
     def check_call(self) -> None:
-        check_untraced(self._torch)
+        check_no_trace(self._torch)
 
     def _needs_derivative(self, x: Any) -> bool:
         if self._is_below_autograd:
@@ -221,7 +221,7 @@ class Torch(Library):
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
             return torch.empty(shape, dtype=self._float32, device=device)
 
-    def wrote(self, x: Any) -> None:
+    def mark_written(self, x: Any) -> None:
         if self._count_write is not None:
             self._count_write(x)
 
@@ -306,8 +306,8 @@ class Foreign(Library):
         except CudaFault as fault:
             if fault.code != _UNKNOWN_ADDRESS:
                 raise
-            told = f"is at address {address:#x}, which CUDA did not allocate"
-            raise _refuse(role, told, "pass an array on a GPU") from fault
+            text = f"is at address {address:#x}, which CUDA did not allocate"
+            raise _refuse(role, text, "pass an array on a GPU") from fault
 
     def _describe_dlpack(self, x: Any, role: str) -> Operand:
         view, dtype = self._view(x, role, -1)

@@ -16,7 +16,7 @@ import numpy as np
 from ...facts.gemm import FLOAT_BYTES, Triple
 from ...files.errors import DispatchError
 from ...kernel.launch import Epilogue
-from ..choose.pick import MAX_PLANS, asked_for
+from ..choose.pick import MAX_PLANS, requested
 from ..launch.cuda_driver import PER_THREAD_STREAM
 from ..launch.engines import Engines
 from ..launch.planner import Plan, Planner
@@ -27,7 +27,7 @@ from .product import (
     Forms,
     Leading,
     Stack,
-    UnfitStrides,
+    UnsupportedStrides,
     check_apart,
     check_launches,
     check_overlap,
@@ -36,7 +36,7 @@ from .product import (
     stacked,
 )
 
-_Leadings = tuple[Leading, Leading, Leading | None]
+_LeadingDims = tuple[Leading, Leading, Leading | None]
 _Array = np.ndarray[Any, np.dtype[np.float32]]
 _NO_FORM = (1, 0, 1, 1)
 
@@ -56,7 +56,7 @@ class Added(NamedTuple):
     def of(cls, libraries: Libraries, bias: Any, activation: str | None) -> Added | None:
         """None for a plain product. Raises DispatchError if it is not a vector of float32, or not an
         activation."""
-        epilogue = asked_for(bias is not None, activation)
+        epilogue = requested(bias is not None, activation)
         if epilogue is None or bias is None:
             return None if epilogue is None else cls(epilogue)
         library = libraries.of(bias, BIAS_ROLE)
@@ -88,7 +88,7 @@ class Added(NamedTuple):
 # The arrays a, b and out of a call as they lie, with their libraries, GPUs, addresses, forms and leading
 # dimensions, and what the call adds. A plain tuple: made for each call
 _Operands = tuple[
-    tuple[Any, Any, Any], tuple[Library, Library, Library], Triple, Triple, Forms, _Leadings, Added | None
+    tuple[Any, Any, Any], tuple[Library, Library, Library], Triple, Triple, Forms, _LeadingDims, Added | None
 ]
 
 
@@ -105,7 +105,7 @@ class Products:
     ) -> None:
         self.engines, self._libraries, self._num_copied = engines, libraries, num_copied
         self._on_torch = on_torch
-        self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
+        self._stacks: dict[tuple[Forms, _LeadingDims, bool, bool], Stack] = {}
 
     def multiply(
         self,
@@ -118,7 +118,7 @@ class Products:
         """C = alpha op(a) op(b) + beta C of `Dispatcher.sgemm`; `adds`: bias and activation. Raises
         DispatchError."""
         operands = self._read(arrays, scales[1], stream, adds)
-        _, (library, _, _), devices, addresses, forms, leadings, added = operands
+        _, (library, _, _), devices, addresses, forms, leading_dims, added = operands
         trans_a, trans_b = transposed
         if library.is_host:
             device = self.engines.for_host()
@@ -128,12 +128,12 @@ class Products:
         engine, stack, batch = self.engines.serving(devices), None, None
         epilogue = None if added is None else added.epilogue
         try:
-            if leadings[0] or leadings[1] or leadings[2]:
-                stack = self._stack(forms, leadings, trans_a, trans_b)
+            if leading_dims[0] or leading_dims[1] or leading_dims[2]:
+                stack = self._stack(forms, leading_dims, trans_a, trans_b)
                 addresses, batch = stack.lowest(addresses), stack.batch
             plan = engine.plan(devices, forms, addresses, trans_a, trans_b, batch, epilogue)
-        except UnfitStrides as fault:
-            return self._serve_otherwise(fault, operands, scales, transposed, stream, adds)
+        except UnsupportedStrides as fault:
+            return self._serve_by_copies(fault, operands, scales, transposed, stream, adds)
         explicit = None if stream is None else self._libraries.stream(stream, plan.gpu.device)
         found = self._enqueue(engine, plan, stack, operands, scales, explicit)
         if library.name == "torch":
@@ -196,14 +196,14 @@ class Products:
         if stack is not None and not plan.is_cublas:
             check_launches(len(stack.offsets) * plan.loop.products)
         at_bias = 0 if added is None else added.address
-        for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
-            at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
+        for offset_a, offset_b, offset_c in ((0, 0, 0),) if stack is None else stack.offsets:
+            at = (at_a + offset_a, at_b + offset_b, at_c + offset_c)
             engine.run(plan, handle, at, *scales, at_bias)
         if operands[0][2] is not None:
-            library_c.wrote(out)
+            library_c.mark_written(out)
         return out
 
-    def _stack(self, forms: Forms, leading: _Leadings, trans_a: bool, trans_b: bool) -> Stack:
+    def _stack(self, forms: Forms, leading: _LeadingDims, trans_a: bool, trans_b: bool) -> Stack:
         """Which calls serve arrays of more than two dimensions."""
         key = forms, leading, trans_a, trans_b
         stacks = self._stacks  # others may replace it
@@ -218,9 +218,9 @@ class Products:
             stacks[key] = found
         return found
 
-    def _serve_otherwise(
+    def _serve_by_copies(
         self,
-        fault: UnfitStrides,
+        fault: UnsupportedStrides,
         operands: _Operands,
         scales: tuple[Any, Any],
         transposed: tuple[bool, bool],
@@ -301,8 +301,8 @@ def sgemm_host(
             if is_read and x.nbytes:
                 driver.copy_in(place, x.ctypes.data, x.nbytes, stream)
             places.append(place)
-        for behind in stack.offsets:
-            at_a, at_b, at_c = (at + offset for at, offset in zip(places[:3], behind, strict=True))
+        for offsets in stack.offsets:
+            at_a, at_b, at_c = (at + offset for at, offset in zip(places[:3], offsets, strict=True))
             engine.run(plan, stream, (at_a, at_b, at_c), *scales, sum(places[3:]))
         if result.nbytes:
             driver.copy_out(result.ctypes.data, places[2], result.nbytes, stream)

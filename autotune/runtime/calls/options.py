@@ -17,27 +17,27 @@ _SETTLE, _CUBLAS = "AUTOTUNE_SETTLE", "AUTOTUNE_CUBLAS"
 
 def fallback_of(fallback: Fallback | None, deterministic: bool) -> Fallback:
     """What happens on GPUs without a table. Raises DispatchError for an invalid choice."""
-    told: str = fallback or (not deterministic and os.environ.get(FALLBACK)) or "refuse"
-    if told == "refuse":
+    value: str = fallback or (not deterministic and os.environ.get(FALLBACK)) or "refuse"
+    if value == "refuse":
         return "refuse"
-    if told == "cublas":
+    if value == "cublas":
         return "cublas"
     name = FALLBACK if fallback is None else "fallback"
-    raise DispatchError(f"{name} is {told!r}; say 'refuse' or 'cublas'")
+    raise DispatchError(f"{name} is {value!r}; say 'refuse' or 'cublas'")
 
 
 def settle_of(settle: Settle | None, deterministic: bool) -> Settle:
     """What is settled where a table is used. Raises DispatchError for options that are invalid, or contradict
     each other."""
     deterministic = flag("deterministic", deterministic, error=DispatchError)
-    told: Any = os.environ.get(_SETTLE) or "off" if settle is None else settle
-    if told not in get_args(Settle):
+    value: Any = os.environ.get(_SETTLE) or "off" if settle is None else settle
+    if value not in get_args(Settle):
         name = _SETTLE if settle is None else "settle"
         *others, last = map(repr, get_args(Settle))
-        raise DispatchError(f"{name} is {told!r}; say {', '.join(others)} or {last}")
+        raise DispatchError(f"{name} is {value!r}; say {', '.join(others)} or {last}")
     if deterministic and settle not in (None, "off"):
         raise DispatchError("a deterministic dispatcher settles nothing; leave out settle or deterministic")
-    found: Settle = "off" if deterministic else told
+    found: Settle = "off" if deterministic else value
     return found
 
 
@@ -49,7 +49,7 @@ def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:
     """
     if cublas is not None:
         return flag("cublas", cublas, error=DispatchError)
-    told = os.environ.get(_CUBLAS) or "1"
-    if told not in ("0", "1"):
-        raise DispatchError(f"{_CUBLAS} is {told!r}; say '0' or '1'")
-    return told == "1" and not deterministic
+    value = os.environ.get(_CUBLAS) or "1"
+    if value not in ("0", "1"):
+        raise DispatchError(f"{_CUBLAS} is {value!r}; say '0' or '1'")
+    return value == "1" and not deterministic

@@ -22,7 +22,7 @@ MAX_LOOPED = 1 << 16  # launches of a call, one for each product: nothing interr
 NO_DEVICE = -1  # of an array without elements
 
 
-class UnfitStrides(DispatchError):
+class UnsupportedStrides(DispatchError):
     """A matrix with strides that no kernel supports. `role`: a, b or out; `is_by_columns`: an out
     whose columns are contiguous, which is the transpose of one that fits."""
 
@@ -114,7 +114,7 @@ def extents_of(form_a: Form, form_b: Form, trans_a: bool, trans_b: bool) -> Trip
     return m, n, k
 
 
-def understand(
+def read_operands(
     form_a: Form,
     form_b: Form,
     form_c: Form | None,
@@ -158,10 +158,10 @@ def folded(problem: Product) -> Product | None:
     if gemm.m == 1:  # a row each, any distance apart
         lda, ldc = lda if gemm.trans_a else stride_a, stride_c
     if gemm.trans_a:
-        goes_on = stride_a == gemm.m and lda >= products * gemm.m
+        is_contiguous = stride_a == gemm.m and lda >= products * gemm.m
     else:
-        goes_on = stride_a == gemm.m * lda and lda >= gemm.k
-    if not goes_on or stride_c != gemm.m * ldc or ldc < gemm.n:
+        is_contiguous = stride_a == gemm.m * lda and lda >= gemm.k
+    if not is_contiguous or stride_c != gemm.m * ldc or ldc < gemm.n:
         return None
     single = replace(gemm, m=products * gemm.m, batch=1, shares_a=False, shares_b=False)
     return Product(single, (lda, ldb, ldc), problem.num_bytes)
@@ -186,7 +186,9 @@ def _out(form: Form, m: int, n: int) -> Matrix:
         raise DispatchError(f"out is {form[0]}x{form[1]}, expected {m}x{n}; pass another out")
     c = _matrix(form, False, "out")
     if c.is_transposed:
-        raise UnfitStrides("out is stored by columns; pass an out whose rows are contiguous", "out", True)
+        raise UnsupportedStrides(
+            "out is stored by columns; pass an out whose rows are contiguous", "out", True
+        )
     return c
 
 
@@ -199,7 +201,7 @@ def _matrix(form: Form, is_transposed: bool, role: str) -> Matrix:
         return Matrix(rows, columns, by_row if rows > 1 else columns, is_transposed)
     if (rows == 1 or by_row == 1) and (columns == 1 or by_column >= rows):
         return Matrix(columns, rows, by_column if columns > 1 else rows, not is_transposed)
-    raise UnfitStrides(
+    raise UnsupportedStrides(
         f"{role} is {rows}x{columns} with strides of {by_row} and {by_column} elements: neither its rows "
         "nor its columns are contiguous and apart; pass a contiguous copy",
         role,
@@ -218,9 +220,9 @@ def check_aligned(addresses: Triple) -> None:
     """Raises DispatchError where a matrix does not begin at a whole float: a kernel that reads it there ends
     the context. Their low bits will do."""
     for role, address in zip(("a", "b", "out"), addresses, strict=True):
-        behind = address % FLOAT_BYTES
-        if behind:
-            raise DispatchError(f"{role} begins {behind} bytes behind a whole float; pass a copy of it")
+        remainder = address % FLOAT_BYTES
+        if remainder:
+            raise DispatchError(f"{role} begins {remainder} bytes behind a whole float; pass a copy of it")
 
 
 def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
@@ -267,7 +269,7 @@ class Stack(NamedTuple):
         """Addresses that are no more aligned than those of any call."""
         found = list(addresses)
         for offset in self.offsets:
-            found = [at | behind for at, behind in zip(found, offset, strict=True)]
+            found = [at | remainder for at, remainder in zip(found, offset, strict=True)]
         return found[0], found[1], found[2]
 
 
@@ -296,7 +298,7 @@ def stacked(
     dimensions = _dimensions(extents, (leading[0], leading[1], of_c))
     for role, at in zip(_ROLES, range(3), strict=True):
         if any(one.strides[at] < 0 for one in dimensions):
-            raise UnfitStrides(f"matrices of {role} lie backwards; pass a contiguous copy", role)
+            raise UnsupportedStrides(f"matrices of {role} lie backwards; pass a contiguous copy", role)
     if forms[2] is not None and m and n:
         rows, columns, by_row, by_column = forms[2]
         own = [(rows, by_row), (columns, by_column)]
@@ -305,10 +307,10 @@ def stacked(
 
 
 def _other_shape(of_c: Leading, form: Form, expected: tuple[int, ...]) -> DispatchError:
-    mine = _text((*(extent for extent, _ in of_c), *form[:2]))
-    fault = f"out is {mine}, expected {_text(expected)}"
-    if _told(of_c) != _text(expected[:-2]):
-        fault = f"out has {_told(of_c)} matrices, expected {_text(expected[:-2])}: {fault}"
+    actual = _text((*(extent for extent, _ in of_c), *form[:2]))
+    fault = f"out is {actual}, expected {_text(expected)}"
+    if _shown(of_c) != _text(expected[:-2]):
+        fault = f"out has {_shown(of_c)} matrices, expected {_text(expected[:-2])}: {fault}"
     return DispatchError(f"{fault}; pass another out")
 
 
@@ -318,7 +320,7 @@ def _broadcast(a: Leading, b: Leading) -> tuple[int, ...]:
     for (of_a, _), (of_b, _) in zip(_padded(a, width), _padded(b, width), strict=True):
         if of_a != of_b and 1 not in (of_a, of_b):
             raise DispatchError(
-                f"a has {_told(a)} matrices and b has {_told(b)}: they differ in a leading dimension; "
+                f"a has {_shown(a)} matrices and b has {_shown(b)}: they differ in a leading dimension; "
                 "make them alike, or 1"
             )
         extents.append(of_b if of_a == 1 else of_a)
@@ -329,7 +331,7 @@ def _padded(leading: Leading, width: int) -> Leading:
     return ((1, 0),) * (width - len(leading)) + leading
 
 
-def _told(leading: Leading) -> str:
+def _shown(leading: Leading) -> str:
     return _text(extent for extent, _ in leading)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # both take long to import, and an application may never need
     from ..settle.summation import Depths
     from .pick import Variants
 
-_HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
+_MATCHES: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 
 
 class Chooser:
@@ -64,7 +64,7 @@ class Chooser:
         version = self._loaded_cublas() if self._loaded_cublas and layout in self._table.cublas else None
         found = self.core.choose(call, version)
         if found is None:
-            raise self._unserved(call)
+            raise self._rejected_pick(call)
         return self._picked(found, partial(self._why, call, found, version))
 
     def ranked(self, call: Call, num: int, allowed: Depths | None = None) -> tuple[Pick, ...]:
@@ -74,10 +74,10 @@ class Chooser:
         `allowed`: how deep sums may be, where that is known better than by the shape."""
         found = self.core.rank(call, num, allowed)
         if not found:
-            raise self._unserved(call)
+            raise self._rejected_pick(call)
         tell = partial(self._why, call, found[0], None)
-        behind = (self._picked(one, partial(_why_behind, tell, at)) for at, one in enumerate(found) if at)
-        return self._picked(found[0], tell), *behind
+        slower = (self._picked(one, partial(_why_not_first, tell, at)) for at, one in enumerate(found) if at)
+        return self._picked(found[0], tell), *slower
 
     def with_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick:
         """The same pick with the variant of its kernel. Raises DispatchError if the table lacks the
@@ -92,7 +92,7 @@ class Chooser:
     def _picked(self, found: Any, tell: Callable[[], str]) -> Pick:
         return Pick(
             kernel_id=self._table.kernels[found.kernel].id,
-            how=_HOWS[found.how],
+            how=_MATCHES[found.how],
             tell=tell,
             split_k=found.split_k,
             expected_us=found.expected_us or None,
@@ -102,8 +102,8 @@ class Chooser:
             is_looped=bool(found.is_looped),
         )
 
-    def _unserved(self, call: Call) -> DispatchError:
-        fault = call.refusal(self.kernels[self._table.defaults[call.gemm.layout]])
+    def _rejected_pick(self, call: Call) -> DispatchError:
+        fault = call.rejection(self.kernels[self._table.defaults[call.gemm.layout]])
         return DispatchError(f"no kernel serves {call.gemm} ({fault}); split the product into smaller ones")
 
     def _why(self, call: Call, found: Any, version: str | None) -> str:
@@ -112,7 +112,7 @@ class Chooser:
         return self._why_fastest(call, found, version) + (f"; sums have the order {order}" if order else "")
 
     def _why_fastest(self, call: Call, found: Any, version: str | None) -> str:
-        how = _HOWS[found.how]
+        how = _MATCHES[found.how]
         if found.is_looped:
             return (
                 f"{call.gemm} was not tuned: {'cuBLAS, or else ' * found.is_cublas}a launch for each product"
@@ -125,7 +125,7 @@ class Chooser:
             return f"{self._not_exact(call)}: nearest tuned shape {self._table.entries[found.entry].gemm}"
         if how == "default":
             return f"{self._not_exact(call)}: no tuned kernel is legal for this call"
-        why_cublas = _why_cublas(found, self._doubt(call.gemm.layout, version))
+        why_cublas = _why_cublas(found, self._why_uncertain(call.gemm.layout, version))
         return f"{self._not_exact(call)}: {self._why_modelled(found)}{why_cublas}"
 
     def _why_exact(self, call: Call, found: Any) -> str:
@@ -133,13 +133,13 @@ class Chooser:
         rank = ranked.index(self._table.kernels[found.kernel].id)
         reason = f"{call.gemm} was tuned"
         if rank:
-            reason += f"; number {rank + 1} for it, because {call.refusal(self.kernels[ranked[0]])}"
+            reason += f"; number {rank + 1} for it, because {call.rejection(self.kernels[ranked[0]])}"
         return reason
 
     def _why_near_batch(self, found: Any) -> str:
-        told = f"the nearest batch that was tuned is {self._table.entries[found.entry].gemm}"
+        text = f"the nearest batch that was tuned is {self._table.entries[found.entry].gemm}"
         least = f"{math.expm1(found.margin):.0%} faster than cuBLAS"
-        return told + (f", which is too far, or its kernel was not {least}" if found.is_cublas else "")
+        return text + (f", which is too far, or its kernel was not {least}" if found.is_cublas else "")
 
     def _why_modelled(self, found: Any) -> str:
         reason = f"the least modelled time of {counted(found.num_legal, 'legal kernel')}"
@@ -149,11 +149,11 @@ class Chooser:
             reason += " that are accurate enough"
         model = self._table.kernels[found.kernel].model
         if model is not None and not model.num_samples:
-            is_thumb = not model.relative_error
-            reason += "; it was never timed" if is_thumb else "; it was timed on other GPUs only"
+            is_default = not model.relative_error
+            reason += "; it was never timed" if is_default else "; it was timed on other GPUs only"
         return reason
 
-    def _doubt(self, layout: str, version: str | None) -> str:
+    def _why_uncertain(self, layout: str, version: str | None) -> str:
         """What widened the margin."""
         known = self._table.cublas.get(layout)
         if known is None or version in (None, known.version):
@@ -166,17 +166,17 @@ class Chooser:
             return f"{call.gemm} was not tuned"
         if not call.is_as_tuned:
             return f"{call.gemm} was tuned, but packed and aligned"
-        return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
+        return f"{call.gemm} was tuned, but {call.rejection(self.kernels[entry.ranked[0].kernel])}"
 
 
-def _why_cublas(found: Any, doubt: str = "") -> str:
+def _why_cublas(found: Any, uncertainty: str = "") -> str:
     if not found.is_cublas:
         return ""
     if not found.margin:
         return f"; cuBLAS was faster, with {time_text(found.cublas_us)}"
-    least = f"what is so little known has to be faster by {math.expm1(found.margin):.0%}{doubt}"
+    least = f"what is so little known has to be faster by {math.expm1(found.margin):.0%}{uncertainty}"
     return f"; cuBLAS is expected to take {time_text(found.cublas_us)}, and {least}"
 
 
-def _why_behind(tell: Callable[[], str], num: int) -> str:
+def _why_not_first(tell: Callable[[], str], num: int) -> str:
     return f"{tell()}; behind {num} others"

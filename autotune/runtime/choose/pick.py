@@ -14,7 +14,7 @@ from ...facts.frozen import frozen
 from ...facts.gemm import FLOAT_BYTES, SINGLE, Batch, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.epilogue_names import ACTIVATED, BIAS, name_of
-from ...kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, LaunchSpec, refusal
+from ...kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, LaunchSpec, rejection
 from ..table.table import Kernel, Table
 
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
@@ -62,9 +62,9 @@ class Pick:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies, also in other processes, hold what is told itself and not the table that explains it."""
-        told, workspace = partial(str, self.reason), partial(int, self.workspace_bytes)
+        text, workspace = partial(str, self.reason), partial(int, self.workspace_bytes)
         own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us, self.is_looped)
-        return Pick, (self.kernel_id, self.how, told, *own, workspace)
+        return Pick, (self.kernel_id, self.how, text, *own, workspace)
 
 
 class Call(NamedTuple):
@@ -91,7 +91,7 @@ class Call(NamedTuple):
         """Whether leading dimensions, strides and alignment are those that shapes are tuned with."""
         return self.is_packed and not any(address % TUNED_ALIGNMENT for address in self.addresses)
 
-    def refusal(self, kernel: Kernel, split_k: int | None = None) -> str | None:
+    def rejection(self, kernel: Kernel, split_k: int | None = None) -> str | None:
         """Why this kernel must not serve this call, with this number of splits or its own, or None if it
         may."""
         g = self.gemm
@@ -99,7 +99,7 @@ class Call(NamedTuple):
             return f"it is for {kernel.layout}, not {g.layout}"
         if kernel.variant.is_batched and not g.is_batched:
             return "it is for batches"
-        return refusal(in_splits(kernel, split_k), g.m, g.n, g.k, self.lds, self.addresses, self.batch)
+        return rejection(in_splits(kernel, split_k), g.m, g.n, g.k, self.lds, self.addresses, self.batch)
 
     @property
     def single(self) -> Call:
@@ -184,11 +184,11 @@ class Variants:
         return found
 
 
-def asked_for(has_bias: bool, activation: str | None) -> Epilogue | None:
+def requested(has_bias: bool, activation: str | None) -> Epilogue | None:
     """The epilogue of a call; None for a plain product. Raises DispatchError if it is not an activation."""
     if activation is None:
         return BIAS if has_bias else None
     if type(activation) is not str or activation not in ACTIVATED:
-        told = activation if type(activation) is str else f"a {type(activation).__name__}"
-        raise DispatchError(f"activation is {told!r:.60}; pass one of {', '.join(ACTIVATED)}, or None")
+        text = activation if type(activation) is str else f"a {type(activation).__name__}"
+        raise DispatchError(f"activation is {text!r:.60}; pass one of {', '.join(ACTIVATED)}, or None")
     return Epilogue(BIAS.bias if has_bias else "none", activation)

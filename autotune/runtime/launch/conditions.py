@@ -62,7 +62,9 @@ def differences(table: Table, here: Conditions) -> list[str]:
         pairs.append(("driver", here.driver_version, there.driver_version))
     elif there.cuda_version:
         pairs.append(("CUDA version of the driver", here.cuda_version, there.cuda_version))
-    found = [f"its {what} is {mine}, not {expected}" for what, mine, expected in pairs if mine != expected]
+    found = [
+        f"its {what} is {current}, not {expected}" for what, current, expected in pairs if current != expected
+    ]
     limit_w = table.power_limit_w
     if limit_w and here.power_limit_w and abs(limit_w - here.power_limit_w) > _SAME_W:
         found.append(f"its power limit is {here.power_limit_w:g} W, not {limit_w:g} W")

@@ -65,13 +65,13 @@ class Gpus:
     @contextmanager
     def current(self, gpu: OpenGpu) -> Iterator[None]:
         """Makes a GPU's context current for this thread, and restores the one before."""
-        is_elsewhere = self._driver.current_context() != gpu.context
-        if is_elsewhere:
+        is_other_context = self._driver.current_context() != gpu.context
+        if is_other_context:
             self._driver.push_context(gpu.context)
         try:
             yield
         finally:
-            if is_elsewhere:
+            if is_other_context:
                 self._driver.pop_context()
 
     def _adopt(self, device: int) -> OpenGpu:
@@ -132,7 +132,7 @@ class Devices(Gpus):
                 for handle in filter(None, (sgemm, reduce, pack)):
                     driver.make_resident(handle)
             except CudaFault as fault:
-                raise self._refused(kernel, fault) from fault
+                raise self._rejected(kernel, fault) from fault
         return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes, spec.overlaps)
 
     def _check_code(self, gpu: OpenGpu, kernel: Kernel, loaded: Mapping[str, int]) -> None:
@@ -141,7 +141,7 @@ class Devices(Gpus):
         for name, handle in loaded.items():
             if handle:
                 facts = self._driver.kernel_facts(handle, gpu.device, has_clusters=limits.has_clusters)
-                fault = misfit(kernel, name, facts, limits.smem_per_block)
+                fault = mismatch(kernel, name, facts, limits.smem_per_block)
                 if fault is not None:
                     raise DispatchError(
                         f"kernel {kernel.id} is not what its cubin holds: {name} {fault}; nothing was "
@@ -153,7 +153,7 @@ class Devices(Gpus):
             self._libraries[sha256] = self._driver.load_library(self._code[sha256])
         return self._libraries[sha256]
 
-    def _refused(self, kernel: Kernel, fault: CudaFault) -> DispatchError:
+    def _rejected(self, kernel: Kernel, fault: CudaFault) -> DispatchError:
         if is_sticky(fault.code):
             return fault
         return DispatchError(
@@ -175,14 +175,14 @@ def first_served(driver: Driver, fault: Callable[[int], str | None]) -> int:
         return current
     faults = []
     for device in range(driver.num_devices()):
-        told = fault(device)
-        if told is None:
+        text = fault(device)
+        if text is None:
             return device
-        faults.append(told)
+        faults.append(text)
     raise DispatchError("; ".join(faults) or "the driver finds no GPU; run `nvidia-smi` to see why")
 
 
-def misfit(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -> str | None:
+def mismatch(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -> str | None:
     """Why one of a kernel's functions cannot be launched as the table says, or None if it can.
 
     Launch bounds are part of the code, so a block has exactly the threads that it was compiled for. Registers

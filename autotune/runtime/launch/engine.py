@@ -66,7 +66,7 @@ class Engine(Planner):
             pick = self.blas.with_epilogue(self._chooser.with_epilogue(pick, epilogue))
         plan = self.plan_of(problem, gpu, pick, aligned)
         if known is not None and known.is_open(call, pick):
-            return plan._replace(key=key, unsettled=call)
+            return plan._replace(key=key, open_call=call)
         return plan
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
@@ -81,28 +81,28 @@ class Engine(Planner):
         core = self.core_plan(
             problem, gpu.device, addresses, kernel=self._numbers[pick.kernel_id], split_k=pick.split_k,
             is_cublas=is_cublas, is_looped=pick.is_looped, context=gpu.context, sgemm=loaded.sgemm,
-            reduce=loaded.reduce, pack=loaded.pack, **numbered(self.asked(pick)),
+            reduce=loaded.reduce, pack=loaded.pack, **numbered(self.requested(pick)),
         )  # fmt: skip
         return Plan(problem, gpu, grid, is_cublas=is_cublas, core=core, loop=loop)
 
-    def asked(self, pick: Pick) -> Epilogue:
+    def requested(self, pick: Pick) -> Epilogue:
         """The epilogue that calls of this pick ask for."""
         return self._chooser.kernels[pick.kernel_id].variant.epilogue
 
     def _settled(self, plan: Plan, stream: int) -> Plan:
         if not self.settle(plan, stream):
             return plan
-        key, unsettled = plan.key, plan.unsettled
-        assert key is not None and unsettled is not None
-        plan = self._make_plan(plan.problem, plan.gpu.device, unsettled.addresses, key)
+        key, open_call = plan.key, plan.open_call
+        assert key is not None and open_call is not None
+        plan = self._make_plan(plan.problem, plan.gpu.device, open_call.addresses, key)
         self.remember(key, plan)
         return plan
 
 
 def blas_pick(gemm: Gemm) -> Pick:
     """What serves any product here."""
-    told = partial(str, f"no table is for this GPU: cuBLAS serves {gemm}")
-    return Pick("", "default", told, 1, provider="cublas")
+    text = partial(str, f"no table is for this GPU: cuBLAS serves {gemm}")
+    return Pick("", "default", text, 1, provider="cublas")
 
 
 class BlasEngine(Planner):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ...facts.column_major import WORKSPACE_BYTES
 from ...facts.gemm import LAYOUTS, SINGLE, Batch, Gemm, Triple
 from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue, Grid
-from ..calls.product import Forms, Product, check_aligned, common_device, no_scale, understand
+from ..calls.product import Forms, Product, check_aligned, common_device, no_scale, read_operands
 from ..choose.pick import MAX_PLANS, OTHERS, TUNED_ALIGNMENT, Call, Counted, numbered, numbered_as
 from ..cublas.blas_provider import BlasProvider
 from ..native.core import Core
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
     gpu: OpenGpu
     grid: Grid
     key: Key | None = None
-    unsettled: Call | None = None
+    open_call: Call | None = None
     is_cublas: bool = False
     core: CorePlan | None = None
     loop: Batch = SINGLE
@@ -126,7 +126,7 @@ class Planner:
             found = None
         if found is None:
             check_aligned(key[2])
-            problem = understand(*forms, trans_a, trans_b, batch)
+            problem = read_operands(*forms, trans_a, trans_b, batch)
             found = self._make_plan(problem, common_device(devices), key[2], key)
             self.remember(key, found)
         return found
@@ -159,7 +159,7 @@ class Planner:
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[key] = plan
-        if plan.core is not None and plan.unsettled is None:
+        if plan.core is not None and plan.open_call is None:
             self.remember_in_core(key, plan.core.address)
 
     def remember_in_core(self, key: Key, address: int | None) -> None:
@@ -212,7 +212,7 @@ class Planner:
     ) -> None:
         """Enqueue a product with the GPU's primary context current, and restore the caller's. `bias`: the
         address of the vector that the plan's epilogue adds. Does not wait, but where the plan is settled."""
-        if plan.unsettled is not None:
+        if plan.open_call is not None:
             plan = self._settled(plan, stream)
         if plan.core is not None:
             self._call(self.core.library.autotune_run_plan, plan, stream, (*addresses, bias), alpha, beta)

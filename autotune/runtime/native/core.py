@@ -72,8 +72,8 @@ class Core:
 
     def _is_there(self, status: int, call: Call) -> bool:
         if status not in (self.library.numbers.OK, self.library.numbers.NO_KERNEL):
-            told = f"{call.gemm} with leading dimensions {call.lds}"
-            raise DispatchError(f"the core refuses {told}: status {status}")
+            text = f"{call.gemm} with leading dimensions {call.lds}"
+            raise DispatchError(f"the core refuses {text}: status {status}")
         return bool(status == self.library.numbers.OK)
 
 
@@ -92,7 +92,7 @@ CAPTURED_BYTES = 4 << 20  # of a captured launch: moving more takes longer than 
 MAX_PIECES = 32  # streams with a workspace of their own
 LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream gets one
 MAX_COUNTED = 4096  # streams whose launches are counted
-MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
+MAX_COUNTERS = 1 << 16  # kinds of call that are counted separately
 _REDUCTIONS = PARAMETER["reduction"].values  # as core/table.h numbers them
 
 
@@ -221,7 +221,7 @@ def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:
 
 def _constants(of: Any, kept: TableArrays) -> Any:
     return of.constants(
-        error_zero_mean=summation.GUESSED_ERRORS[0], error_positive=summation.GUESSED_ERRORS[1],
+        error_zero_mean=summation.DEFAULT_ERRORS[0], error_positive=summation.DEFAULT_ERRORS[1],
         level_zero_mean=summation.LEVEL[0], level_positive=summation.LEVEL[1],
         chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
         shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
@@ -243,7 +243,7 @@ def _constants(of: Any, kept: TableArrays) -> Any:
         cublas_tile=constants.TILE,
         kept_bytes=KEPT_BYTES, pieces_bytes=PIECES_BYTES, captured_bytes=CAPTURED_BYTES,
         max_pieces=MAX_PIECES, launches_to_stay=LAUNCHES_TO_STAY, max_counted=MAX_COUNTED,
-        max_plans=MAX_PLANS, max_tallies=MAX_TALLIES,
+        max_plans=MAX_PLANS, max_tallies=MAX_COUNTERS,
         blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,
         split_values=kept.numbers(constants.VALUES), num_split_values=len(constants.VALUES),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ...facts.column_major import told_status
+from ...facts.column_major import describe_status
 from ...files.errors import DispatchError, DispatchWarning
 from ..calls.product import many_launches, no_scale
 from ..launch.cuda_driver import CudaFault, error_name
@@ -17,7 +17,7 @@ _BLAS_CALLS = (
     "cublasCreate", "cublasSetMathMode", "cublasSetPointerMode", "cublasSetStream", "cublasSetWorkspace",
     "cublasSgemm", "cublasSgemmStridedBatched", "cublasSgeam",
 )  # fmt: skip
-_LAUNCHING = "launching a kernel, or taking memory for it"
+_LAUNCH = "launching a kernel, or taking memory for it"
 _SWITCH_OFF = "pass cublas=False, or set AUTOTUNE_CUBLAS=0, to do without cuBLAS"
 
 
@@ -26,13 +26,13 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
     of = loaded().numbers
     if status > of.INSTEAD:
         fault, blas = _blas_fault(status - of.INSTEAD - of.BLAS), f"cuBLAS {version}".strip()
-        told = f"{blas} cannot be used on {where}, kernels serve instead: {fault}"
-        warnings.warn(told, DispatchWarning, stacklevel=2)
+        text = f"{blas} cannot be used on {where}, kernels serve instead: {fault}"
+        warnings.warn(text, DispatchWarning, stacklevel=2)
         return
     if status > of.BLAS:
         raise _blas_fault(status - of.BLAS)
     if status > of.CUDA:
-        raise CudaFault(_LAUNCHING, status - of.CUDA, error_name(status - of.CUDA))
+        raise CudaFault(_LAUNCH, status - of.CUDA, error_name(status - of.CUDA))
     if status == of.MANY_LAUNCHES:
         raise many_launches()
     if status == of.FORKED:
@@ -42,7 +42,7 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
     if status == of.NO_RECORD:
         raise DispatchError("calls cannot be recorded there; name a file in a folder that can be written")
     if status == of.RECORDED:
-        raise recorded_elsewhere()
+        raise recorded_error()
     if status == of.NO_BLAS:
         raise DispatchError(
             "cuBLAS gives no handle now; where a graph is captured, make a product on this GPU before that"
@@ -54,10 +54,10 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
 
 def _blas_fault(status: int) -> DispatchError:
     place, code = divmod(status, _OF_CALL)
-    return DispatchError(f"{_BLAS_CALLS[place]} failed with {told_status(code)}; {_SWITCH_OFF}")
+    return DispatchError(f"{_BLAS_CALLS[place]} failed with {describe_status(code)}; {_SWITCH_OFF}")
 
 
-def recorded_elsewhere() -> DispatchError:
+def recorded_error() -> DispatchError:
     return DispatchError(
         "calls are recorded into another file already (record_calls or AUTOTUNE_RECORD); record into one"
     )

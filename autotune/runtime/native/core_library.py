@@ -70,9 +70,9 @@ class Declarations:
     def _add_numbers(self, body: str) -> None:
         value = -1
         for one in body.rstrip(", ").split(","):
-            name, _, told = one.strip().partition(" = ")
-            number, _, shift = told.partition(" << ")
-            value = int(number) << int(shift or 0) if told else value + 1
+            name, _, message = one.strip().partition(" = ")
+            number, _, shift = message.partition(" << ")
+            value = int(number) << int(shift or 0) if message else value + 1
             setattr(self.numbers, name.removeprefix("AUTOTUNE_"), value)
 
     def _struct(self, name: str) -> Any:

@@ -12,7 +12,7 @@ import threading
 from ...files.errors import DispatchError
 
 _is_used = _is_forked = False
-UNFORKED = threading.RLock()  # while a thread holds it, no other forks: of locks taken before CUDA is used
+FORK_LOCK = threading.RLock()  # while a thread holds it, no other forks: of locks taken before CUDA is used
 
 
 def use_cuda() -> None:
@@ -39,8 +39,8 @@ def forked() -> DispatchError:
 def _in_child() -> None:
     global _is_forked
     _is_forked = _is_used
-    UNFORKED.release()
+    FORK_LOCK.release()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(before=UNFORKED.acquire, after_in_parent=UNFORKED.release, after_in_child=_in_child)
+    os.register_at_fork(before=FORK_LOCK.acquire, after_in_parent=FORK_LOCK.release, after_in_child=_in_child)

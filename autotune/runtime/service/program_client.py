@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..native.forks import UNFORKED
+from ..native.forks import FORK_LOCK
 
 if TYPE_CHECKING:
     from ..choose.pick import Counted
@@ -87,7 +87,7 @@ class ProgramClient:
 
     def _run(self) -> None:
         try:
-            with UNFORKED:  # a child would wait for an import for ever
+            with FORK_LOCK:  # a child would wait for an import for ever
                 from .program_exchange import ProgramExchange
             exchange = ProgramExchange(self)
             period_s = float(os.environ.get(PERIOD) or PERIOD_S)
@@ -111,10 +111,10 @@ class ProgramClient:
                 what(dispatcher)
             return True
         except Exception as error:
-            told = str(error)
-            if told != self._last_fault:
-                _log.warning("%s; this program goes on without", told)
-            self._last_fault = told
+            text = str(error)
+            if text != self._last_fault:
+                _log.warning("%s; this program goes on without", text)
+            self._last_fault = text
             return False
 
     # ---- tables
@@ -129,9 +129,9 @@ class ProgramClient:
     def take(self, gather: Callable[[str], Sequence[str]] | None) -> bool:
         """See `Dispatcher.take_update`."""
         dispatcher, offered = self._dispatcher(), self._chosen()
-        told = ",".join(sorted(f"{kind}={one[0]}" for kind, one in offered.items()))
-        everybody = (gather or _gather)(told)
-        if dispatcher is None or any(one != told for one in everybody):
+        text = ",".join(sorted(f"{kind}={one[0]}" for kind, one in offered.items()))
+        everybody = (gather or _gather)(text)
+        if dispatcher is None or any(one != text for one in everybody):
             return False
         return self._take(dispatcher, offered)
 
@@ -162,8 +162,8 @@ def _torch() -> Any:
 
 
 def _is_deterministic() -> bool:
-    asked = getattr(_torch(), "are_deterministic_algorithms_enabled", None)
-    return asked is not None and bool(asked())
+    requested = getattr(_torch(), "are_deterministic_algorithms_enabled", None)
+    return requested is not None and bool(requested())
 
 
 def _distributed() -> Any:
@@ -180,11 +180,11 @@ def _is_one_of_several() -> bool:
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _RANKS)
 
 
-def _gather(told: str) -> Sequence[str]:
+def _gather(text: str) -> Sequence[str]:
     """Every rank's text. Alone, without torch.distributed, only what a single process says is known."""
     distributed = _distributed()
     if distributed is None:
-        return [told] if not _is_one_of_several() else ["another rank, which nothing here can ask"]
+        return [text] if not _is_one_of_several() else ["another rank, which nothing here can ask"]
     found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, told)
+    distributed.all_gather_object(found, text)
     return found

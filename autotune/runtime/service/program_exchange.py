@@ -37,7 +37,7 @@ class ProgramExchange:
         self._client = client
         self._calls = ServerCalls(os.environ[SERVER], os.environ.get(TOKEN, ""))
         self._keys = read_keys(os.environ.get(KEY, ""))
-        self._told: dict[tuple[int, Counted], int] = {}  # calls, by what served them
+        self._reported: dict[tuple[int, Counted], int] = {}  # calls, by what served them
         self._told_gain = 0, 0.0
 
     # ---- what it tells
@@ -49,7 +49,7 @@ class ProgramExchange:
         for engine, counted in dispatcher.counts_by_engine():
             kind = kinds.get(id(getattr(engine, "table", None)))
             key = id(engine), counted._replace(calls=0)
-            new = counted.calls - self._told.get(key, 0)
+            new = counted.calls - self._reported.get(key, 0)
             if kind is not None and counted.gemm is not None and new > 0:
                 by_gpu.setdefault(kind.gpu_kind, []).append((key, counted.calls, _served(kind, counted, new)))
         gain = _gain(dispatcher)
@@ -64,7 +64,7 @@ class ProgramExchange:
             }
             self._calls.post("served", content=message)
             self._told_gain = gain
-            self._told |= {key: calls for key, calls, _ in served[:MAX_SHAPES]}
+            self._reported |= {key: calls for key, calls, _ in served[:MAX_SHAPES]}
 
     # ---- what it takes
 

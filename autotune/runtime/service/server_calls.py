@@ -62,9 +62,11 @@ class ServerCalls:
 
     def get(self, *path: str, most_bytes: int = MAX_ANSWER_BYTES, tag: str = "", **query: str) -> Answer:
         """What is at a path; 304, without content, if that still has the tag. Raises NoAnswer."""
-        asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
+        requested = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
         headers = {"If-None-Match": tag} if tag else _NOTHING
-        return self._ask("GET", f"{_joined(path)}{'?' if asked else ''}{asked}", None, headers, most_bytes)
+        return self._ask(
+            "GET", f"{_joined(path)}{'?' if requested else ''}{requested}", None, headers, most_bytes
+        )
 
     def post(self, *path: str, content: bytes | dict[str, Any]) -> Answer:
         """Send JSON or bytes. Raises NoAnswer."""
@@ -98,8 +100,8 @@ class ServerCalls:
             raise NoAnswer(f"{self._shown} answers with more than {most_bytes:,} bytes; it was not read")
         answer = Answer(response.status, content, response.getheader("ETag", ""))
         if response.status >= 300 and response.status not in (304, 404):
-            told = content[:200].decode(errors="replace")
-            raise NoAnswer(f"{self._shown} refuses ({response.status}): {told}")
+            text = content[:200].decode(errors="replace")
+            raise NoAnswer(f"{self._shown} refuses ({response.status}): {text}")
         return answer
 
 

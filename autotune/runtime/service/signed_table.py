@@ -37,7 +37,7 @@ MAX_SIGNED_BYTES = 1 << 14
 MAX_CUBINS_BYTES = 512 << 20  # of all kernels of a table; those of an export take 16 MB unless told otherwise
 MAX_BYTES = {SIGNED_FILE: MAX_SIGNED_BYTES, TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBINS_BYTES}
 _PREFIX = b"autotune signed table\0"  # no signature of anything else is one of a table
-_AGAIN = "publish the table again with `autotune tables publish`"
+_HINT = "publish the table again with `autotune tables publish`"
 _PUBLIC = re.compile("[0-9a-f]{64}")  # a public key as text
 
 
@@ -121,10 +121,10 @@ def parse_signed(content: bytes) -> Signed:
         signed = Signed(*(found.pop(name) for name in _FIELDS))
         is_one = not found and len(signed.signature) == 128 and is_hex(signed.signature)
         if not (is_one and _PUBLIC.fullmatch(signed.key)):
-            raise strict.Misfit("it has other fields, or no signature")
+            raise strict.Mismatch("it has other fields, or no signature")
         return signed
     except (ValueError, KeyError) as error:  # Misfit and what UTF-8 refuses are ValueErrors
-        raise DispatchError(f"this is no signed table ({error}); {_AGAIN}") from error
+        raise DispatchError(f"this is no signed table ({error}); {_HINT}") from error
 
 
 def verified(signed: Signed, keys: Collection[str]) -> Statement:
@@ -144,14 +144,14 @@ def verified(signed: Signed, keys: Collection[str]) -> Statement:
         public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signed.key))
         public.verify(bytes.fromhex(signed.signature), message(signed.text))
     except (InvalidSignature, ValueError):
-        raise DispatchError(f"table {signed.address[:16]}... has a wrong signature; {_AGAIN}") from None
+        raise DispatchError(f"table {signed.address[:16]}... has a wrong signature; {_HINT}") from None
     try:
         found: Statement = strict.read(Statement, strict.parse(signed.text), "statement")
         strict.check_version(found.version, VERSION)
         if found.format != FORMAT:
-            raise strict.Misfit("it is of something else")
+            raise strict.Mismatch("it is of something else")
     except ValueError as error:
-        raise DispatchError(f"a signed statement cannot be used ({error}); {_AGAIN}") from error
+        raise DispatchError(f"a signed statement cannot be used ({error}); {_HINT}") from error
     return found
 
 
@@ -162,10 +162,10 @@ def checked_table(statement: Statement, table: bytes, cubins: bytes) -> Table:
         (CUBIN_FILE, statement.cubins, cubins),
     ):
         if FileSum.of(content) != expected:
-            raise DispatchError(f"{name} is not what was signed; {_AGAIN}")
+            raise DispatchError(f"{name} is not what was signed; {_HINT}")
     found = parse(_text(table))
     if GpuKind.of_table(found) != statement.gpu_kind:
-        raise DispatchError(f"a table is signed for {statement.gpu_kind}, and is for another GPU; {_AGAIN}")
+        raise DispatchError(f"a table is signed for {statement.gpu_kind}, and is for another GPU; {_HINT}")
     return found
 
 
@@ -173,9 +173,9 @@ def read_artifact(folder: Path, keys: Collection[str]) -> tuple[Statement, Table
     """What lies in a folder, if it is signed by one of these keys and unaltered. Raises DispatchError,
     EnvironmentProblem."""
     try:
-        signed, table, cubins = (read_file(folder / name, most, _AGAIN) for name, most in MAX_BYTES.items())
+        signed, table, cubins = (read_file(folder / name, most, _HINT) for name, most in MAX_BYTES.items())
     except FileNotFoundError as error:
-        raise DispatchError(f"{folder} is no signed table: {error.filename} is not there; {_AGAIN}") from None
+        raise DispatchError(f"{folder} is no signed table: {error.filename} is not there; {_HINT}") from None
     statement = verified(parse_signed(signed), keys)
     found = checked_table(statement, table, cubins)
     return statement, found, CubinFiles(folder, found)
@@ -200,11 +200,11 @@ def write_artifact(folder: Path, signed: Signed, table: bytes, cubins: bytes) ->
     return made
 
 
-def read_keys(told: str) -> frozenset[str]:
+def read_keys(shown: str) -> frozenset[str]:
     """Public keys, from the text of a key or the path of a file that holds one a line, several separated by
     commas. Raises DispatchError."""
     keys = set[str]()
-    for one in filter(None, map(str.strip, told.split(","))):
+    for one in filter(None, map(str.strip, shown.split(","))):
         if _PUBLIC.fullmatch(one):
             keys.add(one)
             continue
@@ -229,4 +229,4 @@ def _text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise DispatchError(f"{TABLE_FILE} is damaged: not UTF-8 text; {_AGAIN}") from error
+        raise DispatchError(f"{TABLE_FILE} is damaged: not UTF-8 text; {_HINT}") from error

@@ -48,8 +48,8 @@ FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
 MAX_LEFT = 1 << 14  # kinds of call that are remembered as not to be settled: 1 KB each
 MAX_FILE_BYTES = 4 << 20  # a choice takes 250 bytes
-_AGAIN = "write it again with export_choices, from this table"
-_ANEW = "it is settled anew"
+_HINT = "write it again with export_choices, from this table"
+_REPEAT = "it is settled anew"
 
 Lead = Annotated[int, Within(1, 1 << 62)]
 Offset = Annotated[int, Within(0, 8)]
@@ -141,7 +141,7 @@ def render(table: str, settled_on: SettledOn | None, choices: Iterable[Choice]) 
     }
     head_text = json.dumps({**head, "settled_on": settled_on and asdict(settled_on)})
     lines = ",\n".join(json.dumps(asdict(choice)) for choice in choices)
-    return folder_files.sealed(f'{head_text[:-1]}, "choices": [\n{lines}\n]}}\n')
+    return folder_files.with_checksum(f'{head_text[:-1]}, "choices": [\n{lines}\n]}}\n')
 
 
 def read(path: Path, table: str, advice: str) -> ChoiceFile:
@@ -152,10 +152,10 @@ def read(path: Path, table: str, advice: str) -> ChoiceFile:
         data = strict.parse(text)
         _check_head(data)
         folder_files.verify(text, data.get("checksum"))
-        found: ChoiceFile = strict.read(ChoiceFile, _newest(data), "choices")
+        found: ChoiceFile = strict.read(ChoiceFile, _latest(data), "choices")
     except strict.NewerVersion as error:
         raise DispatchError(f"{path} holds choices of {error}; use a newer autotune, or {advice}") from error
-    except (strict.Misfit, UnicodeError) as error:
+    except (strict.Mismatch, UnicodeError) as error:
         raise DispatchError(f"{path} holds no choices that can be used: {error}; {advice}") from error
     if found.table != table:
         raise DispatchError(f"{path} holds choices for another table; {advice}")
@@ -164,13 +164,13 @@ def read(path: Path, table: str, advice: str) -> ChoiceFile:
 
 def _check_head(data: Any) -> None:
     if type(data) is not dict or data.get("format") != FORMAT:
-        raise strict.Misfit("it is no file of choices")
+        raise strict.Mismatch("it is no file of choices")
     strict.check_version(data.get("schema_version"), SCHEMA_VERSION, "schema")
     if data.get("schema_version") not in (SCHEMA_VERSION, WITHOUT_ERRORS):
-        raise strict.Misfit(f"it is not of schema {SCHEMA_VERSION}, which this code reads")
+        raise strict.Mismatch(f"it is not of schema {SCHEMA_VERSION}, which this code reads")
 
 
-def _newest(data: dict[str, Any]) -> dict[str, Any]:
+def _latest(data: dict[str, Any]) -> dict[str, Any]:
     """The same of an older file as it would be written now."""
     choices = data.get("choices")
     if data["schema_version"] == SCHEMA_VERSION or not isinstance(choices, list):
@@ -211,13 +211,13 @@ class Choices:
                 return
             try:
                 own_folder(self._path.parent.parent, FOLDER)
-                text = render(self._table, self._settled_on, self._newest())
+                text = render(self._table, self._settled_on, self._latest())
                 write_file(self._path, text, option="AUTOTUNE_CACHE")
             except (OSError, AutotuneError) as error:
                 self._path = None
                 self._tell("keeping", f"What this table settles is not kept: {error}")
 
-    def _newest(self) -> Collection[Choice]:
+    def _latest(self) -> Collection[Choice]:
         return list(self._known.values())[-MAX_CHOICES:]
 
     def _stored(self) -> dict[Call, Choice]:
@@ -225,10 +225,10 @@ class Choices:
         if self._path is None:
             return {}
         try:
-            found = read(self._path, self._table, _ANEW)
+            found = read(self._path, self._table, _REPEAT)
             if found.settled_on == self._settled_on:
                 return {choice.call: choice for choice in found.choices}
-            fault = f"{self._path} was settled elsewhere; {_ANEW}"
+            fault = f"{self._path} was settled elsewhere; {_REPEAT}"
         except FileNotFoundError:
             return {}
         except DispatchError as error:
@@ -262,7 +262,7 @@ class KnownChoices:
         self._pinned = _pinned(pinned, self._table)
         self._settled: dict[int, Choices] = {}  # by GPU
         self._left: set[Call] = set()  # that this process does not settle
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._lock = threading.Lock()
 
     def pick(self, call: Call, device: int | None = None) -> Pick | None:
@@ -306,10 +306,10 @@ class KnownChoices:
         except (OSError, AutotuneError) as error:
             raise DispatchError(str(error)) from error
 
-    def tell(self, about: str, message: str) -> None:
+    def tell(self, topic: str, message: str) -> None:
         """Warn, once about each thing."""
-        if about not in self._told:
-            self._told.add(about)
+        if topic not in self._reported:
+            self._reported.add(topic)
             warnings.warn(message, DispatchWarning, stacklevel=2)
 
     def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
@@ -319,12 +319,12 @@ class KnownChoices:
         if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
             return None
         provider, num = choice.provider, choice.num_timed
-        beside = f"cuBLAS, {how} beside {counted(num, 'kernel')}"
-        what = f"{how} of {num}" if provider == "autotune" else beside
+        against = f"cuBLAS, {how} beside {counted(num, 'kernel')}"
+        what = f"{how} of {num}" if provider == "autotune" else against
         rest = ", none of which is accurate enough" if choice.excess > 1 else ""
-        told = partial(str, f"{call.gemm} was not tuned: {what} that were timed{rest}")
+        shown = partial(str, f"{call.gemm} was not tuned: {what} that were timed{rest}")
         measured = choice.time_us, None, provider, choice.cublas_us
-        return Pick(kernel.id, "settled", told, choice.split_k, *measured)
+        return Pick(kernel.id, "settled", shown, choice.split_k, *measured)
 
     def _open(self, gpu: OpenGpu) -> Choices:
         path, here = None, gpu.conditions
@@ -349,9 +349,9 @@ def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:
     if path is None:
         return {}
     try:
-        return {choice.call: choice for choice in read(path, table, _AGAIN).choices}
+        return {choice.call: choice for choice in read(path, table, _HINT).choices}
     except FileNotFoundError:
-        raise DispatchError(f"no file of choices at {path}; {_AGAIN}") from None
+        raise DispatchError(f"no file of choices at {path}; {_HINT}") from None
 
 
 def _serves(kernel: Kernel, call: Call, split_k: int) -> bool:
@@ -359,4 +359,4 @@ def _serves(kernel: Kernel, call: Call, split_k: int) -> bool:
     is_argument = kernel.spec.reduction in ("two_pass", "last_block", "last_wave")
     if split_k != own and not (is_argument and split_k in VALUES):
         return False
-    return has_work(in_splits(kernel, split_k), call.gemm.k) and call.refusal(kernel, split_k) is None
+    return has_work(in_splits(kernel, split_k), call.gemm.k) and call.rejection(kernel, split_k) is None

@@ -46,7 +46,7 @@ class Harness:
             _aligned(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
         ]
         self._workspace = ExitStack()
-        self._base = self._border = self._l2 = self._spare = 0
+        self._base = self._border = self._l2 = self._free_bytes = 0
         self._events: list[int] = []
 
     @staticmethod
@@ -66,7 +66,7 @@ class Harness:
                 f"it takes {set_bytes + others >> 20} MiB to time, more than a quarter of what is free"
             )
         self.num_launches = num_sets if self._l2_bytes else num_launches
-        self._spare = most - self._l2_bytes - num_sets * set_bytes
+        self._free_bytes = most - self._l2_bytes - num_sets * set_bytes
         self._base = self._allocate(num_sets * set_bytes, self._at_end)
         self._fill(_random_numbers("normal"), num_sets * set_bytes)
         for start in range(self._base, self._base + num_sets * set_bytes, set_bytes):
@@ -79,7 +79,7 @@ class Harness:
 
     def has_room_for(self, plan: Plan) -> bool:
         """Whether the partial sums of a plan take no more of the free memory than is left of the share."""
-        return sum(_workspace_bytes([plan])) <= self._spare
+        return sum(_workspace_bytes([plan])) <= self._free_bytes
 
     def take_workspace(self, plans: Sequence[Plan]) -> None:
         """Take memory for the workspaces of these plans, in place of what was taken before."""

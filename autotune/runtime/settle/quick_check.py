@@ -35,10 +35,10 @@ from ..table.table import Entry, Table
 from .harness import Harness, operand_parts, result_rows, some
 from .settling import MAX_LAUNCHES
 
-AIM_US = 500.0  # of a launch
+TARGET_US = 500.0  # of a launch
 BATCH_US = 1000.0  # of a graph: events resolve 0.5 us
 NUM_GRAPHS = 5  # queued at once, the first of which is not counted: 4 ms, twice a time slice of a shared GPU
-MOST_TRIES = 12  # of these, as long as they are slow: 60 ms, in which the clocks of an idle GPU rise
+MAX_ATTEMPTS = 12  # of these, as long as they are slow: 60 ms, in which the clocks of an idle GPU rise
 # The largest acceptable ratio to the recorded time. For the same product, the largest time of four searches
 # on H200 is 1.007 times the least in the median of 26 shapes, and 1.022 at most (cuBLAS's, in
 # studies/results/h200-search-*seed*); the rest allows for this shorter way of timing. A neighbour that always
@@ -79,17 +79,17 @@ class QuickCheck(NamedTuple):
 
     def __str__(self) -> str:
         wrong = "" if self.is_right else ": the result is wrong"
-        told = [f"error {self.error_ratio:.3g} of the bound against float64{wrong}"]
+        notes = [f"error {self.error_ratio:.3g} of the bound against float64{wrong}"]
         if self.ratio is None or self.recorded_us is None:
-            told.append(f"{time_text(self.time_us)}, nothing recorded to compare with")
+            notes.append(f"{time_text(self.time_us)}, nothing recorded to compare with")
         else:
             recorded = time_text(self.recorded_us)
-            told.append(f"{time_text(self.time_us)}, {self.ratio:.3f} times the recorded {recorded}")
+            notes.append(f"{time_text(self.time_us)}, {self.ratio:.3f} times the recorded {recorded}")
         where = f"GPU {self.device} ({self.gpu_name}), {self.kernel_id} on {self.gemm}"
-        return "; ".join([f"{where}: {told[0]}", *told[1:], *self.differences])
+        return "; ".join([f"{where}: {notes[0]}", *notes[1:], *self.differences])
 
 
-def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
+def check_kernel(engine: Engine, gpu: OpenGpu) -> QuickCheck:
     """Check one kernel of a table on a GPU; waits for it. Raises DispatchError if the GPU fails, or has too
     little memory."""
     table = engine.table
@@ -104,16 +104,16 @@ def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
         at_end.callback(driver.synchronize, own)
         l2_bytes = Harness.l2_bytes(table)
         harness = Harness(driver, problem, Call.packed(gemm), l2_bytes, own, at_end)
-        wanted = BATCH_US / (recorded_us or AIM_US)
+        wanted = BATCH_US / (recorded_us or TARGET_US)
         harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)), [plan])
         workspace = harness.workspace(plan.grid.scratch_bytes)
 
-        def launch_several() -> None:
+        def launch_in_loop() -> None:
             for number in range(harness.num_launches):
                 operands = harness.sets[number % len(harness.sets)]
                 engine.launch_all(plan, own, operands, 1.0, 0.0, workspace)
 
-        graph, times_us = harness.graph(launch_several), list[float]()
+        graph, times_us = harness.graph(launch_in_loop), list[float]()
         while _is_open(times_us, recorded_us):
             taken = harness.intervals_us([graph] * NUM_GRAPHS)[1:]
             times_us.append(fmean(taken) / harness.num_launches)
@@ -129,13 +129,13 @@ def _is_open(times_us: list[float], recorded_us: float | None) -> bool:
     """Whether to time again."""
     if not times_us or recorded_us is None:
         return not times_us
-    return min(times_us) > SLOWER * recorded_us and len(times_us) < MOST_TRIES
+    return min(times_us) > SLOWER * recorded_us and len(times_us) < MAX_ATTEMPTS
 
 
 def _entry(table: Table) -> Entry | None:
     """The tuned shape whose winner's time is nearest to AIM_US; the first of equals."""
     single = (entry for entry in table.entries if not entry.gemm.is_batched)
-    return min(single, key=lambda entry: abs(math.log(entry.ranked[0].time_us / AIM_US)), default=None)
+    return min(single, key=lambda entry: abs(math.log(entry.ranked[0].time_us / TARGET_US)), default=None)
 
 
 def _winner(engine: Engine, entry: Entry) -> Pick:

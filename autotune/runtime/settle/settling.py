@@ -55,7 +55,7 @@ BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
 MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
 BUDGET_US = 20_000.0  # of the GPU for all rounds, as long as there are MIN_ROUNDS
 MIN_ROUNDS, MAX_ROUNDS = 3, 9  # the first of which is not counted
-SURELY_SLOWER = 1.3  # times the fastest, of single launches
+PREDICTED_SLOWER = 1.3  # times the fastest, of single launches
 LATENCY_US = 50.0  # by which equally long single launches may differ between events
 LONG_US = 2000.0  # a launch that took this long needs no second one
 MOST_CHECKED = 2 * NUM_FIRST  # launches whose errors are looked at to find the first that are accurate
@@ -74,13 +74,13 @@ class Settler:
         """Settle a plan's kind of call, after the work of its stream; returns whether another launch may
         serve from now on. Neither waits nor settles while the stream is captured, or another thread settles:
         the model's choice serves meanwhile, and a later call settles."""
-        assert plan.unsettled is not None
+        assert plan.open_call is not None
         if not self._lock.acquire(blocking=False):
             return False
         try:
             if self.is_captured(plan.gpu, stream):
                 return False
-            self._try(plan.problem, plan.unsettled, plan.gpu, stream)
+            self._try(plan.problem, plan.open_call, plan.gpu, stream)
             return True
         finally:
             self._lock.release()
@@ -105,8 +105,8 @@ class Settler:
         choices, kind = self._known.choices_on(gpu), kind_of_call(call)
         try:
             ranked = self._chooser.ranked(call, NUM_FIRST)
-            is_alone = len(ranked) < 2 and not self._engine.blas.may_serve(call)
-            if ranked[0].how != "modelled" or is_alone or not call.gemm.k or choices.is_full:
+            is_single = len(ranked) < 2 and not self._engine.blas.may_serve(call)
+            if ranked[0].how != "modelled" or is_single or not call.gemm.k or choices.is_full:
                 self._known.leave(call)
                 return
             choice = self._race(problem, kind, gpu, stream, ranked)
@@ -119,30 +119,30 @@ class Settler:
     def first(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> Sequence[Pick]:
         """The launches that settling times, as far as they are accurate. Raises DispatchError."""
         with _Race.on(self._engine, problem, kind_of_call(call), gpu, stream, self._l2_bytes) as race:
-            entrants = race.entrants(self._chooser.ranked(call, NUM_FIRST), self._chooser)
-        return [entrant.pick for entrant in entrants if entrant.excess == 1]
+            candidates = race.candidates(self._chooser.ranked(call, NUM_FIRST), self._chooser)
+        return [candidate.pick for candidate in candidates if candidate.excess == 1]
 
     def _race(
         self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, ranked: Sequence[Pick]
     ) -> Choice:
         """The fastest of some launches, and how fast cuBLAS is. Raises DispatchError."""
         with _Race.on(self._engine, problem, kind, gpu, stream, self._l2_bytes) as race:
-            entrants = race.entrants(ranked, self._chooser)
-            slower = slower_by(np.array([entrant.excess for entrant in entrants]))
-            times_us = race.times_us(entrants, slower)
+            candidates = race.candidates(ranked, self._chooser)
+            slower = slower_by(np.array([candidate.excess for candidate in candidates]))
+            times_us = race.times_us(candidates, slower)
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
-        best = int((shares[: len(entrants)] * slower).argmin())
-        gemm, (pick, _, excess), time_us = kind.gemm, entrants[best], float(np.median(times_us[best]))
-        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(entrants) :]]
+        best = int((shares[: len(candidates)] * slower).argmin())
+        gemm, (pick, _, excess), time_us = kind.gemm, candidates[best], float(np.median(times_us[best]))
+        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(candidates) :]]
         return Choice(
             gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
-            pick.kernel_id, pick.split_k, time_us, len(entrants),
+            pick.kernel_id, pick.split_k, time_us, len(candidates),
             cublas_us[0] if cublas_us and np.isfinite(cublas_us[0]) else None,
             min(excess, MOST_EXCESS),
         )  # fmt: skip
 
 
-class _Entrant(NamedTuple):
+class _TimedLaunch(NamedTuple):
     """A launch that is timed; `excess`: by how many times its sums are too deep, at least 1."""
 
     pick: Pick
@@ -156,7 +156,7 @@ class _Race:
     def __init__(self, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, harness: Harness) -> None:
         self._engine, self._problem, self._kind, self._gpu = engine, problem, kind, gpu
         self._harness = harness
-        self._rivals = [engine.blas_plan(problem, gpu)] if engine.blas.may_serve(kind) else []
+        self._references = [engine.blas_plan(problem, gpu)] if engine.blas.may_serve(kind) else []
 
     @classmethod
     @contextmanager
@@ -172,7 +172,7 @@ class _Race:
             at_end.callback(driver.synchronize, own)
             yield cls(engine, problem, kind, gpu, Harness(driver, problem, kind, l2_bytes, own, at_end))
 
-    def entrants(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[_Entrant]:
+    def candidates(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[_TimedLaunch]:
         """The chooser's first launches that are accurate enough by their errors and cuBLAS's, or if none is,
         the first. The given ones where errors tell nothing: all sums are short, or too few elements of C are
         looked at. The limit is less by two deviations of the ratio of two such errors. Takes the memory for
@@ -180,41 +180,41 @@ class _Race:
         given, harness = self._planned(ranked), self._harness
         wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
         num_launches = round(min(max(wanted, 1), MAX_LAUNCHES))
-        harness.take(num_launches, [*(entrant.plan for entrant in given), *self._rivals])
+        harness.take(num_launches, [*(candidate.plan for candidate in given), *self._references])
         sample = ErrorSample(harness, self._problem)
         is_short = self._kind.gemm.k <= SHORTEST_CHAIN
-        if not self._rivals or is_short or sample.num_elements < LEAST_ELEMENTS:
+        if not self._references or is_short or sample.num_elements < LEAST_ELEMENTS:
             return given
-        (of_cublas,) = sample.depths([self._launch_of(rival) for rival in self._rivals])
+        (of_cublas,) = sample.depths([self._launch_of(reference) for reference in self._references])
         most = MAX_ERROR / (1 + 2 / math.sqrt(sample.num_elements))
         allowed = of_cublas.within(most, most)
-        found: list[_Entrant] = []
-        accurate: list[_Entrant] = []
+        found: list[_TimedLaunch] = []
+        accurate: list[_TimedLaunch] = []
         left = chooser.ranked(self._kind, MOST_CHECKED, allowed)
         while len(accurate) < NUM_FIRST and left:
             some, left = self._planned(left[:NUM_FIRST]), left[NUM_FIRST:]
-            fitting = [entrant for entrant in some if harness.has_room_for(entrant.plan)]
-            harness.take_workspace([*(entrant.plan for entrant in fitting), *self._rivals])
-            depths = sample.depths([self._launch_of(entrant.plan) for entrant in fitting])
-            for entrant, own in zip(fitting, depths, strict=True):
-                found.append(entrant._replace(excess=float(excess_depth(own, allowed))))
-            accurate = [entrant for entrant in found if entrant.excess == 1]
-        entrants = (accurate or found)[:NUM_FIRST]
-        if not entrants:
+            feasible = [candidate for candidate in some if harness.has_room_for(candidate.plan)]
+            harness.take_workspace([*(candidate.plan for candidate in feasible), *self._references])
+            depths = sample.depths([self._launch_of(candidate.plan) for candidate in feasible])
+            for candidate, own in zip(feasible, depths, strict=True):
+                found.append(candidate._replace(excess=float(excess_depth(own, allowed))))
+            accurate = [candidate for candidate in found if candidate.excess == 1]
+        candidates = (accurate or found)[:NUM_FIRST]
+        if not candidates:
             raise DispatchError("partial sums are too large for the memory that is free")
         harness.fill_first("normal")
-        harness.take_workspace([*(entrant.plan for entrant in entrants), *self._rivals])
-        return entrants
+        harness.take_workspace([*(candidate.plan for candidate in candidates), *self._references])
+        return candidates
 
-    def times_us(self, entrants: Sequence[_Entrant], slower: Floats) -> Floats:
+    def times_us(self, candidates: Sequence[_TimedLaunch], slower: Floats) -> Floats:
         """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve. `slower`: the
         factor by which each entrant counts as slower."""
-        launches = [self._launch_of(plan) for plan in (*(one.plan for one in entrants), *self._rivals)]
-        factors = np.concatenate([slower, np.ones(len(self._rivals))])
-        return _times_us(launches, factors, len(entrants), self._harness)
+        launches = [self._launch_of(plan) for plan in (*(one.plan for one in candidates), *self._references)]
+        factors = np.concatenate([slower, np.ones(len(self._references))])
+        return _times_us(launches, factors, len(candidates), self._harness)
 
-    def _planned(self, picks: Sequence[Pick]) -> list[_Entrant]:
-        return [_Entrant(pick, self._engine.plan_of(self._problem, self._gpu, pick)) for pick in picks]
+    def _planned(self, picks: Sequence[Pick]) -> list[_TimedLaunch]:
+        return [_TimedLaunch(pick, self._engine.plan_of(self._problem, self._gpu, pick)) for pick in picks]
 
     def _launch_of(self, plan: Plan) -> Launch:
         engine, harness = self._engine, self._harness
@@ -230,18 +230,18 @@ def _times_us(launches: Sequence[Launch], slower: Floats, num_plans: int, harnes
     """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
     the first `num_plans`, the table's own. `slower`: the factor by which each counts as slower there."""
 
-    def launch_several(launch: Launch) -> None:
+    def launch_in_loop(launch: Launch) -> None:
         for number in range(harness.num_launches):
             launch(harness.sets[number % len(harness.sets)])
 
-    singles = [partial(launch, harness.sets[0]) for launch in launches]
-    once_us = [harness.intervals_us([single])[0] for single in singles]
+    single_launches = [partial(launch, harness.sets[0]) for launch in launches]
+    once_us = [harness.intervals_us([single])[0] for single in single_launches]
     if max(once_us) < LONG_US:
-        once_us = harness.intervals_us(singles)
+        once_us = harness.intervals_us(single_launches)
     counted_us = slower * once_us
-    most_us = SURELY_SLOWER * counted_us[:num_plans].min() + LATENCY_US
+    most_us = PREDICTED_SLOWER * counted_us[:num_plans].min() + LATENCY_US
     timed = np.flatnonzero(counted_us <= most_us).tolist()
-    graphs = {i: harness.graph(partial(launch_several, launches[i])) for i in timed}
+    graphs = {i: harness.graph(partial(launch_in_loop, launches[i])) for i in timed}
     generator = random.Random(0)
     rounds: list[list[float]] = []
     while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < BUDGET_US):

@@ -40,7 +40,7 @@ from ...perf_model.constants import Floats
 # Of a depth of 1: for data of zero mean, and for positive data
 ERRORS = numbers("ERROR_OF_ZERO_MEAN ERROR_OF_POSITIVE")
 # Times cuBLAS's, on data of zero mean, and on positive data (0066)
-GUESSED_ERRORS = MAX_ERROR, number("GUESSED_OF_POSITIVE")
+DEFAULT_ERRORS = MAX_ERROR, number("GUESSED_OF_POSITIVE")
 CHAIN_SHARE = number("CHAIN_SHARE")  # of the depth that is allowed: the rest is for adding up the splits
 # Of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
 LEVEL = numbers("LEVEL_OF_ZERO_MEAN LEVEL_OF_POSITIVE")
@@ -165,7 +165,7 @@ def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
     positive = k / of_positive**2 + (NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
     if k >= LEAST_K and _is_dots(gemm):
         positive = DOT_POSITIVE
-    return Depths(zero_mean, positive).within(*GUESSED_ERRORS)
+    return Depths(zero_mean, positive).within(*DEFAULT_ERRORS)
 
 
 def excess_depth(depths: Depths, allowed: Depths) -> Floats:

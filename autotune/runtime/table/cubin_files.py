@@ -16,12 +16,12 @@ from itertools import accumulate
 from pathlib import Path
 
 from ...files.errors import DispatchError
-from ...files.strict import Misfit
+from ...files.strict import Mismatch
 from .folder_files import KeptFile
 from .soundness import check_identity
 from .table import CUBIN_FILE, Table
 
-_AGAIN = "export the table again with `autotune export-table`"
+_HINT = "export the table again with `autotune export-table`"
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's word for that format
 _LEVEL = 6  # 9 takes nine times as long and packs 2 % more
 
@@ -35,13 +35,13 @@ def packed(code: bytes) -> bytes:
 def unpacked(content: bytes, num_bytes: int) -> bytes:
     """The unpacked content, of exactly this many bytes. Raises Misfit if it differs; at most one byte more is
     unpacked."""
-    unpacker = zlib.decompressobj(wbits=_GZIP)
+    decompressor = zlib.decompressobj(wbits=_GZIP)
     try:
-        code = unpacker.decompress(content, num_bytes + 1)
+        code = decompressor.decompress(content, num_bytes + 1)
     except zlib.error as error:
-        raise Misfit(f"it cannot be unpacked ({error})") from error
-    if len(code) != num_bytes or not unpacker.eof or unpacker.unused_data:
-        raise Misfit(f"it does not hold {num_bytes} bytes, all packed as one")
+        raise Mismatch(f"it cannot be unpacked ({error})") from error
+    if len(code) != num_bytes or not decompressor.eof or decompressor.unused_data:
+        raise Mismatch(f"it does not hold {num_bytes} bytes, all packed as one")
     return code
 
 
@@ -68,18 +68,18 @@ class CubinFiles(Mapping[str, bytes]):
         try:
             code = unpacked(content, kernel.code_bytes)
             if hashlib.sha256(code).hexdigest() != sha256:
-                raise Misfit(f"its SHA-256 is not {sha256[:12]}...")
-        except Misfit as misfit:
+                raise Mismatch(f"its SHA-256 is not {sha256[:12]}...")
+        except Mismatch as mismatch:
             path = self._folder / CUBIN_FILE
             raise DispatchError(
-                f"the cubin of kernel {kernel.id!r} in {path} is damaged: {misfit}; {_AGAIN}"
-            ) from misfit
+                f"the cubin of kernel {kernel.id!r} in {path} is damaged: {mismatch}; {_HINT}"
+            ) from mismatch
         try:
             check_identity(self._kernels, sha256, code)
-        except Misfit as misfit:
+        except Mismatch as mismatch:
             raise DispatchError(
-                f"{self._folder} is damaged: {misfit}; it was not loaded: {_AGAIN}"
-            ) from misfit
+                f"{self._folder} is damaged: {mismatch}; it was not loaded: {_HINT}"
+            ) from mismatch
         return code
 
     def __iter__(self) -> Iterator[str]:
@@ -100,15 +100,15 @@ class _Slices:
     def __init__(self, folder: Path, table: Table) -> None:
         path = f"{folder}/{CUBIN_FILE}"
         try:
-            self._file = KeptFile(path, _AGAIN)
+            self._file = KeptFile(path, _HINT)
         except FileNotFoundError:
-            raise DispatchError(f"{path} is not there; {_AGAIN}") from None
+            raise DispatchError(f"{path} is not there; {_HINT}") from None
         sizes = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
         *starts, end = accumulate(sizes.values(), initial=0)
         self._places = dict(zip(sizes, zip(starts, sizes.values(), strict=True), strict=True))
         if self._file.size != end:
-            sizes_told = f"it holds {self._file.size:,} bytes, and its table tells of {end:,}"
-            raise DispatchError(f"{path} is damaged: {sizes_told}; {_AGAIN}")
+            size_mismatch = f"it holds {self._file.size:,} bytes, and its table tells of {end:,}"
+            raise DispatchError(f"{path} is damaged: {size_mismatch}; {_HINT}")
 
     def __getitem__(self, sha256: str) -> bytes:
         return self._file.read(*self._places[sha256])

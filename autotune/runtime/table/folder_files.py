@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...files.errors import DispatchError
-from ...files.strict import Misfit
+from ...files.strict import Mismatch
 
 MAX_TABLE_BYTES = 64 << 20  # 400 kernels take 0.6 MB
 MAX_CUBIN_BYTES = 16 << 20  # a kernel takes 10 to 200 KB
@@ -28,7 +28,7 @@ def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
     try:
         return _read(descriptor, found.st_size, path, max_bytes, advice)
     except OSError as error:
-        raise _unreadable(path, error, advice) from error
+        raise _invalid(path, error, advice) from error
     finally:
         os.close(descriptor)
 
@@ -59,7 +59,7 @@ class KeptFile:
                 content += part
             return content
         except OSError as error:
-            raise _unreadable(self._path, error, self._advice) from error
+            raise _invalid(self._path, error, self._advice) from error
 
     def _keep(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -82,7 +82,7 @@ def _opened(path: Path | str, advice: str) -> tuple[int, os.stat_result]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise _unreadable(path, error, advice) from error
+        raise _invalid(path, error, advice) from error
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
@@ -90,7 +90,7 @@ def _opened(path: Path | str, advice: str) -> tuple[int, os.stat_result]:
     return descriptor, found
 
 
-def _unreadable(path: Path | str, error: Exception, advice: str) -> DispatchError:
+def _invalid(path: Path | str, error: Exception, advice: str) -> DispatchError:
     if isinstance(error, NotADirectoryError):
         file = next((one for one in Path(path).parents if one.is_file()), path)
         what = f"{file} is a file, not a folder; unpack an archive first"
@@ -134,7 +134,7 @@ def _read(descriptor: int, size: int, path: Path | str, max_bytes: int, advice: 
 BLANK = "0" * 64  # stands in the text while its checksum is computed
 
 
-def sealed(text: str) -> str:
+def with_checksum(text: str) -> str:
     """A text that holds BLANK, with its SHA-256 instead."""
     return text.replace(BLANK, _digest(text), 1)
 
@@ -156,14 +156,14 @@ def is_sha256(text: str) -> bool:
 def verify(text: str, checksum: Any) -> None:
     """Raises Misfit where this is not the checksum of a text that it stands in."""
     if type(checksum) is not str or not is_sha256(checksum):
-        raise Misfit("it has no checksum")
-    content, told = text.encode(), checksum.encode()
-    begin = content.find(told)
+        raise Mismatch("it has no checksum")
+    content, stated = text.encode(), checksum.encode()
+    begin = content.find(stated)
     found, view = hashlib.sha256(), memoryview(content)  # parts, as another copy takes longer than the sum
-    for part in (view[:begin], BLANK.encode(), view[begin + len(told) :]):
+    for part in (view[:begin], BLANK.encode(), view[begin + len(stated) :]):
         found.update(part)
     if begin < 0 or found.hexdigest() != checksum:
-        raise Misfit("its checksum does not match its content")
+        raise Mismatch("its checksum does not match its content")
 
 
 def _digest(text: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ...facts.alike import LIKE, names_for
+from ...facts.gpu_alias import LIKE, names_for
 from ...files.errors import DispatchError
 from ..launch.conditions import without_slice
 from .table import Table, load
@@ -41,7 +41,7 @@ class GpuKind(NamedTuple):
 
     @property
     def accepted(self) -> tuple[GpuKind, ...]:
-        """The kinds whose tables serve such a GPU, its own first (facts/alike.py)."""
+        """The kinds whose tables serve such a GPU, its own first (facts/gpu_alias.py)."""
         return tuple(self._replace(name=name) for name in names_for(self.name))
 
     def __str__(self) -> str:

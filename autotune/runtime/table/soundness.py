@@ -17,12 +17,12 @@ from ...facts.accuracy_class import CLASSES, STRICT, serves
 from ...facts.device import DeviceLimits
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ...files.errors import UsageError
-from ...files.strict import Misfit
+from ...files.strict import Mismatch
 from ...kernel import identity
 from ...kernel import tensor_config as tensor
 from ...kernel.config import PARAMETER, Config
 from ...kernel.epilogue_names import EPILOGUES, name_of
-from ...kernel.launch import PLAIN, WORKSPACE_LIMIT, LaunchSpec, plan, refusal
+from ...kernel.launch import PLAIN, WORKSPACE_LIMIT, LaunchSpec, plan, rejection
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ...kernel.rules import RULES
 from ...kernel.summation_order import SummationOrder, order_of
@@ -36,7 +36,7 @@ _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnit
 
 def _require(is_right: bool, fault: str) -> None:
     if not is_right:
-        raise Misfit(fault)
+        raise Mismatch(fault)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -69,13 +69,13 @@ def check_tensor_kernels(records: Sequence[TensorRecord], table: Table) -> None:
         try:
             tensor.TensorConfig.from_dict(record.config.to_dict())
         except UsageError as error:
-            raise Misfit(f"{where} has {error}") from error
-        for rule in tensor.broken_rules(record.config, limits, record.stand_in, ("template", "device")):
-            raise Misfit(f"{where} breaks the rule {rule.id}: {rule.sentence}")
+            raise Mismatch(f"{where} has {error}") from error
+        for rule in tensor.broken_rules(record.config, limits, record.example, ("template", "device")):
+            raise Mismatch(f"{where} breaks the rule {rule.id}: {rule.sentence}")
         _check_place(record)
-        fitting = max(1, limits.regs_per_sm // (record.config.threads * record.registers))
-        told = record.blocks_per_sm
-        _require(told == fitting, f"{where} has {told} blocks per SM, where {fitting} fit")
+        feasible = max(1, limits.regs_per_sm // (record.config.threads * record.registers))
+        stated = record.blocks_per_sm
+        _require(stated == feasible, f"{where} has {stated} blocks per SM, where {feasible} fit")
 
 
 def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, ...]]) -> None:
@@ -86,7 +86,7 @@ def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, 
                 try:
                     Config.from_dict({name: getattr(record.config, name)})
                 except UsageError as error:
-                    raise Misfit(f"kernel {record.id!r} has {error}") from error
+                    raise Mismatch(f"kernel {record.id!r} has {error}") from error
 
 
 def _check_record(record: StrictRecord) -> None:
@@ -113,7 +113,7 @@ def _check_rules(
             holds = rule.holds(columns, limits, layouts)
             if not np.all(holds):
                 broken = records[int(np.argmin(np.broadcast_to(holds, len(records))))]
-                raise Misfit(f"kernel {broken.id!r} breaks the rule {rule.id}: {rule.sentence}")
+                raise Mismatch(f"kernel {broken.id!r} breaks the rule {rule.id}: {rule.sentence}")
 
 
 def _check_residency(
@@ -121,10 +121,10 @@ def _check_residency(
 ) -> None:
     registers = np.array([record.registers for record in records])
     resident = np.maximum(1, blocks_per_sm(columns, limits, layouts, registers))
-    for record, fitting in zip(records, resident.tolist(), strict=True):
-        told = record.blocks_per_sm
-        if told != fitting:
-            raise Misfit(f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
+    for record, feasible in zip(records, resident.tolist(), strict=True):
+        stated = record.blocks_per_sm
+        if stated != feasible:
+            raise Mismatch(f"kernel {record.id!r} has {stated} blocks per SM, where {feasible} fit")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
 
 def _check_epilogues(table: Table) -> None:
     """Each plain kernel has a variant with each epilogue of the table; some may have more."""
-    told = set(table.epilogues)
-    _require(len(told) == len(table.epilogues), "an epilogue stands twice")
-    _require(told <= set(EPILOGUES.values()), "the table has an epilogue that no call asks for")
+    stated = set(table.epilogues)
+    _require(len(stated) == len(table.epilogues), "an epilogue stands twice")
+    _require(stated <= set(EPILOGUES.values()), "the table has an epilogue that no call asks for")
     there = {(kernel.config, kernel.variant) for kernel in table.kernels}
     for kernel in table.kernels:
         plain = replace(kernel.variant, epilogue=PLAIN)
@@ -211,7 +211,7 @@ def _check_epilogues(table: Table) -> None:
         fits = kernel.spec.smem_bytes <= table.limits.smem_per_block
         _require(fits, f"{where} needs more shared memory with its epilogue than the GPU has")
         _require((kernel.config, plain) in there, f"{where} has an epilogue, and there is none without")
-        for epilogue in told:
+        for epilogue in stated:
             is_there = (kernel.config, replace(plain, epilogue=epilogue)) in there
             _require(is_there, f"{where} lacks a variant with the epilogue {name_of(epilogue)}")
 
@@ -232,7 +232,7 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
     for ranked in entry.ranked:
         kernel = kernels.get(ranked.kernel)
         if kernel is None:
-            raise Misfit(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
+            raise Mismatch(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
         _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
         _require(kernel.is_plain, f"{where} names a kernel with an epilogue")
         is_one_kind = kernel.variant.is_batched == entry.gemm.is_batched
@@ -241,13 +241,13 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
             f"{where} names a kernel for {'batches' if kernel.variant.is_batched else 'single products'}",
         )
         if entry.gemm.is_batched:
-            fault = _refusal_of_batch(kernel.spec, entry.gemm)
+            fault = _rejection_of_batch(kernel.spec, entry.gemm)
             _require(fault is None, f"{where} names {ranked.kernel!r}, which cannot serve it: {fault}")
 
 
-def _refusal_of_batch(spec: LaunchSpec, gemm: Gemm) -> str | None:
+def _rejection_of_batch(spec: LaunchSpec, gemm: Gemm) -> str | None:
     """Why a kernel must not serve a batch that is packed."""
-    return refusal(spec, gemm.m, gemm.n, gemm.k, gemm.lds, batch=gemm.strides)
+    return rejection(spec, gemm.m, gemm.n, gemm.k, gemm.lds, batch=gemm.strides)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -260,9 +260,9 @@ def check_identity(kernels: Sequence[Kernel], sha256: str, code: bytes) -> None:
     held = identity.read(code)
     for kernel in kernels:
         if kernel.sha256 == sha256 and kernel.identity != held:
-            meant = [f"kernel {other.id!r}" for other in kernels if held and other.identity == held]
-            what = [*meant, f"another kernel ({held})" if held else "no kernel that it names"][0]
-            raise Misfit(f"the cubin of kernel {kernel.id!r} holds {what}")
+            expected = [f"kernel {other.id!r}" for other in kernels if held and other.identity == held]
+            what = [*expected, f"another kernel ({held})" if held else "no kernel that it names"][0]
+            raise Mismatch(f"the cubin of kernel {kernel.id!r} holds {what}")
 
 
 OLDEST = 10  # that is read

@@ -36,9 +36,9 @@ FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 13  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
-_AGAIN = "export the table again with `autotune export-table`"
+_HINT = "export the table again with `autotune export-table`"
 
-_STAND_INS = {  # by layout, and whether for batches
+_EXAMPLES = {  # by layout, and whether for batches
     (layout, is_batched): Gemm(1, 1, 1, layout[0] == "T", layout[1] == "T", 2 if is_batched else 1)
     for layout in LAYOUTS
     for is_batched in (False, True)
@@ -85,9 +85,9 @@ class KernelRecord:
         return self.variant.epilogue == PLAIN
 
     @property
-    def stand_in(self) -> Gemm:
+    def example(self) -> Gemm:
         """A problem of its layout and kind, for figures that depend on these only."""
-        return _STAND_INS[self.layout, self.variant.is_batched]
+        return _EXAMPLES[self.layout, self.variant.is_batched]
 
 
 @frozen()
@@ -137,11 +137,11 @@ def all_launchable(
 ) -> tuple[Kernel, ...]:
     """The same for many strict ones, whose configs are also given as columns: the only source of a table's
     specs and identities."""
-    alike: dict[Epilogue, list[int]] = {}
+    by_epilogue: dict[Epilogue, list[int]] = {}
     for place, record in enumerate(records):
-        alike.setdefault(record.variant.epilogue, []).append(place)
+        by_epilogue.setdefault(record.variant.epilogue, []).append(place)
     specs: dict[int, LaunchSpec] = {}
-    for places in alike.values():
+    for places in by_epilogue.values():
         kinds = [(records[place].config, records[place].variant) for place in places]
         found = launch_specs(kinds, columns.at(places), limits)
         if max_workspace is not None:
@@ -293,7 +293,7 @@ def render(table: Table) -> str:
     for kernel in table.kernels:
         if kernel != launchable(kernel, table.limits, _source_of(kernel, table), table.max_workspace):
             raise DispatchError(
-                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
+                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_HINT}"
             )
     head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": folder_files.BLANK}
     body = asdict(table)
@@ -304,7 +304,7 @@ def render(table: Table) -> str:
         [record for record, kernel in pairs if kernel.accuracy == one] for one in CLASSES
     )
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return folder_files.sealed(text)
+    return folder_files.with_checksum(text)
 
 
 def _source_of(kernel: KernelRecord, table: Table) -> str:
@@ -319,11 +319,11 @@ def load(folder: Path) -> Table:
     """Read and check `table.json` of an exported folder. Raises DispatchError."""
     path = folder / TABLE_FILE
     try:
-        return parse(read_file(path, MAX_TABLE_BYTES, _AGAIN).decode("utf-8"), str(path))
+        return parse(read_file(path, MAX_TABLE_BYTES, _HINT).decode("utf-8"), str(path))
     except FileNotFoundError:
         raise DispatchError(f"no {TABLE_FILE} in {folder}; pass a folder made by export-table") from None
     except UnicodeDecodeError as error:
-        raise DispatchError(f"{path} is damaged: not UTF-8 text; {_AGAIN}") from error
+        raise DispatchError(f"{path} is damaged: not UTF-8 text; {_HINT}") from error
 
 
 def parse(text: str, where: str = TABLE_FILE) -> Table:
@@ -337,8 +337,8 @@ def parse(text: str, where: str = TABLE_FILE) -> Table:
     except strict.NewerVersion as error:
         advice = "use the autotune that wrote it, or the Python module inside the folder"
         raise DispatchError(f"{where} has {error}; {advice}") from error
-    except (strict.Misfit, UsageError, UnicodeEncodeError) as error:
-        raise DispatchError(f"{where} is damaged: {error}; {_AGAIN}") from error
+    except (strict.Mismatch, UsageError, UnicodeEncodeError) as error:
+        raise DispatchError(f"{where} is damaged: {error}; {_HINT}") from error
 
 
 _LACKING: dict[str, Any] = {  # what older tables may lack
@@ -357,11 +357,11 @@ def _check_head(data: Any, where: str) -> None:
     version = data.get("schema_version")
     strict.check_version(version, SCHEMA_VERSION, "schema")
     if type(version) is not int or version < 1:
-        raise strict.Misfit("its schema_version is no positive number")
+        raise strict.Mismatch("its schema_version is no positive number")
     if version < soundness.OLDEST:
         raise DispatchError(
             f"{where} is of schema {version}, and {soundness.OLDEST} is the oldest that this code reads; "
-            f"{_AGAIN} with `autotune export-table`"
+            f"{_HINT} with `autotune export-table`"
         )
 
 

@@ -27,7 +27,7 @@ from ..launch.engine import Engine
 from ..launch.planner import CorePlan, Key, Plan, key_of
 from ..native.core import Core
 from .live_plans import LivePlan, LiveState, has_ranks, sums_as
-from .tensor_calls import SeveralCalls
+from .tensor_calls import CombinedCalls
 from .torch_router import Tables
 
 # The GPU time of a product up to which a program waits for the host, which torch keeps busy longer for any
@@ -38,7 +38,7 @@ NUM_RANKED = 16  # launches among which one of fewer kernels is sought
 MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
-_UNFIT = "strides or extents that no kernel takes, a bias that none adds, or another GPU"
+_UNSUPPORTED = "strides or extents that no kernel takes, a bias that none adds, or another GPU"
 _EMPTY = "no elements"
 _SETTLED = "torch's own kernel took its turn, or was measured to be best"
 _NOT_TUNED = "a batch of a product that was not tuned in batches"
@@ -74,9 +74,9 @@ class Decided:
     @property
     def saved_us(self) -> float:
         """What all of its calls are expected to have saved of the GPU's time."""
-        ours_us, cublas_us = self.times_us
-        is_known = self.is_served and ours_us and cublas_us
-        return self.num_calls * (cublas_us - ours_us) if is_known else 0.0
+        kernel_us, cublas_us = self.times_us
+        is_known = self.is_served and kernel_us and cublas_us
+        return self.num_calls * (cublas_us - kernel_us) if is_known else 0.0
 
 
 class AllKinds(NamedTuple):
@@ -111,7 +111,7 @@ class RoutedEngine(Engine):
 
     def __init__(self, has_bias: bool, core: Core, settles: Settle, *arguments: Any) -> None:
         super().__init__(*arguments, core=core)
-        self._has_bias, self._asked = has_bias, BIAS if has_bias else PLAIN
+        self._has_bias, self._requested = has_bias, BIAS if has_bias else PLAIN
         self._settles, self.is_live = settles, settles.startswith("live")
         self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
         self._lock = threading.Lock()
@@ -137,12 +137,12 @@ class RoutedEngine(Engine):
                     plan = self.plan(devices, forms, addresses, False, False, batch, epilogue)
                     why_not = "" if plan.core else _EMPTY
                 except DispatchError:
-                    why_not = _UNFIT
+                    why_not = _UNSUPPORTED
                 if why_not:
                     products = max(batch.products, 1) if batch else 1
                     gemm = make_gemm(forms[0][0], forms[1][1], forms[0][1], False, False, products)
-                    alone = self._left_alone(packed(gemm), devices[0], key[2])
-                    self._keep(key, Decided(gemm, None, why_not, alone))
+                    skipped = self._skipped(packed(gemm), devices[0], key[2])
+                    self._keep(key, Decided(gemm, None, why_not, skipped))
             found = self._decided[key]
             self.remember_in_core(key, (found.live or found.plan).address)  # it may have been forgotten there
             return found
@@ -151,11 +151,11 @@ class RoutedEngine(Engine):
         pick = self._in_few_launches(pick, Call(problem.gemm, problem.lds, addresses, problem.batch))
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
-        rivals = self._rivals(problem, gpu, pick, addresses) if self._is_live(pick, problem) else iter(())
+        rivals = self._references(problem, gpu, pick, addresses) if self._is_live(pick, problem) else iter(())
         self._new_beside = tuple(islice(rivals, self.core.library.numbers.AT_MAX_RIVALS - 1))
         if not reason:
             return self._served(problem, gpu, pick, addresses)
-        return Plan(problem, gpu, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
+        return Plan(problem, gpu, NO_LAUNCH, core=self._skipped(problem, gpu.device, addresses))
 
     def _served(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Plan:
         return super().plan_of(problem, gpu, replace(pick, provider="autotune"), addresses)
@@ -166,13 +166,13 @@ class RoutedEngine(Engine):
         is_open = pick.how == "modelled" and not problem.gemm.is_batched
         return self.is_live and self.table.order is None and is_open and not has_ranks()
 
-    def _rivals(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Iterator[Decided]:
+    def _references(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Iterator[Decided]:
         """What serves in turn with a pick, which serves or is left alone: torch's own kernel, and the
         launches that are ranked first, those that sum in the same order unless others are asked for."""
         gemm, epilogue = problem.gemm, self._chooser.kernels[pick.kernel_id].variant.epilogue
         launches = [pick] if self._new[1] else []
         if not launches:
-            yield Decided(gemm, pick, _SETTLED, self._left_alone(problem, gpu.device, addresses))
+            yield Decided(gemm, pick, _SETTLED, self._skipped(problem, gpu.device, addresses))
         for one in self._chooser.ranked(Call(gemm, problem.lds, addresses), NUM_RANKED):
             own = one if epilogue == PLAIN else self._chooser.with_epilogue(one, epilogue)
             is_like = self._settles == "live-any-order" or self._sums(own) == self._sums(pick)
@@ -203,16 +203,16 @@ class RoutedEngine(Engine):
             other = self._chooser.with_epilogue(other, epilogue)
         return replace(other, provider=pick.provider, cublas_us=pick.cublas_us)
 
-    def asked(self, pick: Pick) -> Epilogue:
-        return self._asked  # also where C begins as a copy of it
+    def requested(self, pick: Pick) -> Epilogue:
+        return self._requested  # also where C begins as a copy of it
 
-    def _left_alone(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
+    def _skipped(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
         """It launches nothing; its calls count as those of the other program's cuBLAS."""
         gemm = problem.gemm
         depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
         return self.core_plan(
             problem, device, addresses, m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, is_cublas=True,
-            is_left_alone=True, **numbered(self._asked),
+            is_left_alone=True, **numbered(self._requested),
         )  # fmt: skip
 
     def remember(self, key: Key, plan: Plan) -> None:
@@ -245,16 +245,16 @@ class RoutedEngine(Engine):
         is_copied = self._has_bias and self._chooser.kernels[pick.kernel_id].is_plain
         moved = 2 * FLOAT_BYTES * gemm.num_results
         copy_us = LAUNCH_APART_US + moved / (1e3 * self.table.limits.bandwidth_gbs)
-        ours_us = pick.expected_us + (copy_us if is_copied else 0)
+        kernel_us = pick.expected_us + (copy_us if is_copied else 0)
         needs_margin = pick.cublas_us > SHORT_US
-        is_slower = ours_us >= pick.cublas_us or (needs_margin and pick.provider == "cublas")
+        is_slower = kernel_us >= pick.cublas_us or (needs_margin and pick.provider == "cublas")
         return _FASTER if is_slower else ""
 
     def has(self, epilogue: Epilogue) -> bool:
         """Whether its table has kernels with it."""
         return epilogue in self._epilogues
 
-    def told(self) -> AllKinds:
+    def call_counts(self) -> AllKinds:
         """All kinds of call so far."""
         with self._lock:
             live = [one.live.state() for one in self._decided.values() if one.live]
@@ -272,14 +272,14 @@ class RoutedKinds:
     call are settled on their own calls."""
 
     def __init__(self, make: Callable[[int], RoutedEngine], first: int) -> None:
-        self._make, self._calls, self.tables = make, SeveralCalls(), Tables()
+        self._make, self._calls, self.tables = make, CombinedCalls(), Tables()
         self._lock = threading.Lock()
         self._engines: dict[int, RoutedEngine] = {}
         self._former = list[RoutedEngine]()  # whose calls still count
         self._is_open = self._add(first)
         self.is_live = self._engines[first].is_live
 
-    def tensor_calls(self) -> SeveralCalls | None:
+    def tensor_calls(self) -> CombinedCalls | None:
         """What serves torch's tensors on all GPUs; None if this torch does not support it."""
         return self._calls if self._is_open else None
 
@@ -298,15 +298,15 @@ class RoutedKinds:
         """Whether the table for a GPU has kernels with it."""
         return self._engine_of(device).has(epilogue)
 
-    def told(self) -> AllKinds:
+    def call_counts(self) -> AllKinds:
         """All kinds of call so far."""
         kinds, forgotten, saved_us, live = list[Decided](), Counter[str](), 0.0, list[LiveState]()
         for engine in dict.fromkeys((*self._former, *self._engines.values())):
-            told = engine.told()
-            kinds += told.kinds
-            forgotten += told.forgotten
-            saved_us += told.saved_us
-            live += told.live
+            counts = engine.call_counts()
+            kinds += counts.kinds
+            forgotten += counts.forgotten
+            saved_us += counts.saved_us
+            live += counts.live
         return AllKinds(kinds, forgotten, saved_us, live)
 
     def exchange(self, make: Callable[[int], RoutedEngine]) -> None:

@@ -27,7 +27,7 @@ _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
 # current_work_stream
 _VIEW, _CURRENT_STREAM = 5, 6
 _FASTCALL = 0x80  # METH_FASTCALL: arguments come as an array
-_TELLING = threading.Lock()
+_REPORT_LOCK = threading.Lock()
 _NO_FORWARD_MODE = SimpleNamespace(_current_level=-1)
 _NO_DISPATCH_MODE = SimpleNamespace(_is_in_torch_dispatch_mode=False)
 # The functions of Python that the core calls, by their names in autotune_python (core/tensors.h)
@@ -59,12 +59,12 @@ def tensor_calls_of(core: Core, is_below_autograd: bool = False) -> TensorCalls 
 
 def _exchange_of(tensor: type) -> int | None:
     """The address of the DLPackExchangeAPI of a type."""
-    offered = getattr(tensor, "__dlpack_c_exchange_api__", None)
-    if offered is None:
+    api = getattr(tensor, "__dlpack_c_exchange_api__", None)
+    if api is None:
         return None
     pointer = _pointer_of()
     try:
-        address = pointer(offered, _CAPSULE)
+        address = pointer(api, _CAPSULE)
     except ValueError:  # a capsule of another name
         return None
     is_known = ctypes.c_uint32.from_address(address).value == _MAJOR
@@ -97,17 +97,17 @@ class TensorCalls:
     """
 
     def __init__(self, core: Core, tensor: Any, exchange: int, is_below_autograd: bool) -> None:
-        asked = {"is_neg": tensor.is_neg, "tell": tell}
-        asked |= {name: name for name in ("requires_grad", "new_empty", "storage_offset")}
+        requested = {"is_neg": tensor.is_neg, "tell": tell}
+        requested |= {name: name for name in ("requires_grad", "new_empty", "storage_offset")}
         if not is_below_autograd:  # there torch itself counts what is written
             torch = sys.modules["torch"]
-            asked |= {"tensor": tensor, "is_grad_enabled": torch.is_grad_enabled}
+            requested |= {"tensor": tensor, "is_grad_enabled": torch.is_grad_enabled}
             if count_write := count_of_writes(torch):
-                asked["wrote"] = count_write
-        self._kept = core, asked
-        held = {name: id(one) for name, one in asked.items()}
+                requested["wrote"] = count_write
+        self._kept = core, requested
+        held = {name: id(one) for name, one in requested.items()}
         self._tensors = core.library.structs.tensors(handle=core.handle, exchange=exchange, **held)
-        with _TELLING:
+        with _REPORT_LOCK:
             core.library.autotune_use_python(ctypes.addressof(_python()))
         function = _address(core.library.autotune_sgemm_of_tensors)
         self._method = _Method(b"sgemm", function, _FASTCALL, None)
@@ -116,7 +116,7 @@ class TensorCalls:
         )
 
 
-class SeveralCalls:
+class CombinedCalls:
     """Answers calls as `TensorCalls` does. Each table knows only the calls on its own GPUs, so they are asked
     one after another; with one table, `sgemm` is its function itself."""
 
@@ -147,8 +147,8 @@ class TorchCalls:
 
     def __init__(self, torch: Any) -> None:
         self.forward_mode, self.dispatch_mode = forward_mode_of(torch), dispatch_mode_of(torch)
-        self.is_traced = tracing_asked_of(torch)
-        self.calls, self.below = SeveralCalls(), SeveralCalls()
+        self.is_traced = tracing_check_of(torch)
+        self.calls, self.below = CombinedCalls(), CombinedCalls()
 
     def add(self, calls: TensorCalls, below: TensorCalls) -> None:
         self.calls.add(calls)
@@ -191,15 +191,15 @@ def dispatch_mode_of(torch: Any) -> Any:
     return found if hasattr(found, "_is_in_torch_dispatch_mode") else _NO_DISPATCH_MODE
 
 
-def tracing_asked_of(torch: Any) -> Callable[[], bool]:
+def tracing_check_of(torch: Any) -> Callable[[], bool]:
     """torch's function, in C, that says whether torch.jit.trace records what is called."""
     return getattr(torch._C, "_is_tracing", lambda: False)
 
 
-def check_untraced(torch: Any) -> None:
+def check_no_trace(torch: Any) -> None:
     """Raises DispatchError while torch records a trace, of which a call of `sgemm` would be no part."""
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")  # else nothing is recorded by them
-    if tracing_asked_of(torch)() or (proxies is not None and proxies.get_proxy_mode() is not None):
+    if tracing_check_of(torch)() or (proxies is not None and proxies.get_proxy_mode() is not None):
         raise DispatchError(
             "torch records a trace, of which this product would be no part; call the operator of torch_op()"
         )

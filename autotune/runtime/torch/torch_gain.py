@@ -24,9 +24,9 @@ from ...facts.stats import mean_ratio
 from ...files.errors import DispatchError
 from .torch_router import Watch
 
-STRETCH_S = 0.05
+SEGMENT_S = 0.05
 FIRST_WINDOW, LAST_WINDOW = 64, 1 << 17  # calls among which a step is sought
-FEWEST_PAIRS = 6
+MIN_PAIRS = 6
 FEW_WINDOWS = 8  # a step that repeats among no more calls is a part of a longer one
 HASH_FACTOR = 0x9E3779B97F4A7C15  # of torch_router.cpp, too
 
@@ -37,17 +37,17 @@ class Cycle:
     def __init__(self, hashes: tuple[int, ...], step_s: float) -> None:
         """`hashes`: of the calls of a step. `step_s`: about how long it takes."""
         self.num_calls = len(hashes)
-        self.num_steps = math.ceil(STRETCH_S / max(step_s, 1e-9))
+        self.num_steps = math.ceil(SEGMENT_S / max(step_s, 1e-9))
         self.hash = joined(hashes * self.num_steps)  # of a stretch
         self.plain_s: list[float] = []
         self.routed_s: list[float] = []
 
-    def told(self, predicted_us: float) -> str:
+    def describe(self, predicted_us: float) -> str:
         """What was measured; `predicted_us`: what the table predicts that a call saves the GPU."""
         num_pairs, what = len(self.plain_s), f"a step of {self.num_calls:,} products"
-        if num_pairs < FEWEST_PAIRS:
+        if num_pairs < MIN_PAIRS:
             return (
-                f"not measured: of {what} {num_pairs} pairs of stretches ran, fewer than {FEWEST_PAIRS}; let "
+                f"not measured: of {what} {num_pairs} pairs of stretches ran, fewer than {MIN_PAIRS}; let "
                 "the program run longer"
             )
         ratio, plain_ms = mean_ratio(self.plain_s, self.routed_s), 1e3 * statistics.median(self.plain_s)
@@ -72,26 +72,26 @@ class ProgramGain:
         self._random = random.Random(0)
         self._window, self._seen = FIRST_WINDOW, list[tuple[int, float]]()
         self._cycles: dict[int, Cycle] = {}  # by a hash of their calls in any order
-        self._cycle = Cycle((), STRETCH_S)
+        self._cycle = Cycle((), SEGMENT_S)
         self._is_found = False  # else a step is sought
         self._turns: list[bool] = []  # those of a pair that are to come: whether they are routed
         self._pair: dict[bool, float] = {}
-        self._began_s: float | None = None
+        self._started_s: float | None = None
         self._expected = self._num_measured = 0
         self._why_not = ""
         self._lock = threading.Lock()
         watch.begin(self._see)
 
-    def told(self, predicted_us: float) -> str:
+    def describe(self, predicted_us: float) -> str:
         """What came of it, as text; `predicted_us`: what the table predicts that a call saves the GPU."""
         cycles = sorted(self._cycles.values(), key=lambda cycle: -len(cycle.plain_s))
-        told = [cycle.told(predicted_us) for cycle in cycles if len(cycle.plain_s) >= FEWEST_PAIRS]
-        told = told or [cycle.told(predicted_us) for cycle in cycles[:1]]
-        if not told:
-            told = [f"not measured: of {len(self._seen):,} products the last repeat no sequence of calls"]
+        notes = [cycle.describe(predicted_us) for cycle in cycles if len(cycle.plain_s) >= MIN_PAIRS]
+        notes = notes or [cycle.describe(predicted_us) for cycle in cycles[:1]]
+        if not notes:
+            notes = [f"not measured: of {len(self._seen):,} products the last repeat no sequence of calls"]
         if self._why_not:
-            told.append(f"measuring ended early: {self._why_not}")
-        return "\n".join(told)
+            notes.append(f"measuring ended early: {self._why_not}")
+        return "\n".join(notes)
 
     def measured(self) -> tuple[int, float]:
         """Of how many pairs of stretches it is known, and the time in us that these took less routed than
@@ -108,7 +108,7 @@ class ProgramGain:
                 raise DispatchError("several threads multiply at the same time")
             try:
                 if self._is_found:
-                    self._end_stretch()
+                    self._end_segment()
                 else:
                     self._seek()
             finally:
@@ -133,27 +133,27 @@ class ProgramGain:
 
     def _begin(self, hashes: tuple[int, ...], times: tuple[float, ...], period: int) -> None:
         """Let calls pass until a stretch may begin."""
-        first, num = quietest(times, period), len(hashes)
+        first, num = longest_gap(times, period), len(hashes)
         num_repeats = (num - 1) // period
         step_s = (times[-1] - times[-1 - num_repeats * period]) / num_repeats
         step = hashes[first + 1 : first + 1 + period]
         found = self._cycle = Cycle(step, step_s)
         known = self._cycles.setdefault(joined(sorted(step)), found)  # the same, from another call on
         found.plain_s, found.routed_s = known.plain_s, known.routed_s
-        self._is_found, self._began_s, self._num_measured = True, None, 0
+        self._is_found, self._started_s, self._num_measured = True, None, 0
         self._watch.num_unseen = (first - num) % period
         self._expected = joined(hashes[num - period : num - period + self._watch.num_unseen + 1])
 
-    def _end_stretch(self) -> None:
+    def _end_segment(self) -> None:
         """And begin the next."""
         hashed, cycle = self._watch.take_hash(), self._cycle
         self._wait()
         if hashed != self._expected:
-            self._seek_again()
+            self._restart()
             return
-        if self._began_s is not None:
+        if self._started_s is not None:
             is_routed = not self._watch.is_plain
-            self._pair[is_routed] = (self._clock() - self._began_s) / cycle.num_steps
+            self._pair[is_routed] = (self._clock() - self._started_s) / cycle.num_steps
             self._num_measured += cycle.num_steps * cycle.num_calls
         if not self._turns:
             self._keep_pair(cycle)
@@ -161,7 +161,7 @@ class ProgramGain:
         self._watch.is_plain = not self._turns.pop()
         self._watch.num_unseen = cycle.num_steps * cycle.num_calls - 1
         self._expected = cycle.hash
-        self._began_s = self._clock()
+        self._started_s = self._clock()
 
     def _keep_pair(self, cycle: Cycle) -> None:
         if self._pair:
@@ -169,7 +169,7 @@ class ProgramGain:
             cycle.routed_s.append(self._pair[True])
         self._pair = {}
 
-    def _seek_again(self) -> None:
+    def _restart(self) -> None:
         """The program does something else now, or its step is longer than was thought."""
         if self._num_measured < FEW_WINDOWS * self._window:
             self._window = min(2 * self._window, LAST_WINDOW)
@@ -185,11 +185,11 @@ def joined(hashes: Iterable[int]) -> int:
     return found
 
 
-FEWEST = 3  # repeats that a period needs
+REPEATS = 3  # repeats that a period needs
 
 
 def period_of(items: Sequence[object]) -> int | None:
-    """The length of the shortest sequence that all items repeat, `FEWEST` times or more; None if none does.
+    """The length of the shortest sequence that all items repeat, `REPEATS` times or more; None if none does.
 
     The last repeat need not be whole. It takes time in proportion to the number of items: the longest proper
     prefix that is a suffix, too, is what remains of them without one period (Knuth, Morris and Pratt, 1977).
@@ -203,10 +203,10 @@ def period_of(items: Sequence[object]) -> int | None:
     if not items:
         return None
     period = len(items) - lengths[-1]
-    return period if FEWEST * period <= len(items) else None
+    return period if REPEATS * period <= len(items) else None
 
 
-def quietest(times: Sequence[float], period: int) -> int:
+def longest_gap(times: Sequence[float], period: int) -> int:
     """Before which item of a period most time passes, where `times` are those of the items: there one step
     of a program ends, if anywhere."""
     gaps = [after - before for before, after in pairwise(times)]

@@ -22,7 +22,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from ...files.errors import DispatchError
-from ..native.forks import UNFORKED
+from ..native.forks import FORK_LOCK
 
 if TYPE_CHECKING:
     from ..dispatcher import Dispatcher
@@ -41,7 +41,7 @@ def register(dispatcher: Dispatcher) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise DispatchError("torch is not imported; import it before its operator is made")
-    with UNFORKED:
+    with FORK_LOCK:
         if dispatcher not in _served:
             _served[dispatcher] = _made(torch, dispatcher)
         return _served[dispatcher][1]
@@ -101,12 +101,12 @@ def _fake(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b:
         if x.dtype != torch.float32:
             raise DispatchError(f"{role} has dtype {x.dtype}; convert it with .float()")
     inner_a, inner_b = a.shape[-2 if trans_a else -1], b.shape[-1 if trans_b else -2]
-    torch._check_with(DispatchError, inner_a == inner_b, lambda: _unlike(inner_a, inner_b))
+    torch._check_with(DispatchError, inner_a == inner_b, lambda: _mismatch(inner_a, inner_b))
     stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return a.new_empty((*stack, a.shape[-1 if trans_a else -2], b.shape[-2 if trans_b else -1]))
 
 
-def _unlike(inner_a: Any, inner_b: Any) -> str:
+def _mismatch(inner_a: Any, inner_b: Any) -> str:
     return f"inner extents differ, {inner_a} and {inner_b}; check shapes, trans_a and trans_b"
 
 

@@ -24,11 +24,11 @@ from .torch_routing import TorchRouting
 
 _USAGE = """python -m TABLE [--compare] train.py ARGUMENTS
        python -m TABLE [--compare] -m MODULE ARGUMENTS"""
-_ABOUT = """Runs a program of torch with its FP32 products routed to the table TABLE, where that is expected
+_HELP = """Runs a program of torch with its FP32 products routed to the table TABLE, where that is expected
 to be faster, and reports on stderr what came of it. --compare: measures what this process gains. Python
 processes that the program starts are routed, too, and report for themselves; not those of `python -E`, `-I`
 or `-S`, or that are started without the program's PYTHONPATH."""
-_SAY_WHICH = (
+_WHICH_TABLE = (
     "say which program is to run: python -m TABLE train.py ARGUMENTS, or python -m TABLE -m MODULE "
     "ARGUMENTS; --compare before it measures what it gains"
 )
@@ -43,7 +43,7 @@ def main(make_routing: MakeRouting, arguments: list[str]) -> int:
     with."""
     program = arguments[1:]
     if program[:1] in (["--help"], ["-h"]):
-        argparse.ArgumentParser(usage=_USAGE, description=_ABOUT).print_help()
+        argparse.ArgumentParser(usage=_USAGE, description=_HELP).print_help()
         return 0
     is_compared = program[:1] == ["--compare"]
     program = program[is_compared:]
@@ -120,7 +120,7 @@ class _LateRouting:
         routing.__exit__()
         self._tell(routing.report())
         if self._gain is not None:
-            self._tell(self._gain.told(routing.saved_us / max(routing.tally().total(), 1)))
+            self._tell(self._gain.describe(routing.saved_us / max(routing.call_counts().total(), 1)))
 
     def _tell_why_not(self) -> None:
         self._tell(f"products are not routed: {self._why_not}")
@@ -145,9 +145,9 @@ def _children_too() -> Iterator[None]:
 
 def _check(program: list[str]) -> None:
     if not program:
-        raise DispatchError(_SAY_WHICH)
+        raise DispatchError(_WHICH_TABLE)
     if program[0].startswith("-"):
-        raise DispatchError(f"{program[0]} is no option here; {_SAY_WHICH}")
+        raise DispatchError(f"{program[0]} is no option here; {_WHICH_TABLE}")
 
 
 def _import_torch() -> None:

@@ -36,7 +36,7 @@ SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_TABLES = 64  # kinds of GPU
 # Of routers that were entered: threads may be within one when it is left, which waits for nobody
-_ever_entered = set["Router"]()
+_all_entered = set["Router"]()
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared")  # as headers of torch 2.14 ask for
 _MOST_SECONDS = 600
 
@@ -157,7 +157,7 @@ class Router:
         self._entered = self._library.autotune_router_enter(ctypes.byref(self._router), self._key.encode())
         if not self._entered:
             raise NoRouter("torch refuses kernels in C++")
-        _ever_entered.add(self)
+        _all_entered.add(self)
         atexit.register(self.leave)  # its threads may outlive this object
 
     def leave(self) -> None:
@@ -167,7 +167,7 @@ class Router:
         if entered:  # else the interpreter's end was first: a generator is closed behind it
             self._library.autotune_router_leave(entered)
 
-    def left_alone(self) -> Counter[str]:
+    def num_skipped(self) -> Counter[str]:
         """How many calls, by reason."""
         return +Counter(dict(zip(self._reasons, self._counts, strict=True)))
 
@@ -175,10 +175,10 @@ class Router:
 def _library(torch: Any, backend: str) -> Any:
     """For a torch and its kernels of a backend; compiled if the cache lacks it. Raises NoRouter, and
     DispatchError for an invalid switch."""
-    told = os.environ.get(SWITCH) or "1"
-    if told not in ("0", "1"):
-        raise DispatchError(f"{SWITCH} is {told!r}; say '0' or '1'")
-    if told == "0":
+    chosen = os.environ.get(SWITCH) or "1"
+    if chosen not in ("0", "1"):
+        raise DispatchError(f"{SWITCH} is {chosen!r}; say '0' or '1'")
+    if chosen == "0":
         raise NoRouter(f"{SWITCH} is 0")
     try:
         # holds the GIL, as torch does when it registers
@@ -240,8 +240,8 @@ def _compile(command: list[str], source: bytes, made: Path) -> None:
 
 
 def _compiler() -> list[str]:
-    if told := os.environ.get("CXX"):
-        return shlex.split(told)
+    if chosen := os.environ.get("CXX"):
+        return shlex.split(chosen)
     for name in ("c++", "g++", "clang++"):
         if found := shutil.which(name):
             return [found]

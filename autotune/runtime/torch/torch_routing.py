@@ -36,12 +36,12 @@ from .torch_router import NoRouter, Router
 
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
 _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
-_UNLIKE = "tensors that do not fit each other"
-_BEFORE_TABLES = (_UNLIKE, _DTYPE, _TF32)  # in the order in which they are checked
+_MISMATCHED = "tensors that do not fit each other"
+_BEFORE_TABLES = (_MISMATCHED, _DTYPE, _TF32)  # in the order in which they are checked
 _MATRIX, _STACK = 2, 3  # dimensions
 _TENSOR = "a tensor that is not read in C, a scale beyond float32, or memory that overlaps"
 _MOST_FLOAT = 3.4028234663852886e38
-_MOST_TOLD = 20  # kinds of a report
+_MAX_LISTED = 20  # kinds of a report
 Own = Callable[..., Any]
 
 
@@ -181,8 +181,8 @@ class TorchRouting:
         """Whether a table is asked. Only for matrices, or stacks of equally many, and a C that fits: torch
         reports what is wrong with others, which the core would broadcast, or not read."""
         reason = ""
-        if not (a.dim() == b.dim() == num_dims and _are_alike(a, b, c)):
-            reason = _UNLIKE
+        if not (a.dim() == b.dim() == num_dims and _have_same_count(a, b, c)):
+            reason = _MISMATCHED
         elif any(x.dtype is not self._float32 for x in (a, b, c) if x is not None):
             reason = _DTYPE
         elif self._allows_tf32():
@@ -237,14 +237,14 @@ class TorchRouting:
     def kinds(self) -> list[RoutedKind]:
         """All kinds so far: first those that saved most, then those left alone most often. Of very many kinds
         those of late: the report counts the calls of all."""
-        return _kinds(self._plain.told(), self._biased.told())
+        return _kinds(self._plain.call_counts(), self._biased.call_counts())
 
-    def tally(self) -> Counter[str]:
+    def call_counts(self) -> Counter[str]:
         """The number of calls so far by the reason why they were left alone; "": they were served."""
-        plain, biased = self._plain.told(), self._biased.told()
+        plain, biased = self._plain.call_counts(), self._biased.call_counts()
         calls = self._others + plain.forgotten + biased.forgotten
         if self._router is not None:
-            calls += self._router.left_alone()
+            calls += self._router.num_skipped()
         for kind in _kinds(plain, biased):
             calls[kind.reason] += kind.num_calls
         return calls
@@ -252,8 +252,8 @@ class TorchRouting:
     @property
     def saved_us(self) -> float:
         """The GPU time that the table predicts all of them to have saved."""
-        found = (self._plain.told(), self._biased.told())
-        return sum(kind.saved_us for kind in _kinds(*found)) + sum(told.saved_us for told in found)
+        found = (self._plain.call_counts(), self._biased.call_counts())
+        return sum(kind.saved_us for kind in _kinds(*found)) + sum(text.saved_us for text in found)
 
     def measure_gain(self) -> ProgramGain:
         """Have routing switched off and on while the program runs, to measure what it gains: from now on,
@@ -273,7 +273,7 @@ class TorchRouting:
 
     def report(self) -> str:
         """The same as text: hits, misses with reasons, and the GPU time that the table predicts they save."""
-        misses = self.tally()
+        misses = self.call_counts()
         hits = misses.pop("", 0)
         lines = [
             f"{counted(hits, 'product')} served, {misses.total():,} left alone; "
@@ -286,14 +286,14 @@ class TorchRouting:
         if why_tf32 := forced_tf32():
             lines.append(f"  {why_tf32}")
         served = [kind for kind in self.kinds() if not kind.reason]
-        lines += [f"  {kind}" for kind in served[:_MOST_TOLD]]
-        if len(served) > _MOST_TOLD:
-            lines.append(f"  and {counted(len(served) - _MOST_TOLD, 'other kind')} (`kinds()` has all)")
+        lines += [f"  {kind}" for kind in served[:_MAX_LISTED]]
+        if len(served) > _MAX_LISTED:
+            lines.append(f"  and {counted(len(served) - _MAX_LISTED, 'other kind')} (`kinds()` has all)")
         return "\n".join(lines)
 
     def live(self) -> list[LiveState]:
         """What is known of the kinds that are settled on their own calls."""
-        return [*self._plain.told().live, *self._biased.told().live]
+        return [*self._plain.call_counts().live, *self._biased.call_counts().live]
 
     def _live_lines(self) -> list[str]:
         if self.no_router and self._plain.is_live:
@@ -366,8 +366,8 @@ class _Products:
         except DispatchError:
             return None
 
-    def told(self) -> AllKinds:
-        return self._engine.told()
+    def call_counts(self) -> AllKinds:
+        return self._engine.call_counts()
 
     def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
         self._engine.exchange(make)
@@ -377,13 +377,13 @@ class _Products:
 def _kinds(plain: AllKinds, biased: AllKinds) -> list[RoutedKind]:
     found = [
         RoutedKind(one.gemm, has_bias, one.num_calls, *one.times_us, one.reason)
-        for has_bias, told in ((False, plain), (True, biased))
-        for one in told.kinds
+        for has_bias, text in ((False, plain), (True, biased))
+        for one in text.kinds
     ]
     return sorted(found, key=lambda kind: (-kind.saved_us, -kind.num_calls))
 
 
-def _are_alike(a: Any, b: Any, c: Any) -> bool:
+def _have_same_count(a: Any, b: Any, c: Any) -> bool:
     """Whether there are as many matrices in a as in b, and torch would add C at all, whatever its scale."""
     if c is None or a.shape[:-2] != b.shape[:-2]:
         return bool(a.shape[:-2] == b.shape[:-2])

@@ -84,8 +84,8 @@ def as_recorded(race: Race, trials: Sequence[TrialRecord], baseline: Baseline) -
     """A race on a recording. Its rounds draw from the samples that the times of trials came from, and so know
     less: the times are those of the trials, and rank them. The fastest wins; ties stay."""
     times_us = {trial.key: trial.measurement.time_us or math.inf for trial in trials}  # the fastest first
-    raced = {entry.key: entry for entry in race.entries}
-    known = [raced[key] for key in times_us if key in raced]
+    by_key = {entry.key: entry for entry in race.entries}
+    known = [by_key[key] for key in times_us if key in by_key]
     tied = {entry.key for entry in known[:1]} | {entry.key for entry in known if entry.is_tied}
     ranking = sorted(known, key=lambda entry: entry.key not in tied)
     entries = (

@@ -58,7 +58,7 @@ class Finals:
         best = shape.findings.finalists(self._policy.num_finalists)
         last = self._store.final(shape.study, shape.findings.max_error)
         known: set[str] = set()
-        if last is not None and shape.findings.is_decided and shape.accounts.num_new == 0:
+        if last is not None and shape.findings.is_decided and shape.time_usage.num_new == 0:
             known = {entry.key for entry in last.entries}
         return [] if best and best[0].key in known else best
 
@@ -72,7 +72,7 @@ class Finals:
             finalists,
             self._policy,
             self._should_stop,
-            lambda trial, failure: self._condemn(shape, trial, failure),
+            lambda trial, failure: self._invalidate(shape, trial, failure),
             has_seconds,
         )
         if race is None:
@@ -83,8 +83,8 @@ class Finals:
         if (best := shape.findings.verdict) is not None:
             self._on_event(FinalDone(shape.gemm, best, race.num_tied))
 
-    def _condemn(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:
+    def _invalidate(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:
         """A finalist failed that was ok: it is never a finalist again, unless there was only too little
         memory for all."""
         if failure.outcome is not Outcome.OUT_OF_MEMORY:
-            self._store.condemn(shape.study, trial.key, failure)
+            self._store.invalidate(shape.study, trial.key, failure)

@@ -27,12 +27,12 @@ class Attempt:
         self.results = dict(given)
         best = best_us(given)
         self._met: list[float | None] = [best] if best < math.inf else []  # then times as they come
-        self._num_learnt = 0
+        self._num_results = 0
 
     def learn(self, results: Results) -> bool:
         """Results of new trials. Returns whether one of them is the best of all that it knows."""
         is_best = best_us(results) < best_us(self.results)
-        self._num_learnt += len(results)
+        self._num_results += len(results)
         self.recall(results)
         return is_best
 
@@ -51,7 +51,7 @@ class Attempt:
         """Whether a gain is unlikely, by all that it met. What it recalls counts, so that it does not stay
         where another was; but it makes some new trials, or there would be no end of attempts."""
         patience = Patience()
-        return self._num_learnt >= patience.min_trials and patience.is_gain_unlikely(self._met)
+        return self._num_results >= patience.min_trials and patience.is_gain_unlikely(self._met)
 
 
 def best_us(results: Results) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 
 def next_region(
-    regions: np.ndarray, log_times: np.ndarray, hope: float, under_way: Iterable[int] = ()
+    regions: np.ndarray, log_times: np.ndarray, margin: float, under_way: Iterable[int] = ()
 ) -> int:
     """The region whose hope is the shortest time.
 
@@ -32,4 +32,4 @@ def next_region(
     np.minimum.at(best, index, log_times)
     open_counts = Counter(under_way)
     trials = counts + np.array([open_counts[region] for region in met.tolist()])
-    return int(met[np.argmin(best + np.log1p(-hope / np.sqrt(trials + 1)))])
+    return int(met[np.argmin(best + np.log1p(-margin / np.sqrt(trials + 1)))])

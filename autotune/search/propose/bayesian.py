@@ -76,17 +76,19 @@ class Model:
         `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points needed
         before there are new results; the plan holds at least as many, if possible.
         """
-        points, log_times = self._told(results)
+        points, log_times = self._results(results)
         surrogate = self._surrogate(points, log_times, pending)
         order = np.argsort(log_times, kind="stable")
         ranked = points[order]
         size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points))))
-        num_hoped = self._num_hoped(len(points), size)
-        hoped = self._hoped(surrogate, ranked, log_times[order], pending, seen, num_hoped)
-        anywhere = self._anywhere(surrogate, ranked, {*seen, *hoped}, size - len(hoped))
-        return [*anywhere, *((number, BANDIT) for number in hoped)]
+        num_from_bandit = self._num_from_bandit(len(points), size)
+        bandit_points = self._from_bandit(surrogate, ranked, log_times[order], pending, seen, num_from_bandit)
+        from_whole_set = self._from_whole_set(
+            surrogate, ranked, {*seen, *bandit_points}, size - len(bandit_points)
+        )
+        return [*from_whole_set, *((number, BANDIT) for number in bandit_points)]
 
-    def _num_hoped(self, num_results: int, size: int) -> int:
+    def _num_from_bandit(self, num_results: int, size: int) -> int:
         """How many of these proposals go to regions that the bandit chooses: half of all."""
         if num_results < self._policy.bandit_after:
             return 0
@@ -94,7 +96,7 @@ class Model:
         self._num_proposed += size
         return self._num_proposed // 2 - first // 2
 
-    def _hoped(
+    def _from_bandit(
         self,
         surrogate: Surrogate,
         ranked: np.ndarray,
@@ -121,30 +123,30 @@ class Model:
             near = self._candidates.within(
                 self._rng, region, parents, self._policy.num_carried, num_drawn=_SHORTLIST
             )
-            pool = self._allowed(_unseen(near, seen))
+            pool = self._allowed(_not_proposed(near, seen))
             if len(pool):
                 found += self._best(surrogate, pool, num)
         return found
 
-    def _anywhere(
+    def _from_whole_set(
         self, surrogate: Surrogate, ranked: np.ndarray, seen: Collection[int], size: int
     ) -> list[tuple[int, str]]:
         """At most this many points of the whole set, best first, and the origin of each."""
         if size <= 0:
             return []
         found, origins = merged(self._pool(self._parents(ranked)))
-        pool = self._allowed(_unseen(found, seen))
+        pool = self._allowed(_not_proposed(found, seen))
         if not len(pool):
             return []
-        outlook = surrogate.outlook(self._candidates.features(pool), _SHORTLIST)
-        best = pool[outlook.places[surrogate.best_batch(outlook, self._policy.num_climbed)]]
-        near = self._allowed(_unseen(self._candidates.neighbours(best), seen))
-        climbed = np.setdiff1d(near, pool)
-        further = surrogate.outlook(self._candidates.features(climbed), _SHORTLIST)
-        pool = np.concatenate([pool[outlook.places], climbed[further.places]])
-        outlook += further
-        top = np.argsort(-outlook.gain, kind="stable")[:_SHORTLIST]
-        chosen = pool[top[surrogate.best_batch(outlook.at(top), size)]]
+        predictions = surrogate.predictions(self._candidates.features(pool), _SHORTLIST)
+        best = pool[predictions.places[surrogate.best_batch(predictions, self._policy.num_climbed)]]
+        near = self._allowed(_not_proposed(self._candidates.neighbours(best), seen))
+        local_steps = np.setdiff1d(near, pool)
+        further = surrogate.predictions(self._candidates.features(local_steps), _SHORTLIST)
+        pool = np.concatenate([pool[predictions.places], local_steps[further.places]])
+        predictions += further
+        top = np.argsort(-predictions.gain, kind="stable")[:_SHORTLIST]
+        chosen = pool[top[surrogate.best_batch(predictions.at(top), size)]]
         at = np.minimum(np.searchsorted(found, chosen), len(found) - 1)
         return list(
             zip(chosen.tolist(), np.where(found[at] == chosen, origins[at], CLIMBED).tolist(), strict=True)
@@ -152,8 +154,8 @@ class Model:
 
     def _best(self, surrogate: Surrogate, pool: np.ndarray, size: int) -> list[int]:
         """The most promising points of a pool, at most this many, best first."""
-        outlook = surrogate.outlook(self._candidates.features(pool), _SHORTLIST)
-        chosen: list[int] = pool[outlook.places[surrogate.best_batch(outlook, size)]].tolist()
+        predictions = surrogate.predictions(self._candidates.features(pool), _SHORTLIST)
+        chosen: list[int] = pool[predictions.places[surrogate.best_batch(predictions, size)]].tolist()
         return chosen
 
     def pick(
@@ -167,21 +169,21 @@ class Model:
         pool = self._allowed(pool)
         if not len(pool):
             return []
-        return self._best(self._surrogate(*self._told(results), pending), pool, size)
+        return self._best(self._surrogate(*self._results(results), pending), pool, size)
 
     def _allowed(self, numbers: np.ndarray) -> np.ndarray:
         points = self._candidates.points_of(numbers)
-        allowed: np.ndarray = points[~self._sum_limit.is_hopeless(points)]
+        allowed: np.ndarray = points[~self._sum_limit.will_fail(points)]
         return allowed
 
-    def _told(self, results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
+    def _results(self, results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
         """Points and logarithms of their times; a failure counts as the slowest that ran. Predicted failures
         are left out: they say nothing about other points, and where they are many they would dominate the
         fit."""
         points = np.fromiter(results, dtype=np.int64, count=len(results))
         times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
         slowest = np.nanmax(times)
-        kept = ~(np.isnan(times) & self._sum_limit.is_hopeless(points))
+        kept = ~(np.isnan(times) & self._sum_limit.will_fail(points))
         points, times = points[kept], times[kept]
         times[np.isnan(times)] = slowest
         return points, np.log(times)
@@ -211,8 +213,8 @@ class Model:
     def _parents(self, ranked: np.ndarray) -> np.ndarray:
         """The best points, and the best point of each of the best regions; points ranked by time."""
         best = ranked[: self._policy.num_fitted]
-        founders = best[self._candidates.firsts(best)[: self._policy.num_founders]]
-        return np.union1d(ranked[: self._policy.num_parents], founders)
+        region_bests = best[self._candidates.firsts(best)[: self._policy.num_founders]]
+        return np.union1d(ranked[: self._policy.num_parents], region_bests)
 
     def _pool(self, parents: np.ndarray) -> dict[str, np.ndarray]:
         """Candidates by origin, starting with the smallest changes."""
@@ -225,5 +227,5 @@ class Model:
         }
 
 
-def _unseen(numbers: np.ndarray, seen: Collection[int]) -> np.ndarray:
+def _not_proposed(numbers: np.ndarray, seen: Collection[int]) -> np.ndarray:
     return np.array([n for n in numbers.tolist() if n not in seen], dtype=np.int64)

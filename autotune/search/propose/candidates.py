@@ -15,7 +15,7 @@ import numpy as np
 
 from ...kernel.config import Value
 from ...kernel.feasible_set import Factor, FeasibleSet
-from .origins import CARRIED, FACTOR, REGROUPED, REPAIRED
+from .origins import CARRIED, FACTOR, REPAIRED, RESPLIT
 from .regions import Regions
 from .traits import Traits
 
@@ -107,12 +107,12 @@ class Candidates:
             REPAIRED: self._with_rows(_repeated(numbers, repaired), self._largest, _joined(repaired)),
             FACTOR: self._with_small_factors(numbers),
             CARRIED: self._with_rows(_repeated(numbers, carried), self._largest, _joined(carried)),
-            REGROUPED: self._regrouped(rng, _repeated(numbers, carried), _joined(carried)),
+            RESPLIT: self._resplit(rng, _repeated(numbers, carried), _joined(carried)),
         }
         return {name: np.setdiff1d(points, numbers) for name, points in found.items()}
 
     def within(
-        self, rng: np.random.Generator, region: int, parents: np.ndarray, num_alike: int, num_drawn: int
+        self, rng: np.random.Generator, region: int, parents: np.ndarray, num_similar: int, num_drawn: int
     ) -> np.ndarray:
         """Points of one region: for each of the parents at most this many similar ones, both with the
         parent's rows of the other factors and with others; and as many drawn at random, each with a parent's
@@ -120,16 +120,18 @@ class Candidates:
         drawn = list(np.unravel_index(rng.choice(parents, size=num_drawn), self._dims))
         drawn[self._largest] = self._regions.drawn(rng, region, num_drawn)
         rows = np.unravel_index(parents, self._dims)[self._largest].tolist()
-        alike = [self._regions.alike(rng, row, region, num_alike) for row in rows]
-        both = np.concatenate([_repeated(parents, alike), _repeated(self._redrawn(rng, parents), alike)])
+        similar = [self._regions.similar(rng, row, region, num_similar) for row in rows]
+        both = np.concatenate(
+            [_repeated(parents, similar), _repeated(self._resampled(rng, parents), similar)]
+        )
         found = [
             np.ravel_multi_index(drawn, self._dims),
-            self._with_rows(both, self._largest, np.tile(_joined(alike), 2)),
-            self._regrouped(rng, _repeated(parents, alike), _joined(alike)),
+            self._with_rows(both, self._largest, np.tile(_joined(similar), 2)),
+            self._resplit(rng, _repeated(parents, similar), _joined(similar)),
         ]
         return np.unique(np.concatenate(found))
 
-    def _redrawn(self, rng: np.random.Generator, numbers: np.ndarray) -> np.ndarray:
+    def _resampled(self, rng: np.random.Generator, numbers: np.ndarray) -> np.ndarray:
         """These points, with the row of each factor drawn again with a chance of a half; (q,) -> (q,)."""
         shape = len(self._dims), len(numbers)
         others = np.array(np.unravel_index(self.random(rng, len(numbers)), self._dims))
@@ -142,7 +144,7 @@ class Candidates:
         factors = enumerate(self._space.factors)
         return next((i for i, f in factors if "split_k" in f.names and i != self._largest), None)
 
-    def _regrouped(self, rng: np.random.Generator, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def _resplit(self, rng: np.random.Generator, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
         """These points at other rows of the largest factor, each with splits that give from half to twice as
         many threads; numbers and others: (q,). The leading configs of a problem have about as many threads in
         every tile, grouped differently in tiles, slices and splits of k (decision 0026)."""

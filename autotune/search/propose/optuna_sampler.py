@@ -69,7 +69,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     ) -> None:
         self._space = space
         self._proposer = make_proposer(space, sampler, seed, traits)
-        self._one_asks = threading.Lock()  # a study may have several jobs
+        self._ask_lock = threading.Lock()  # a study may have several jobs
         self._open: dict[int, int] = {}  # trial number -> point under way
         self._points: dict[int, Mapping[str, Value]] = {}  # by trial number: of trials proposed here
         self._away: set[int] = set()  # points that another process claimed, of a trial not read yet
@@ -82,7 +82,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         # Here, not in sample_relative: Optuna asks for no values of parameters that have only one.
-        with self._one_asks:
+        with self._ask_lock:
             self._propose(study, trial)
 
     def _propose(self, study: optuna.Study, trial: FrozenTrial) -> None:
@@ -109,12 +109,12 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     ) -> Any:
         raise ValueError(f"{param_name} is no parameter of this feasible set")
 
-    def _read(self, study: optuna.Study, asking: int) -> None:
+    def _read(self, study: optuna.Study, requesting: int) -> None:
         """Take in what happened to trials since the last ask. The parameters of one that another process
         asked for may not be there yet: it is looked at again."""
         trials = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
         for number, trial in trials.items():
-            if number not in self._done and number != asking:
+            if number not in self._done and number != requesting:
                 self._follow(trial)
         for number in self._open.keys() - trials.keys():  # its process died, or somebody deleted it
             self._proposer.forget(self._open.pop(number))

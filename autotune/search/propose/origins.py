@@ -14,19 +14,19 @@ TRANSFER = "transfer"  # lent: did well on another shape, or on this one elsewhe
 RANDOM = "random"  # drawn, without a model
 REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
 FILL = "fill"  # a kernel that was found on other shapes, for the matrix of kernels and shapes
-FOUND_ELSEWHERE = (REUSE, FILL)  # on another shape than that of the trial
+TRANSFERRED = (REUSE, FILL)  # on another shape than that of the trial
 POLISH = "polish"  # a step from the best, towards the end
 # The model's choice among candidates of these kinds:
 NEIGHBOUR = "neighbour"  # one parameter of a good point changed
 REPAIRED = "repaired"  # one parameter, and those illegal with it
 CARRIED = "carried"  # a good point in another tile
-REGROUPED = "regrouped"  # that, with splits that give about as many threads
+RESPLIT = "regrouped"  # that, with splits that give about as many threads
 FACTOR = "factor"  # a good point with another way to split k, or another order
 MIXTURE = "mixture"  # a few parameters of one point, the others of another
 DRAWN = "drawn"  # drawn over the whole set
 CLIMBED = "climbed"  # one parameter of a promising candidate changed
 BANDIT = "bandit"  # in the tile with the shortest hoped-for time
-MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, REGROUPED, FACTOR, MIXTURE, DRAWN, CLIMBED, BANDIT)
+MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, RESPLIT, FACTOR, MIXTURE, DRAWN, CLIMBED, BANDIT)
 
 
 def merged(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

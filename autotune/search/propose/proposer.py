@@ -58,13 +58,13 @@ class Proposer:
         self._sum_limit = SumLimit(self._candidates)
         self._model = self._new_model() if has_model else None  # of all results
         self._attempt = None if self._model is None else Attempt(self._model, {})
-        self._offers: deque[Proposal] = deque()
+        self._suggestions: deque[Proposal] = deque()
         self._planned: deque[Proposal] = deque()
         self._seen: set[int] = set()
         self._open: dict[int, None] = {}  # points under way, in the order of their proposal
         self._results: dict[int, float | None] = {}  # by point: time in us; None: failed
         self._named: set[int] = set()  # points that came from elsewhere: known to every attempt
-        self._has_learnt = True  # of all results
+        self._is_up_to_date = True  # of all results
 
     def _new_model(self) -> Model:
         return Model(self._candidates, self._sum_limit, self._rng, self._policy)
@@ -90,17 +90,17 @@ class Proposer:
         self._results.update(results)
         if self._attempt is not None and self._attempt.learn(results):
             self._planned.clear()  # planned before this was known
-        self._has_learnt = False
+        self._is_up_to_date = False
 
     def forget(self, number: int) -> None:
         """A proposed point has no result: it may be proposed again."""
         del self._open[number]
         self._seen.discard(number)
 
-    def ask_again(self, number: int, origin: str) -> None:
+    def ask_next(self, number: int, origin: str) -> None:
         """A proposed point has no result: it comes before what is planned."""
         self.forget(number)
-        self._offers.append(Proposal(number, origin))
+        self._suggestions.append(Proposal(number, origin))
 
     def correct(self, number: int, time_us: float) -> None:
         """From now on use this time of a point; a point without a time does not change."""
@@ -119,18 +119,18 @@ class Proposer:
         return True
 
     @property
-    def num_unseen(self) -> int:
+    def num_not_proposed(self) -> int:
         """Points that were not proposed yet."""
         return self.space.num_points - len(self._seen)
 
-    def leaders(self, within: float, most: int) -> list[int]:
+    def region_bests(self, within: float, most: int) -> list[int]:
         """The best point of each region (of our kernel, of each tile) whose time is within this share of the
         best, fastest first, at most this many."""
         limit = (1 + within) * best_us(self._results)
         close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
         ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
-        leaders: list[int] = ranked[self._candidates.firsts(ranked)[:most]].tolist()
-        return leaders
+        region_bests: list[int] = ranked[self._candidates.firsts(ranked)[:most]].tolist()
+        return region_bests
 
     def nearest(self, point: Mapping[str, Value]) -> int:
         """The point of the set most similar to another, which need not be in it."""
@@ -138,9 +138,9 @@ class Proposer:
         return self._candidates.nearest(point) if number is None else number
 
     def _learn(self) -> None:
-        if not self._has_learnt and self._model is not None:
+        if not self._is_up_to_date and self._model is not None:
             self._sum_limit.learn(self._results)
-        self._has_learnt = True
+        self._is_up_to_date = True
 
     # ---- what is proposed
 
@@ -150,9 +150,9 @@ class Proposer:
         if not self.space.are_points(np.array([number]))[0]:
             return False
         self._named.add(number)
-        if number in self._seen or any(offer.number == number for offer in self._offers):
+        if number in self._seen or any(offer.number == number for offer in self._suggestions):
             return False
-        self._offers.append(Proposal(number, origin))
+        self._suggestions.append(Proposal(number, origin))
         return True
 
     def ask(self, wanted: int = 1) -> Proposal:
@@ -192,8 +192,8 @@ class Proposer:
         self._learn()
         if not self._are_enough(results):
             return []
-        unseen = [number for number in np.unique(numbers).tolist() if number not in self._seen]
-        pool = np.array(unseen, dtype=np.int64)
+        unknown = [number for number in np.unique(numbers).tolist() if number not in self._seen]
+        pool = np.array(unknown, dtype=np.int64)
         return self._claimed(model.pick(results, list(self._open), pool, size), origin)
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
@@ -206,13 +206,13 @@ class Proposer:
         return [Proposal(number, origin) for number in numbers if self.take_up(number)]
 
     def _next(self, wanted: int) -> Proposal:
-        while self._offers:
-            offer = self._offers.popleft()
-            if offer.number not in self._seen and not self._is_hopeless([offer.number])[0]:
+        while self._suggestions:
+            offer = self._suggestions.popleft()
+            if offer.number not in self._seen and not self._will_fail([offer.number])[0]:
                 return offer
         while self._planned:
             planned = self._planned.popleft()
-            if planned.number not in self._seen and not self._is_hopeless([planned.number])[0]:
+            if planned.number not in self._seen and not self._will_fail([planned.number])[0]:
                 return planned
         if self._attempt is not None:
             if self._attempt.is_stuck:
@@ -244,19 +244,19 @@ class Proposer:
         """Whether a model that knows these may propose."""
         return best_us(results) < np.inf and len(results) + len(self._open) >= self._policy.num_startup
 
-    def _is_hopeless(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+    def _will_fail(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Whether points are predicted to fail. Without a model none is."""
         numbers = np.asarray(numbers, dtype=np.int64)
-        return np.zeros(len(numbers), bool) if self._model is None else self._sum_limit.is_hopeless(numbers)
+        return np.zeros(len(numbers), bool) if self._model is None else self._sum_limit.will_fail(numbers)
 
     def _random(self) -> int:
-        if self.num_unseen <= 0:
+        if self.num_not_proposed <= 0:
             raise SpaceExhausted
         drawn = self._candidates.points_of(self._candidates.random(self._rng, NUM_SAMPLED))
         numbers = np.array([number for number in drawn.tolist() if number not in self._seen], dtype=np.int64)
         if len(numbers):  # predicted failures come when nearly all other points have been proposed
-            return int(numbers[self._is_hopeless(numbers).argmin()])
+            return int(numbers[self._will_fail(numbers).argmin()])
         # This many misses mean that nearly all was seen, so the set is small enough to list.
         every = self._candidates.points_of(np.arange(len(self.space)))
-        unseen = np.setdiff1d(every, np.fromiter(self._seen, dtype=np.int64))
-        return int(self._rng.choice(unseen))
+        unknown = np.setdiff1d(every, np.fromiter(self._seen, dtype=np.int64))
+        return int(self._rng.choice(unknown))

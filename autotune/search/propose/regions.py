@@ -46,7 +46,7 @@ class Regions:
         """The most similar row in each of at most this many other regions, some of them similar."""
         home, codes = self._home(row)
         weights = np.append(np.zeros(self._depth, np.float32), _weights(rng, len(codes) - self._depth))
-        regions = self._elsewhere(rng, home, size)
+        regions = self._other_regions(rng, home, size)
         starts, nums = self._bounds[regions], np.diff(self._bounds)[regions]
         begins = np.cumsum(nums) - nums
         places = np.arange(nums.sum()) + np.repeat(starts - begins, nums)  # of all rows of all these regions
@@ -54,7 +54,7 @@ class Regions:
         nearest = [int(off[begin : begin + num].argmin()) for begin, num in zip(begins, nums, strict=True)]
         return self._rows(starts + np.array(nearest, dtype=np.int64))
 
-    def alike(self, rng: np.random.Generator, row: int, region: int, size: int) -> np.ndarray:
+    def similar(self, rng: np.random.Generator, row: int, region: int, size: int) -> np.ndarray:
         """At most this many rows of this region that are similar to that one: two by each of half as many
         weightings, as the most similar one in its own region is the row itself."""
         _, codes = self._home(row)
@@ -89,14 +89,14 @@ class Regions:
         rows = np.array([row])
         return int(self.of(rows)[0]), self._codes[self._places(rows)[0]]
 
-    def _elsewhere(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
+    def _other_regions(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
         """Other regions: half of them drawn from twice as many whose leading parameters are nearest."""
         if home not in self._distances:  # parents stay for a while
             self._distances[home] = np.abs(self._heads - self._heads[home]).sum(axis=1)
         distances = self._distances[home] + rng.random(len(self))
         nearest = np.argpartition(distances, size - 1)[:size] if size < len(self) else np.arange(len(self))
-        alike = rng.permutation(nearest)[: size // 2]
-        found = np.unique(np.append(alike, rng.integers(len(self), size=size - size // 2)))
+        similar = rng.permutation(nearest)[: size // 2]
+        found = np.unique(np.append(similar, rng.integers(len(self), size=size - size // 2)))
         return np.asarray(found[found != home])
 
 

@@ -9,7 +9,7 @@ from ...files.errors import EnvironmentProblem, UsageError
 from ...files.words import option
 from ...kernel.feasible_set import FeasibleSet
 from ...search_policy import SearchPolicy
-from .guest import GuestProposer
+from .optuna_proposer import OptunaProposer
 from .proposer import Proposer
 from .traits import Traits
 
@@ -36,8 +36,8 @@ def make_proposer(
     if name in (DEFAULT_SAMPLER, "random"):
         has_model = name == DEFAULT_SAMPLER
         return Proposer(space, seed=seed, traits=traits, policy=policy, has_model=has_model)
-    guest = _of_optuna(sampler, seed) if isinstance(sampler, str) else sampler
-    return GuestProposer(space, guest, name, seed=seed, policy=policy)
+    optuna_proposer = _of_optuna(sampler, seed) if isinstance(sampler, str) else sampler
+    return OptunaProposer(space, optuna_proposer, name, seed=seed, policy=policy)
 
 
 def sampler_name(sampler: Sampler) -> str:

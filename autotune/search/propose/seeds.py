@@ -30,7 +30,7 @@ def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
     than a random point. None for a space that is not of our kernels, as in recordings of other tools. Those
     of the kernel on tensor cores count as they are. Each is computed when it is requested.
     """
-    if not space.is_ours or not len(space):
+    if not space.is_autotune or not len(space):
         yield from (n for n in space.find_all([c.to_dict() for c in configs]) if n is not None)
         return
     candidates = Candidates(space)
@@ -38,8 +38,8 @@ def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
         next(factor for factor in space.factors if name in factor.names).reached(name)
         for name in ("reduction", "order")
     )
-    ours = (c for c in configs if isinstance(c, Config))
-    here = (c if c.reduction in ways else replace(c, reduction="none", split_k=1) for c in ours)
+    owned = (c for c in configs if isinstance(c, Config))
+    here = (c if c.reduction in ways else replace(c, reduction="none", split_k=1) for c in owned)
     if not set(PACKED_ORDERS).isdisjoint(orders):
         here = (in_pairs(c, are_packed=True) for c in here)
     for config in one_per_tile(here):

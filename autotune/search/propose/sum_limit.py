@@ -35,16 +35,16 @@ class SumLimit:
         if len(new):
             self._sums.update(zip(new.tolist(), self._candidates.longest_sums(new).tolist(), strict=True))
             sums = np.array([self._sums[number] for number in results])
-            self._limit = least_hopeless(sums, np.array([time is None for time in results.values()]))
+            self._limit = least_failing(sums, np.array([time is None for time in results.values()]))
 
-    def is_hopeless(self, numbers: np.ndarray) -> np.ndarray:
+    def will_fail(self, numbers: np.ndarray) -> np.ndarray:
         """Whether points are predicted to fail; (q,) -> (q,)."""
         if math.isinf(self._limit):
             return np.zeros(len(numbers), dtype=bool)
         return self._candidates.longest_sums(numbers) >= self._limit
 
 
-def least_hopeless(sums: np.ndarray, has_failed: np.ndarray) -> float:
+def least_failing(sums: np.ndarray, has_failed: np.ndarray) -> float:
     """The length from which on sums fail: of those that separate failures best, the longest. Infinite if too
     few fail, if too many of that length do not, or if no shorter sum was accurate; shapes (n,)."""
     if not len(sums):

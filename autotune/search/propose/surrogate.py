@@ -141,7 +141,7 @@ def _half(correlation: np.ndarray, noise: float) -> np.ndarray:
 
 
 @dataclass
-class Outlook:
+class Predictions:
     """The predictions for some points: their indices in the request, the mean, the explained part of the
     variance, and the expected improvement; shapes (q,), (q, features), (q,), (q, n), (q,)."""
 
@@ -151,14 +151,14 @@ class Outlook:
     explained: np.ndarray
     gain: np.ndarray
 
-    def __add__(self, other: Outlook) -> Outlook:
+    def __add__(self, other: Predictions) -> Predictions:
         """Joins predictions of one request; `other` has the later points."""
-        mine, theirs = vars(self), vars(other)
-        return Outlook(**{name: np.concatenate([mine[name], theirs[name]]) for name in mine})
+        own, others = vars(self), vars(other)
+        return Predictions(**{name: np.concatenate([own[name], others[name]]) for name in own})
 
-    def at(self, places: np.ndarray) -> Outlook:
+    def at(self, places: np.ndarray) -> Predictions:
         """Of some of these points."""
-        return Outlook(**{name: column[places] for name, column in vars(self).items()})
+        return Predictions(**{name: column[places] for name, column in vars(self).items()})
 
 
 @dataclass
@@ -178,8 +178,8 @@ class Surrogate:
         half = _half(_correlation(_squared_distances(x, x, lengths.weights)), lengths.noise)
         alpha = half.T @ (half @ z)
         scale = max(float(z @ alpha) / (len(z) + len(pending)), _JITTER)
-        told = cls(x, lengths, scale, float(z.min()), alpha, half)
-        whole = told._believing(pending) if len(pending) else told
+        fitted = cls(x, lengths, scale, float(z.min()), alpha, half)
+        whole = fitted._with_means(pending) if len(pending) else fitted
         return whole._in_single() if lengths.noise > _NOISE / 1000 else whole
 
     def _in_single(self) -> Surrogate:
@@ -188,7 +188,7 @@ class Surrogate:
         x, alpha, half = (part.astype(np.float32) for part in (self.x, self._alpha, self._half))
         return Surrogate(x, self.lengths, self.scale, self.best, alpha, half)
 
-    def _believing(self, pending: np.ndarray) -> Surrogate:
+    def _with_means(self, pending: np.ndarray) -> Surrogate:
         """Conditioned also on these points at the mean: this changes neither the mean anywhere nor the factor
         of the earlier points; (p, features)."""
         explained = self.covariance(pending) @ self._half.T
@@ -209,7 +209,7 @@ class Surrogate:
         mean: np.ndarray = covariance @ self._alpha
         return mean
 
-    def outlook(self, points: np.ndarray, most: int) -> Outlook:
+    def predictions(self, points: np.ndarray, most: int) -> Predictions:
         """Of the points of highest expected improvement, up to this many, best first; (q, features).
 
         The variance that one measured point explains gives a bound at a small part of the cost. So most
@@ -221,33 +221,33 @@ class Surrogate:
         nearest = covariance.max(axis=1, initial=0.0)
         bound = self._gain(mean, 1.0 - nearest * nearest / (1.0 + self.lengths.noise))
         order = np.argsort(-bound, kind="stable")
-        found = self._outlook(points, covariance, mean, order[: 2 * most])
+        found = self._predictions(points, covariance, mean, order[: 2 * most])
         if len(order) > 2 * most:
             least = np.partition(found.gain, -most)[-most]
             rest = order[2 * most :]
-            found += self._outlook(points, covariance, mean, rest[bound[rest] > least])
+            found += self._predictions(points, covariance, mean, rest[bound[rest] > least])
         return found.at(np.argsort(-found.gain, kind="stable")[:most])
 
-    def _outlook(
+    def _predictions(
         self, points: np.ndarray, covariance: np.ndarray, mean: np.ndarray, places: np.ndarray
-    ) -> Outlook:
+    ) -> Predictions:
         explained = covariance[places] @ self._half.T
         gain = self._gain(mean[places], 1.0 - (explained * explained).sum(axis=1))
-        return Outlook(places, points[places], mean[places], explained, gain)
+        return Predictions(places, points[places], mean[places], explained, gain)
 
     def _gain(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
         """Expected improvement; variances in units of `scale`."""
         return expected_improvement(self.best, mean, np.sqrt(np.maximum(variance, _JITTER) * self.scale))
 
-    def best_batch(self, outlook: Outlook, size: int) -> list[int]:
+    def best_batch(self, predictions: Predictions, size: int) -> list[int]:
         """Which of these have the highest expected improvement, each chosen as if those before it had met
         their mean."""
         if size == 1:
-            return [int(outlook.gain.argmax())]
+            return [int(predictions.gain.argmax())]
         weights = self.lengths.weights.astype(self.x.dtype)
-        within = _correlation(_squared_distances(outlook.points, outlook.points, weights))
-        joint = within - outlook.explained @ outlook.explained.T
-        return self._greedy(outlook.mean, joint, min(size, len(outlook.gain)))
+        within = _correlation(_squared_distances(predictions.points, predictions.points, weights))
+        joint = within - predictions.explained @ predictions.explained.T
+        return self._greedy(predictions.mean, joint, min(size, len(predictions.gain)))
 
     def _greedy(self, mean: np.ndarray, joint: np.ndarray, size: int) -> list[int]:
         chosen: list[int] = []

@@ -41,10 +41,10 @@ class Traits:
         return _longest_sums(self._columns(codes), self.gemm, self.limits)
 
     def _columns(self, codes: np.ndarray) -> Any:
-        return _CodedColumns(self.values, codes)
+        return _EncodedColumns(self.values, codes)
 
 
-class _CodedColumns:
+class _EncodedColumns:
     """Columns of configs, each read from the codes at its first use: most rules use few."""
 
     def __init__(self, values: Mapping[str, np.ndarray], codes: np.ndarray) -> None:
@@ -58,7 +58,7 @@ class _CodedColumns:
 
 def traits_of(space: FeasibleSet, gemm: Gemm, limits: DeviceLimits) -> Traits | None:
     """Traits of the points of this space; None for a space that is not of our kernel."""
-    if not space.is_ours:
+    if not space.is_autotune:
         return None
     named = zip(space.names, space.values, strict=True)
     return Traits(gemm, limits, {name: np.array(choices) for name, choices in named})

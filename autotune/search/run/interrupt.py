@@ -10,7 +10,7 @@ from typing import Any, Self
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a terminal that was closed
 
 
-class Interrupts:
+class InterruptHandler:
     """While entered, in the main thread, the first of these signals only sets `number`, the signal's number.
     The next has its usual effect: SIGINT raises KeyboardInterrupt, the others end the process. An ignored
     SIGHUP stays ignored: under `nohup` the search outlives its terminal. In other threads signals are left

@@ -73,13 +73,13 @@ class Options:
         num_finals = sum(gemm not in self.without_final for gemm in gemms)
         return self.seconds - min(self.policy.final_share * self.seconds, self.policy.final_s * num_finals)
 
-    def weighed_share(self, shape: ShapeSearch) -> tuple[float, float]:
+    def weighted_share(self, shape: ShapeSearch) -> tuple[float, float]:
         """The part of its share that a shape has had, for comparison with others."""
         weight = self.weights.get(shape.gemm, 1.0)
-        seconds, num_asked = shape.share
-        return seconds / weight, num_asked / weight
+        seconds, num_requested = shape.share
+        return seconds / weight, num_requested / weight
 
-    def polishes(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
+    def should_polish(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
         """Whether it is time to try all points one step from the best tiles, if seconds were given: a shape
         whose best region was found late can still gain there. Never with a number of trials."""
         seconds = self.seconds_to_search(gemms)

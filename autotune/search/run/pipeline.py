@@ -114,10 +114,10 @@ class Pipeline:
     def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Kept]:
         """Wait a while for a candidate or one of `others`; returns all candidates that are stored by then, in
         order of submission. Raises what the target or the store did."""
-        awaited: list[Future[Any]] = [*self._open, *others]
+        waiting: list[Future[Any]] = [*self._open, *others]
         with self._ledger.timing("wait_s"):
-            if awaited:
-                wait(awaited, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            if waiting:
+                wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             else:
                 time.sleep(_POLL_S)
         for future in [future for future in self._open if future.done()]:
@@ -131,7 +131,7 @@ class Pipeline:
                 candidate.shape.shared.close(candidate.ask)
                 del self._open[future]
 
-    def salvage(self) -> Iterator[Kept]:
+    def stored_candidates(self) -> Iterator[Kept]:
         """The candidates stored before the target was lost or the search was ended at once. Does not wait."""
         for future in list(self._open):
             if future.done() and not future.cancelled() and future.exception() is None:

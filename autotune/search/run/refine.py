@@ -1,4 +1,4 @@
-"""Work for the GPU while no candidate is ready: duels that decide which kernel is the fastest.
+"""Work for the GPU while no candidate is ready: comparisons that decide which kernel is the fastest.
 
 A search that waits for its compiler leaves the GPU idle, and idle seconds are free. The model and the final
 need them for the candidates that are close to the best.
@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from ...facts import stats
 from ...search_policy import SearchPolicy
 from ...target import Refining, Rounds
-from ..compare.ranking import Duel
+from ..compare.ranking import PairComparison
 from ..progress import Ledger
 from ..shape import ShapeSearch
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Rounds of a duel that are under way."""
+    """Rounds of a comparison that are under way."""
 
     shape: ShapeSearch
-    duel: Duel
+    comparison: PairComparison
     rounds: int
 
 
-class Refiner:
-    """Keeps a few duels queued after the candidates. Used by one thread, the coordinator's."""
+class ComparisonQueue:
+    """Keeps a few comparisons queued after the candidates. Used by one thread, the coordinator's."""
 
     def __init__(self, target: Refining, ledger: Ledger, policy: SearchPolicy) -> None:
         self._target, self._ledger, self._policy = target, ledger, policy
-        self._most_rounds = (1 + stats.fewest_rounds(policy.duel_error)) // 2
+        self._most_rounds = (1 + stats.min_rounds(policy.duel_error)) // 2
         self._open: dict[Future[Rounds], _Batch] = {}
         self._spent_s: dict[ShapeSearch, float] = {}
         self._round_s: dict[ShapeSearch, float] = {}  # seconds of the GPU per round, as of late
@@ -40,27 +40,27 @@ class Refiner:
 
     @property
     def futures(self) -> list[Future[Rounds]]:
-        """The duels under way: done when `settle` has something to learn."""
+        """The comparisons under way: done when `settle` has something to learn."""
         return list(self._open)
 
     def top_up(self, shapes: Sequence[ShapeSearch]) -> None:
-        """Queue duels, first of the shapes whose duels have had the fewest GPU seconds."""
+        """Queue comparisons, first of the shapes whose comparisons have had the fewest GPU seconds."""
         while len(self._open) * self._policy.batch_s < self._policy.ahead_s:
             batch = self._next(shapes)
             if batch is None:
                 return
-            first, second = batch.duel.pair
+            first, second = batch.comparison.pair
             self._num_batches += 1
             pair = (first.point, second.point)
-            future = self._target.duel(batch.shape.gemm, pair, batch.rounds, self._num_batches)
+            future = self._target.compare_pair(batch.shape.gemm, pair, batch.rounds, self._num_batches)
             self._open[future] = batch
 
     def _next(self, shapes: Sequence[ShapeSearch]) -> _Batch | None:
-        under_way = [batch.duel for batch in self._open.values()]
+        under_way = [batch.comparison for batch in self._open.values()]
         for shape in sorted(shapes, key=lambda s: self._spent_s.get(s, 0.0)):
-            duel = shape.findings.ranking.next_duel(under_way)
-            if duel is not None:
-                return _Batch(shape, duel, self._rounds(shape))
+            comparison = shape.findings.ranking.next_comparison(under_way)
+            if comparison is not None:
+                return _Batch(shape, comparison, self._rounds(shape))
         return None
 
     def _rounds(self, shape: ShapeSearch) -> int:
@@ -70,14 +70,14 @@ class Refiner:
         return max(1, min(self._most_rounds, int(self._policy.batch_s / round_s)))
 
     def settle(self) -> None:
-        """Learn from the duels that are done. Raises what the target raised."""
+        """Learn from the comparisons that are done. Raises what the target raised."""
         for future in [future for future in self._open if future.done()]:
             batch = self._open.pop(future)
             if not future.cancelled():
                 self._learn(batch, future.result())
 
     def _learn(self, batch: _Batch, found: Rounds) -> None:
-        shape, duel = batch.shape, batch.duel
+        shape, comparison = batch.shape, batch.comparison
         first_us, second_us = found.samples_us
         if not first_us or not second_us:  # wrong, or it killed the worker: earlier results are suspect
             shape.findings.ranking.is_closed = True
@@ -85,10 +85,10 @@ class Refiner:
         self._ledger.refine_s += found.seconds
         self._spent_s[shape] = self._spent_s.get(shape, 0.0) + found.seconds
         self._round_s[shape] = found.seconds / batch.rounds
-        shape.refine(duel, first_us, second_us)
+        shape.refine(comparison, first_us, second_us)
 
     def stop(self) -> None:
-        """Drop queued duels and learn from those under way. Undecided duels are forgotten."""
+        """Drop queued comparisons and learn from those under way. Undecided comparisons are forgotten."""
         for future in self._open:
             future.cancel()
         wait(self._open)

@@ -66,7 +66,7 @@ def _some(rng: np.random.Generator, codes: list[np.ndarray], size: int) -> list[
     return [codes[i] for i in rng.choice(len(codes), size, replace=False)]
 
 
-class Reuser:
+class ReuseQueue:
     """Keeps a few points queued for idle moments. Used by one thread, the coordinator's."""
 
     def __init__(self, target: Reusing, pipeline: Pipeline, policy: SearchPolicy, seed: int) -> None:
@@ -82,7 +82,7 @@ class Reuser:
         shape, ask, found = kept.candidate.shape, kept.candidate.ask, kept.measurement
         if kept.candidate.ask.is_reused and found.compile_s > 0:
             self._is_closed = True  # the cache keeps nothing: reuse would not be free
-        if shape.space.is_ours:
+        if shape.space.is_autotune:
             kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
             if found.outcome in _FINE:
                 best_us = shape.findings.cutoff_us
@@ -95,39 +95,39 @@ class Reuser:
         """Queue points of the shape that has had the fewest idle seconds. One shape per call: candidates that
         must be compiled must not wait for this."""
         ahead_s = self._policy.ahead_s
-        lacking_s = ahead_s - sum(self._trial_s(candidate.shape) for candidate in self._pipeline.reused)
-        if self._is_closed or lacking_s < ahead_s / 2:
+        missing_s = ahead_s - sum(self._trial_s(candidate.shape) for candidate in self._pipeline.reused)
+        if self._is_closed or missing_s < ahead_s / 2:
             return
         ready = [shape for shape in shapes if self.serves(shape) and self._has_more(shape)]
         if not ready:
             return
         shape = min(ready, key=lambda s: s.idle_share)
         kernels = self._kernels(shape)
-        asks = shape.points.take(self._champions(shape, shapes))
-        if not asks:
-            num = math.ceil(lacking_s / self._trial_s(shape))
-            asks = shape.points.pick(self._pool(kernels, shape), num)
-        if not asks:
+        requests = shape.points.take(self._incumbents(shape, shapes))
+        if not requests:
+            num = math.ceil(missing_s / self._trial_s(shape))
+            requests = shape.points.pick(self._pool(kernels, shape), num)
+        if not requests:
             self._used_up[shape] = len(kernels)
-        for ask in asks:
+        for ask in requests:
             self._pipeline.submit_compiled(self._target, shape, ask)
 
     def serves(self, shape: ShapeSearch) -> bool:
         """Whether idle seconds also serve this shape: then they try here the best kernels of others."""
-        is_ready = shape.findings.champion is not None and not self._is_closed
-        return is_ready and shape.accounts.gpu_s_per_trial <= self._policy.most_trial_s
+        is_ready = shape.findings.incumbent is not None and not self._is_closed
+        return is_ready and shape.time_usage.gpu_s_per_trial <= self._policy.most_trial_s
 
     def _has_more(self, shape: ShapeSearch) -> bool:
         return len(self._kernels(shape)) > self._policy.growth * self._used_up.get(shape, 0)
 
-    def _champions(self, shape: ShapeSearch, shapes: Sequence[ShapeSearch]) -> list[Point]:
+    def _incumbents(self, shape: ShapeSearch, shapes: Sequence[ShapeSearch]) -> list[Point]:
         """The best compiled kernels of other shapes of this shape's family; each comes once."""
         kernels, taken = self._kernels(shape), self._taken.setdefault(shape, set())
         others = [other for other in shapes if other is not shape and self._kernels(other) is kernels]
-        champions = [champion for other in others if (champion := other.findings.champion) is not None]
-        new = [c for c in champions if c.key not in taken and Config.from_dict(c.point).kernel in kernels]
-        taken.update(champion.key for champion in new)
-        return [champion.point for champion in new]
+        incumbents = [incumbent for other in others if (incumbent := other.findings.incumbent) is not None]
+        new = [c for c in incumbents if c.key not in taken and Config.from_dict(c.point).kernel in kernels]
+        taken.update(incumbent.key for incumbent in new)
+        return [incumbent.point for incumbent in new]
 
     def _kernels(self, shape: ShapeSearch) -> Kernels:
         family = (self._target.kernel_family(shape.gemm), shape.space.names, shape.space.values)
@@ -140,7 +140,7 @@ class Reuser:
 
     def _trial_s(self, shape: ShapeSearch) -> float:
         """GPU seconds per trial, at least `batch_s`: a shape's first trials say little."""
-        return max(shape.accounts.gpu_s_per_trial, self._policy.batch_s)
+        return max(shape.time_usage.gpu_s_per_trial, self._policy.batch_s)
 
     def _with_splits(self, codes: np.ndarray, shape: ShapeSearch) -> np.ndarray:
         """These points, and some of them with other numbers of splits: (q, parameters) -> (more, parameters).
@@ -148,6 +148,6 @@ class Reuser:
         names, values = shape.space.names, shape.space.values
         reduction, split_k = names.index("reduction"), names.index("split_k")
         is_free = [word not in ("none", "cluster", "chunks") for word in values[reduction]]
-        again = np.repeat(codes[np.array(is_free)[codes[:, reduction]]], NUM_SPLITS, axis=0)
-        again[:, split_k] = self._rng.integers(len(values[split_k]), size=len(again))
-        return np.concatenate([codes, again])
+        repeated = np.repeat(codes[np.array(is_free)[codes[:, reduction]]], NUM_SPLITS, axis=0)
+        repeated[:, split_k] = self._rng.integers(len(values[split_k]), size=len(repeated))
+        return np.concatenate([codes, repeated])

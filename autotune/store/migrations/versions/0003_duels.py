@@ -1,4 +1,4 @@
-"""Duels: pairs of configs that were timed in the same rounds while the GPU had nothing else to do."""
+"""Comparisons: pairs of configs that were timed in the same rounds while the GPU had nothing else to do."""
 
 from __future__ import annotations
 

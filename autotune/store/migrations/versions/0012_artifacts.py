@@ -43,14 +43,14 @@ def upgrade() -> None:
         *_all(sa.BigInteger(), "calls"),
         *_all(sa.Double(), "saved_us"),
         sa.UniqueConstraint("gpu_name", "shape", "how", name="uq_usage"),
-        moment="updated_at",
+        timestamp="updated_at",
     )
 
 
-def _make(name: str, *parts: sa.schema.SchemaItem, moment: str = "created_at") -> None:
+def _make(name: str, *parts: sa.schema.SchemaItem, timestamp: str = "created_at") -> None:
     own = sa.Column("id", sa.Integer(), nullable=False)
     key = sa.PrimaryKeyConstraint("id", name=f"pk_{name}")
-    op.create_table(name, own, *parts, *_all(sa.DateTime(), moment), key)
+    op.create_table(name, own, *parts, *_all(sa.DateTime(), timestamp), key)
 
 
 def _all(kind: sa.types.TypeEngine[Any], *names: str) -> list[sa.Column[Any]]:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Damage:
+class BadRow:
     """One row that cannot be read. `id` is its primary key, `what` says what is wrong with it."""
 
     table: str
@@ -26,50 +26,50 @@ class Damage:
         return f"{self.table} {self.id} ({self.what})"
 
 
-class DamagedRow(Exception):
+class BadRowError(Exception):
     """A row is damaged. Never leaves the store."""
 
     def __init__(self, table: str, row_id: int, what: str) -> None:
         super().__init__(table, row_id, what)
-        self.damage = Damage(table, row_id, what)
+        self.bad_row = BadRow(table, row_id, what)
 
 
-class Damages:
+class BadRows:
     """The damaged rows found in a database, each once, in the order in which they were found."""
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._met: dict[tuple[str, int], Damage] = {}
+        self._met: dict[tuple[str, int], BadRow] = {}
 
-    def __iter__(self) -> Iterator[Damage]:
+    def __iter__(self) -> Iterator[BadRow]:
         return iter(list(self._met.values()))
 
     def __len__(self) -> int:
         return len(self._met)
 
-    def add(self, damage: Damage) -> None:
-        self._met.setdefault((damage.table, damage.id), damage)
+    def add(self, bad_row: BadRow) -> None:
+        self._met.setdefault((bad_row.table, bad_row.id), bad_row)
 
     def readable(self, rows: Iterable[Any], read: Callable[..., T]) -> Iterator[T]:
         """`read(*row)` of every row, without the damaged ones."""
         for row in rows:
             try:
                 yield read(*row)
-            except DamagedRow as error:
-                self.add(error.damage)
+            except BadRowError as error:
+                self.add(error.bad_row)
 
     @property
     def text(self) -> str:
         """One sentence that names the rows; "" if none is damaged."""
         if not self._met:
             return ""
-        named = ", ".join(str(damage) for damage in list(self)[:_LISTED])
+        named = ", ".join(str(bad_row) for bad_row in list(self)[:_LISTED])
         more = f" and {len(self) - _LISTED:,} more" if len(self) > _LISTED else ""
         rows = counted(len(self), "row is", "rows are")
         return f"{self._where}: {rows} damaged and left out: {named}{more}; delete them, or restore a copy"
 
     @contextmanager
-    def told(self, tell: Callable[[str], None]) -> Iterator[None]:
+    def reported(self, tell: Callable[[str], None]) -> Iterator[None]:
         """At the end, call this with the unreadable rows, unless an error has named them."""
         try:
             yield

@@ -48,7 +48,7 @@ class LaunchGraph:
         check(self._driver.cuGraphExecDestroy, self._exec)
 
 
-class Stopwatch:
+class Timer:
     """Times on one stream. `watch` reads the GPU's state; it is asked while the GPU is busy."""
 
     def __init__(self, driver: Any, stream: Any, watch: Callable[[], GpuState]) -> None:
@@ -67,9 +67,9 @@ class Stopwatch:
         loaded the kernel."""
         self.state = GpuState()
         launch_us = first_us
-        if first_us < timing.LONG_FIRST_US or timing.is_hopeless_at_a_glance(first_us, cutoff_us):
+        if first_us < timing.LONG_FIRST_US or timing.is_too_slow_at_probe(first_us, cutoff_us):
             launch_us = self._launch_us(enqueue, sets, sets[0], first_us, cutoff_us)
-        if timing.is_hopeless_at_a_glance(launch_us, cutoff_us):
+        if timing.is_too_slow_at_probe(launch_us, cutoff_us):
             self._look()
             return Timing((launch_us,), is_cut_short=True)
         if launch_us < LATENT_US:
@@ -79,7 +79,7 @@ class Stopwatch:
         batch = self._batch(enqueue, sets, launches)
         try:
             seen_us = self._seen_us(batch)
-            if stats.is_hopeless([seen_us], cutoff_us):
+            if stats.is_too_slow([seen_us], cutoff_us):
                 return Timing((seen_us,), is_cut_short=True)
             launches = timing.launches_in(timing.BATCH_US, seen_us, len(sets))
             if launches >= 2 * batch.launches:
@@ -90,21 +90,21 @@ class Stopwatch:
         finally:
             batch.free()
 
-    def glance(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
+    def probe(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
         """A few short samples, after a launch that loads the kernel; fewer of a kernel that is clearly too
         slow."""
         first_us = self.time_once(partial(enqueue, sets[0]))
-        if first_us >= timing.LONG_FIRST_US and timing.is_hopeless_at_first(first_us, cutoff_us):
+        if first_us >= timing.LONG_FIRST_US and timing.is_too_slow_at_first(first_us, cutoff_us):
             return Timing((first_us,), is_cut_short=True)
         launch_us = self._launch_us(enqueue, sets, sets[-1], first_us, cutoff_us)
-        if timing.is_hopeless_at_a_glance(launch_us, cutoff_us):
+        if timing.is_too_slow_at_probe(launch_us, cutoff_us):
             return Timing((launch_us,), is_cut_short=True)
         if launch_us >= timing.LONG_US:
             return Timing((launch_us, self.time_once(partial(enqueue, sets[0]))))
         launches = timing.few_launches(launch_us, len(sets), cutoff_us)
         batch = self._batch(enqueue, sets, launches)
         try:
-            return Timing(tuple(self._glances(batch)))
+            return Timing(tuple(self._probe_samples(batch)))
         finally:
             batch.free()
 
@@ -112,16 +112,16 @@ class Stopwatch:
         self,
         enqueue: Enqueue,
         sets: Sequence[OperandSet],
-        again: OperandSet,
+        second: OperandSet,
         first_us: float,
         cutoff_us: float | None,
     ) -> float:
         """What a launch takes in us, latency included, of a kernel whose first launch took so long: the least
         of that one and another, and of a few in a row if the kernel seems to be short and too slow. A single
         launch may wait for the host, on a busy machine for longer than short kernels run (decision 0067)."""
-        launch_us = min(first_us, self.time_once(partial(enqueue, again)))
-        if launch_us < LATENT_US and timing.is_hopeless_at_a_glance(launch_us, cutoff_us):
-            in_a_row = [partial(enqueue, each) for each in islice(cycle(sets), 1 + timing.GLANCES)]
+        launch_us = min(first_us, self.time_once(partial(enqueue, second)))
+        if launch_us < LATENT_US and timing.is_too_slow_at_probe(launch_us, cutoff_us):
+            in_a_row = [partial(enqueue, each) for each in islice(cycle(sets), 1 + timing.PROBE_SAMPLES)]
             launch_us = min(launch_us, *self._intervals_us(in_a_row)[1:])
         return launch_us
 
@@ -184,14 +184,14 @@ class Stopwatch:
         try:
             batch_us = self.intervals_us([batch.replay] * 2)[1]
             count = max(1, round(seconds * 1e6 / batch_us))
-            began_s = time.perf_counter()
+            started_s = time.perf_counter()
             for _ in range(count):
                 batch.replay()
-            read_until(began_s + 0.95 * count * batch_us / 1e6)
+            read_until(started_s + 0.95 * count * batch_us / 1e6)
             check(self._driver.cuStreamSynchronize, self._stream)
         finally:
             batch.free()
-        power_w = timing.mean_power_w(readings, began_s + _ENERGY_LEAD_IN * seconds)
+        power_w = timing.mean_power_w(readings, started_s + _ENERGY_LEAD_IN * seconds)
         return None if power_w is None else power_w * batch_us / launches / 1e6
 
     def intervals_us(self, actions: Sequence[Callable[[], None]]) -> list[float]:
@@ -226,11 +226,11 @@ class Stopwatch:
         short one: then the least of several counts."""
         warm_us, seen_us = self.intervals_us([batch.replay] * 2)
         seen_us /= batch.launches
-        return seen_us if warm_us >= timing.BATCH_US / 2 else min(seen_us, *self._glances(batch))
+        return seen_us if warm_us >= timing.BATCH_US / 2 else min(seen_us, *self._probe_samples(batch))
 
-    def _glances(self, batch: LaunchGraph) -> list[float]:
+    def _probe_samples(self, batch: LaunchGraph) -> list[float]:
         """The mean time of a launch in each of a few replays, after one that warms up."""
-        times = self._intervals_us([batch.replay] * (1 + timing.GLANCES))[1:]
+        times = self._intervals_us([batch.replay] * (1 + timing.PROBE_SAMPLES))[1:]
         return [time_us / batch.launches for time_us in times]
 
     def _samples(self, batch: LaunchGraph, first_us: float) -> tuple[float, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-class GuestProposer(Proposer):
+class OptunaProposer(Proposer):
     """A copy of the sampler proposes what nobody offered; its proposals are of origin `name`."""
 
     def __init__(
@@ -45,13 +45,13 @@ class GuestProposer(Proposer):
 
     def load(self, results: Iterable[tuple[int, float | None]]) -> None:
         known = [(number, time_us) for number, time_us in results if number not in self._seen]
-        self._study.add_trials([self._told(*one) for one in dict(known).items()])
+        self._study.add_trials([self._frozen(*one) for one in dict(known).items()])
         super().load(known)
 
     def tell(self, number: int, time_us: float | None) -> None:
         trial = self._trials.pop(number, None)
         if trial is None:  # somebody else's: the guest learns of it all the same
-            self._study.add_trial(self._told(number, time_us))
+            self._study.add_trial(self._frozen(number, time_us))
         else:
             self._finish(trial, time_us)
         super().tell(number, time_us)
@@ -64,7 +64,7 @@ class GuestProposer(Proposer):
     def _drawn(self) -> Proposal:
         with _quiet():
             wish = self._study.ask(self._distributions)
-        number = self._unseen_near(np.array([wish.params[name] for name in self.space.names]))
+        number = self._nearest_not_proposed(np.array([wish.params[name] for name in self.space.names]))
         study_id = self._memory.get_study_id_from_name(self._study.study_name)
         trial_id = self._memory.get_trial_id_from_study_id_trial_number(study_id, wish.number)
         for name, code in self._codes(number).items():
@@ -81,7 +81,7 @@ class GuestProposer(Proposer):
             else:
                 self._study.tell(trial, time_us)
 
-    def _told(self, number: int, time_us: float | None) -> FrozenTrial:
+    def _frozen(self, number: int, time_us: float | None) -> FrozenTrial:
         from optuna.trial import TrialState, create_trial
 
         state = TrialState.FAIL if time_us is None else TrialState.COMPLETE
@@ -91,7 +91,7 @@ class GuestProposer(Proposer):
     def _codes(self, number: int) -> dict[str, int]:
         return dict(zip(self.space.names, map(int, self.space.codes(number)), strict=True))
 
-    def _unseen_near(self, codes: np.ndarray) -> int:
+    def _nearest_not_proposed(self, codes: np.ndarray) -> int:
         """The unseen point nearest to these codes (parameters,), by shares of the ranges, added up. Of a
         large set only what is around the wish and a random part are looked at. Raises SpaceExhausted."""
         if len(self.space) <= 8 * NUM_SAMPLED:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autotune.facts import stats
 from autotune.facts.measurement import LATENT_US, GpuState
 from autotune.gpu import timing
-from autotune.gpu.stopwatch import Stopwatch
+from autotune.gpu.timer import Timer
 
 NUM_SETS = 16
 LOADING_US = 60.0  # by which the first launch of a kernel takes longer
@@ -103,9 +103,9 @@ class PlayedDriver:
         return (0,)
 
 
-def _watch(driver: PlayedDriver) -> tuple[Stopwatch, list[Any], Callable[[Any], None]]:
+def _watch(driver: PlayedDriver) -> tuple[Timer, list[Any], Callable[[Any], None]]:
     sets: list[Any] = list(range(NUM_SETS))
-    return Stopwatch(driver, None, GpuState), sets, driver.enqueue
+    return Timer(driver, None, GpuState), sets, driver.enqueue
 
 
 @given(
@@ -118,12 +118,12 @@ def test_a_short_kernel_is_not_given_up_because_the_host_was_busy(
     kernel_us: float, cutoff: float, call_us: float, seed: int
 ) -> None:
     driver = PlayedDriver(kernel_us, 150.0, seed, call_us)
-    stopwatch, sets, enqueue = _watch(driver)
-    first_us = stopwatch.time_once(lambda: enqueue(sets[0]))
+    clock, sets, enqueue = _watch(driver)
+    first_us = clock.time_once(lambda: enqueue(sets[0]))
     assert first_us > LOADING_US
     for timed in (
-        stopwatch.time(enqueue, sets, first_us, cutoff * kernel_us),
-        stopwatch.glance(enqueue, sets, cutoff * kernel_us),
+        clock.time(enqueue, sets, first_us, cutoff * kernel_us),
+        clock.probe(enqueue, sets, cutoff * kernel_us),
     ):
         assert not timed.is_cut_short
         assert timed.time_us == pytest.approx(kernel_us, rel=0.05)
@@ -134,10 +134,10 @@ def test_a_short_kernel_is_not_given_up_because_the_host_was_busy(
 @pytest.mark.parametrize("kernel_us", [3.0, 8.0, 40.0])
 def test_what_the_first_launch_took_decides_nothing(kernel_us: float, num_sets: int, first_us: float) -> None:
     driver = PlayedDriver(kernel_us)
-    stopwatch, sets, enqueue = _watch(driver)
-    stopwatch.time_once(lambda: enqueue(sets[0]))
+    clock, sets, enqueue = _watch(driver)
+    clock.time_once(lambda: enqueue(sets[0]))
     before = driver.num_launches
-    timed = stopwatch.time(enqueue, sets[:num_sets], first_us, kernel_us)
+    timed = clock.time(enqueue, sets[:num_sets], first_us, kernel_us)
     assert not timed.is_cut_short
     assert timed.time_us == pytest.approx(kernel_us, rel=0.02)
     # A batch lasts as long as it should: one that warms up, one that leads in, and at most as much to look.
@@ -157,14 +157,14 @@ def test_a_short_kernel_that_is_slower_costs_little_and_counts_with_its_own_time
 ) -> None:
     """Not with that of a launch: a model learns from it."""
     driver = PlayedDriver(kernel_us, delay_us, seed)
-    stopwatch, sets, enqueue = _watch(driver)
-    timed = stopwatch.time(enqueue, sets, 150.0, kernel_us / (slower * stats.HOPELESS))
+    clock, sets, enqueue = _watch(driver)
+    timed = clock.time(enqueue, sets, 150.0, kernel_us / (slower * stats.TOO_SLOW))
     assert timed.is_cut_short
     assert driver.busy_us < 4 * timing.BATCH_US
     most_us = 1.05 * kernel_us
     if timed.time_us > most_us:  # not timed in a batch: clearly slower, and told with some latency
-        assert driver.num_launches <= 1 + 1 + timing.GLANCES
-        assert kernel_us > 2 * kernel_us / (slower * stats.HOPELESS)
+        assert driver.num_launches <= 1 + 1 + timing.PROBE_SAMPLES
+        assert kernel_us > 2 * kernel_us / (slower * stats.TOO_SLOW)
 
 
 @given(kernel_us=st.floats(100.0, 1e6), share=st.floats(0.01, 0.3), seed=st.integers(0, 1000))
@@ -172,9 +172,9 @@ def test_a_kernel_that_is_far_too_slow_is_launched_a_few_times(
     kernel_us: float, share: float, seed: int
 ) -> None:
     driver = PlayedDriver(kernel_us, delay_us=20.0, seed=seed)
-    stopwatch, sets, enqueue = _watch(driver)
-    first_us = stopwatch.time_once(lambda: enqueue(sets[0]))
-    timed = stopwatch.time(enqueue, sets, first_us, share * kernel_us)
+    clock, sets, enqueue = _watch(driver)
+    first_us = clock.time_once(lambda: enqueue(sets[0]))
+    timed = clock.time(enqueue, sets, first_us, share * kernel_us)
     assert timed.is_cut_short
     assert driver.num_launches <= (2 if kernel_us >= LATENT_US else 6)
     assert timed.time_us == pytest.approx(kernel_us + 10.0, abs=30.0)
@@ -182,6 +182,6 @@ def test_a_kernel_that_is_far_too_slow_is_launched_a_few_times(
 
 def test_a_long_kernel_is_not_launched_more_often_than_it_is_timed() -> None:
     driver = PlayedDriver(30_000.0)
-    stopwatch, sets, enqueue = _watch(driver)
-    stopwatch.time(enqueue, sets[:1], 30_010.0, 30_000.0)
+    clock, sets, enqueue = _watch(driver)
+    clock.time(enqueue, sets[:1], 30_010.0, 30_000.0)
     assert driver.num_launches == 2 + 3  # one warms up, four are samples

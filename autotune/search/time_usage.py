@@ -6,7 +6,7 @@ from ..facts.measurement import Measurement
 from .propose import origins
 
 
-class Accounts:
+class TimeUsage:
     """Those of one shape, on a target that works on `num_places` candidates at once. Seconds count the
     target's GPU and its compiler's places."""
 
@@ -21,7 +21,7 @@ class Accounts:
 
     def add_earlier(self, origin: str, measurement: Measurement) -> None:
         """A trial of an earlier run. Kernels that were found elsewhere took no seconds from another shape."""
-        if origin not in origins.FOUND_ELSEWHERE:
+        if origin not in origins.TRANSFERRED:
             self._earlier_s += self._seconds_of(measurement)
 
     def add(self, origin: str, measurement: Measurement) -> None:

@@ -17,7 +17,7 @@ from .residual import Residuals
 from .splits import NUM_CHOICES, Splits
 from .time_model import Speeds, TimeModel, modelled_us
 
-MAX_WAYS = 256  # combinations of alignment for which the legal kernels are cached
+MAX_CACHED = 256  # combinations of alignment for which the legal kernels are cached
 
 
 class Expected(NamedTuple):
@@ -29,7 +29,7 @@ class Expected(NamedTuple):
     time_us: Floats
 
 
-class Forecast:
+class Prediction:
     """Kernels of one layout on one kind of GPU: how they are launched, and what is known of their speed."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Forecast:
         operands = accesses(shapes)
         found = self._readers.get(operands)
         if found is None:
-            if len(self._readers) >= MAX_WAYS:
+            if len(self._readers) >= MAX_CACHED:
                 self._readers.clear()
             found = self._readers[operands] = reads(self._launches, operands)
         return found

@@ -16,7 +16,7 @@ from .propose.proposer import Proposer
 from .propose.seeds import seeds
 
 
-class Offers:
+class Suggestions:
     """Those to one shape. `starts`: configs that are expected to do well here, most promising first."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Offers:
 
     def begin(self) -> None:
         """Line up the starting points of a search."""
-        self.borrow_from_twins()
+        self.borrow_from_siblings()
         for number in islice(self._seeds, self._policy.num_seeds):
             self._proposer.offer(number, origins.SEED)
         self.borrow_from_similar()
@@ -53,10 +53,10 @@ class Offers:
             if (number := self._space.find(point)) is not None:
                 self._proposer.offer(number, origins.ENQUEUED)
 
-    def borrow_from_twins(self) -> None:
+    def borrow_from_siblings(self) -> None:
         """Try the best of other GPUs of the kind, or under another driver, here: each only once."""
-        twins = self._store.twin_studies(self._study)[::-1][: self._policy.num_lenders]
-        self._borrow(reversed(twins), self._policy.num_loans)
+        sibling_studies = self._store.sibling_studies(self._study)[::-1][: self._policy.num_lenders]
+        self._borrow(reversed(sibling_studies), self._policy.num_loans)
 
     def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:
         for study in studies:

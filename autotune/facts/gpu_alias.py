@@ -17,7 +17,7 @@ def names_for(gpu_name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((gpu_name, os.environ.get(LIKE) or gpu_name)))
 
 
-def told(gpu_name: str) -> str:
+def describe(gpu_name: str) -> str:
     """That a GPU is accepted as another, in words; "" if it is not."""
     other = names_for(gpu_name)[-1]
     return "" if other == gpu_name else f"{gpu_name} is accepted as {other} ({LIKE})"
