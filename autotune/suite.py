@@ -32,7 +32,7 @@ _LARGEST_LD = 2**63 - 1
 _FRAME = ('{"version"', "]")  # beginnings of the lines around the shapes that were recorded
 
 
-class CallKind(NamedTuple):
+class CallSignature(NamedTuple):
     """Calls of one kind: a product, leading dimensions of A, B and C in elements, the alignment of their
     addresses in bytes, and what is added to the product or made of it."""
 
@@ -42,16 +42,16 @@ class CallKind(NamedTuple):
     epilogue: Epilogue = PLAIN
 
     @classmethod
-    def packed(cls, gemm: Gemm) -> CallKind:
+    def packed(cls, gemm: Gemm) -> CallSignature:
         """Packed, and as aligned as shapes are tuned."""
         return cls(gemm, gemm.lds)
 
 
-Calls = dict[CallKind, int | None]
+Calls = dict[CallSignature, int | None]
 
 
 class Suite(NamedTuple):
-    """Each kind of call once, with the calls of all its tables; None for all if the suite has no counts.
+    """Each call signature once, with the calls of all its tables; None for all if the suite has no counts.
     `others`: calls of unknown kinds."""
 
     calls: Calls
@@ -74,7 +74,7 @@ def read_suites(paths: Sequence[Path], note: Note = lambda message: None) -> dic
 
 
 def read_kinds(paths: Sequence[Path], note: Note = lambda message: None) -> Calls:
-    """The same, of each kind of call."""
+    """The same, of each call signature."""
     try:
         return merged(read_calls(path, note) for path in paths).calls
     except ValueError as error:
@@ -82,7 +82,7 @@ def read_kinds(paths: Sequence[Path], note: Note = lambda message: None) -> Call
         raise UsageError(f"{names}: {error}; name those that count calls apart from the others") from error
 
 
-def by_shape(calls: Mapping[CallKind, int | None]) -> dict[Gemm, int | None]:
+def by_shape(calls: Mapping[CallSignature, int | None]) -> dict[Gemm, int | None]:
     """The calls of each shape, for any leading dimensions."""
     found: dict[Gemm, int | None] = {}
     for kind, count in calls.items():
@@ -90,7 +90,7 @@ def by_shape(calls: Mapping[CallKind, int | None]) -> dict[Gemm, int | None]:
     return found
 
 
-def epilogues_of(calls: Iterable[CallKind]) -> dict[Gemm, tuple[str, ...]]:
+def epilogues_of(calls: Iterable[CallSignature]) -> dict[Gemm, tuple[str, ...]]:
     """The names of the epilogues that calls of each shape ask for, of shapes with any."""
     found: dict[Gemm, dict[str, None]] = {}
     for kind in calls:
@@ -102,7 +102,7 @@ def epilogues_of(calls: Iterable[CallKind]) -> dict[Gemm, tuple[str, ...]]:
 def read_calls(
     path: Path, note: Note = lambda message: None, on_read: Callable[[int, int], None] = lambda done, of: None
 ) -> Suite:
-    """Read all kinds of call of a suite, and of the files that processes recorded beside it. As
+    """Read all call signatures of a suite, and of the files that processes recorded beside it. As
     `read_suite`. `on_read` is told after each of these files how many were read, and of how many."""
     folder = Path(f"{path}.d")
     recorded = sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
@@ -224,13 +224,13 @@ def _tables(entries: Sequence[ListedShape], others: int = 0) -> Suite:
     return merged([Suite({}, others), *(Suite({kind: count}) for kind, count in shapes)])
 
 
-def _kind(entry: Any, where: str) -> CallKind:
-    """The kind of call of one `[[shape]]` table."""
+def _kind(entry: Any, where: str) -> CallSignature:
+    """The call signature of one `[[shape]]` table."""
     check_keys(table(entry, where), (*EXTENTS, *CHOICES, *_NOTES), where, required=EXTENTS)
     gemm = _shape(entry, where)
     if "count" in entry:
         whole(entry["count"], f"{where}: count", 1, MOST_CALLS)
-    packed = CallKind.packed(gemm)
+    packed = CallSignature.packed(gemm)
     lds, alignment = packed.lds, packed.alignment
     if "ld" in entry:
         lds = _triple(entry["ld"], f"{where}: ld", _LARGEST_LD)
@@ -246,7 +246,7 @@ def _kind(entry: Any, where: str) -> CallKind:
     name = entry.get("epilogue")
     if "epilogue" in entry and (not isinstance(name, str) or name not in EPILOGUES):
         raise ValueError(f"{where}: epilogue {shown(name)} is none of {', '.join(EPILOGUES)}")
-    return CallKind(gemm, lds, alignment, PLAIN if name is None else EPILOGUES[name])
+    return CallSignature(gemm, lds, alignment, PLAIN if name is None else EPILOGUES[name])
 
 
 def _triple(value: Any, where: str, most: int) -> Triple:

@@ -198,7 +198,7 @@ def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
 
 
 def limits_named(selector: str, *, note: Note) -> DeviceLimits:
-    """Limits of a known kind of GPU (`rtx-4090`), else of a GPU of this machine. Raises UsageError."""
+    """Limits of a known GPU model (`rtx-4090`), else of a GPU of this machine. Raises UsageError."""
     if (known := limits_by_name(selector)) is not None:
         return known
     if not is_selector(selector):

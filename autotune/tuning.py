@@ -53,7 +53,7 @@ from .kernel.where import VALUES, Where
 from .perf_model.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .report.palette import LIGHT
-from .runtime.table.kinds import GpuKind, load_kinds
+from .runtime.table.kinds import GpuModel, load_kinds
 from .runtime.table.table import Table
 from .search import DEFAULT_SAMPLER, InterruptHandler, Options, SearchResult, ShapeResult
 from .search import tune as search
@@ -542,7 +542,7 @@ def export_table(
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
 ) -> Table:
     """Write the winners of the GPU that was measured last as a folder that applications import. Returns the
-    table of this kind of GPU.
+    table of this GPU model.
 
         folder          where; what an earlier export wrote there is replaced
         shapes          the tuned shapes to write, as `tune` takes them; none: all
@@ -567,7 +567,7 @@ def export_table(
         called          such names that a program's calls for a shape ask for: the kernels of its layout come
                         with these, too
         with_c          whether sources for programs in C and C++ are written, into the folder `c`
-        adds            whether tables of other kinds of GPU stay in the folder; one of this kind is replaced
+        adds            whether tables of other GPU models stay in the folder; one of this kind is replaced
         note            called with what a person should know; by default a warning is logged
         on_step         called with what is done next
         on_compiled     called with how many of how many kernels are compiled
@@ -646,8 +646,8 @@ def export_table(
     if others:
         names = ", ".join(sorted(others))
         note(f"{shown(db)} also holds trials of {names}; the newest were exported")
-    here = GpuKind.of(latest.gpu_name, latest.compute_capability)
-    return next(table for _, table in load_kinds(Path(folder)) if GpuKind.of_table(table) == here)
+    here = GpuModel.of(latest.gpu_name, latest.compute_capability)
+    return next(table for _, table in load_kinds(Path(folder)) if GpuModel.of_table(table) == here)
 
 
 def _of_wider(
@@ -720,7 +720,7 @@ def _no_less_than_0(name: str, value: float | None) -> float | None:
 
 
 def _limits(environment: Environment) -> DeviceLimits:
-    """Limits of the kind of GPU that was measured: read from one that is here, else known by name."""
+    """Limits of the GPU model that was measured: read from one that is here, else known by name."""
     known = limits_by_name(environment.gpu_name)
     if environment.is_recorded and known is not None:
         return known

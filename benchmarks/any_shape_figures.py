@@ -19,7 +19,7 @@ from table_arena import ALONE, CUBLAS
 
 from autotune.cli import console
 from autotune.facts import stats
-from autotune.facts.distribution import KINDS, kind_of_shape
+from autotune.facts.distribution import KINDS, signature_of_shape
 from autotune.facts.gemm import LAYOUTS, Gemm
 
 Facts = Mapping[str, Any]
@@ -198,7 +198,7 @@ def _head(report: Facts) -> str:
 
 def _of_both(first: Sequence[Against], second: Sequence[Against]) -> str | None:
     """How much longer picks and cuBLAS take in the second report, on the products that both judged: of one
-    seed, two kinds of GPU draw many in common."""
+    seed, two GPU models draw many in common."""
 
     def times_us(against: Sequence[Against]) -> dict[tuple[Any, ...], tuple[float, float]]:
         return {
@@ -220,7 +220,7 @@ def _of_both(first: Sequence[Against], second: Sequence[Against]) -> str | None:
 def groups(found: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """By kind, by what is odd, by layout, and all."""
     pairs = [(one, Gemm.parse(one.shape["shape"])) for one in found]
-    split = [(kind, [one for one, gemm in pairs if kind_of_shape(gemm) == kind]) for kind in KINDS]
+    split = [(kind, [one for one, gemm in pairs if signature_of_shape(gemm) == kind]) for kind in KINDS]
     for sort in dict.fromkeys(one.shape["sort"] for one in found):
         split.append((sort, [one for one in found if one.shape["sort"] == sort]))
     split += [(layout, [one for one, gemm in pairs if gemm.layout == layout]) for layout in LAYOUTS]

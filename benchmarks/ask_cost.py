@@ -49,7 +49,7 @@ CAPACITY = 22  # of 16 threads that compile
 SEED = 1  # of the shapes that are drawn, and of what is known of each
 
 
-class PlayedTarget:
+class SimulatedTarget:
     """Answers at once. Times are the same in every run."""
 
     def __init__(self, gpu: str, trial_s: float = 0.0) -> None:
@@ -113,7 +113,7 @@ class PlayedTarget:
         return gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) * float(np.exp(off))
 
 
-def _know(target: PlayedTarget, store: Store, gemm: Gemm, num: int) -> None:
+def _know(target: SimulatedTarget, store: Store, gemm: Gemm, num: int) -> None:
     """Store this many results of a shape, as if kernels of other shapes had been timed on it."""
     space = target.space(gemm)
     numbers = np.random.default_rng([SEED, gemm.m, gemm.n, gemm.k]).integers(len(space), size=num)
@@ -125,7 +125,7 @@ def _know(target: PlayedTarget, store: Store, gemm: Gemm, num: int) -> None:
 def _search(args: argparse.Namespace, gemms: Sequence[Gemm], known: int, trials: int) -> None:
     """Search these shapes, and print the cost."""
     profile = cProfile.Profile() if args.profile else nullcontext()
-    target = PlayedTarget(args.gpu, 1e-3 * args.trial_ms)
+    target = SimulatedTarget(args.gpu, 1e-3 * args.trial_ms)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "played.db") as store:
         for gemm in gemms if known else ():
             _know(target, store, gemm, known)

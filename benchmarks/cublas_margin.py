@@ -67,7 +67,7 @@ def replayed(path: Path, tile_apart: float) -> Iterator[Replayed]:
 
 @cache
 def models_of(limits: DeviceLimits, tile_apart: float) -> dict[str, CublasModel]:
-    """By layout, from the matrices that ship of this kind of GPU."""
+    """By layout, from the matrices that ship of this GPU model."""
     times_us: dict[str, dict[Gemm, float]] = {layout: {} for layout in LAYOUTS}
     for found in matrices():
         if found.environment.gpu_name == limits.name:

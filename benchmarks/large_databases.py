@@ -5,7 +5,7 @@
 FILE: as `python tests/large_database.py FILE [SHAPES [TRIALS]]` writes them. With `--server` the commands
 read its copy in a PostgreSQL server that is started for it. Nothing runs on a GPU: a search is continued with
 one that is simulated (ask_cost.py), until it asks for its first trial. `coverage` reads 32 records of LARGE
-kinds of call each.
+call signatures each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from autotune.target import Point
 ROOT = Path(__file__).resolve().parents[1]
 MOST_S, MOST_MB = 10.0, 300.0
 OTHER_MOST_S = {"coverage": 20.0, "merge": 60.0}
-NUM_RECORDS, LARGE = 32, 5000  # of calls; kinds of call in each
+NUM_RECORDS, LARGE = 32, 5000  # of calls; call signatures in each
 PAGES = ("/", "/api/version", "/api/overview", "/api/study/{study}", "/tiles/{study}/{trial}")
 _MB = 1024.0  # KiB
 
@@ -97,7 +97,7 @@ class _FirstAsk(Exception):
     pass
 
 
-class _Waiting(ask_cost.PlayedTarget):
+class _Waiting(ask_cost.SimulatedTarget):
     """A GPU under the conditions of a study; what it is asked for first ends the search."""
 
     def __init__(self, db: str, study: int) -> None:

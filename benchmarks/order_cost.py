@@ -25,7 +25,7 @@ import reports
 
 from autotune.cli import console
 from autotune.facts.defaults import MAX_ERROR
-from autotune.facts.distribution import KINDS, kind_of_shape
+from autotune.facts.distribution import KINDS, signature_of_shape
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel.config import Config, threads_along_k
@@ -83,7 +83,7 @@ def row_of(name: str, found: dict[Gemm, float]) -> list[str]:
     """One line of the table."""
     groups = defaultdict[str, list[float]](list)
     for gemm, cost in found.items():
-        groups[kind_of_shape(gemm)].append(cost)
+        groups[signature_of_shape(gemm)].append(cost)
     wide = [cost for gemm, cost in found.items() if min(gemm.m, gemm.n) > FEW]
     return [name, *(_mean(groups[kind]) for kind in KINDS), _mean(list(found.values())), _mean(wide)]
 

@@ -72,7 +72,7 @@ print(1e3 * all_s, 1e3 * (time.perf_counter() - began))
 
 
 def table_folder(gpu: str) -> AbstractContextManager[Path]:
-    """A table as one tuned shape and the shipped matrices make it for a known kind of GPU."""
+    """A table as one tuned shape and the shipped matrices make it for a known GPU model."""
     return table_of(known_limits(gpu))
 
 

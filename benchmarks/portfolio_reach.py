@@ -5,7 +5,7 @@ picks among them.
         [--sizes 16,32,64] [--folds 5]
 
 Of each matrix (write_matrix.py) the columns are left out by folds, as in an export
-(autotune/export/left_out.py). Prints geometric means over the columns left out. chosen: the best of all rows
+(autotune/export/held_out.py). Prints geometric means over the columns left out. chosen: the best of all rows
 over the best of the chosen; by kind of shape, too. picked: the best of the chosen over what the model picks;
 of four: over the best of the first four. /cuBLAS: cuBLAS over what the model picks, the least of these, and
 the share of those below 0.98. by cuBLAS: the share of columns that go to cuBLAS where that is a provider, and
@@ -21,9 +21,9 @@ from pathlib import Path
 import reports
 
 from autotune.cli import console
-from autotune.export.left_out import Evaluation, figures_of, left_out, mean_ratio
+from autotune.export.held_out import Evaluation, figures_of, held_out, mean_ratio
 from autotune.export.portfolio import candidates
-from autotune.facts.distribution import KINDS, kind_of_shape
+from autotune.facts.distribution import KINDS, signature_of_shape
 from autotune.facts.gemm import LAYOUTS
 from autotune.files.errors import UsageError
 from autotune.recording import matrix
@@ -37,7 +37,7 @@ def held_apart(found: TimeMatrix, size: int, num_folds: int) -> list[Evaluation]
     for layout in LAYOUTS:
         known = candidates(layout, (), [found.of_layout(layout)], found.limits)
         cublas_us = {gemm: us for gemm, us in found.cublas_us.items() if us and gemm.layout == layout}
-        evaluated += left_out(known, cublas_us, found.limits, size, num_folds=num_folds)
+        evaluated += held_out(known, cublas_us, found.limits, size, num_folds=num_folds)
     return evaluated
 
 
@@ -46,7 +46,7 @@ def row_of(size: int, evaluated: Sequence[Evaluation]) -> list[str]:
     figures = figures_of(evaluated)[-1]
     kinds = [
         mean_ratio((x.best_us, x.chosen_us) for x in some) if some else None
-        for some in ([x for x in evaluated if kind_of_shape(x.gemm) == kind] for kind in KINDS)
+        for some in ([x for x in evaluated if signature_of_shape(x.gemm) == kind] for kind in KINDS)
     ]
     numbers = [figures.portfolio, *kinds, figures.pick, figures.first]
     if figures.cublas is None:

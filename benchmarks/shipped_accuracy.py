@@ -30,7 +30,7 @@ class Measured(NamedTuple):
 
 
 def results(benchmark: str, gpu: str) -> Iterator[dict[str, Any]]:
-    """The shapes of all results of a benchmark on a kind of GPU."""
+    """The shapes of all results of a benchmark on a GPU model."""
     for path in sorted((targets.studies_dir() / "results").glob("*.json.xz")):
         found = json.loads(lzma.decompress(path.read_bytes()))
         if not isinstance(found, dict) or found.get("benchmark") != benchmark:

@@ -1,4 +1,4 @@
-"""What the matrices that ship tell of a kind of GPU, once per process: to carry their times over to it, and
+"""What the matrices that ship tell of a GPU model, once per process: to carry their times over to it, and
 to learn from them, takes a second."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the command line in the process of a test, where parts of it may be played."""
+"""Runs the command line in the process of a test, where parts of it may be simulated."""
 
 from __future__ import annotations
 

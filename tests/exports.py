@@ -6,4 +6,4 @@ from __future__ import annotations
 import pytest
 
 EXPORTS = pytest.mark.xdist_group("exports")  # the kernels of a table take 20 s to compile
-CARRIED = pytest.mark.xdist_group("kernels for every kind of GPU")  # a second for each GPU and layout
+CARRIED = pytest.mark.xdist_group("kernels for every GPU model")  # a second for each GPU and layout

@@ -36,7 +36,7 @@ def make(folder: Path, created_at: str) -> None:
 
 
 def make_beside(folder: Path, created_at: str) -> None:
-    """The same for another kind of GPU, added to what is there."""
+    """The same for another GPU model, added to what is there."""
     with patch.object(package, "runtime_files", lambda: COPIED):
         add(replace(SECOND, created_at=created_at), folder)
 

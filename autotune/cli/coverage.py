@@ -19,13 +19,13 @@ from ..runtime.choose.chooser import Chooser
 from ..runtime.choose.pick import Call, Pick
 from ..runtime.table.kinds import load_kinds
 from ..runtime.table.table import Table
-from ..suite import ALIGNED, CallKind, Suite, read_calls
+from ..suite import ALIGNED, CallSignature, Suite, read_calls
 from . import common, console
 from .requests import CoverageRequest
 
 MATCHES = ("tuned", "modelled", "cublas", "missed")
 _US = 1e-6
-_PROGRESS_EVERY = 256  # kinds of call: some hundredths of a second
+_PROGRESS_EVERY = 256  # call signatures: some hundredths of a second
 _DESCRIPTION = (
     "tuned: by a kernel that was timed on the shape; modelled: by the one that is expected to be fastest; "
     "cublas: by cuBLAS, which is expected to be as fast; missed: by a kernel that serves anything, or none. "
@@ -34,10 +34,10 @@ _DESCRIPTION = (
 )
 
 
-class ServedKind(NamedTuple):
-    """One kind of call. `time_us`: of a call; `cublas_us`: of one by cuBLAS alone, None if unknown."""
+class ServedSignature(NamedTuple):
+    """One call signature. `time_us`: of a call; `cublas_us`: of one by cuBLAS alone, None if unknown."""
 
-    kind: CallKind
+    kind: CallSignature
     calls: int
     way: str
     time_us: float
@@ -54,16 +54,16 @@ class ServedKind(NamedTuple):
 
 
 def run(request: CoverageRequest, *, is_json: bool) -> None:
-    """Tell how each table of a folder serves what was recorded, and up to so many kinds of call that are not
-    tuned, those that take most first. Records do not say on which GPU a call was made: each table is told of
-    all of them. Raises UsageError, DispatchError."""
+    """Tell how each table of a folder serves what was recorded, and up to so many call signatures that are
+    not tuned, those that take most first. Records do not say on which GPU a call was made: each table is told
+    of all of them. Raises UsageError, DispatchError."""
     with console.Progress() as progress:
 
         def tell(what: str, done: int, of: int) -> None:
             progress.update(f"{what}: {done:,} of {of:,}")
 
         suite = read_calls(request.calls, console.note, partial(tell, "records read"))
-        look_up = partial(tell, "kinds of call looked up")
+        look_up = partial(tell, "call signatures looked up")
         tables = [table for _, table in load_kinds(request.table)]
         first, *others = (_facts(table, suite, request.limit, look_up) for table in tables)
     head = {"calls": str(request.calls), "table": str(request.table)}
@@ -97,14 +97,14 @@ def _not_as_tuned(facts: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return (found for way, found in facts["ways"].items() if way != "tuned")
 
 
-def _served(table: Table, calls: Iterable[tuple[CallKind, int | None]]) -> Iterable[ServedKind]:
+def _served(table: Table, calls: Iterable[tuple[CallSignature, int | None]]) -> Iterable[ServedSignature]:
     chooser = Chooser(table)
     for kind, count in calls:
-        yield ServedKind(kind, count or 1, *_way(chooser, table.limits, kind))
+        yield ServedSignature(kind, count or 1, *_way(chooser, table.limits, kind))
 
 
-def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, float, float | None, str]:
-    """How a kind of call is served, in us of a call, in us of cuBLAS alone, and why so."""
+def _way(chooser: Chooser, limits: DeviceLimits, kind: CallSignature) -> tuple[str, float, float | None, str]:
+    """How a call signature is served, in us of a call, in us of cuBLAS alone, and why so."""
     gemm = kind.gemm
     least_us = cublas_model.least_us(gemm, limits)
     if not (gemm.m and gemm.n):
@@ -134,7 +134,7 @@ def _time_us(pick: Pick) -> float | None:
     return pick.cublas_us if pick.provider == "cublas" else pick.expected_us
 
 
-def _compare_to_cublas(served: Iterable[ServedKind]) -> dict[str, float | None]:
+def _compare_to_cublas(served: Iterable[ServedSignature]) -> dict[str, float | None]:
     """What cuBLAS takes alone, and how many times as fast the table is: of the kinds of which that is known,
     which take `known_share` of the table's time."""
     pairs = [(one.cublas_s, one.seconds) for one in served]
@@ -144,7 +144,7 @@ def _compare_to_cublas(served: Iterable[ServedKind]) -> dict[str, float | None]:
     return {"cublas_seconds": cublas_s, "speedup": common.share(cublas_s, own_s), "known_share": share}
 
 
-def _matches(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, Any]]:
+def _matches(served: Sequence[ServedSignature], others: int) -> dict[str, dict[str, Any]]:
     """Kinds, calls and seconds of each way, and their shares. Calls of which nothing is known are missed."""
     num_calls = sum(one.calls for one in served) + others
     seconds = sum(one.seconds for one in served)
@@ -164,11 +164,11 @@ def _matches(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, A
     return found
 
 
-def _not_tuned(served: Sequence[ServedKind]) -> list[ServedKind]:
+def _not_tuned(served: Sequence[ServedSignature]) -> list[ServedSignature]:
     return sorted((one for one in served if one.way != "tuned"), key=lambda one: -one.seconds)
 
 
-def _kind_facts(one: ServedKind) -> dict[str, Any]:
+def _kind_facts(one: ServedSignature) -> dict[str, Any]:
     gemm, lds, alignment, epilogue = one.kind
     return {
         "shape": str(gemm),
@@ -235,7 +235,7 @@ def _row(one: dict[str, Any], seconds: float) -> tuple[str, ...]:
 def _name(one: dict[str, Any]) -> str:
     """The shape, and what is not as it is tuned."""
     shape: str = one["shape"]
-    packed = CallKind.packed(Gemm.parse(shape))
+    packed = CallSignature.packed(Gemm.parse(shape))
     ld = "" if one["ld"] == packed.lds else " ld " + ",".join(map(str, one["ld"]))
     align = "" if one["align"] == packed.alignment else " align " + ",".join(map(str, one["align"]))
     epilogue = f" {one['epilogue']}" if one["epilogue"] else ""

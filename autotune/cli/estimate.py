@@ -63,7 +63,7 @@ class _Ended(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """One shape of the program, its calls, and a call's times on each kind of GPU."""
+    """One shape of the program, its calls, and a call's times on each GPU model."""
 
     gemm: Gemm
     calls: int
@@ -206,7 +206,7 @@ def _here(work: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _gpu_facts(gpu: str, at: int, kinds: Sequence[_Kind]) -> dict[str, Any]:
-    """Seconds of all products on one kind of GPU."""
+    """Seconds of all products on one GPU model."""
     found = [(kind.calls, kind.predicted[at]) for kind in kinds]
     cublas_s, untuned_s, tuned_s = (
         sum(calls * getattr(one, name) for calls, one in found) / 1e6

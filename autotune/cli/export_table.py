@@ -16,7 +16,7 @@ from ..kernel.launch import PLAIN
 from ..kernel.templates import workspace_bytes
 from ..kernel.where import MIB
 from ..runtime.table.kinds import load_kinds, names_of
-from ..runtime.table.table import LeftOut, Table
+from ..runtime.table.table import HeldOut, Table
 from . import common, console
 from .requests import ExportRequest
 
@@ -156,31 +156,31 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     )
     if others:
         console.show(f"{folder}/ also holds the tables for {names_of(others)}")
-    console.show(_left_out_text(table.left_out))
+    console.show(_held_out_text(table.left_out))
     if table.is_recorded:
         console.show(f"These times were {common.source_text(table.environment)}; none was measured here.")
     checked = " --gpu none" if table.is_recorded else ""
     console.show(f"Next: autotune verify {shlex.quote(str(folder))}{checked}")
 
 
-def _left_out_text(found: Sequence[LeftOut]) -> str:
+def _held_out_text(found: Sequence[HeldOut]) -> str:
     """What the table's choice of kernels is worth where nothing was tuned, as far as that is known."""
     if not found:
         return (
             "How well shapes that were not tuned are served is unknown: too few kernels for them, or times "
-            "on this kind of GPU. `autotune search --any 80` adds both."
+            "on this GPU model. `autotune search --any 80` adds both."
         )
     speed_table = ("vs cuBLAS", "slower", "served", "slower")
     headers = ("left out", "shapes", "portfolio", "pick", "first four", *speed_table)
     return (
         "Shapes that were left out while kernels were chosen and modelled:\n"
-        + console.table(headers, [_left_out_row(one) for one in found], right=range(1, len(headers)))
+        + console.table(headers, [_held_out_row(one) for one in found], right=range(1, len(headers)))
         + "\nportfolio: the best kernel chosen over the best known; pick, first four: over the best chosen; "
         "served: by cuBLAS where that is picked"
     )
 
 
-def _left_out_row(one: LeftOut) -> list[str]:
+def _held_out_row(one: HeldOut) -> list[str]:
     shares = [f"{ratio:.3f}" for ratio in (one.portfolio, one.pick, one.first)]
     columns = ["-"] * 4
     if one.cublas is not None:

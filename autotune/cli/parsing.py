@@ -72,7 +72,7 @@ def words(*known: str) -> Reads:
 
 
 def known_gpus(name: str) -> dict[str, Any]:
-    """Offers the kinds of GPU that are known."""
+    """Offers the GPU models that are known."""
 
     def kinds(incomplete: str) -> Iterator[str]:
         from ..facts.device import KNOWN

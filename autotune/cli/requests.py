@@ -219,7 +219,7 @@ class ExportRequest(CommandRecord):
         "c: with sources for programs in C and C++, in its folder c.", "python", one_of("python", "c"),
         flag="--format",
     )  # fmt: skip
-    adds: bool = option("Keep the tables of other kinds of GPU that the folder holds.", False, flag="--add")
+    adds: bool = option("Keep the tables of other GPU models that the folder holds.", False, flag="--add")
 
 
 class SpaceRequest(CommandRecord):
@@ -478,7 +478,7 @@ class ExplainRequest(CommandRecord):
     """
 
     out: Path = option("The HTML file to write.", Path("tiles.html"))
-    gpu: str = option("A known kind of GPU, as h200 or rtx-3090.", "h200", known_gpus)
+    gpu: str = option("A known GPU model, as h200 or rtx-3090.", "h200", known_gpus)
     shape: str = SHAPE()
     configs: list[str] = option(
         "A config to draw first: bm=64,bn=128,... or JSON; repeatable.", [], flag="--config", metavar="CONFIG"
@@ -530,7 +530,7 @@ class SourceRequest(CommandRecord):
 
     config: str = argument("bm=64,bn=128,... or JSON.", metavar="CONFIG")
     gpu: str = option(
-        "A known kind of GPU, as h200 or rtx-3090, or one here (index, UUID, `auto`).", "h200", known_gpus
+        "A known GPU model, as h200 or rtx-3090, or one here (index, UUID, `auto`).", "h200", known_gpus
     )
     shape: str = option("Its layout counts, and whether it is a batch.", "4096")
     out: Path | None = option("The .cu file to write; without it, it is printed.", None)

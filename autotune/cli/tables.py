@@ -92,7 +92,7 @@ def pull(request: PullRequest, *, is_json: bool) -> None:
     if is_json:
         console.show_json({"address": folder.name, "out": str(request.out), "gpu": statement.gpu_name})
         return
-    console.show(f"{request.out}/: table {folder.name[:SHOWN]} for {statement.gpu_kind}")
+    console.show(f"{request.out}/: table {folder.name[:SHOWN]} for {statement.gpu_model}")
 
 
 def pin(request: PinRequest, *, is_json: bool) -> None:

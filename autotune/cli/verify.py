@@ -11,7 +11,7 @@ from .. import gpu
 from .. import target_finder as targets
 from ..export import manifest
 from ..export.check import RAGGED_BATCH, KernelCheck, ragged_shape, verify_table
-from ..export.check_files import Files, KindFiles, check_files
+from ..export.check_files import Files, GpuModelFiles, check_files
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome
 from ..files.errors import DispatchError, EnvironmentProblem
@@ -21,7 +21,7 @@ from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, rejection
 from ..runtime.launch.cuda_driver import CudaFault
-from ..runtime.table.kinds import GpuKind, no_table
+from ..runtime.table.kinds import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
 from . import console
 
@@ -50,7 +50,9 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     judge(folder, checks)
 
 
-def check_kernels(folder: Path, files: Files, selector: str, *, is_json: bool) -> tuple[KindFiles, Checks]:
+def check_kernels(
+    folder: Path, files: Files, selector: str, *, is_json: bool
+) -> tuple[GpuModelFiles, Checks]:
     """Run every kernel for a GPU on it. Raises as `run`, but judges nothing."""
     try:
         # nothing is timed: the policy is that of any table
@@ -96,7 +98,7 @@ def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
     )
 
 
-def _held(kind: KindFiles) -> str:
+def _held(kind: GpuModelFiles) -> str:
     gpu_name = kind.table.environment.gpu_name
     kernels, cubins = counted(len(kind.table.kernels), "kernel"), counted(len(kind.code), "cubin")
     order = f", all of which sum in the order {kind.table.order}" if kind.table.order else ""
@@ -114,7 +116,7 @@ def _file_facts(files: Files) -> dict[str, Any]:
     }
 
 
-def _check(target: GpuTarget, kind: KindFiles, *, is_quiet: bool) -> Checks:
+def _check(target: GpuTarget, kind: GpuModelFiles, *, is_quiet: bool) -> Checks:
     checks = []
     with console.Progress(is_quiet=is_quiet) as progress:
         for kernel, gemm in _cases(kind.table):
@@ -124,16 +126,16 @@ def _check(target: GpuTarget, kind: KindFiles, *, is_quiet: bool) -> Checks:
     return checks
 
 
-def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
+def _kind_for(files: Files, here: gpu.GpuInfo) -> GpuModelFiles:
     """The table for a GPU. Raises DispatchError where none is."""
-    own = GpuKind.of(here.name, here.compute_capability)
-    found = [kind for one in own.accepted for kind in files.kinds if GpuKind.of_table(kind.table) == one]
+    own = GpuModel.of(here.name, here.compute_capability)
+    found = [kind for one in own.accepted for kind in files.kinds if GpuModel.of_table(kind.table) == one]
     if not found:
         raise DispatchError(no_table([kind.table for kind in files.kinds], here.index, own))
     return found[0]
 
 
-def _check_as_served(folder: Path, kind: KindFiles, device: int) -> Checks:
+def _check_as_served(folder: Path, kind: GpuModelFiles, device: int) -> Checks:
     """Kernels with an epilogue on a ragged shape each, by the runtime that serves applications: workers know
     none. Where all kernels sum in one order all of them, bit by bit. If the GPU has no memory left for one,
     this is the result of all that are left."""

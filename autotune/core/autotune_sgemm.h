@@ -39,7 +39,7 @@ typedef enum {
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
     AUTOTUNE_UNKNOWN,     /* there is no plan for such a call */
     AUTOTUNE_NO_CONTEXT,  /* the calling thread has no GPU: call cudaSetDevice, or make a context current */
-    AUTOTUNE_OTHER_GPU,   /* there is no table for this kind of GPU: tune on it, export-table --add */
+    AUTOTUNE_OTHER_GPU,   /* there is no table for this GPU model: tune on it, export-table --add */
     AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel named in the table: export again */
     AUTOTUNE_OVERLAP,     /* C shares memory with A, B or the bias */
     AUTOTUNE_FORKED,      /* CUDA was used before this process was forked: it does not work here */
@@ -54,7 +54,7 @@ typedef enum {
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
 } autotune_status;
 
-/* Opens the tables that this folder holds, one for each kind of GPU. A shared library with them then stays loaded until
+/* Opens the tables that this folder holds, one for each GPU model. A shared library with them then stays loaded until
  * the process ends, even after dlclose: graphs that end call it. */
 AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
 
@@ -156,7 +156,7 @@ AUTOTUNE_API autotune_status autotune_pick_strided_batched(autotune_handle *hand
                                                            int n, int k, int shares_a, int shares_b, int products,
                                                            autotune_pick_info *pick);
 
-/* Record the calls of this handle into FILE.d, a folder that is made if needed: kinds of call, and how often
+/* Record the calls of this handle into FILE.d, a folder that is made if needed: call signatures, and how often
  * each was served since the handle was made. A thread writes a separate file for each process and handle,
  * four times a second if something changed, and at the process's end. `autotune search --suite FILE` reads
  * them all. The environment variable AUTOTUNE_RECORD has the effect of a call with its value before the first

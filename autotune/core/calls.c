@@ -1,5 +1,5 @@
-/* The calls of a program in C. The plan of a known kind of call is looked up; for a new kind a kernel is chosen, loaded
- * and planned. */
+/* The calls of a program in C. The plan of a known call signature is looked up; for a new kind a kernel is chosen,
+ * loaded and planned. */
 
 #include <limits.h>
 #include <stdlib.h>
@@ -395,7 +395,7 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_DRIVER: return "no CUDA driver of CUDA 12.0 or later can be used; install or update it";
         case AUTOTUNE_UNKNOWN: return "no plan is remembered for such a call";
         case AUTOTUNE_NO_CONTEXT: return "the calling thread has no GPU; call cudaSetDevice and cudaFree(0) first";
-        case AUTOTUNE_OTHER_GPU: return "the table is for another kind of GPU; tune on this one, and add its table with "
+        case AUTOTUNE_OTHER_GPU: return "the table is for another GPU model; tune on this one, and add its table with "
                                         "export-table --add --format c";
         case AUTOTUNE_OTHER_CODE: return "a cubin does not hold the kernel that the table says; export again";
         case AUTOTUNE_FORKED: return "CUDA was used before this process was forked, and does not work in it; start "

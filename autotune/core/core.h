@@ -28,7 +28,7 @@ AUTOTUNE_API extern const char *const autotune_declared[];
 /* Opens a table, which must exist as long as the handle. One without kernels is for plans of cuBLAS alone. */
 AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune_handle **handle);
 
-/* Opens tables for several kinds of GPU as one handle: a program in C is served by the one for its GPU. */
+/* Opens tables for several GPU models as one handle: a program in C is served by the one for its GPU. */
 AUTOTUNE_API autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_tables,
                                                  autotune_handle **handle);
 
@@ -83,8 +83,8 @@ AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind
 AUTOTUNE_API void autotune_forget(autotune_handle *handle);
 
 /* Makes a plan whose calls are served by some plans in turn until it is known which serves best (live.h); the first serves
- * where no turns are taken. They are of one kind of call, at most AT_MAX_RIVALS, and stay held. `expected_us`: of a call;
- * `seed`: of the order. */
+ * where no turns are taken. They are of one call signature, at most AT_MAX_RIVALS, and stay held. `expected_us`: of a
+ * call; `seed`: of the order. */
 AUTOTUNE_API autotune_status autotune_make_live(autotune_handle *handle, autotune_plan *const rivals[], int32_t num,
                                                 double expected_us, uint64_t seed, autotune_plan **plan);
 
@@ -96,8 +96,8 @@ AUTOTUNE_API void autotune_end_turn(const autotune_plan *plan, void *stream, con
 /* What is known so far. */
 AUTOTUNE_API void autotune_tell_live(const autotune_plan *plan, autotune_live_state *state);
 
-/* How often each kind of call was served since the handle was opened: copies up to `room` counts, the newest kind first,
- * and returns how many there are. Calls of dropped plans stay counted; launches in a workspace of the
+/* How often each call signature was served since the handle was opened: copies up to `room` counts, the newest kind
+ * first, and returns how many there are. Calls of dropped plans stay counted; launches in a workspace of the
  * caller's are not counted. */
 AUTOTUNE_API int32_t autotune_counts(const autotune_handle *handle, autotune_count *counts, int32_t room);
 

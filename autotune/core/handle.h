@@ -11,7 +11,7 @@ struct autotune_handle {
     at_chooser *chooser;
     at_runner *runner;
     at_loader *loader;
-    autotune_handle *next; /* for another kind of GPU; NULL: none */
+    autotune_handle *next; /* for another GPU model; NULL: none */
 };
 
 #endif

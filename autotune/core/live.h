@@ -19,7 +19,7 @@
 enum { AT_MAX_RIVALS = 4, AT_SAMPLES_EACH = 4 }; /* so at most 16 samples decide */
 enum { AT_BUSY, AT_IDLE, AT_REGIMES };
 
-/* What is known of a kind of call. Times are medians, in microseconds; 0 where a plan has no sample. */
+/* What is known of a call signature. Times are medians, in microseconds; 0 where a plan has no sample. */
 typedef struct {
     int32_t is_settled, winner; /* the winner is 0 until another one has won */
     int32_t is_dropped;         /* samples spread too far, or too few were of one regime */

@@ -104,7 +104,7 @@ void at_forget(at_runner *runner);
  * won, or the first; or before one has won the one whose calls take turns. */
 enum { AUTOTUNE_AS_PLANNED, AUTOTUNE_AS_SETTLED, AUTOTUNE_IN_TURNS };
 
-/* The plan for a kind of call, with its own reference; NULL if there is none, or this process is the fork of one that
+/* The plan for a call signature, with its own reference; NULL if there is none, or this process is the fork of one that
  * used CUDA, or if the plan leaves such calls alone: then this one is counted. */
 autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, int32_t wanted, bool *is_left_alone);
 

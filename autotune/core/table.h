@@ -117,7 +117,7 @@ typedef struct {
     int32_t num_sms;
     double fma_tflops, bandwidth_gbs;
     autotune_constants constants;
-    const char *gpu_name; /* the kind of GPU that the table is for */
+    const char *gpu_name; /* the GPU model that the table is for */
     int32_t capability_major, capability_minor;
     int64_t smem_per_block; /* bytes, after opting in */
     const autotune_kernel *kernels;

@@ -1,4 +1,4 @@
-/* How often each kind of call was served, for as long as a handle is open. */
+/* How often each call signature was served, for as long as a handle is open. */
 
 #ifndef AUTOTUNE_TALLY_H
 #define AUTOTUNE_TALLY_H
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A kind of call, what serves it, and how often. m is 0 for the calls of all kinds beyond the limit. */
+/* A call signature, what serves it, and how often. m is 0 for the calls of all kinds beyond the limit. */
 typedef struct {
     int32_t m, n, k, layout, products, shared; /* shared: AUTOTUNE_SHARES_NONE and so on */
     int32_t bias, activation;                  /* that the call asked for: table.h */

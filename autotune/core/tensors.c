@@ -41,7 +41,7 @@ typedef struct {
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } exchange_api;
 
-/* The facts of an operand that the kind of call does not hold. */
+/* The facts of an operand that the call signature does not hold. */
 typedef struct {
     uint64_t address;
     int64_t products; /* matrices */

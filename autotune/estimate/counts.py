@@ -1,4 +1,5 @@
-"""What a program computes: FP32 products by kind of call, as they are recorded, and other work by what it is.
+"""What a program computes: FP32 products by call signature, as they are recorded, and other work by what it
+is.
 
 Knows torch's tensors by their shapes, strides and addresses only.
 """

@@ -57,7 +57,7 @@ autotune_create_accuracy(autotune_handle **handle, autotune_accuracy accuracy);
 
 
 def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, bytes]:
-    """Every file by its name relative to the exported folder, for the tables of several kinds of GPU with
+    """Every file by its name relative to the exported folder, for the tables of several GPU models with
     their cubins by SHA-256. A program uses the one for its GPU."""
     code = {name: code[name] for table, code in tables for name in sums(table)}
     sources = [path for path in sorted(core_library.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]

@@ -27,11 +27,11 @@ from ..runtime.calls.multiply import Added, sgemm_host
 from ..runtime.choose.chooser import Chooser
 from ..runtime.choose.pick import Call, Pick
 from ..runtime.launch.cuda_driver import PER_THREAD_STREAM, Driver
-from ..runtime.launch.devices import first_served, kind_here
+from ..runtime.launch.devices import first_served, gpu_model_here
 from ..runtime.launch.engine import Engine
-from ..runtime.table.kinds import GpuKind, no_table
+from ..runtime.table.kinds import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
-from .check_files import KindFiles, check_files
+from .check_files import GpuModelFiles, check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 RAGGED_BATCH = 3  # products
@@ -97,7 +97,7 @@ def verify_table(
     """
     files = check_files(folder)
     driver = driver or Driver()
-    chosen, (_, table, code) = _kind_here(files.kinds, driver, device)
+    chosen, (_, table, code) = _gpu_model_here(files.kinds, driver, device)
     checks: list[KernelCheck] = []
     kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
     for kernel in kernels:
@@ -110,12 +110,14 @@ def verify_table(
     return TableCheck(folder, chosen, name, len(kernels), table.is_recorded, tuple(checks))
 
 
-def _kind_here(kinds: Sequence[KindFiles], driver: Driver, device: int | None) -> tuple[int, KindFiles]:
+def _gpu_model_here(
+    kinds: Sequence[GpuModelFiles], driver: Driver, device: int | None
+) -> tuple[int, GpuModelFiles]:
     """The GPU to check on, and the table for its kind."""
-    by_kind = {GpuKind.of_table(kind.table): kind for kind in kinds}
+    by_kind = {GpuModel.of_table(kind.table): kind for kind in kinds}
 
     def fault(number: int) -> str | None:
-        here = kind_here(driver, number)
+        here = gpu_model_here(driver, number)
         is_known = any(kind in by_kind for kind in here.accepted)
         return None if is_known else no_table([kind.table for kind in kinds], number, here)
 
@@ -123,7 +125,7 @@ def _kind_here(kinds: Sequence[KindFiles], driver: Driver, device: int | None) -
         device = first_served(driver, fault)
     elif text := fault(device):
         raise DispatchError(text)
-    return device, next(by_kind[kind] for kind in kind_here(driver, device).accepted if kind in by_kind)
+    return device, next(by_kind[kind] for kind in gpu_model_here(driver, device).accepted if kind in by_kind)
 
 
 class _Only(Chooser):

@@ -17,8 +17,8 @@ from ..runtime.table.table import Table
 from . import manifest
 
 
-class KindFiles(NamedTuple):
-    """The table of one kind of GPU, where it lies, and the code of its cubins by their SHA-256."""
+class GpuModelFiles(NamedTuple):
+    """The table of one GPU model, where it lies, and the code of its cubins by their SHA-256."""
 
     folder: Path
     table: Table
@@ -32,14 +32,14 @@ class Files:
     `unlisted` are files that no export wrote.
     """
 
-    kinds: tuple[KindFiles, ...]
+    kinds: tuple[GpuModelFiles, ...]
     num_files: int  # that an export wrote
     unexpected: tuple[str, ...]
 
 
 def check_files(folder: Path) -> Files:
     """Read a folder and compare it with its own manifest. Raises DispatchError, naming what is wrong."""
-    kinds = tuple(KindFiles(path, table, load_cubins(path, table)) for path, table in load_kinds(folder))
+    kinds = tuple(GpuModelFiles(path, table, load_cubins(path, table)) for path, table in load_kinds(folder))
     try:
         is_listed = manifest.read(folder) is not None
         found = manifest.take_inventory(folder)

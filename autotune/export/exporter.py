@@ -2,7 +2,7 @@
 
 tuned.py             cut_to_chosen         wishes.py                cubins.py  figures.py  package.py
 tuned shapes ─────► one of the tied each ─► + a default per layout ─► cubins ─► model ────► folder
-matrices of times ─► portfolio.py ─────────┘        left_out.py: what that is worth on shapes left out
+matrices of times ─► portfolio.py ─────────┘        held_out.py: what that is worth on shapes left out
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..runtime.table.soundness import check_identity
 from ..runtime.table.table import Entry, Kernel, RankedKernel, Table
 from . import cover, figures
 from .cubins import Compiling, KernelCompiler, OnCompiled, within
-from .left_out import figures_of, left_out
+from .held_out import figures_of, held_out
 from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, portfolio
 from .provider import known_of_cublas, times_of_cublas
@@ -72,7 +72,7 @@ def export_table(
     calls for each shape, tuned or not: these kernels are chosen for its shapes, too. `epilogues`: each kernel
     is also written with each of these, beyond `max_megabytes`; `called`: those that may serve such a shape
     with these, as calls for it ask for them. `with_c`: with sources for programs in C
-    (c_source.py). `adds`: beside the tables of other kinds of GPU that the folder holds. `note` receives
+    (c_source.py). `adds`: beside the tables of other GPU models that the folder holds. `note` receives
     files that are kept and tables that are replaced (`write_folder`), and a recording that was made with
     another source of the kernel; `on_step` what is done next, `on_compiled` the compiler's progress. Raises
     DispatchError if there is nothing to export, if results are of another kernel source or GPU architecture
@@ -103,7 +103,7 @@ def export_table(
     compiling.begin(requested)
     if most:
         on_step("judging how well these serve shapes that nobody tuned, while they are compiled")
-    evaluated = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
+    evaluated = [one for x in LAYOUTS for one in held_out(known[x], cublas_us[x], limits, most, calls)]
     on_step(f"compiling {counted(len(requested), 'kernel')}, those of tuned shapes first")
     cubins = compiling.wait(requested, on_compiled)
     wishes = within(requested, cubins, max_megabytes * MEGABYTE)

@@ -1,4 +1,4 @@
-"""The files of each kind of GPU in an exported folder, and what happens to them when a table is exported.
+"""The files of each GPU model in an exported folder, and what happens to them when a table is exported.
 
 A table that stays keeps its files byte for byte, whatever schema it is of; it is first read and checked as a
 whole, so that nothing damaged is copied.
@@ -15,9 +15,9 @@ from ..files.errors import DispatchError
 from ..files.words import option
 from ..runtime.table.cubin_files import packed, sums
 from ..runtime.table.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
-from ..runtime.table.kinds import KINDS_FOLDER, GpuKind, load_kinds
+from ..runtime.table.kinds import KINDS_FOLDER, GpuModel, load_kinds
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table, render
-from .check_files import KindFiles, check_files
+from .check_files import GpuModelFiles, check_files
 from .exchange import Note
 
 _MOST_NAME = 60  # characters of a kind's folder
@@ -33,8 +33,8 @@ class KindContent:
     files: Mapping[str, bytes]
 
     @property
-    def gpu(self) -> GpuKind:
-        return GpuKind.of_table(self.table)
+    def gpu(self) -> GpuModel:
+        return GpuModel.of_table(self.table)
 
 
 def with_table(
@@ -70,7 +70,7 @@ def files_of(kinds: Sequence[KindContent]) -> dict[str, bytes]:
     return files
 
 
-def _name_of(gpu: GpuKind, taken: Sequence[str]) -> str:
+def _name_of(gpu: GpuModel, taken: Sequence[str]) -> str:
     words = re.sub(r"[^a-z0-9]+", "_", str(gpu).lower()).strip("_")[-_MOST_NAME:]
     names = [words, *(f"{words}_{number}" for number in range(2, len(taken) + 2))]
     return next(name for name in names if name not in taken)
@@ -88,16 +88,16 @@ def _written(table: Table, code: Mapping[str, bytes]) -> KindContent:
     return KindContent(table, code, files)
 
 
-def _as_it_is(kind: KindFiles) -> KindContent:
+def _as_it_is(kind: GpuModelFiles) -> KindContent:
     most = {TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBIN_BYTES * len(kind.code)}
     files = {name: read_file(kind.folder / name, num_bytes, _HINT) for name, num_bytes in most.items()}
     return KindContent(kind.table, kind.code, files)
 
 
-def _tell_of_others(folder: Path, new: GpuKind, note: Note) -> None:
-    """A user who exports for one kind of GPU may not want to remove the others."""
+def _tell_of_others(folder: Path, new: GpuModel, note: Note) -> None:
+    """A user who exports for one GPU model may not want to remove the others."""
     try:
-        others = [kind for _, table in load_kinds(folder) if (kind := GpuKind.of_table(table)) != new]
+        others = [kind for _, table in load_kinds(folder) if (kind := GpuModel.of_table(table)) != new]
     except DispatchError:
         return  # what is damaged is replaced
     if others:

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..files.errors import DispatchError, UsageError
 from ..files.output_file import DISK_FULL, disk_full
 from ..files.words import counted, option
-from ..runtime.table.kinds import GpuKind, names_of
+from ..runtime.table.kinds import GpuModel, names_of
 from ..runtime.table.table import Table
 from . import exchange, installable, kind_folders, manifest
 from .c_source import FOLDER as C_FOLDER
@@ -111,7 +111,7 @@ def write_folder(
 ) -> Path:
     """Write a table with the code of its cubins (by SHA-256) as an importable folder, which is returned.
 
-    `adds`: keep the folder's tables for other kinds of GPU, whose files do not change; without it they are
+    `adds`: keep the folder's tables for other GPU models, whose files do not change; without it they are
     removed. `with_c`: with sources for programs in C, of all kinds; they are rewritten if an extended folder
     had them.
 
@@ -242,7 +242,7 @@ def _table_text(table: Table) -> str:
         else f"Timed with {table.policy} caches, driver {table.environment.driver_version}."
     )
     made = (
-        f"{GpuKind.of_table(table)}: {counted(len(table.entries), 'tuned shape')}, exported "
+        f"{GpuModel.of_table(table)}: {counted(len(table.entries), 'tuned shape')}, exported "
         f"{table.created_at}; kernel source {table.source_hash[:12]}, compiled by {table.compiler}."
     )
     return f"{_quoted(made)}\n{_quoted(origin)}"

@@ -45,7 +45,7 @@ LEAST_SHAPES = (
 NUM_DRAWN, SEED = 150, 14
 CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too
 FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts
-CARRIED = number("CARRIED")  # deviation of a time that was measured on another kind of GPU
+CARRIED = number("CARRIED")  # deviation of a time that was measured on another GPU model
 OTHER_LAYOUT = number("OTHER_LAYOUT")  # and of one that was measured in another layout
 _SIMILAR = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)}  # whose times stand in
 

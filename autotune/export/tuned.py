@@ -40,7 +40,7 @@ class TunedShape:
 
 @dataclass(frozen=True)
 class TunedResults:
-    """All results for one kind of GPU and one kernel source."""
+    """All results for one GPU model and one kernel source."""
 
     environment: Environment
     limits: DeviceLimits

@@ -16,7 +16,7 @@ Capability = tuple[Annotated[int, Within(0, 999)], Annotated[int, Within(0, 999)
 
 @frozen()
 class DeviceLimits:
-    """What one kind of GPU can run and how fast at most.
+    """What one GPU model can run and how fast at most.
 
     `fma_tflops` and `bandwidth_gbs` are the roofline: for the H200 measured on the card, for the
     others from the vendor's data sheet (boost clock).

@@ -25,7 +25,7 @@ KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
 _FEW, _SOME, _DEEP = 8, 64, 16
 
 
-def kind_of_shape(gemm: Gemm) -> str:
+def signature_of_shape(gemm: Gemm) -> str:
     """The kind of shape, one of KINDS: by the shorter side of C, then by its depth relative to the longer."""
     short = min(gemm.m, gemm.n)
     if short <= _FEW:

@@ -153,12 +153,12 @@ def is_selector(selector: str) -> bool:
 def _check_selector(selector: str) -> None:
     """Raises UsageError for what names no GPU of any machine."""
     if limits_by_name(selector) is not None:
-        fault = "names a kind of GPU"
+        fault = "names a GPU model"
     elif is_selector(selector):
         return
     else:
         kind = get_close_matches(selector[:40].lower(), KNOWN, n=1)
-        fault = f"names a kind of GPU ({kind[0]})" if kind else "names no GPU"
+        fault = f"names a GPU model ({kind[0]})" if kind else "names no GPU"
     raise UsageError(
         f"{option('gpu')} {selector} {fault}; pass what this machine has (an index, a UUID or auto), or a "
         "recording: replay:FILE"

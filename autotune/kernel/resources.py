@@ -229,7 +229,7 @@ def launch_spec(
     is_wide: bool = False,
     epilogue: Epilogue = PLAIN,
 ) -> LaunchSpec:
-    """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
+    """What a launch of this config needs to know, for problems of this layout, on this GPU model."""
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
     smem = int(smem_bytes(config, gemm, epilogue))
     return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
@@ -264,7 +264,7 @@ def workspace_bytes(config: Config, gemm: Gemm, limits: DeviceLimits) -> int:
 
 
 def workspace_of(point: Mapping[str, Value], gemm: Gemm, limits: DeviceLimits | None) -> int | None:
-    """The same of a stored point; None if it is of another kernel, or the kind of GPU is unknown."""
+    """The same of a stored point; None if it is of another kernel, or the GPU model is unknown."""
     if limits is None or not point.keys() <= PARAMETER.keys():
         return None
     try:

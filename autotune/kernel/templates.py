@@ -93,7 +93,7 @@ def launch_spec(
     is_wide: bool = False,
     epilogue: Epilogue = PLAIN,
 ) -> LaunchSpec:
-    """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
+    """What a launch of this config needs to know, for problems of this layout, on this GPU model."""
     if isinstance(config, TensorConfig):
         variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
         return tensor.launch_spec(config, variant)

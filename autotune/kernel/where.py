@@ -88,7 +88,7 @@ class Where:
         return found if order is None else replace(found, order=SummationOrder.of_kernels(order))
 
     def on(self, gemm: Gemm, limits: DeviceLimits) -> Where:
-        """The same for launches on this problem and kind of GPU."""
+        """The same for launches on this problem and GPU model."""
         return self if self.max_workspace is None else replace(self, shape=(gemm, limits))
 
     def check(self, values: Mapping[str, Sequence[Value]]) -> None:

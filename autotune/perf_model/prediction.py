@@ -30,7 +30,7 @@ class Expected(NamedTuple):
 
 
 class Prediction:
-    """Kernels of one layout on one kind of GPU: how they are launched, and what is known of their speed."""
+    """Kernels of one layout on one GPU model: how they are launched, and what is known of their speed."""
 
     def __init__(
         self, launches: Launches, speeds: Speeds, residuals: Residuals, limits: DeviceLimits

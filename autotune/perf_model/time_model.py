@@ -86,7 +86,7 @@ def fmas_per_us(limits: DeviceLimits) -> float:
 
 
 class TimeModel:
-    """Counts the work of launches on one kind of GPU. Values that do not depend on the shape are computed
+    """Counts the work of launches on one GPU model. Values that do not depend on the shape are computed
     once."""
 
     def __init__(self, launches: Launches, limits: DeviceLimits) -> None:

@@ -1,6 +1,6 @@
 """What a search did over time: its runs, how fast trials came, where the seconds went, what the GPU was like.
 
-A run is a stretch of trials, of all studies on one kind of GPU, without a pause. Pure.
+A run is a stretch of trials, of all studies on one GPU model, without a pause. Pure.
 """
 
 from __future__ import annotations

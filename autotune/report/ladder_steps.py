@@ -33,7 +33,7 @@ class LadderStep:
 
 @dataclass(frozen=True)
 class LadderFacts:
-    """A ladder of one shape on one kind of GPU, lowest step first, cuBLAS last."""
+    """A ladder of one shape on one GPU model, lowest step first, cuBLAS last."""
 
     shape: str
     gpu: str

@@ -99,7 +99,7 @@ class Maps:
         return float(np.exp(logs[:, 0] - logs.min(axis=1)).mean() - 1)
 
     def served(self, studies: Iterable[StudyNumbers]) -> list[ServedShape]:
-        """What the table does for each shape that this database has of the same kind of GPU, as measured."""
+        """What the table does for each shape that this database has of the same GPU model, as measured."""
         environment = self.table.environment
         same = (environment.gpu_name, environment.recorded_on)
         found = []
@@ -127,7 +127,7 @@ class Maps:
 
 
 def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Describe) -> Document:
-    """All that the page of an exported folder is drawn from: of several kinds of GPU the one that most of the
+    """All that the page of an exported folder is drawn from: of several GPU models the one that most of the
     studies are of. Raises DispatchError where it cannot be read."""
     studies = list(studies)
     names = Counter(study.study.environment.gpu_name for study in studies)

@@ -49,7 +49,7 @@ def trial_columns(
     limits: DeviceLimits | None,
 ) -> dict[str, Any]:
     """Trials of one study by column; `first` is the number of the first of them in the study, `limits` those
-    of its kind of GPU, if it is known.
+    of its GPU model, if it is known.
 
     `point` has a column per parameter; parameters that no trial has are left out.
     """

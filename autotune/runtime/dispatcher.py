@@ -6,7 +6,7 @@ for such a call before (the first time: picks a kernel, loads it, plans the laun
 the first call of its kind on a GPU is slow. No call waits for the GPU, so calls work under graph capture.
 There is one exception: if the caller asks for it, a first call settles its kind, and waits; under capture
 this is postponed. Where cuBLAS is expected to be faster than all kernels, it is called instead. A folder
-may hold tables for several kinds of GPU: each GPU is served by the one for its kind (engines.py).
+may hold tables for several GPU models: each GPU is served by the one for its kind (engines.py).
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .service.program_client import ProgramClient
     from .settle.quick_check import QuickCheck
     from .table.cubin_files import CubinFiles
-    from .table.kinds import GpuKind
+    from .table.kinds import GpuModel
     from .table.table import Table
     from .torch.tensor_calls import TorchCalls
     from .torch.torch_gain import ProgramGain
@@ -81,7 +81,7 @@ class Dispatcher:
     or "fp32", which takes kernels on tensor cores, too, whose errors are no larger than SGEMM's, if the
     folder was exported for it.
 
-    `tables`: those of all kinds of GPU; `table`: the first of them, which was exported first.
+    `tables`: those of all GPU models; `table`: the first of them, which was exported first.
     `num_copied`: how many products needed a packed copy of a, of b or of out.
     If the environment variable AUTOTUNE_RECORD names a file, calls are recorded there (`record_calls`). If
     AUTOTUNE_SERVER is set, a server is told how calls are served, and offers tables (service/).
@@ -196,7 +196,7 @@ class Dispatcher:
                 *shape, batch=batch, shares_a=shares_a, shares_b=shares_b, device=device
             )
         is_one = device is None and len(self._kinds) == 1
-        kind = self._kinds[0] if is_one else self._kind_here(device)
+        kind = self._kinds[0] if is_one else self._gpu_model_here(device)
         # 1, True and 1.0 are one key: what is of another type is checked first
         if (
             kind
@@ -214,7 +214,7 @@ class Dispatcher:
 
         return blas_pick(gemm)
 
-    def _kind_here(self, device: int | None) -> OneKind | None:
+    def _gpu_model_here(self, device: int | None) -> OneKind | None:
         """The kind that serves a GPU; None if cuBLAS does. If no GPU is named and none can be used, the first
         kind. Raises DispatchError for a named GPU that is not served."""
         if device is not None:
@@ -305,7 +305,7 @@ class Dispatcher:
 
     def export_choices(self, path: str | Path, *, device: int | None = None) -> None:
         """Write a file of all that is pinned or was settled so far on such a GPU, for `choices=`. It is of
-        the table for that kind of GPU, and pins no other's.
+        the table for that GPU model, and pins no other's.
 
         `device`: number of the GPU, by default the current one. Raises DispatchError where it cannot be
         written, or no table is for the GPU.
@@ -313,7 +313,7 @@ class Dispatcher:
         if not self._is_deterministic:
             self.settle((), device=device)  # reads what earlier processes settled
         is_one = device is None and len(self._kinds) == 1
-        kind = self._kinds[0] if is_one else self._kind_here(device)
+        kind = self._kinds[0] if is_one else self._gpu_model_here(device)
         if kind is None:
             raise DispatchError("cuBLAS serves this GPU: there are no choices to write; name another device")
         with FORK_LOCK:  # CUDA may not have been used
@@ -347,7 +347,7 @@ class Dispatcher:
                 other.record_calls(named)
 
     def counts(self) -> list[Counted]:
-        """How often each kind of call was served so far, and by what; of routed products those, too, that
+        """How often each call signature was served so far, and by what; of routed products those, too, that
         were left to torch's cuBLAS."""
         own = [counted for _, counted in self.counts_by_engine()]
         return own + [counted for other in list(self._others.values()) for counted in other.counts()]
@@ -358,7 +358,7 @@ class Dispatcher:
 
     @property
     def kinds(self) -> tuple[OneKind, ...]:
-        """The kinds of GPU that it serves."""
+        """The GPU models that it serves."""
         return self._kinds
 
     @property
@@ -376,11 +376,11 @@ class Dispatcher:
         opened = [*self._former, *([] if self._opened is None else [self._opened])]
         return [engine for engines, _ in opened for engine in engines.all]
 
-    def exchange(self, tables: Mapping[GpuKind, tuple[Table, CubinFiles]]) -> None:
+    def exchange(self, tables: Mapping[GpuModel, tuple[Table, CubinFiles]]) -> None:
         """Serve GPUs of these kinds by other tables from the next call on, of all threads. What earlier
         tables loaded stays loaded, since graphs hold it. Raises DispatchError where the folder has no table
         for such GPUs, and for a deterministic dispatcher or one with a file of choices."""
-        kinds = {kind.gpu_kind: kind for kind in self._kinds}
+        kinds = {kind.gpu_model: kind for kind in self._kinds}
         if not self.is_exchangeable or not tables.keys() <= kinds.keys():
             raise DispatchError("only choices that nobody pinned, for GPUs of the folder, may be exchanged")
         found = kinds | {name: kinds[name].with_table(*table) for name, table in tables.items()}
@@ -508,7 +508,7 @@ class Dispatcher:
     def sgemm_by_core(
         self, a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool, is_below_autograd: bool = False
     ) -> Any | None:
-        """A product of torch's tensors; None for a kind of call that is new, not served by the core, or,
+        """A product of torch's tensors; None for a call signature that is new, not served by the core, or,
         except below autograd, of a tensor that needs a gradient, or while torch does more than compute."""
         tensors = self._tensors
         if tensors is None:

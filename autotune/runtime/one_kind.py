@@ -1,4 +1,4 @@
-"""One kind of GPU of an exported folder: its table, its chooser, and the engine that launches its kernels
+"""One GPU model of an exported folder: its table, its chooser, and the engine that launches its kernels
 here.
 
 Copied into exported tables.
@@ -24,7 +24,7 @@ from .choose.chooser import Chooser
 from .choose.pick import Call, Pick
 from .cublas.blas_provider import BlasProvider
 from .table.cubin_files import CubinFiles
-from .table.kinds import GpuKind, load_kinds, read_whole
+from .table.kinds import GpuModel, load_kinds, read_whole
 from .table.table import Table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ MAX_PICKS = 4096  # shapes whose picks are remembered
 class OneKind:
     """Serves GPUs of one kind. Threads may share it. The modules that launch are imported when it is opened.
 
-    `settles`: how kinds of call that the model picks for are settled. `is_deterministic`: the loaded cuBLAS
+    `settles`: how call signatures that the model picks for are settled. `is_deterministic`: the loaded cuBLAS
     decides nothing.
     """
 
@@ -54,7 +54,7 @@ class OneKind:
         *,
         is_deterministic: bool,
     ) -> None:
-        self.table, self.gpu_kind = table, GpuKind.of_table(table)
+        self.table, self.gpu_model = table, GpuModel.of_table(table)
         self._given_blas = blas
         if table.order is not None:  # which nobody promises of cuBLAS
             blas = BlasProvider(is_on=False)
@@ -100,7 +100,7 @@ class OneKind:
             call = Call(problem.gemm, problem.lds, batch=problem.batch)
             known = self._known and self._known.pick(call, device)
             found = self._blas.served(known or self.chooser.pick(call), call)
-            if os.environ.get(LIKE) == self.gpu_kind.name:
+            if os.environ.get(LIKE) == self.gpu_model.name:
                 found = replace(found, tell=partial(_describe_for_others, found.tell))
             return replace(found, tell_workspace=partial(self.chooser.workspace_bytes, found, call))
         text = partial(str, "the result has no elements: nothing is launched")

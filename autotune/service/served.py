@@ -80,7 +80,7 @@ class ToldGain:
 
 @frozen()
 class ServedMessage:
-    """Of one program, for one kind of GPU. `table`: the address of the one that it took from a server."""
+    """Of one program, for one GPU model. `table`: the address of the one that it took from a server."""
 
     gpu_name: str
     compute_capability: tuple[int, int]

@@ -97,7 +97,7 @@ def received(files: tuple[bytes, bytes, bytes], keys: frozenset[str]) -> NewArti
     signed = signed_table.parse_signed(files[0])
     statement = signed_table.verified(signed, keys)
     found = signed_table.checked_table(statement, *files[1:])
-    channel = ChannelKey(*statement.gpu_kind, statement.driver, statement.cublas)
+    channel = ChannelKey(*statement.gpu_model, statement.driver, statement.cublas)
     return NewArtifact(signed.address, channel, files, {"verified": statement.verified, **facts_of(found)})
 
 

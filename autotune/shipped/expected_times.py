@@ -1,4 +1,4 @@
-"""What the shipped matrices predict for shapes on a kind of GPU that they were measured on: cuBLAS, kernels.
+"""What the shipped matrices predict for shapes on a GPU model that they were measured on: cuBLAS, kernels.
 
 For who has no GPU, no search and no table yet. A batch is predicted as one product of as many tiles; no table
 serves it untuned.
@@ -37,7 +37,7 @@ class Predicted(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """What a shape takes on a kind of GPU, in us: the best kernel that ships, and cuBLAS where it was timed.
+    """What a shape takes on a GPU model, in us: the best kernel that ships, and cuBLAS where it was timed.
     Kernels of `matrices` tell: of this kind, or, where nothing was measured on it, of others, carried over by
     a model."""
 
@@ -100,7 +100,7 @@ class _OfLayout:
 
 
 class ShippedFigures:
-    """Predicts for one kind of GPU, of those that `kinds` names. A layout is learned at its first use, which
+    """Predicts for one GPU model, of those that `kinds` names. A layout is learned at its first use, which
     takes about a second."""
 
     def __init__(self, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> None:
@@ -109,7 +109,7 @@ class ShippedFigures:
 
     @classmethod
     def kinds(cls, matrices: Sequence[TimeMatrix]) -> list[ShippedFigures]:
-        """One for each kind of GPU with times of cuBLAS in every layout."""
+        """One for each GPU model with times of cuBLAS in every layout."""
         timed: dict[str, set[str]] = {}
         for matrix in matrices:
             timed.setdefault(matrix.limits.name, set()).update(gemm.layout for gemm in matrix.columns)

@@ -54,7 +54,7 @@ class TokenRow(Base):
 
 
 class UsageRow(Base):
-    """How programs were served on one kind of GPU: calls of a shape, by how the table chose, since ever."""
+    """How programs were served on one GPU model: calls of a shape, by how the table chose, since ever."""
 
     __tablename__ = "usage"
     __table_args__ = (UniqueConstraint("gpu_name", "shape", "how"),)

@@ -28,7 +28,7 @@ from .records import StudyRef
 
 _OVERLAP = 200  # trial ids that are read again: on a server, a smaller one may be committed later
 _TIME = (case((queries.IS_OK, TrialRow.time_us)), TrialRow.error_over_cublas)  # see _time_of
-# What the studies of searches that divide configs have in common: a problem, a policy, a kind of GPU
+# What the studies of searches that divide configs have in common: a problem, a policy, a GPU model
 _POOL = (
     StudyRow.m, StudyRow.n, StudyRow.k, StudyRow.trans_a, StudyRow.trans_b, StudyRow.batch,
     StudyRow.shares_a, StudyRow.shares_b, StudyRow.policy, StudyRow.policy_version, KernelRow.source_hash,

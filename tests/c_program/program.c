@@ -2,7 +2,7 @@
  *
  *     program products SEED NUM       products of any shape, layout and distance of rows, each checked
  *     program epilogues SEED NUM      the same with bias and activation, and batches
- *     program threads NUM             eight threads on four streams, with kinds of call in common
+ *     program threads NUM             eight threads on four streams, with call signatures in common
  *     program stress NUM              the same with so many small products of 1,000 kinds in all
  *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
  *     program errors                  each status that a call may have

@@ -1,4 +1,5 @@
-"""`autotune search --any` and its export, with the shapes and counts of a file, on a GPU that is played."""
+"""`autotune search --any` and its export, with the shapes and counts of a file, on a GPU that is
+simulated."""
 
 from __future__ import annotations
 

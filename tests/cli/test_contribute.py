@@ -20,13 +20,13 @@ from autotune.store import Store, run_facts
 
 from .conftest import ENVIRONMENT, SQUARE
 from .runner import run
-from .test_on_a_gpu_played import PlayedGpu
+from .test_on_a_gpu_fake import FakeGpu
 
 pytestmark = EXPORTS
 REASON = "/home/ada/kernels/sgemm.cu(7): error: ada@laptop has no C:\\\\cuda\\\\bin, see ~/notes and ./a/b"
 
 
-class Owned(PlayedGpu):
+class Owned(FakeGpu):
     """A card of somebody, on whose machine some configs fail with words of that machine."""
 
     def look_up(self, gemm, point, cutoff_us) -> Measurement:

@@ -22,7 +22,7 @@ from .runner import run
 SPEC = LaunchSpec(32, 32, 8, 64, 0, 1, 1, 1, False, "none", 1, Variant())
 
 
-class PlayedGpu(ReplayTarget):
+class FakeGpu(ReplayTarget):
     """Builds what it is not told to refuse, and makes each kernel twice as fast as the one before."""
 
     def __init__(self, path: Path, rejected: dict[str, Exception], *, wrong: int = -1) -> None:
@@ -52,12 +52,12 @@ class PlayedGpu(ReplayTarget):
 
 @pytest.fixture
 def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
-    def played(rejected: dict[str, Exception] | None = None, **options: int) -> PlayedGpu:
-        target = PlayedGpu(recording, rejected or {}, **options)
+    def fake(rejected: dict[str, Exception] | None = None, **options: int) -> FakeGpu:
+        target = FakeGpu(recording, rejected or {}, **options)
         monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
         return target
 
-    return played
+    return fake
 
 
 def climb(db: Path, capsys: pytest.CaptureFixture[str], svg: Path | None = None) -> dict:

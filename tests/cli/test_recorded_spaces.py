@@ -32,7 +32,7 @@ ODD = Gemm(512, 513, 512)  # rows of B and C are no whole vectors
 NARROW = [replace(config, vec_b=1, vec_c=1) for config in points(SQUARE)[:12]]
 
 
-class PlayedGpu(ReplayTarget):
+class FakeGpu(ReplayTarget):
     """A recording that answers as a GPU of its kind, and remembers what it was asked."""
 
     def __init__(self, path: Path) -> None:
@@ -46,11 +46,11 @@ class PlayedGpu(ReplayTarget):
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """60 configs for a square problem, of which 12 are legal for an odd one."""
     trials = trials_of([*points(SQUARE), *NARROW])
     problems = {SQUARE: trials, ODD: trials[48:]}
-    target = PlayedGpu(write(tmp_path / "played.gz", problems, without_cublas=(ODD,)))
+    target = FakeGpu(write(tmp_path / "played.gz", problems, without_cublas=(ODD,)))
     monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
     return target
 
@@ -61,7 +61,7 @@ def request(out: Path, **changes: object) -> record.RecordRequest:
     return record.RecordRequest(**(options | changes))
 
 
-def test_every_shape_is_recorded_over_the_same_configs(played: PlayedGpu, tmp_path: Path) -> None:
+def test_every_shape_is_recorded_over_the_same_configs(fake: FakeGpu, tmp_path: Path) -> None:
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     written = read_recording(tmp_path / "new.gz")
     square, odd = written.problems[SQUARE], written.problems[ODD]
@@ -69,20 +69,20 @@ def test_every_shape_is_recorded_over_the_same_configs(played: PlayedGpu, tmp_pa
     assert (len(written.space(SQUARE)), len(written.space(ODD))) == (60, 12)
     illegal = [m.reason for m in odd.measurements if m.outcome is Outcome.ILLEGAL]
     assert illegal == ["breaks extent-b, extent-c"] * 48
-    assert len(played.submitted) == 72  # what is illegal is not sent to the GPU
+    assert len(fake.submitted) == 72  # what is illegal is not sent to the GPU
     assert written.compile_threads == 5
 
 
-def test_all_shapes_wait_for_one_compile(played: PlayedGpu, tmp_path: Path) -> None:
+def test_all_shapes_wait_for_one_compile(fake: FakeGpu, tmp_path: Path) -> None:
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
-    keys = [Config.from_dict(point).key for _, point, _ in played.submitted]
+    keys = [Config.from_dict(point).key for _, point, _ in fake.submitted]
     runs = [key for key, _ in itertools.groupby(keys)]
     assert len(runs) == len(set(runs)) == 60
 
 
-def test_a_compile_time_is_told_for_every_shape(played: PlayedGpu, tmp_path: Path, monkeypatch) -> None:
+def test_a_compile_time_is_told_for_every_shape(fake: FakeGpu, tmp_path: Path, monkeypatch) -> None:
     """Whoever came second found the kernel in the cache; to replay its shape alone, it must be paid."""
-    submit, paid = played.submit, set()
+    submit, paid = fake.submit, set()
 
     def submit_cached(gemm, point, cutoff_us):
         found = submit(gemm, point, cutoff_us).result()
@@ -92,15 +92,15 @@ def test_a_compile_time_is_told_for_every_shape(played: PlayedGpu, tmp_path: Pat
         paid.add(key)
         return future
 
-    monkeypatch.setattr(played, "submit", submit_cached)
+    monkeypatch.setattr(fake, "submit", submit_cached)
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     for problem in read_recording(tmp_path / "new.gz").problems.values():
         assert {m.compile_s for m in problem.measurements if m.outcome is not Outcome.ILLEGAL} == {0.5}
 
 
-def test_the_too_slow_are_cut_by_the_best_so_far(played: PlayedGpu, tmp_path: Path) -> None:
+def test_the_too_slow_are_cut_by_the_best_so_far(fake: FakeGpu, tmp_path: Path) -> None:
     record.run(request(tmp_path / "new.gz", shapes=("512",)), is_json=False, is_quiet=True)
-    cutoffs = [cutoff for _, _, cutoff in played.submitted]
+    cutoffs = [cutoff for _, _, cutoff in fake.submitted]
     assert cutoffs[0] == recorder.CUTOFF_FACTOR * CUBLAS_US
     assert (
         min(cutoffs) == cutoffs[-1] == pytest.approx(recorder.CUTOFF_FACTOR * measured(20).time_us, rel=1e-4)
@@ -109,7 +109,7 @@ def test_the_too_slow_are_cut_by_the_best_so_far(played: PlayedGpu, tmp_path: Pa
 
 
 def test_after_so_many_seconds_it_writes_what_is_complete_and_goes_on_later(
-    played: PlayedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(recorder, "time", SimpleNamespace(monotonic=itertools.count().__next__))
@@ -119,26 +119,26 @@ def test_after_so_many_seconds_it_writes_what_is_complete_and_goes_on_later(
     assert "configs are not timed yet" in capsys.readouterr().err
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     assert len(read_recording(tmp_path / "new.gz").problems[ODD].codes) == 60
-    assert len(played.submitted) == 72  # nothing twice
+    assert len(fake.submitted) == 72  # nothing twice
 
 
-def test_without_time_there_is_nothing_to_record(played: PlayedGpu, tmp_path: Path) -> None:
+def test_without_time_there_is_nothing_to_record(fake: FakeGpu, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing to record"):
         record.run(request(tmp_path / "new.gz", seconds=0), is_json=False, is_quiet=True)
 
 
-def test_a_space_that_would_take_days_is_refused(played: PlayedGpu, tmp_path: Path, monkeypatch) -> None:
+def test_a_space_that_would_take_days_is_refused(fake: FakeGpu, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(record, "MOST_CONFIGS", 50)
     with pytest.raises(UsageError, match=r"72 configs would take days; .* --configs"):
         record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
-    assert not played.submitted
+    assert not fake.submitted
 
 
 def searched(tmp_path: Path) -> list[str]:
     """Configs that a search tried and that ran, by key, the fastest first; its trials are in a.db."""
     db = tmp_path / "a.db"
-    played = f"replay:{tmp_path / 'played.gz'}"
-    run("search", "--gpu", played, "--shape", "512", "--db", db, "--trials", "12", "--quiet")
+    fake = f"replay:{tmp_path / 'played.gz'}"
+    run("search", "--gpu", fake, "--shape", "512", "--db", db, "--trials", "12", "--quiet")
     with Store.open(db) as store:
         (study,) = [summary.study for summary in store.studies() if summary.study.gemm == SQUARE]
         times = {trial.key: trial.measurement.time_us for trial in store.trials(study)}
@@ -150,23 +150,23 @@ def recorded_keys(path: Path) -> set[str]:
     return {Config.from_dict(space.point(number)).key for number in range(len(space))}
 
 
-def test_what_a_search_found_is_part_of_the_sample(played: PlayedGpu, tmp_path: Path) -> None:
+def test_what_a_search_found_is_part_of_the_sample(fake: FakeGpu, tmp_path: Path) -> None:
     fastest, new = searched(tmp_path), tmp_path / "new.gz"
     record.run(request(new, db=str(tmp_path / "a.db"), configs=20), is_json=False, is_quiet=True)
     kept = recorded_keys(new)
     assert len(kept) == 20
     assert set(fastest[: round(0.3 * 20)]) <= kept
-    submitted = {Config.from_dict(point).key for gemm, point, _ in played.submitted if gemm == SQUARE}
+    submitted = {Config.from_dict(point).key for gemm, point, _ in fake.submitted if gemm == SQUARE}
     assert not submitted & set(fastest)
 
 
 def test_what_was_found_on_another_gpu_of_the_kind_is_sampled_and_timed_anew(
-    played: PlayedGpu, tmp_path: Path
+    fake: FakeGpu, tmp_path: Path
 ) -> None:
     fastest, new = searched(tmp_path), tmp_path / "new.gz"
-    played.environment = replace(played.environment, gpu_uuid="GPU-2")
+    fake.environment = replace(fake.environment, gpu_uuid="GPU-2")
     record.run(request(new, db=str(tmp_path / "a.db"), configs=20), is_json=False, is_quiet=True)
-    submitted = {Config.from_dict(point).key for gemm, point, _ in played.submitted if gemm == SQUARE}
+    submitted = {Config.from_dict(point).key for gemm, point, _ in fake.submitted if gemm == SQUARE}
     assert set(fastest[: round(0.3 * 20)]) <= recorded_keys(new) & submitted
 
 

@@ -18,7 +18,7 @@ from autotune.facts.gemm import LAYOUTS
 from autotune.kernel import template
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.cubin_files import load_cubins
-from autotune.runtime.table.kinds import GpuKind, load_kinds
+from autotune.runtime.table.kinds import GpuModel, load_kinds
 from autotune.runtime.table.table import load
 from autotune.store import Store
 
@@ -193,7 +193,7 @@ def test_a_kind_of_gpu_is_added_and_replaced(
     assert path == folder and own.parent == folder / "kinds" and table.entries[0].gemm == SQUARE
     assert first["num_cubins"] == len(load_cubins(own, table))
     done = run(*BARE, "--db", db, "--out", folder, "--add")
-    assert f"held a table for {GpuKind.of_table(table)}: it is replaced" in done.stderr
+    assert f"held a table for {GpuModel.of_table(table)}: it is replaced" in done.stderr
     assert "also holds the tables for NVIDIA Another" in done.stdout
     facts = json.loads(run("verify", folder, "--gpu", "none", "--json").stdout)
     assert facts["gpus"] == ["NVIDIA Another", ENVIRONMENT.gpu_name] and not facts["unlisted"]

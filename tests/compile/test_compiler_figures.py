@@ -338,8 +338,8 @@ def test_what_would_be_refused_is_not_chosen(monkeypatch):
     good, bad = made(TILE), replace(made(TILE), spill_bytes=4096, config=replace(TILE, order="col_snake"))
     low = time_bounds.bound(good, Gemm(64, 128, 160), TWO_SMS)
     cheap = replace(low, compute_us=0.0)
-    played = [compiler_figures.CompiledConfig(bad, cheap), compiler_figures.CompiledConfig(good, low)]
-    monkeypatch.setattr(compiler_figures, "candidates", lambda *_: played)
+    simulated = [compiler_figures.CompiledConfig(bad, cheap), compiler_figures.CompiledConfig(good, low)]
+    monkeypatch.setattr(compiler_figures, "candidates", lambda *_: simulated)
     start = compiler_figures.StartingConfigs(Gemm(64, 128, 160), (bad.config, good.config))
     trust = time_bounds.learn([1.0], [2.0])
     facts = compiler_figures.gpu_facts("two", TWO_SMS, [start], trust, 1)

@@ -47,7 +47,7 @@ def _gemm(instance: Instance) -> Gemm:
 
 @functools.cache
 def architectures() -> dict[str, DeviceLimits]:
-    """One kind of GPU for each architecture that is known."""
+    """One GPU model for each architecture that is known."""
     return {limits.arch: limits for limits in sorted(KNOWN.values(), key=lambda d: d.compute_capability)}
 
 

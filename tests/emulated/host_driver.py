@@ -1,4 +1,4 @@
-"""The CUDA driver played by the host: memory is malloc'ed, kernels are host functions, time is made up.
+"""The CUDA driver simulated by the host: memory is malloc'ed, kernels are host functions, time is made up.
 
 Stands in for `cuda.bindings.driver` in tests of the session, so that all that surrounds a GPU (arguments,
 layouts, graphs, bookkeeping, failures) runs without one. Every call is held to the arity that the real

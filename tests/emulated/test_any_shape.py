@@ -1,4 +1,5 @@
-"""benchmarks/any_shape.py from end to end, on a driver played by the host: launches of the runtime race."""
+"""benchmarks/any_shape.py from end to end, on a driver simulated by the host: launches of the runtime
+race."""
 
 from __future__ import annotations
 
@@ -72,13 +73,14 @@ class StridedCublas:
 
 
 @pytest.fixture
-def played(arena, host, monkeypatch):  # noqa: F811
-    """The runtime on the played driver: its launches are work of the GPU, done when a graph is replayed."""
+def simulated(arena, host, monkeypatch):  # noqa: F811
+    """The runtime on the simulated driver: its launches are work of the GPU, done when a graph is
+    replayed."""
     fake = FakeDriver(replace(TABLE, kernels=(*TABLE.kernels, ALONE)))
     fake.push_context(100)
     fake.memory = host.memory
 
-    class PlayedEngine(Engine):
+    class FakeEngine(Engine):
         def plan_of(self, problem, gpu, pick, addresses=(0, 0, 0)):
             self.kernel_id = pick.kernel_id
             return super().plan_of(problem, gpu, pick, addresses)
@@ -95,7 +97,7 @@ def played(arena, host, monkeypatch):  # noqa: F811
         return Cubin(code_of(ALONE), ALONE.sha256, "sm_90", "nvrtc 13.0", ALONE.registers, 0, 0, 0, 0.0)
 
     monkeypatch.setattr(table_arena, "Driver", lambda: fake)
-    monkeypatch.setattr(table_arena, "Engine", PlayedEngine)
+    monkeypatch.setattr(table_arena, "Engine", FakeEngine)
     monkeypatch.setattr(arena.compiler, "compile", compiled)
     monkeypatch.setattr(any_shape, "Arena", lambda *rest, **options: arena)
     monkeypatch.setattr(any_shape, "find_gpu", lambda selector: SimpleNamespace(index=0))
@@ -128,7 +130,7 @@ def tuned_alone(path: Path, arena) -> str:  # noqa: F811
     return str(path)
 
 
-def test_picks_race_the_first_four_and_cublas(played, host, tmp_path, capsys):  # noqa: F811
+def test_picks_race_the_first_four_and_cublas(simulated, host, tmp_path, capsys):  # noqa: F811
     used, handles = host.used_bytes, host.num_handles
     any_shape._run(options(tmp_path))
     report = reports.read(tmp_path / "a.json.xz", "any_shape")
@@ -137,27 +139,29 @@ def test_picks_race_the_first_four_and_cublas(played, host, tmp_path, capsys):  
         facts = shape["pick"]
         assert {facts["name"], "cublas", *facts["first"]} == set(facts["samples_us"])
         assert all(len(samples) == 4 for samples in facts["samples_us"].values())
-        for errors in facts["errors"].values():  # the played kernels round once, the played cuBLAS is off
+        for errors in facts[
+            "errors"
+        ].values():  # the simulated kernels round once, the simulated cuBLAS is off
             assert errors.keys() == facts["samples_us"].keys()
             assert all(0 < errors[name] < errors["cublas"] < 1e-6 for name in errors if name != "cublas")
     assert [len(shape["pick"]["first"]) for shape in report["shapes"]] == [4, 4, 1]  # NT: the default alone
-    assert {launch.kernel_id for launch in played.launches} >= {"b", "c", "default-nt"}
+    assert {launch.kernel_id for launch in simulated.launches} >= {"b", "c", "default-nt"}
     out = capsys.readouterr().out
     assert "3 of 3 shapes against cuBLAS" in out and "70x60x99:NN ld 101,60,61" in out
     assert host.num_handles == handles and host.used_bytes > used  # the pool's memory alone stays
 
 
-def test_a_command_goes_on_where_it_ended(played, tmp_path, capsys, monkeypatch):
+def test_a_command_goes_on_where_it_ended(simulated, tmp_path, capsys, monkeypatch):
     clock = count(step=10)
     monkeypatch.setattr(any_shape, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     any_shape._run(options(tmp_path, seconds=15.0))
     assert "1 of 3 shapes are done" in capsys.readouterr().err
     any_shape._run(options(tmp_path))
-    launches = len(played.launches)
+    launches = len(simulated.launches)
     before = reports.read(tmp_path / "a.json.xz", "any_shape")
     any_shape._run(options(tmp_path))
     after = reports.read(tmp_path / "a.json.xz", "any_shape")
-    assert len(played.launches) == launches and after["shapes"] == before["shapes"]
+    assert len(simulated.launches) == launches and after["shapes"] == before["shapes"]
     assert [shape["pick"]["session"] for shape in after["shapes"]] == [0, 1, 1]
     with pytest.raises(UsageError, match="is of another seed"):
         any_shape._run(options(tmp_path, seed=78))
@@ -165,7 +169,7 @@ def test_a_command_goes_on_where_it_ended(played, tmp_path, capsys, monkeypatch)
         any_shape._run(options(tmp_path, num=2))
 
 
-def test_the_reference_is_the_best_of_all(played, arena, tmp_path, capsys):  # noqa: F811
+def test_the_reference_is_the_best_of_all(simulated, arena, tmp_path, capsys):  # noqa: F811
     db = tuned_alone(tmp_path / "alone.db", arena)
     any_shape._run(options(tmp_path, part="reference", db=db, alone=3))
     assert "1 shapes were not tuned alone yet" in capsys.readouterr().err
@@ -183,10 +187,10 @@ def test_the_reference_is_the_best_of_all(played, arena, tmp_path, capsys):  # n
         assert (found.over_cublas, found.portfolio) == (pytest.approx(100 / 40), pytest.approx(40 / 50))
         assert found.modelled_in_all == pytest.approx(found.modelled * found.portfolio)
     assert "reference" not in report["shapes"][2]
-    assert "alone" in {launch.kernel_id for launch in played.launches}
+    assert "alone" in {launch.kernel_id for launch in simulated.launches}
 
 
-def test_accurate_kernels_are_looked_for_behind_faster_ones(played, arena, tmp_path, monkeypatch):  # noqa: F811
+def test_accurate_kernels_are_looked_for_behind_faster_ones(simulated, arena, tmp_path, monkeypatch):  # noqa: F811
     call = CALLS[0].call
     tables = any_shape.TableArena(arena, write_table(TABLE, tmp_path / "table"))
     sets = tables.sets(call)
@@ -206,11 +210,11 @@ def test_accurate_kernels_are_looked_for_behind_faster_ones(played, arena, tmp_p
     assert len(sets) > 0
 
 
-def test_a_wrong_kernel_is_seen(played, arena, tmp_path):  # noqa: F811
+def test_a_wrong_kernel_is_seen(simulated, arena, tmp_path):  # noqa: F811
     call = CALLS[1].call
     tables = any_shape.TableArena(arena, write_table(TABLE, tmp_path / "table"))
     runner = tables.launched(table_arena.Chosen("a", 1), call, tables.sets(call))
-    played.result_error = 1e-3
+    simulated.result_error = 1e-3
     errors = strided_errors.relative_errors(arena.session, call, [runner, tables.cublas(call)])
     assert all(found["a/1"] > 5 * found["cublas"] for found in errors.values())
     nothing = table_arena.Runner("nothing", lambda operands: None)
@@ -218,7 +222,7 @@ def test_a_wrong_kernel_is_seen(played, arena, tmp_path):  # noqa: F811
     assert errors == {"normal": {"nothing": np.inf}, "uniform": {"nothing": np.inf}}
 
 
-def test_uniform_numbers_fill_operands(played, arena, monkeypatch):  # noqa: F811
+def test_uniform_numbers_fill_operands(simulated, arena, monkeypatch):  # noqa: F811
     monkeypatch.setattr(strided_errors, "_PERIOD", 997)
     product = strided_errors._Product(arena.session, CALLS[1].call)
     product.errors("normal", [])
@@ -230,7 +234,7 @@ def test_uniform_numbers_fill_operands(played, arena, monkeypatch):  # noqa: F81
     product.free()
 
 
-def test_a_fault_is_kept_and_the_next_shape_goes_on(played, tmp_path, capsys, monkeypatch):
+def test_a_fault_is_kept_and_the_next_shape_goes_on(simulated, tmp_path, capsys, monkeypatch):
     run = any_shape.pick_facts
 
     def facts(tables, call, rounds, seed):
@@ -246,7 +250,7 @@ def test_a_fault_is_kept_and_the_next_shape_goes_on(played, tmp_path, capsys, mo
     assert "70x60x96:NN FAILED: nothing to be had" in capsys.readouterr().out
 
 
-def test_a_table_of_these_shapes_is_refused(played, tmp_path):
+def test_a_table_of_these_shapes_is_refused(simulated, tmp_path):
     known = replace(TABLE, places={"NN": ((70, 60, 99),)})
     with pytest.raises(UsageError, match="was made with 70x60x99:NN"):
         any_shape.check_unseen(CALLS, known)

@@ -1,4 +1,4 @@
-"""Errors against float64, and one kernel for seconds, on a driver played by the host."""
+"""Errors against float64, and one kernel for seconds, on a driver simulated by the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's session on a driver played by the host: real arguments, real checks, planted faults."""
+"""The worker's session on a driver simulated by the host: real arguments, real checks, planted faults."""
 
 from __future__ import annotations
 

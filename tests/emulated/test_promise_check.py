@@ -1,4 +1,5 @@
-"""What a class of accuracy promises is verified on operands of every kind, on a driver played by the host."""
+"""What a class of accuracy promises is verified on operands of every kind, on a driver simulated by the
+host."""
 
 from __future__ import annotations
 

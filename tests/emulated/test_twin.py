@@ -140,7 +140,7 @@ def test_missing_compiler_says_what_to_install(builder: Builder, monkeypatch: py
 BATCH = Case("a batch", 9, 12, 7, 1.5, -0.5, 1, SHUFFLED, is_special=True, products=3)
 
 
-def played(task: LaunchProblem) -> LaunchResult:
+def fake(task: LaunchProblem) -> LaunchResult:
     """What a right kernel makes of a problem without transposed operands, in float32."""
     a, b, c = (stored.matrices for stored in (task.a, task.b, task.c))
     bias = task.bias.matrices.swapaxes(1, 2) if task.epilogue.bias == "rows" else task.bias.matrices
@@ -158,7 +158,7 @@ def epilogue_problem(bias: str, activation: str) -> LaunchProblem:
 @pytest.mark.parametrize("bias", ["rows", "columns"])
 def test_check_knows_what_an_epilogue_makes(bias: str, activation: str) -> None:
     task = epilogue_problem(bias, activation)
-    c, kept = played(task)
+    c, kept = fake(task)
     check(task, LaunchResult(c, kept))
     wrong = [
         LaunchResult(c, np.full_like(kept, np.nan)),  # not kept
@@ -177,4 +177,4 @@ def test_check_knows_whose_bias_it_is() -> None:
     task = epilogue_problem("rows", "none")
     bias = Stored(np.roll(task.bias.matrices, 1, axis=2), task.bias.ld, task.bias.stride)
     with pytest.raises(WrongProduct):
-        check(task, played(replace(task, bias=bias)))
+        check(task, fake(replace(task, bias=bias)))

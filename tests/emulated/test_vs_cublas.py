@@ -1,4 +1,5 @@
-"""benchmarks/vs_cublas.py from end to end, on a driver played by the host: who takes part, what is told."""
+"""benchmarks/vs_cublas.py from end to end, on a driver simulated by the host: who takes part, what is
+told."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ CONFIG = Config.from_dict({**SMALL, "vec_b": 1, "vec_c": 1, "reduction": "two_pa
 GEMMS = (Gemm(70, 60, 33), Gemm(33, 65, 40, trans_b=True))
 
 
-class PlayedCompiler:
+class FakeCompiler:
     version = "nvrtc 13.0"
 
     def __init__(self, arch: str) -> None:
@@ -64,7 +65,7 @@ def product(gemm, operands, times=1.0):
     view(operands.c, gemm.m, gemm.n, gemm.n)[:] = times * (op_a.astype(np.float64) @ op_b)
 
 
-class PlayedLt:
+class FakeLt:
     """Four candidates: one is refused, one is wrong, one slow, one fast."""
 
     def __init__(self, host):  # noqa: F811
@@ -89,7 +90,7 @@ class PlayedLt:
         self.num_products -= 1
 
 
-class PlayedTorch:
+class FakeTorch:
     version = "torch 9.9, CUDA 13.0"
     error: Exception | None = None
 
@@ -115,7 +116,7 @@ def arena(host, monkeypatch):  # noqa: F811
             self.cublas = HostCublas(host)
 
     monkeypatch.setattr(contest, "Session", Session)
-    monkeypatch.setattr(contest, "Compiler", PlayedCompiler)
+    monkeypatch.setattr(contest, "Compiler", FakeCompiler)
     monkeypatch.setattr(driver, "device_limits", lambda index: LIMITS)
     monkeypatch.setattr(driver, "environment", lambda gpu, **versions: environment)
     monkeypatch.setattr(contest.cublaslt, "load_library", lambda: None)
@@ -127,7 +128,7 @@ def arena(host, monkeypatch):  # noqa: F811
 
     host.sgemms[b"right"] = play
     opened = contest.Arena("0", CachePolicy.COLD, with_torch=False)
-    opened.lt, opened.torch = PlayedLt(host), PlayedTorch(host)
+    opened.lt, opened.torch = FakeLt(host), FakeTorch(host)
     return opened
 
 

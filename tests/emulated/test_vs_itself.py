@@ -1,4 +1,5 @@
-"""benchmarks/vs_itself.py from end to end, on a driver played by the host: what is told of two searches."""
+"""benchmarks/vs_itself.py from end to end, on a driver simulated by the host: what is told of two
+searches."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ PLAIN = replace(CONFIG, reduction="none", split_k=1)
 
 
 @pytest.fixture
-def played(arena, host, monkeypatch):  # noqa: F811
+def fake(arena, host, monkeypatch):  # noqa: F811
     """Two configs: CONFIG splits k and takes a second pass, 200 us in all, PLAIN takes 100."""
 
     def play(config):
@@ -53,10 +54,10 @@ def _options(tmp_path: Path, *sources: str, **changes: object) -> Namespace:
     return Namespace(**(options | changes))
 
 
-def test_two_searches_are_raced_and_the_loser_is_told(host, played, tmp_path, capsys):  # noqa: F811
+def test_two_searches_are_raced_and_the_loser_is_told(host, fake, tmp_path, capsys):  # noqa: F811
     used, handles = host.used_bytes, host.num_handles
-    one = database(tmp_path / "one.db", played, PLAIN)
-    two = database(tmp_path / "two.db", played, CONFIG)
+    one = database(tmp_path / "one.db", fake, PLAIN)
+    two = database(tmp_path / "two.db", fake, CONFIG)
     vs_itself._run(_options(tmp_path, one, two))
     report = json.loads((tmp_path / "a.json").read_text())
     assert [s["shape"] for s in report["shapes"]] == sorted(map(str, GEMMS))
@@ -70,20 +71,20 @@ def test_two_searches_are_raced_and_the_loser_is_told(host, played, tmp_path, ca
     assert (host.used_bytes, host.num_handles) == (used, handles)
 
 
-def test_equal_choices_run_once_and_any_number_of_results_takes_part(host, played, tmp_path, capsys):  # noqa: F811
-    one = database(tmp_path / "one.db", played, PLAIN)
-    two = database(tmp_path / "two.db", played, PLAIN)
+def test_equal_choices_run_once_and_any_number_of_results_takes_part(host, fake, tmp_path, capsys):  # noqa: F811
+    one = database(tmp_path / "one.db", fake, PLAIN)
+    two = database(tmp_path / "two.db", fake, PLAIN)
     vs_itself._run(_options(tmp_path, one, two))
     report = json.loads((tmp_path / "a.json").read_text())
     assert (report["summary"]["largest_difference"], report["summary"]["num_same"]) == (0.0, 2)
-    three = database(tmp_path / "three.db", played, CONFIG)
+    three = database(tmp_path / "three.db", fake, CONFIG)
     vs_itself._run(_options(tmp_path, three, one, str(tmp_path / "a.json"), shape=[str(GEMMS[0])]))
     (shape,) = json.loads((tmp_path / "a.json").read_text())["shapes"]
     assert [round(s["over_best"]["median"], 3) for s in shape["searches"].values()] == [2.0, 1.0, 1.0]
     assert "1:three.db is 100.00% from the best known" in capsys.readouterr().out
 
 
-def test_one_search_is_raced_against_other_values_where_they_are_legal(host, played, tmp_path, capsys):  # noqa: F811
+def test_one_search_is_raced_against_other_values_where_they_are_legal(host, fake, tmp_path, capsys):  # noqa: F811
     (tmp_path / "won.json").write_text(
         json.dumps({"shapes": [
             {"shape": str(gemm), "contestants": {"ours": {"detail": CONFIG.key}}} for gemm in GEMMS
@@ -98,16 +99,16 @@ def test_one_search_is_raced_against_other_values_where_they_are_legal(host, pla
     assert illegal == {GEMMS[0]: CONFIG}
 
 
-def test_a_database_takes_part_with_what_it_would_export(played, tmp_path):
-    one = database(tmp_path / "one.db", played, PLAIN, CONFIG)
-    chosen = vs_itself.read_choices(one, played, ())
+def test_a_database_takes_part_with_what_it_would_export(fake, tmp_path):
+    one = database(tmp_path / "one.db", fake, PLAIN, CONFIG)
+    chosen = vs_itself.read_choices(one, fake, ())
     assert set(chosen) == set(GEMMS) and set(chosen.values()) <= {PLAIN, CONFIG}
 
 
-def test_a_wrong_kernel_ends_the_race(host, played, tmp_path):  # noqa: F811
+def test_a_wrong_kernel_ends_the_race(host, fake, tmp_path):  # noqa: F811
     host.sgemms[b"plain"] = lambda library, name, grid, values: None
     with pytest.raises(contest.WrongContestant, match=r"1:one\.db"):
-        vs_itself._run(_options(tmp_path, database(tmp_path / "one.db", played, PLAIN)))
+        vs_itself._run(_options(tmp_path, database(tmp_path / "one.db", fake, PLAIN)))
 
 
 @pytest.mark.parametrize("content", ["nonsense", "[]", '{"shapes": [{"shape": "8"}]}'])
@@ -118,11 +119,11 @@ def test_what_is_no_result_is_refused(tmp_path, content):
         vs_itself.from_json(str(path))
 
 
-def test_a_missing_shape_is_named(played, tmp_path):
+def test_a_missing_shape_is_named(fake, tmp_path):
     (tmp_path / "a.json").write_text(
         json.dumps({"shapes": [{"shape": "64", "best_config": PLAIN.to_dict()}]})
     )
     with pytest.raises(UsageError, match="70x60x33:NN"):
-        vs_itself.read_choices(str(tmp_path / "a.json"), played, GEMMS)
+        vs_itself.read_choices(str(tmp_path / "a.json"), fake, GEMMS)
     with pytest.raises(UsageError, match="no shape in common"):
         vs_itself.shared({"one": {GEMMS[0]: PLAIN}, "two": {GEMMS[1]: PLAIN}})

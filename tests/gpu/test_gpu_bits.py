@@ -59,9 +59,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return export_winners(winners(where), folder, where=where)
 
 
-def laid_out(torch: Any, matrix: Any, num: int, turned: bool, lead: int) -> Any:
+def laid_out(torch: Any, matrix: Any, num: int, transposed: bool, lead: int) -> Any:
     """So many copies of a matrix, each stored transposed or not, with so much behind each row."""
-    stored = matrix.mT if turned else matrix
+    stored = matrix.mT if transposed else matrix
     rows, columns = stored.shape
     space = torch.full((num, rows, columns + lead), torch.nan, device="cuda")
     space[..., :columns] = stored

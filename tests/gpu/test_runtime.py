@@ -36,7 +36,7 @@ from autotune.runtime.native import core
 from autotune.runtime.table import cubin_files
 from autotune.runtime.table.cubin_files import load_cubins
 from autotune.runtime.table.table import load, render
-from autotune.suite import CallKind, read_calls
+from autotune.suite import CallSignature, read_calls
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import pick_cost
@@ -267,9 +267,11 @@ def test_torch_views(module: ModuleType, torch: Any, offset: int, extra: int) ->
         check(gemm, operands, out.cpu().numpy())
         around[:, offset : offset + gemm.n] = out
         assert torch.equal(around, space[2])  # nothing beside out was touched
-        turned = module.sgemm(b.T, a.T)
+        transposed = module.sgemm(b.T, a.T)
         check(
-            Gemm(gemm.n, gemm.m, gemm.k), (operands[1].T, operands[0].T, operands[2].T), turned.cpu().numpy()
+            Gemm(gemm.n, gemm.m, gemm.k),
+            (operands[1].T, operands[0].T, operands[2].T),
+            transposed.cpu().numpy(),
         )
 
 
@@ -337,10 +339,10 @@ def test_what_torch_calls_is_recorded(folder: Path, torch: Any, tmp_path: Path) 
         graph.replay()
     torch.cuda.synchronize()
     expected = {
-        CallKind(Gemm(100, 60, 200), (200, 60, 60)): 8,
-        CallKind(Gemm(100, 60, 64), (200, 60, 60), (4, 16, 16)): 3,
+        CallSignature(Gemm(100, 60, 200), (200, 60, 60)): 8,
+        CallSignature(Gemm(100, 60, 64), (200, 60, 60), (4, 16, 16)): 3,
     }
-    text = {CallKind(one.gemm, one.lds, one.alignment): one.calls for one in fresh.counts() if one.gemm}
+    text = {CallSignature(one.gemm, one.lds, one.alignment): one.calls for one in fresh.counts() if one.gemm}
     assert text == expected
     time.sleep(2.0)
     assert read_calls(file).calls == expected

@@ -1,5 +1,5 @@
-"""The script that compute-sanitizer watches, without a GPU: what it compiles, and on a driver played by the
-host, that it computes the problems it says and sees what is wrong."""
+"""The script that compute-sanitizer watches, without a GPU: what it compiles, and on a driver simulated by
+the host, that it computes the problems it says and sees what is wrong."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_mutants_compile_and_differ_in_one_line(compiler, name):
     assert compiler.compile_source(text, macros).registers > 0
 
 
-class PlayedGpu(sanitized.Gpu):
+class FakeGpu(sanitized.Gpu):
     """Its kernels are `play`, called with the problem and the arguments as they are in memory."""
 
     def __init__(self, play):
@@ -153,7 +153,7 @@ def unfinished(one, p, written, workspace):
 
 
 def test_all_instances_get_their_problems():
-    gpu = PlayedGpu(right)
+    gpu = FakeGpu(right)
     chosen = sanitized.instances(gpu.limits)
     assert len(chosen) >= 40
     for number, one in enumerate(chosen):
@@ -173,7 +173,7 @@ def test_all_instances_get_their_problems():
     ],
 )
 def test_what_is_written_elsewhere_is_seen(play, words):
-    gpu = PlayedGpu(play)
+    gpu = FakeGpu(play)
     tasks = [(one, task) for one in sanitized.instances(gpu.limits) for task in problems(one)]
     is_fit = {
         overrun: lambda p: p.m > 1 and p.c.ld > p.n and not p.counter_bytes,
@@ -190,7 +190,7 @@ def test_what_is_written_elsewhere_is_seen(play, words):
 @pytest.mark.parametrize(("how", "is_marked"), [("marked", True), ("unwritten", False)])
 def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, how, is_marked):
     """`initcheck` wants the workspace as it was allocated; every other tool finds it marked."""
-    gpu = PlayedGpu(right)
+    gpu = FakeGpu(right)
     found = []
 
     def compute(host, module, task):
@@ -217,7 +217,7 @@ def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, ho
 
 
 def test_a_wrong_kernel_of_a_table_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sanitized, "Gpu", lambda: PlayedGpu(right))
+    monkeypatch.setattr(sanitized, "Gpu", lambda: FakeGpu(right))
     monkeypatch.setattr(
         sanitized,
         "compute",

@@ -112,8 +112,8 @@ def test_what_is_settled_is_as_accurate_as_cublas(folder: Path, torch: Any, gemm
     rng = np.random.default_rng(0)
     draw = rng.standard_normal if numbers == "normal" else rng.random
     a, b = (
-        torch.from_numpy(draw((y, x) if is_turned else (x, y), dtype=np.float32)).cuda()
-        for x, y, is_turned in ((gemm.m, gemm.k, gemm.trans_a), (gemm.k, gemm.n, gemm.trans_b))
+        torch.from_numpy(draw((y, x) if is_transposed else (x, y), dtype=np.float32)).cuda()
+        for x, y, is_transposed in ((gemm.m, gemm.k, gemm.trans_a), (gemm.k, gemm.n, gemm.trans_b))
     )
     of_a, of_b = a.T if gemm.trans_a else a, b.T if gemm.trans_b else b
     exact, ours = of_a.double() @ of_b.double(), torch.empty(gemm.m, gemm.n, device="cuda")

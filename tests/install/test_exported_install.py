@@ -12,7 +12,7 @@ from .conftest import INSTALLED, call
 pytestmark = [*INSTALLED, pytest.mark.stress]
 
 
-# Adds the same table for another kind of GPU.
+# Adds the same table for another GPU model.
 _ADD = """
 import sys
 from dataclasses import replace

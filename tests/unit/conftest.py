@@ -1,5 +1,5 @@
 """Databases of a test's own, a file or one on every kind of server that a store supports; and a cuBLAS
-that is played."""
+that is simulated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from played_blas import PlayedBlas
+from fake_blas import FakeBlas
 from table_cases import FakeDriver
 
 from autotune.runtime.cublas import blas_provider
@@ -56,9 +56,9 @@ def without_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
-    """A cuBLAS that is played on the test's driver, and found by whoever looks for one."""
-    played = PlayedBlas(driver)
-    library = BlasLibrary(played)
+def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeBlas:
+    """A cuBLAS that is simulated on the test's driver, and found by whoever looks for one."""
+    fake = FakeBlas(driver)
+    library = BlasLibrary(fake)
     monkeypatch.setattr(blas_provider, "find_library", lambda: library)
-    return played
+    return fake

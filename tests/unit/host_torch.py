@@ -1,7 +1,7 @@
 """torch itself, whose products of matrices on the host are routed as if these were on a GPU.
 
-For tests that a played torch serves, too: the same calls by torch's dispatcher, its kernels for the CPU, and
-a played driver.
+For tests that a simulated torch serves, too: the same calls by torch's dispatcher, its kernels for the CPU,
+and a simulated driver.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class HostTorch:
         return getattr(self._torch, name)
 
     def tensor(self, x: Any) -> Any:
-        """A tensor over the memory of a played one."""
+        """A tensor over the memory of a simulated one."""
         data = x.data
         whole = data if data.base is None else data.base
         offset = (data.ctypes.data - whole.ctypes.data) // data.itemsize

@@ -1,4 +1,4 @@
-"""Folders with tables for two kinds of GPU, and a driver with GPUs of both and of a third."""
+"""Folders with tables for two GPU models, and a driver with GPUs of both and of a third."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def options(**changes: object) -> Namespace:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[FakeTarget]:
+def fake(monkeypatch: pytest.MonkeyPatch) -> list[FakeTarget]:
     """A GPU that is not there; each command opens a target of its own."""
     opened: list[FakeTarget] = []
 
@@ -265,7 +265,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[FakeTarget]:
 
 
 def test_each_shape_is_searched_alone_and_once(
-    played: list[FakeTarget], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+    fake: list[FakeTarget], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
     db = str(tmp_path / "alone.db")
     clock = iter(range(0, 10**6, 10))
@@ -275,7 +275,7 @@ def test_each_shape_is_searched_alone_and_once(
     any_shape._run(options(part="alone", db=db))
     any_shape._run(options(part="alone", db=db))
     wanted = [tuned_as(one.call) for one in draw(3, 77)]
-    searched = [list(dict.fromkeys(gemm for gemm, _ in target.submitted)) for target in played]
+    searched = [list(dict.fromkeys(gemm for gemm, _ in target.submitted)) for target in fake]
     assert searched == [wanted[:2], wanted[2:], []]
     with Store.open_existing(db) as store:
         assert {s.study.gemm for s in store.studies() if store.final(s.study, None)} == set(wanted)
@@ -290,6 +290,6 @@ def test_each_shape_is_searched_alone_and_once(
         ({"part": "alone"}, "needs a --db"),
     ],
 )
-def test_what_a_command_lacks_is_told(played: list[FakeTarget], changes: dict, message: str) -> None:
+def test_what_a_command_lacks_is_told(fake: list[FakeTarget], changes: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         any_shape._run(options(**changes))

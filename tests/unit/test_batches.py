@@ -1,6 +1,6 @@
 """Batches at the runtime: what serves them, arrays of more dimensions, strides, captures, counts.
 
-Products are computed by the played driver and the played cuBLAS, which check what real ones rely on.
+Products are computed by the simulated driver and the simulated cuBLAS, which check what real ones rely on.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_blas import FakeBlas
+from fake_selector import BATCH_MARGIN
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from played_blas import PlayedBlas
-from played_selector import BATCH_MARGIN
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank, write_table
 
 from autotune.cli.verify import _cases
@@ -49,13 +49,13 @@ def _table() -> Any:
         _kernel("last", reduction="last_block", split_k=2),
         _kernel("packs", packs_a=True, packs_b=True, vec_a=4, vec_b=4),
     ]
-    turned = [replace(SMALL, trans_a=x[0] == "T", trans_b=x[1] == "T") for x in LAYOUTS]
+    transposed = [replace(SMALL, trans_a=x[0] == "T", trans_b=x[1] == "T") for x in LAYOUTS]
     return make_table(
         *kernels,
         make_kernel("single", make_spec()),
         entries=(
             rank(SMALL, "vectors", "batched-nn"),
-            *(rank(gemm, f"batched-{gemm.layout.lower()}") for gemm in turned[1:]),
+            *(rank(gemm, f"batched-{gemm.layout.lower()}") for gemm in transposed[1:]),
             rank(SPLIT, "two"),
             rank(LAST, "last"),
             rank(PACKS, "packs"),
@@ -76,7 +76,7 @@ def driver() -> FakeDriver:
 
 
 @pytest.fixture
-def runtime(folder: Path, driver: FakeDriver, blas: PlayedBlas) -> Dispatcher:
+def runtime(folder: Path, driver: FakeDriver, blas: FakeBlas) -> Dispatcher:
     return Dispatcher(folder, driver=driver, cublas=True)
 
 
@@ -118,7 +118,7 @@ TUNED = [entry.gemm for entry in _table().entries]
 @pytest.mark.parametrize("gemm", TUNED, ids=str)
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.5, -2.0), (0.0, 1.0)])
 def test_a_tuned_batch_is_one_launch_of_its_kernel(
-    runtime: Dispatcher, driver: FakeDriver, blas: PlayedBlas, gemm: Gemm, alpha: float, beta: float
+    runtime: Dispatcher, driver: FakeDriver, blas: FakeBlas, gemm: Gemm, alpha: float, beta: float
 ) -> None:
     a, b, c = operands(gemm)
     want = expected(a, b, c, alpha, beta, gemm)
@@ -133,7 +133,7 @@ def test_a_tuned_batch_is_one_launch_of_its_kernel(
 
 
 def test_neighbours_are_served_by_its_kernel_and_others_by_cublas(
-    runtime: Dispatcher, driver: FakeDriver, blas: PlayedBlas
+    runtime: Dispatcher, driver: FakeDriver, blas: FakeBlas
 ) -> None:
     for batch, who in ((12, "autotune"), (3, "autotune"), (13, "cublas"), (2, "cublas")):
         a, b, c = operands(replace(SMALL, batch=batch))
@@ -197,22 +197,22 @@ def test_rows_that_go_on_are_one_product(runtime: Dispatcher, driver: FakeDriver
 def test_what_is_folded_is_the_same_product(data: st.DataObject) -> None:
     """Any strides: what lies as one product does in NumPy does here, and nothing else."""
     products, m, n, k = (data.draw(st.integers(low, 4)) for low in (2, 1, 1, 1))
-    turned = data.draw(st.booleans())
-    lda = data.draw(st.integers(m if turned else k, 20))
+    transposed = data.draw(st.booleans())
+    lda = data.draw(st.integers(m if transposed else k, 20))
     ldc = data.draw(st.integers(n, 9))
     stride_a, stride_c = (data.draw(st.sampled_from([1, m, m * ld, ld, 17])) for ld in (lda, ldc))
-    gemm = Gemm(m, n, k, turned, batch=products, shares_b=True)
+    gemm = Gemm(m, n, k, transposed, batch=products, shares_b=True)
     found = folded(Product(gemm, (lda, n, ldc), (0, 0, 0), Batch(products, stride_a, 0, stride_c)))
     if found is None:
         return
-    place_a = [[p * stride_a + (i + j * lda if turned else i * lda + j) for j in range(k)]
+    place_a = [[p * stride_a + (i + j * lda if transposed else i * lda + j) for j in range(k)]
                for p in range(products) for i in range(m)]  # fmt: skip
     place_c = [[p * stride_c + i * ldc + j for j in range(n)] for p in range(products) for i in range(m)]
     a, _, c = found.lds
     rows = range(products * m)
-    assert place_a == [[i + j * a if turned else i * a + j for j in range(k)] for i in rows]
+    assert place_a == [[i + j * a if transposed else i * a + j for j in range(k)] for i in rows]
     assert place_c == [[i * c + j for j in range(n)] for i in rows]
-    assert (a >= products * m if turned else a >= k) and c >= n
+    assert (a >= products * m if transposed else a >= k) and c >= n
 
 
 @st.composite
@@ -416,7 +416,7 @@ def test_calls_of_a_stack_are_all_its_products(data: st.DataObject) -> None:
 
 
 def test_recorded_batches_are_a_suite_that_a_search_reads(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, tmp_path: Path
+    folder: Path, driver: FakeDriver, blas: FakeBlas, tmp_path: Path
 ) -> None:
     file = tmp_path / "calls.json"
     shared = replace(PACKS, shares_a=True)

@@ -78,9 +78,9 @@ def _batched(name: str, layout: str = "NN", **changes: Any) -> Kernel:
 
 
 _BATCH = Gemm(20, 12, 16, batch=6)
-_TURNED = {x: replace(_BATCH, trans_a=x[0] == "T", trans_b=x[1] == "T") for x in LAYOUTS}
+_TRANSPOSED = {x: replace(_BATCH, trans_a=x[0] == "T", trans_b=x[1] == "T") for x in LAYOUTS}
 BATCHED = {
-    **{gemm: _batched(f"batched-{x}", x) for x, gemm in _TURNED.items()},
+    **{gemm: _batched(f"batched-{x}", x) for x, gemm in _TRANSPOSED.items()},
     replace(_BATCH, k=64, batch=4): _batched("batched-two", reduction="two_pass", split_k=2),
     replace(_BATCH, k=80, batch=4): _batched("batched-packs", packs_a=True, packs_b=True, vec_a=4, vec_b=4),
 }
@@ -401,7 +401,7 @@ def test_where_calls_cannot_be_recorded_nothing_is_launched(program):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("NVIDIA T4", "another kind of GPU"), ("NVIDIA H200 MIG 1g.18gb", "all is well"),
+    [("NVIDIA T4", "another GPU model"), ("NVIDIA H200 MIG 1g.18gb", "all is well"),
      ("NVIDIA H200", "all is well")],
 )  # fmt: skip
 def test_the_kind_of_gpu_is_looked_at(program, name, message):
@@ -437,7 +437,7 @@ def test_each_gpu_is_served_by_the_table_of_its_kind(table, objects, tmp_path):
     swapped = run("kinds", str(calls), STANDIN_GPU="NVIDIA H100").stdout.split()
     assert swapped == [h200, h100, h200]
     done = run("kinds", str(calls), STANDIN_GPU="NVIDIA T4")
-    assert done.returncode == 1 and "another kind of GPU" in done.stderr and "--add" in done.stderr
+    assert done.returncode == 1 and "another GPU model" in done.stderr and "--add" in done.stderr
 
 
 def test_code_that_is_not_the_table_s_is_refused(table, objects, tmp_path):

@@ -30,7 +30,7 @@ from autotune.runtime.choose.pick import Counted
 from autotune.search import Options
 from autotune.search.called import SEARCHED_SHARE, gain_of, in_order, weights
 from autotune.search.progress import Best, Event, ShapeStarted
-from autotune.suite import CallKind
+from autotune.suite import CallSignature
 
 RECORDED = Path(__file__).parents[2] / "studies/recorded/h200.json.gz"
 REPLAY = f"replay:{RECORDED}"
@@ -129,7 +129,7 @@ def test_whoever_has_had_the_least_of_its_share_is_requested_next():
     assert shares == [(8.0, 16.0), (2.0, 4.0), (4.0, 8.0)]
 
 
-def _write(path: Path, *counts: tuple[CallKind, int]) -> Path:
+def _write(path: Path, *counts: tuple[CallSignature, int]) -> Path:
     folder = path.with_name(f"{path.name}.d")
     folder.mkdir()
     text = rendered(Counted(*kind, "plain", 1, "autotune", count) for kind, count in counts)
@@ -138,7 +138,7 @@ def _write(path: Path, *counts: tuple[CallKind, int]) -> Path:
 
 
 def test_the_command_searches_what_was_recorded_and_tells_the_gain(gemms, tmp_path):
-    calls = _write(tmp_path / "calls.json", *((CallKind.packed(gemm), 1000) for gemm in gemms[:2]))
+    calls = _write(tmp_path / "calls.json", *((CallSignature.packed(gemm), 1000) for gemm in gemms[:2]))
     command = ("search", "--gpu", REPLAY, "--suite", calls, "--trials", "20", "--db", tmp_path / "a.db")
     facts = json.loads(run_here(*command, "--json").stdout)
     assert facts["gain"]["num_calls"] == 2000 and facts["gain"]["left_calls"] == 0
@@ -165,12 +165,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_coverage_is_told_by_calls_and_by_time(folder, tmp_path):
-    packed = CallKind.packed(TUNED)
+    packed = CallSignature.packed(TUNED)
     kinds = [
         (packed, 100),
         (packed._replace(lds=(65, 128, 128)), 10),  # tuned, but not with such rows
         (packed._replace(alignment=(4, 16, 16)), 5),
-        (CallKind.packed(DEEP), 1),
+        (CallSignature.packed(DEEP), 1),
     ]
     calls = _write(tmp_path / "calls.json", *kinds)
     facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
@@ -194,7 +194,7 @@ def test_coverage_is_told_by_calls_and_by_time(folder, tmp_path):
 
 
 def test_calls_for_an_epilogue_that_the_table_lacks_are_missed(folder, tmp_path):
-    packed = CallKind.packed(TUNED)
+    packed = CallSignature.packed(TUNED)
     calls = _write(tmp_path / "calls.json", (packed, 3), (packed._replace(epilogue=BIAS), 4))
     facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
     assert (facts["ways"]["tuned"]["num_calls"], facts["ways"]["missed"]["num_calls"]) == (3, 4)
@@ -229,7 +229,9 @@ def test_coverage_tells_what_cublas_alone_would_take(tmp_path):
     table = make_table(make_kernel("fast", make_spec(), None), entries=entries)
     folder = write_table(table, tmp_path / "table")
     (ranked,) = {entry.ranked[0].time_us for entry in table.entries}
-    calls = _write(tmp_path / "calls.json", *((CallKind.packed(gemm), 10) for gemm in (slow, fast, unknown)))
+    calls = _write(
+        tmp_path / "calls.json", *((CallSignature.packed(gemm), 10) for gemm in (slow, fast, unknown))
+    )
     facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
     assert math.isclose(facts["cublas_seconds"], 10 * 36e-6)
     own_s = 10 * (ranked + min(ranked, 6.0)) * 1e-6
@@ -239,14 +241,14 @@ def test_coverage_tells_what_cublas_alone_would_take(tmp_path):
     assert facts["ways"]["cublas"]["speedup"] == 1 and facts["ways"]["missed"]["speedup"] is None
     text = run_here("coverage", calls, folder).stdout
     assert "0.00036 s by cuBLAS alone" in text and "for which that is known" in text
-    alone = _write(tmp_path / "alone.json", (CallKind.packed(unknown), 10))
+    alone = _write(tmp_path / "alone.json", (CallSignature.packed(unknown), 10))
     assert "not known" in run_here("coverage", alone, folder).stdout
 
 
 def test_coverage_is_told_for_each_kind_of_gpu(tmp_path):
     folder = write_table(FIRST, tmp_path / "t")
     add(replace(SECOND, entries=()), folder)
-    calls = _write(tmp_path / "calls.json", (CallKind.packed(TUNED), 7))
+    calls = _write(tmp_path / "calls.json", (CallSignature.packed(TUNED), 7))
     facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
     (other,) = facts["other_gpus"]
     assert (facts["gpu"], facts["ways"]["tuned"]["num_calls"]) == ("NVIDIA H200", 7)
@@ -298,7 +300,7 @@ def test_what_is_not_there_is_told_with_the_next_step(folder, tmp_path):
     for arguments, message in (
         ((tmp_path / "none.json", folder), "no suite at"),
         (
-            (_write(tmp_path / "calls.json", (CallKind.packed(DEEP), 1)), tmp_path / "none"),
+            (_write(tmp_path / "calls.json", (CallSignature.packed(DEEP), 1)), tmp_path / "none"),
             "no table.json in",
         ),
     ):

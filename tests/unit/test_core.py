@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import fake_launches
 import numpy as np
-import played_launches
 import pytest
+from fake_selector import Selector
 from hypothesis import given
-from played_selector import Selector
 from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, make_table, rank
 from test_selector import cases
 
@@ -311,7 +311,7 @@ def test_the_core_launches_what_python_does():
     driver, found = RecordingDriver(), Core(table, core_library.library())
     calls = calls_of(driver)
     found.library.autotune_use_driver(found.handle, ctypes.byref(calls))
-    oracle = played_launches.PlayedLaunches(driver)
+    oracle = fake_launches.FakeLaunches(driver)
     native = Engine.__new__(Engine)
     native.core, kinds = found, set()
     for number in rng.choices(range(len(table.kernels)), k=600):
@@ -336,7 +336,7 @@ def test_the_core_launches_what_python_does():
             num_bytes=(8, 8, 8), context=7, sgemm=sgemm, reduce=reduce, pack=pack,
             batch=(batch.products, batch[1:]),
         )  # fmt: skip
-        plan = played_launches.Launched(problem, loaded, grid, schedule(spec, grid), CorePlan(found, planned))
+        plan = fake_launches.Launched(problem, loaded, grid, schedule(spec, grid), CorePlan(found, planned))
         for alpha in (0.5, 0.0):
             bias = rng.choice((0, 6 << 40))
             launch = (plan, 11, (1 << 40, 2 << 40, 3 << 40), alpha, 2.0, 5 << 40, bias)
@@ -482,7 +482,7 @@ core_library.FOLDER = own
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 LAUNCHING = (
-    "test_dispatcher.py", "test_captured_launches.py", "test_tensor_calls.py", "test_blas_provider_played.py",
+    "test_dispatcher.py", "test_captured_launches.py", "test_tensor_calls.py", "test_blas_provider_fake.py",
     "test_recorded_calls.py", "test_batches.py", "test_epilogues.py",
 )  # fmt: skip
 # Not those whose products other processes make, nor those of files that Python reads

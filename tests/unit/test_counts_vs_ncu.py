@@ -1,4 +1,4 @@
-"""The comparison with Nsight Compute, on a report that is played: what is read of it, and what is found
+"""The comparison with Nsight Compute, on a report that is simulated: what is read of it, and what is found
 wrong."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEAD = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 NUMBERS = range(len(counted_launch.KERNELS))
 
 
-def played(values: dict[str, float]) -> str:
+def fake(values: dict[str, float]) -> str:
     """A report as `ncu --csv` writes it, with lines of the tool and the program around it."""
     rows = [f'"0","sgemm","{name}","","{value:,.0f}"' for name, value in values.items()]
     return "\n".join(
@@ -34,7 +34,7 @@ def expected(number: int) -> dict[str, float]:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_report_is_read_and_agrees(number: int) -> None:
     name, counts, wide = counted_launch.counted(number)
-    found = compare(name, counts, wide, read_metrics(played(expected(number))))
+    found = compare(name, counts, wide, read_metrics(fake(expected(number))))
     assert len(found) == len(METRICS)
     assert all(c.holds for c in found)
     assert name in counts_vs_ncu.table(found)

@@ -11,9 +11,9 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from fake_selector import model_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_selector import model_of
 from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, make_table, rank, sign
 
 from autotune.export import provider

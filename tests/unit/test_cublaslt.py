@@ -23,7 +23,7 @@ STREAM, WORKSPACE = 77, 0x1000
 _STATUS_INVALID = 7
 
 
-class PlayedLt:
+class FakeLt:
     """Keeps descriptors by handle, and multiplies column-major matrices where they lie."""
 
     def __init__(self) -> None:
@@ -111,15 +111,15 @@ class PlayedLt:
 
 
 @pytest.fixture
-def played():
-    return PlayedLt()
+def fake():
+    return FakeLt()
 
 
 @pytest.fixture
-def lt(played):
+def lt(fake):
     status = type("Status", (int,), {"name": "ok"})(0)
     driver = SimpleNamespace(cuMemAlloc=lambda size: (status, WORKSPACE), cuMemFree=lambda address: (status,))
-    return CublasLt(driver, played, STREAM)
+    return CublasLt(driver, fake, STREAM)
 
 
 def test_the_record_is_as_large_as_the_librarys():
@@ -127,7 +127,7 @@ def test_the_record_is_as_large_as_the_librarys():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_product_is_the_row_major_one(lt, played, layout):
+def test_the_product_is_the_row_major_one(lt, fake, layout):
     gemm = Gemm.parse(f"5x7x3:{layout}")
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal(shape, dtype=np.float32) for shape in ((5, 3), (3, 7)))
@@ -138,7 +138,7 @@ def test_the_product_is_the_row_major_one(lt, played, layout):
     candidate = product.candidates()[1]
     product.enqueue(candidate, OperandSet(stored_a.ctypes.data, stored_b.ctypes.data, c.ctypes.data))
     np.testing.assert_allclose(c, a @ b, rtol=1e-6)
-    assert played.used == [1]
+    assert fake.used == [1]
 
 
 @pytest.mark.parametrize("shape", ["5x7x3b4:NN", "5x7x3b4:TT:shared-a", "5x7x3b4:NT:shared-b"])
@@ -156,29 +156,29 @@ def test_a_batch_is_all_its_products(lt, shape):
     np.testing.assert_allclose(c, a @ b, rtol=1e-6)
 
 
-def test_candidates_that_do_not_serve_are_left_out(lt, played):
-    played.answer = [(0, 0), (15, 0), (0, cublaslt.WORKSPACE_BYTES + 1), (0, cublaslt.WORKSPACE_BYTES)]
+def test_candidates_that_do_not_serve_are_left_out(lt, fake):
+    fake.answer = [(0, 0), (15, 0), (0, cublaslt.WORKSPACE_BYTES + 1), (0, cublaslt.WORKSPACE_BYTES)]
     assert [c.algo[0] for c in lt.product(Gemm(5, 7, 3)).candidates()] == [0, 3]
 
 
-def test_what_cublaslt_cannot_compute_has_no_candidates(lt, played):
-    played.heuristic_status = 15
+def test_what_cublaslt_cannot_compute_has_no_candidates(lt, fake):
+    fake.heuristic_status = 15
     assert lt.product(Gemm(5, 7, 3)).candidates() == []
-    played.heuristic_status = 7
+    fake.heuristic_status = 7
     with pytest.raises(CublasError, match="GetHeuristic failed with status 7"):
         lt.product(Gemm(5, 7, 3)).candidates()
 
 
-def test_a_refused_algorithm_is_an_error_of_its_own(lt, played):
-    played.rejected = {0}
+def test_a_refused_algorithm_is_an_error_of_its_own(lt, fake):
+    fake.rejected = {0}
     product = lt.product(Gemm(5, 7, 3))
     with pytest.raises(CublasError, match="cublasLtMatmul"):
         product.enqueue(product.candidates()[0], OperandSet(1, 2, 3))
 
 
-def test_nothing_stays_behind(lt, played):
+def test_nothing_stays_behind(lt, fake):
     product = lt.product(Gemm(5, 7, 3))
     product.candidates()
     product.free()
     lt.free()
-    assert played.alive == {}
+    assert fake.alive == {}

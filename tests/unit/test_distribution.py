@@ -19,7 +19,7 @@ from autotune.facts.distribution import (
     SHIPPED_SEEDS,
     drawn_calls,
     drawn_suite,
-    kind_of_shape,
+    signature_of_shape,
 )
 from autotune.facts.gemm import LAYOUTS, Gemm
 
@@ -90,7 +90,7 @@ def test_shapes_are_drawn_as_often_as_they_are_called() -> None:
     [("1x5000x300", 0), ("64x64x100000", 1), ("128x128x4096", 2), ("4096", 3), ("300x70x1000", 3)],
 )
 def test_kinds(shape: str, number: int) -> None:
-    assert kind_of_shape(Gemm.parse(shape)) == KINDS[number]
+    assert signature_of_shape(Gemm.parse(shape)) == KINDS[number]
 
 
 @pytest.mark.parametrize(("gpu", "shipped"), [("h200", (0, 1, 2)), ("h100", (8,))])

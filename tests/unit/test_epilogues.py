@@ -1,6 +1,6 @@
 """Bias and activation at the runtime: which kernel serves, what it is given, and what is refused.
 
-Products are computed by the played driver, which reads what a launch passes as a kernel with an epilogue
+Products are computed by the simulated driver, which reads what a launch passes as a kernel with an epilogue
 does.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from played_blas import PlayedBlas
+from fake_blas import FakeBlas
 from table_cases import (
     FakeDriver,
     OnGpu,
@@ -38,7 +38,7 @@ from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
 from autotune.runtime.choose.pick import plain_ids
 from autotune.runtime.dispatcher import Activation, Dispatcher, _describe
 from autotune.runtime.native import core_library
-from autotune.suite import CallKind, epilogues_of, read_calls
+from autotune.suite import CallSignature, epilogues_of, read_calls
 
 __all__ = ["offered"]
 Array = np.ndarray[Any, Any]
@@ -58,9 +58,9 @@ def _table() -> Any:
         make_kernel("vectors", make_spec(vec_a=4, vec_b=4, vec_c=4)),
         make_kernel("many", make_spec(variant=batched), None),
     ]
-    turned = [replace(SMALL, trans_a=x[0] == "T", trans_b=x[1] == "T") for x in LAYOUTS]
+    transposed = [replace(SMALL, trans_a=x[0] == "T", trans_b=x[1] == "T") for x in LAYOUTS]
     entries = (
-        *(rank(gemm, f"plain-{gemm.layout.lower()}") for gemm in turned),
+        *(rank(gemm, f"plain-{gemm.layout.lower()}") for gemm in transposed),
         *(rank(gemm, name) for gemm, name in ((TWO, "two"), (LAST, "last"), (PACKS, "packs"))),
         rank(WIDE, "vectors"),
         rank(BATCH, "many"),
@@ -84,7 +84,7 @@ def driver() -> FakeDriver:
 
 
 @pytest.fixture
-def runtime(folder: Path, driver: FakeDriver, blas: PlayedBlas) -> Dispatcher:
+def runtime(folder: Path, driver: FakeDriver, blas: FakeBlas) -> Dispatcher:
     return Dispatcher(folder, driver=driver, cublas=True)
 
 
@@ -112,7 +112,7 @@ def close(found: Array, other: Array) -> None:
 @pytest.mark.parametrize(("has_bias", "activation"), REQUESTED)
 @pytest.mark.parametrize("gemm", TUNED, ids=str)
 def test_the_kernel_that_would_serve_the_plain_product_serves_with_its_epilogue(
-    runtime: Dispatcher, driver: FakeDriver, blas: PlayedBlas, gemm: Gemm, has_bias: bool, activation: Any
+    runtime: Dispatcher, driver: FakeDriver, blas: FakeBlas, gemm: Gemm, has_bias: bool, activation: Any
 ) -> None:
     for scales in ((1.0, 0.0), (0.5, -2.0), (0.0, 1.0)):
         a, b, c, vector = operands(gemm)
@@ -149,7 +149,7 @@ def test_calls_are_counted_and_recorded_with_what_they_ask_for(runtime: Dispatch
     until_recorded(file, 2 * len(requested))
     found = read_calls(file).calls
     assert found == {
-        CallKind.packed(gemm)._replace(epilogue=one): calls
+        CallSignature.packed(gemm)._replace(epilogue=one): calls
         for gemm in (SMALL, BATCH)
         for one, calls in expected.items()
     }
@@ -158,7 +158,7 @@ def test_calls_are_counted_and_recorded_with_what_they_ask_for(runtime: Dispatch
 
 
 def test_where_cublas_would_serve_the_kernel_does(
-    runtime: Dispatcher, driver: FakeDriver, blas: PlayedBlas
+    runtime: Dispatcher, driver: FakeDriver, blas: FakeBlas
 ) -> None:
     """As a batch that nobody tuned, which is launched for each product, all of which share the bias."""
     gemm = Gemm(9, 9, 9, batch=5)
@@ -261,7 +261,7 @@ def test_a_table_without_the_epilogue_names_the_option(tmp_path: Path) -> None:
     assert not driver.launches
 
 
-def test_a_gpu_that_cublas_serves_has_none(folder: Path, blas: PlayedBlas) -> None:
+def test_a_gpu_that_cublas_serves_has_none(folder: Path, blas: FakeBlas) -> None:
     driver = FakeDriver(FULL, names=("NVIDIA T4",))
     runtime = Dispatcher(folder, driver=driver, fallback="cublas")
     a, b, c, _ = operands(SMALL)

@@ -23,10 +23,10 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem, UsageError
 from autotune.kernel.epilogue_names import BIAS
 from autotune.shipped.expected_times import Predicted, ShippedFigures
-from autotune.suite import CallKind, read_calls
+from autotune.suite import CallSignature, read_calls
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PLAYED = REPOSITORY / "tests/played_torch"
+FAKE = REPOSITORY / "tests/played_torch"
 PROGRAM = """
 import sys, torch
 from torch import Tensor
@@ -41,7 +41,7 @@ HALF = "import torch\ntorch.mm(*2 * [torch.Tensor(8, 8, dtype='float16')])\n"
 LINEAR = Gemm(32, 256, 64, trans_b=True)
 
 
-class PlayedFigures:
+class FakeFigures:
     """Of a GPU on which kernels are twice as fast as cuBLAS once they are tuned."""
 
     limits = SimpleNamespace(name="NVIDIA H100")
@@ -52,10 +52,10 @@ class PlayedFigures:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program, beside a torch that is played, in the folder that the command runs in."""
-    monkeypatch.syspath_prepend(str(PLAYED))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(PLAYED), str(REPOSITORY))))
-    monkeypatch.setattr(ShippedFigures, "kinds", lambda _: [PlayedFigures()])
+    """A program, beside a torch that is simulated, in the folder that the command runs in."""
+    monkeypatch.syspath_prepend(str(FAKE))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(FAKE), str(REPOSITORY))))
+    monkeypatch.setattr(ShippedFigures, "kinds", lambda _: [FakeFigures()])
     monkeypatch.setattr(command.targets, "matrices", list)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.py"
@@ -86,8 +86,8 @@ def test_products_are_counted_and_predicted(program: Path) -> None:
         ("8x8x16b4:NN", 1),
     ]
     recorded = read_calls(Path("calls.json")).calls
-    batch = CallKind(Gemm(8, 8, 16, batch=4), (16, 8, 8), (16, 4, 16))
-    assert recorded == {CallKind.packed(LINEAR)._replace(epilogue=BIAS): 3, batch: 1}
+    batch = CallSignature(Gemm(8, 8, 16, batch=4), (16, 8, 8), (16, 4, 16))
+    assert recorded == {CallSignature.packed(LINEAR)._replace(epilogue=BIAS): 3, batch: 1}
 
 
 def test_the_text_says_where_nothing_is_gained_and_what_is_next(program: Path) -> None:

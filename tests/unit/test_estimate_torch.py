@@ -18,7 +18,7 @@ from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import PLAIN
 from autotune.runtime.choose.pick import Counted
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.suite import CallKind, by_shape, read_calls
+from autotune.suite import CallSignature, by_shape, read_calls
 
 torch: Any = pytest.importorskip("torch")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def test_a_program_is_counted_as_a_routed_one_is_recorded(
 
     with torch.no_grad(), runtime.torch():
         program()
-    recorded = {CallKind(*one[:4]): one.calls for one in runtime.counts()}  # type: ignore[arg-type]
+    recorded = {CallSignature(*one[:4]): one.calls for one in runtime.counts()}  # type: ignore[arg-type]
     counts = WorkCounts(tmp_path, allows_tf32)
     with torch.no_grad(), counted(counts):
         program()

@@ -48,8 +48,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
 SQUARE, DEEP, ODD = Gemm(4096, 4096, 4096), Gemm(128, 128, 32768), Gemm(1000, 1000, 1000, True)
 EXACT = Config(edges="exact")
 SPLIT = Config(reduction="last_block", split_k=16)
-TURNED = Config(vec_a=4, bm=128, wm=64, wn=32, min_blocks=2)
-TIED = replace(TURNED, vec_a=1)
+TRANSPOSED = Config(vec_a=4, bm=128, wm=64, wn=32, min_blocks=2)
+TIED = replace(TRANSPOSED, vec_a=1)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def results(**changes: Any) -> TunedResults:
     shapes = (
         TunedShape(SQUARE, ranked, square_times, 2690.0),
         TunedShape(DEEP, (TunedPoint(SPLIT, 30.0, True),), ((SPLIT, 30.0), (EXACT, 900.0))),
-        TunedShape(ODD, (TunedPoint(TURNED, 70.0, True),)),
+        TunedShape(ODD, (TunedPoint(TRANSPOSED, 70.0, True),)),
     )
     found = TunedResults(ENVIRONMENT, known_limits("h200"), template.source_hash(), "cold", 1, shapes)
     return replace(found, **changes)
@@ -258,7 +258,7 @@ def test_each_kernel_comes_with_each_epilogue_that_is_requested_for(
     tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that layers call have a bias in any case."""
-    monkeypatch.setattr("autotune.export.exporter.left_out", lambda *_: [])  # of shapes: another matter
+    monkeypatch.setattr("autotune.export.exporter.held_out", lambda *_: [])  # of shapes: another matter
     requested = named(["bias", "bias-gelu"])
     options: Any = {"matrices": matrices(), "max_kernels": 32}
     least = load(exported)
@@ -323,7 +323,7 @@ def test_a_kernel_that_splits_k_serves_other_shapes_in_other_splits(tmp_path: Pa
 def test_a_kernel_of_the_portfolio_that_fails_or_spills_is_left_out(
     tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.export.exporter.left_out", lambda *_: [])  # of shapes: another matter
+    monkeypatch.setattr("autotune.export.exporter.held_out", lambda *_: [])  # of shapes: another matter
 
     def is_small(config: Config) -> bool:
         return config != EXACT and config.bm * config.bn < 64 * 64
@@ -350,7 +350,7 @@ def test_an_export_tells_how_far_the_compiler_is(tmp_path: Path) -> None:
 def test_an_export_tells_what_it_does_before_it_takes_long_and_compiles_what_was_tuned_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.export.exporter.left_out", lambda *_: [])  # of shapes: another matter
+    monkeypatch.setattr("autotune.export.exporter.held_out", lambda *_: [])  # of shapes: another matter
     seen: list[str] = []
 
     class Watched(FakeCompiler):

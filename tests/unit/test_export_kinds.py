@@ -1,4 +1,4 @@
-"""Exports that add the table of another kind of GPU: what is there stays as it is, and both are found."""
+"""Exports that add the table of another GPU model: what is there stays as it is, and both are found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.folder_files import KeptFile
-from autotune.runtime.table.kinds import GpuKind, load_kinds
+from autotune.runtime.table.kinds import GpuModel, load_kinds
 from autotune.runtime.table.table import Table
 
 NEW = "2027-02-02T00:00:00+00:00"
@@ -52,7 +52,7 @@ def test_what_is_there_stays_byte_for_byte(folder: Path) -> None:
     second = contents(folder / "kinds" / "nvidia_h100_sm_90")
     assert add(THIRD, folder) == []
     assert contents(folder / "kinds" / "nvidia_h100_sm_90") == second and contents(folder) == before
-    assert {GpuKind.of_table(table).name for table in tables_of(folder)} == {
+    assert {GpuModel.of_table(table).name for table in tables_of(folder)} == {
         "NVIDIA H200", "NVIDIA H100", "Tesla T4!",
     }  # fmt: skip
     found = check_files(folder)
@@ -63,14 +63,14 @@ def test_what_is_there_stays_byte_for_byte(folder: Path) -> None:
 def test_a_kind_that_is_there_is_replaced_and_told(folder: Path, older: Table) -> None:
     add(SECOND, folder)
     other = SECOND if older is FIRST else FIRST
-    places = {GpuKind.of_table(table): path for path, table in load_kinds(folder)}
-    before = contents(places[GpuKind.of_table(other)])
+    places = {GpuModel.of_table(table): path for path, table in load_kinds(folder)}
+    before = contents(places[GpuModel.of_table(other)])
     newer = replace(older, created_at=NEW)
     (notes,) = add(newer, folder)
-    assert f"held a table for {GpuKind.of_table(older)}: it is replaced" in notes
+    assert f"held a table for {GpuModel.of_table(older)}: it is replaced" in notes
     assert sorted(tables_of(folder), key=str) == sorted([newer, other], key=str)
-    assert contents(places[GpuKind.of_table(other)]) == before
-    assert {GpuKind.of_table(table): path for path, table in load_kinds(folder)} == places
+    assert contents(places[GpuModel.of_table(other)]) == before
+    assert {GpuModel.of_table(table): path for path, table in load_kinds(folder)} == places
 
 
 def test_a_slice_is_of_its_gpu_s_kind(folder: Path) -> None:

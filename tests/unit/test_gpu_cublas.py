@@ -42,7 +42,7 @@ def test_the_column_major_call_is_the_row_major_product(layout, pads):
     np.testing.assert_allclose(flat_c.reshape(5, lds[2])[:, :7], a @ b, rtol=1e-5, atol=1e-6)
 
 
-class PlayedCublas:
+class FakeCublas:
     """Keeps what it was called with."""
 
     def __init__(self):
@@ -57,14 +57,14 @@ class PlayedCublas:
 
 
 @pytest.fixture
-def played():
-    return PlayedCublas()
+def fake():
+    return FakeCublas()
 
 
 @pytest.fixture
-def library(played):
+def library(fake):
     status = type("Status", (int,), {"name": "ok"})(0)
-    return cublas.Cublas(SimpleNamespace(cuMemAlloc=lambda size: (status, 4096)), played, 77)
+    return cublas.Cublas(SimpleNamespace(cuMemAlloc=lambda size: (status, 4096)), fake, 77)
 
 
 def _plain(argument):
@@ -72,17 +72,17 @@ def _plain(argument):
     return getattr(getattr(argument, "_obj", argument), "value", argument)
 
 
-def test_a_single_product_is_cublas_sgemm(library, played):
+def test_a_single_product_is_cublas_sgemm(library, fake):
     library.sgemm(Gemm.parse("5x7x3:NT"), OperandSet(1000, 2000, 3000))
-    name, arguments = played.calls[-1]
+    name, arguments = fake.calls[-1]
     assert name == "cublasSgemm_v2"
     assert list(map(_plain, arguments[1:])) == [1, 0, 7, 5, 3, 1.0, 2000, 3, 1000, 3, 0.0, 3000, 7]
 
 
-def test_a_batch_is_cublas_strided_batched(library, played):
+def test_a_batch_is_cublas_strided_batched(library, fake):
     """Operands change places, and their strides with them; what is shared has none."""
     library.sgemm(Gemm.parse("5x7x3b9:NT:shared-a"), OperandSet(1000, 2000, 3000))
-    name, arguments = played.calls[-1]
+    name, arguments = fake.calls[-1]
     assert name == "cublasSgemmStridedBatched"
     assert list(map(_plain, arguments[1:])) == [
         *(1, 0, 7, 5, 3, 1.0, 2000, 3, 21, 1000, 3, 0, 0.0, 3000, 7, 35, 9),

@@ -46,10 +46,10 @@ def test_a_selector_that_names_several_is_refused():
 @pytest.mark.parametrize(
     ("selector", "text"),
     [
-        ("rtx-4090", "rtx-4090 names a kind of GPU; pass what this machine has"),
-        ("H200", "H200 names a kind of GPU; pass"),
-        ("NVIDIA H200", "NVIDIA H200 names a kind of GPU; pass"),
-        ("rtx4090", r"rtx4090 names a kind of GPU \(rtx-4090\); pass"),
+        ("rtx-4090", "rtx-4090 names a GPU model; pass what this machine has"),
+        ("H200", "H200 names a GPU model; pass"),
+        ("NVIDIA H200", "NVIDIA H200 names a GPU model; pass"),
+        ("rtx4090", r"rtx4090 names a GPU model \(rtx-4090\); pass"),
         ("nonsense!", "nonsense! names no GPU; pass what this machine has"),
         ("", " names no GPU"),
     ],

@@ -1,4 +1,4 @@
-"""A folder with tables for several kinds of GPU, where it is used: each GPU gets its own, and others none, or
+"""A folder with tables for several GPU models, where it is used: each GPU gets its own, and others none, or
 cuBLAS."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import test_torch_routing
+from fake_blas import FakeBlas
 from kind_cases import FIRST, H100, H200, OTHER, SECOND, TUNED, add, driver_of_kinds, table_for
-from played_blas import PlayedBlas
 from table_cases import FakeDriver, OnGpu, write_table
-from test_blas_provider_played import install
+from test_blas_provider_fake import install
 from test_dispatcher import aligned, close, normal
 from test_tensor_calls import _Tensor
-from test_torch_routing import PlayedTorch, Tensor
+from test_torch_routing import FakeTorch, Tensor
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, DispatchWarning, UsageError
@@ -30,7 +30,7 @@ from autotune.suite import read_suite
 
 SHAPE = (TUNED.m, TUNED.n, TUNED.k)
 NAMES = {H200: "of-h200", H100: "of-h100"}
-played_torch, expected_times = test_torch_routing.played_torch, test_torch_routing.expected_times  # fixtures
+fake_torch, expected_times = test_torch_routing.fake_torch, test_torch_routing.expected_times  # fixtures
 
 
 @pytest.fixture(scope="module")
@@ -209,15 +209,13 @@ def test_what_is_pinned_is_of_one_table(
 
 
 @pytest.fixture
-def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
-    played = PlayedBlas(driver)
-    install(monkeypatch, played)
-    return played
+def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeBlas:
+    fake = FakeBlas(driver)
+    install(monkeypatch, fake)
+    return fake
 
 
-def test_cublas_serves_other_gpus_with_one_warning(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas
-) -> None:
+def test_cublas_serves_other_gpus_with_one_warning(folder: Path, driver: FakeDriver, blas: FakeBlas) -> None:
     runtime = Dispatcher(folder, driver=driver, fallback="cublas", cublas=False)
     with pytest.warns(DispatchWarning, match=r"no table is for GPU 2, NVIDIA T4 \(sm_75\): cuBLAS") as text:
         for gemm in (TUNED, Gemm(5, 7, 9)):
@@ -239,7 +237,7 @@ def test_cublas_serves_other_gpus_with_one_warning(
         runtime.export_choices(folder / "never.json", device=OTHER)
 
 
-def test_what_has_no_depth_is_scaled(folder: Path, driver: FakeDriver, blas: PlayedBlas) -> None:
+def test_what_has_no_depth_is_scaled(folder: Path, driver: FakeDriver, blas: FakeBlas) -> None:
     runtime = Dispatcher(folder, driver=driver, fallback="cublas")
     with pytest.warns(DispatchWarning, match="cuBLAS serves"):
         multiply(runtime, driver, OTHER, Gemm(5, 7, 0), beta=2.0)
@@ -253,7 +251,7 @@ def test_what_has_no_depth_is_scaled(folder: Path, driver: FakeDriver, blas: Pla
 
 
 def test_arrays_of_the_host_are_served_where_no_table_is_for_any_gpu(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas
+    folder: Path, driver: FakeDriver, blas: FakeBlas
 ) -> None:
     driver.names = ("NVIDIA T4",)
     a, b = normal(9, 5), normal(5, 7)
@@ -265,7 +263,7 @@ def test_arrays_of_the_host_are_served_where_no_table_is_for_any_gpu(
 
 
 def test_the_environment_says_what_serves_other_gpus(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, monkeypatch: pytest.MonkeyPatch
+    folder: Path, driver: FakeDriver, blas: FakeBlas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_FALLBACK", "cublas")
     with pytest.warns(DispatchWarning, match="cuBLAS serves"):
@@ -284,7 +282,7 @@ def test_the_environment_says_what_serves_other_gpus(
 
 
 def test_a_cublas_that_gives_no_handle_fails_each_product(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas
+    folder: Path, driver: FakeDriver, blas: FakeBlas
 ) -> None:
     """No kernel is there to serve instead; nothing is counted."""
     blas.rejected = {"cublasCreate": 3}
@@ -297,7 +295,7 @@ def test_a_cublas_that_gives_no_handle_fails_each_product(
 
 
 def test_what_cublas_cannot_do_is_told(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, monkeypatch: pytest.MonkeyPatch
+    folder: Path, driver: FakeDriver, blas: FakeBlas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = Dispatcher(folder, driver=driver, fallback="cublas")
     with warnings.catch_warnings():
@@ -347,7 +345,7 @@ class OtherTensor(Tensor):
 def test_torch_s_tensors_are_read_by_the_core_of_each_kind(
     folder: Path,
     driver: FakeDriver,
-    played_torch: PlayedTorch,
+    fake_torch: FakeTorch,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runtime = Dispatcher(folder, driver=driver, cublas=False)
@@ -369,16 +367,16 @@ def test_torch_s_tensors_are_read_by_the_core_of_each_kind(
 def test_routed_products_go_to_the_table_of_their_gpu(
     folder: Path,
     driver: FakeDriver,
-    played_torch: PlayedTorch,
+    fake_torch: FakeTorch,
 ) -> None:
     routing = Dispatcher(folder, driver=driver).torch()
     a, b = normal(70, 40), normal(40, 66, seed=1)  # of a depth at which kernels are expected to win
     with routing:
         for _ in range(3):
             for kind, device in ((Tensor, 0), (OtherTensor, 1)):
-                close(played_torch.call("mm", kind(a), kind(b)).data, a @ b)
+                close(fake_torch.call("mm", kind(a), kind(b)).data, a @ b)
                 assert driver.launches[-1].context == 100 + device
-    assert played_torch.own_calls == 0 and len(driver.launches) == 6
+    assert fake_torch.own_calls == 0 and len(driver.launches) == 6
     assert "6 products served" in routing.report()
 
 
@@ -386,7 +384,7 @@ def test_routed_products_go_to_the_table_of_their_gpu(
 def test_routing_leaves_alone_what_is_on_other_gpus(
     folder: Path,
     driver: FakeDriver,
-    played_torch: PlayedTorch,
+    fake_torch: FakeTorch,
     fallback: Any,
 ) -> None:
     driver.names = ("NVIDIA H200", "NVIDIA T4")
@@ -394,9 +392,9 @@ def test_routing_leaves_alone_what_is_on_other_gpus(
     a, b = normal(70, 40), normal(40, 66, seed=1)
     with routing:
         for _ in range(3):
-            close(played_torch.call("mm", Tensor(a), Tensor(b)).data, a @ b)
-            close(played_torch.call("mm", OtherTensor(a), OtherTensor(b)).data, a @ b)
-    assert (played_torch.own_calls, len(driver.launches)) == (3, 3)
+            close(fake_torch.call("mm", Tensor(a), Tensor(b)).data, a @ b)
+            close(fake_torch.call("mm", OtherTensor(a), OtherTensor(b)).data, a @ b)
+    assert (fake_torch.own_calls, len(driver.launches)) == (3, 3)
     assert "3 products served, 3 left alone" in routing.report() and "another GPU" in routing.report()
 
 

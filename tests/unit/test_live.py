@@ -1,4 +1,4 @@
-"""What serves a kind of call is settled on the program's own calls: in the core with a clock that is
+"""What serves a call signature is settled on the program's own calls: in the core with a clock that is
 simulated, and by torch's dispatcher where torch is installed."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autotune.runtime.choose.pick import Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.cuda_driver import CudaFault
 from autotune.runtime.torch.live_plans import LiveState
-from autotune.runtime.torch.routed_engine import Decided, RoutedKinds
+from autotune.runtime.torch.routed_engine import Decided, RoutedSignatures
 
 STREAM, M, N, K = 77, 24, 12, 8
 NAMES = ("first", "second", "third")
@@ -74,7 +74,7 @@ class Clocked(FakeDriver):
 class Program:
     """Calls of one kind, as the router makes them."""
 
-    def __init__(self, kinds: RoutedKinds, driver: Clocked, decided: Decided) -> None:
+    def __init__(self, kinds: RoutedSignatures, driver: Clocked, decided: Decided) -> None:
         self.driver, self.decided, self.served = driver, decided, list[int]()
         self._core = kinds._engine_of(0).core
         self._library, self._plan = self._core.library, decided.live
@@ -129,7 +129,7 @@ def dispatcher(driver: Clocked, tmp_path: Path) -> Dispatcher:
     return Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver, settle="live")
 
 
-def decided(dispatcher: Dispatcher, **options: Any) -> tuple[RoutedKinds, Decided]:
+def decided(dispatcher: Dispatcher, **options: Any) -> tuple[RoutedSignatures, Decided]:
     engines, _ = dispatcher._on_gpus()
     kinds = engines.routed_kinds(has_bias=False)
     forms = ((M, K, K, 1), (K, N, N, 1), None)

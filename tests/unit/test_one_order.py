@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from exports import CARRIED
-from played_blas import PlayedBlas, install
+from fake_blas import FakeBlas, install
 from table_cases import FakeDriver, isolated, make_kernel, make_spec, make_table, rank, write_table
 from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, matrices, results
 from test_runtime_table import sign
@@ -133,7 +133,7 @@ def test_settling_never_takes_cublas(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for order, provider in (("chain", "autotune"), (None, "cublas")):
         table = make_table(*kernels, order=order)
         driver = FakeDriver(table)
-        install(monkeypatch, PlayedBlas(driver, time_us=1.0))
+        install(monkeypatch, FakeBlas(driver, time_us=1.0))
         folder = write_table(table, tmp_path / f"table_{order}".lower())
         (pick,) = Dispatcher(folder, driver=driver).settle([(640, 640, 900)])
         assert (pick.how, pick.provider) == ("settled", provider)

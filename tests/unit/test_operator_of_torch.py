@@ -103,7 +103,7 @@ def test_transforms_of_torch_func_take_it(op: Any, name: str, is_transposed: boo
     def ours(a: Any, b: Any) -> Any:
         return op(a.mT, b.mT, alpha=0.5, trans_a=True, trans_b=True) if is_transposed else op(a, b, alpha=0.5)
 
-    for _ in range(2):  # kinds of call that are new, and known ones
+    for _ in range(2):  # call signatures that are new, and known ones
         close(TRANSFORMS[name](ours), TRANSFORMS[name](lambda a, b: 0.5 * (a @ b)))
 
 

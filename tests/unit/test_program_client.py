@@ -255,7 +255,7 @@ def test_an_exchange_between_calls_of_many_threads(team: Team, begin: Callable[.
         kind = program.kinds[0]
         folder = write_table(table, team.folder / f"sgemm_t{len(list(team.folder.iterdir()))}")
         found = Dispatcher(folder).kinds[0]
-        program.exchange({kind.gpu_kind: (found.table, found._code)})
+        program.exchange({kind.gpu_model: (found.table, found._code)})
         other._client and other._client.end()
         time.sleep(0.02)
     is_over.set()

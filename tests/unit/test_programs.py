@@ -23,7 +23,7 @@ from program_race import PLAIN, ROUTED, Side
 from program_steps import PROGRAMS
 
 from autotune.facts.gemm import Gemm
-from autotune.runtime.torch.torch_routing import RoutedKind
+from autotune.runtime.torch.torch_routing import RoutedSignature
 
 WAYS = TORCH, SERVED, OURS, OURS_OUT
 
@@ -52,9 +52,9 @@ class FakeRouting:
     def call_counts(self) -> Counter[str]:
         return Counter({"": 2 * self.num, "as fast": self.num})
 
-    def kinds(self) -> list[RoutedKind]:
-        one = RoutedKind(Gemm(32, 256, 64), True, self.num, 5.0, 8.0, "")
-        return [one, one, RoutedKind(Gemm(4, 4, 4), False, self.num, 1.0, 1.0, "as fast")]
+    def kinds(self) -> list[RoutedSignature]:
+        one = RoutedSignature(Gemm(32, 256, 64), True, self.num, 5.0, 8.0, "")
+        return [one, one, RoutedSignature(Gemm(4, 4, 4), False, self.num, 1.0, 1.0, "as fast")]
 
 
 def test_tiny_programs_run_on_the_host(tmp_path: Path, capsys: Any) -> None:

@@ -41,8 +41,8 @@ def table_of(layout: str = "NN", **changes: Any) -> Table:
 
 
 def runtime_of(table: Table, place: Path, **driver: Any) -> tuple[Dispatcher, FakeDriver]:
-    played = FakeDriver(table, **{"kernel_us": {"best": RECORDED_US}, **driver})
-    return Dispatcher(write_table(table, place / "t"), driver=played, cublas=False), played
+    fake = FakeDriver(table, **{"kernel_us": {"best": RECORDED_US}, **driver})
+    return Dispatcher(write_table(table, place / "t"), driver=fake, cublas=False), fake
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ def test_each_kind_is_checked_by_its_own_table(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     write_table(table_of(), tmp_path / "t")
     driver = FakeDriver(table_of(), kernel_us={"best": RECORDED_US})
     monkeypatch.setattr("autotune.runtime.launch.cuda_driver.Driver", lambda: driver)
@@ -176,7 +176,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return driver
 
 
-def test_the_command_says_what_it_saw(played: FakeDriver, tmp_path: Path) -> None:
+def test_the_command_says_what_it_saw(fake: FakeDriver, tmp_path: Path) -> None:
     folder = str(tmp_path / "t")
     done = CliRunner().invoke(app, ["verify", folder, "--quick"])
     assert done.exit_code == 0 and "GPU 0 (NVIDIA H200), best on 70x66x130:NN" in done.stdout, done.output
@@ -192,15 +192,15 @@ def test_the_command_says_what_it_saw(played: FakeDriver, tmp_path: Path) -> Non
 
 
 def test_what_is_slow_or_wrong_is_an_error_of_its_own(
-    played: FakeDriver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: FakeDriver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played.kernel_us = {"best": 2 * RECORDED_US}
+    fake.kernel_us = {"best": 2 * RECORDED_US}
     with pytest.raises(
         SlowGpu, match=r"takes 2\.00 times as long as was recorded, more than 1\.1: `nvidia"
     ) as slow:
         verify_quick.run(tmp_path / "t", "auto", is_json=True)
     assert slow.value.exit_code == 7 and json.loads(capsys.readouterr().out)["is_as_fast"] is False
-    played.result_error = 1.0
+    fake.result_error = 1.0
     with pytest.raises(DispatchError, match="best is wrong on GPU 0: do not use"):
         verify_quick.run(tmp_path / "t", "auto", is_json=False)
 

@@ -1,4 +1,4 @@
-"""What each kind of GPU can run is in its feasible set, and what it lacks the hardware for is not.
+"""What each GPU model can run is in its feasible set, and what it lacks the hardware for is not.
 
 There are no such GPUs to try it on: a rule that hides a value from one of them would be seen by nobody.
 """
@@ -31,7 +31,7 @@ SHAPES = (
     "300x3000x3000:TT",
     "2049x2050x64:TT",
 )
-# With these, every tile in between, which only a C of its extent has: on one kind of GPU, since none differs.
+# With these, every tile in between, which only a C of its extent has: on one GPU model, since none differs.
 SHAPES_IN_BETWEEN = ("24x112x1024", "40x80x1024:TN", "56x56x1024", "80x40x1024", "112x24x1024:TT")
 IN_BETWEEN: dict[str, set[Value]] = {
     "bm": {24, 40, 56, 80, 112}, "bn": {24, 40, 56, 80, 112}, "wm": {24}, "wn": {24},

@@ -35,7 +35,7 @@ from autotune.kernel.launch import PLAIN
 from autotune.runtime.choose.pick import OTHERS, Counted
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core
-from autotune.suite import CallKind, Suite, by_shape, merged, read_calls, read_suite
+from autotune.suite import CallSignature, Suite, by_shape, merged, read_calls, read_suite
 
 PROCESS = Path(__file__).parents[1] / "recording_process.py"
 NUM_PROCESSES = 8
@@ -71,7 +71,7 @@ def matrix(rows: int, columns: int, ld: int = 0, offset: int = 0) -> Any:
     return OnGpu(space[start : start + rows * ld].reshape(rows, ld)[:, :columns])
 
 
-def call(runtime: Dispatcher, kind: CallKind) -> None:
+def call(runtime: Dispatcher, kind: CallSignature) -> None:
     gemm, lds, alignment, _ = kind
     offsets = {4: 1, 8: 2, 16: 4}
     shapes = ((gemm.m, gemm.k), (gemm.k, gemm.n), (gemm.m, gemm.n))
@@ -81,18 +81,18 @@ def call(runtime: Dispatcher, kind: CallKind) -> None:
     runtime.sgemm(a, b, c, trans_a=gemm.trans_a, trans_b=gemm.trans_b)
 
 
-def drawn_kind(rng: random.Random) -> CallKind:
+def drawn_kind(rng: random.Random) -> CallSignature:
     gemm = Gemm(*(rng.randrange(2, 9) for _ in range(3)), rng.random() < 0.5, rng.random() < 0.5)
     wider = rng.choice([0, 0, 3])
     lds = (gemm.lda + wider, gemm.ldb + rng.choice([0, 5]), gemm.ldc + wider)
-    return CallKind(gemm, lds, (rng.choice((4, 8, 16)), rng.choice((4, 16)), rng.choice((8, 16))))
+    return CallSignature(gemm, lds, (rng.choice((4, 8, 16)), rng.choice((4, 16)), rng.choice((8, 16))))
 
 
-def kinds_of(counts: list[Counted]) -> dict[CallKind, int]:
-    found: Counter[CallKind] = Counter()
+def kinds_of(counts: list[Counted]) -> dict[CallSignature, int]:
+    found: Counter[CallSignature] = Counter()
     for counted in counts:
         assert counted.gemm is not None and counted.kernel_id and counted.provider == "autotune"
-        found[CallKind(*counted[:4])] += counted.calls
+        found[CallSignature(*counted[:4])] += counted.calls
     return dict(found)
 
 
@@ -391,7 +391,9 @@ process["main"](sys.argv[1], sys.argv[2], 25, 3)
 
 
 _KINDS = st.builds(
-    lambda gemm, wider, *more: CallKind(gemm, tuple(ld + wider for ld in CallKind.packed(gemm).lds), *more),
+    lambda gemm, wider, *more: CallSignature(
+        gemm, tuple(ld + wider for ld in CallSignature.packed(gemm).lds), *more
+    ),
     st.builds(Gemm, *3 * [st.integers(1, 3)], st.booleans(), st.booleans()),
     st.integers(0, 1),
     st.sampled_from([(16, 16, 16), (4, 16, 8)]),
@@ -427,14 +429,14 @@ def test_a_record_of_the_first_version_is_read(tmp_path):
     path = tmp_path / "calls.json"
     row = '{"m": 4, "n": 8, "k": 4, "layout": "NT", "ld": [4, 4, 8], "align": [16, 16, 16], "count": 3}'
     path.write_text(f'{{"version": 1, "shape": [\n{row}\n], "others": 2}}\n')
-    assert read_calls(path) == Suite({CallKind.packed(Gemm(4, 8, 4, trans_b=True)): 3}, 2)
+    assert read_calls(path) == Suite({CallSignature.packed(Gemm(4, 8, 4, trans_b=True)): 3}, 2)
 
 
 def written(folder: Path, name: str, *rows: dict[str, Any]) -> Path:
     counts = [
         Counted(*k, "plain", 1, "autotune", row["count"])
         for row in rows
-        for k in [CallKind.packed(Gemm(row["m"], 4, 4))]
+        for k in [CallSignature.packed(Gemm(row["m"], 4, 4))]
     ]
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(rendered(counts))
@@ -525,7 +527,7 @@ def test_a_suite_in_toml_has_leading_dimensions_and_alignment_too(tmp_path):
         "[[shape]]\nm = 2\nn = 3\nk = 4\nlayout = 'NT'\nld = [8, 5, 3]\nalign = [4, 8, 16]\ncount = 2\n"
     )
     gemm = Gemm(2, 3, 4, trans_b=True)
-    assert read_calls(path).calls == {CallKind(gemm, (8, 5, 3), (4, 8, 16)): 2}
+    assert read_calls(path).calls == {CallSignature(gemm, (8, 5, 3), (4, 8, 16)): 2}
     assert read_suite(path) == {gemm: 2}
 
 

@@ -25,7 +25,7 @@ from autotune.search.run.reuse import Kernels
 from autotune.search_policy import SearchPolicy
 from autotune.target import Reusing, point_key
 
-PATIENT = SearchPolicy(most_trial_s=2.0)  # of the played clock
+PATIENT = SearchPolicy(most_trial_s=2.0)  # of the simulated clock
 GEMMS = (Gemm(512, 512, 512), Gemm(256, 256, 256))
 SPLITS = (("none", 1), ("two_pass", 2), ("two_pass", 4), ("two_pass", 8), ("cluster", 2), ("cluster", 4))
 
@@ -138,7 +138,7 @@ def test_what_does_harm_somewhere_is_tried_nowhere_else(store, harm):
 
 
 def test_shapes_whose_trials_take_long_wait_for_their_turn(store):
-    policy = replace(PATIENT, most_trial_s=0.5)  # a played trial takes a second
+    policy = replace(PATIENT, most_trial_s=0.5)  # a simulated trial takes a second
     target = Compiling()
     tune(target, store, GEMMS, Options(seconds=60, policy=policy))
     assert target.reused == []

@@ -35,8 +35,8 @@ from autotune.runtime.table.soundness import OLDEST
 from autotune.runtime.table.table import (
     SCHEMA_VERSION,
     AgainstCublas,
+    HeldOut,
     KernelRecord,
-    LeftOut,
     Table,
     load,
     parse,
@@ -53,7 +53,7 @@ def sample_table() -> Table:
     fast = make_kernel("fast", make_spec(vec_a=4, is_exact=True))
     split = make_kernel("split", make_spec(reduction="last_block", split_k=4), None)
     beside = AgainstCublas(5, 1.4, 0.2, 1.3, 0.0, 0.4)
-    left_out = (LeftOut("deep k", 3, 0.9, 0.95, 0.98, None), LeftOut("all", 7, 0.91, 0.96, 0.99, beside))
+    left_out = (HeldOut("deep k", 3, 0.9, 0.95, 0.98, None), HeldOut("all", 7, 0.91, 0.96, 0.99, beside))
     entries = (rank(Gemm(512, 512, 512), "fast", "split"),)
     return make_table(fast, split, entries=entries, left_out=left_out)
 

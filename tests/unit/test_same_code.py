@@ -60,11 +60,11 @@ def test_classes_are_what_pairs_lead_to(numbers: tuple[tuple[int, int], ...]) ->
     assert all(classes[members[0]] == members for members in classes.values()), "one order for all of a class"
 
 
-@pytest.mark.parametrize("turned", [1, -1])
+@pytest.mark.parametrize("transposed", [1, -1])
 def test_the_oldest_comes_first_in_whatever_order_pairs_stand(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, turned: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, transposed: int
 ) -> None:
-    know_as_same(monkeypatch, tmp_path, *((MIDDLE, OLD), (NEW, MIDDLE))[::turned])
+    know_as_same(monkeypatch, tmp_path, *((MIDDLE, OLD), (NEW, MIDDLE))[::transposed])
     assert {same_code.kept_as(one) for one in (OLD, MIDDLE, NEW)} == {OLD}
     assert set(same_code.equivalents(NEW)) == {OLD, MIDDLE, NEW}
     assert same_code.equivalents(OTHER) == (OTHER,)

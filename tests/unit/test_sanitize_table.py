@@ -1,6 +1,6 @@
 """benchmarks/sanitize_table.py: every kernel is looked at, and what is found is laid at the right one's door.
 
-The tools are played: each says what the real one would of the kernels that are not clean."""
+The tools are simulated: each says what the real one would of the kernels that are not clean."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sanitizer import FOUND, SanitizerRun
 SAID = "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 4 bytes\n{}\n"
 
 
-class Played:
+class Fake:
     """Tools over kernels of which some are not clean: `deeds` says how, by tool and kernel."""
 
     def __init__(self, deeds=()):
@@ -78,15 +78,15 @@ def tasks(number):
     ),
 )
 def test_exactly_those_that_are_not_clean_are_named(tmp_path_factory, number, deeds):
-    played = Played({(tool, f"k{i}"): deed for (tool, i), deed in deeds.items() if i < number})
+    fake = Fake({(tool, f"k{i}"): deed for (tool, i), deed in deeds.items() if i < number})
     scratch = tmp_path_factory.mktemp("scratch")
-    found = sanitize_table.examine(tasks(number), ["memcheck", "initcheck"], 1, played, scratch)
-    assert sorted((f.tool, f.kernel) for f in found) == sorted(played.deeds)
+    found = sanitize_table.examine(tasks(number), ["memcheck", "initcheck"], 1, fake, scratch)
+    assert sorted((f.tool, f.kernel) for f in found) == sorted(fake.deeds)
     assert all(f.what for f in found)
-    if not played.deeds:
-        assert len(played.runs) == 2 * -(-number // sanitize_table.SHARD)
+    if not fake.deeds:
+        assert len(fake.runs) == 2 * -(-number // sanitize_table.SHARD)
     for tool in ("memcheck", "initcheck"):
-        assert {name for t, names in played.runs if t == tool for name in names} == {
+        assert {name for t, names in fake.runs if t == tool for name in names} == {
             f"k{i}" for i in range(number)
         }
 
@@ -101,9 +101,7 @@ def test_exactly_those_that_are_not_clean_are_named(tmp_path_factory, number, de
     ],
 )
 def test_what_is_found_is_told(tmp_path, deed, what):
-    (found,) = sanitize_table.examine(
-        tasks(3), ["racecheck"], 2, Played({("racecheck", "k1"): deed}), tmp_path
-    )
+    (found,) = sanitize_table.examine(tasks(3), ["racecheck"], 2, Fake({("racecheck", "k1"): deed}), tmp_path)
     assert (found.kernel, found.what) == ("k1", what)
     text = sanitize_table.text(tasks(3), ["racecheck"], [found])
     assert text.count("clean") == 3 and text.count("FOUND") == 1
@@ -112,7 +110,7 @@ def test_what_is_found_is_told(tmp_path, deed, what):
 
 def test_a_tool_that_does_not_work_is_no_finding(tmp_path):
     with pytest.raises(EnvironmentProblem, match=r"memcheck does not work here: .*no GPU"):
-        sanitize_table.examine(tasks(2), ["memcheck"], 1, Played({"broken": ""}), tmp_path)
+        sanitize_table.examine(tasks(2), ["memcheck"], 1, Fake({"broken": ""}), tmp_path)
 
 
 # ------------------------------------------------------------------------------ from a folder
@@ -140,9 +138,9 @@ def test_each_cubin_counts_once(folder):
     ("deeds", "code"), [({}, 0), ({("synccheck", "plain"): "is found"}, 1), ({"broken": ""}, 3)]
 )
 def test_the_exit_code_tells(folder, tmp_path, monkeypatch, capsys, deeds, code):
-    played = Played(deeds)
+    fake = Fake(deeds)
     monkeypatch.setattr(sanitize_table, "find_tool", lambda: Path("tool"))
-    monkeypatch.setattr(sanitize_table, "run", lambda path, tool, arguments: played(tool, arguments))
+    monkeypatch.setattr(sanitize_table, "run", lambda path, tool, arguments: fake(tool, arguments))
     out = tmp_path / "out.json"
     monkeypatch.setattr(sys, "argv", ["sanitize_table.py", str(folder), "--tuned", "--out", str(out)])
     with pytest.raises(SystemExit) as ended:

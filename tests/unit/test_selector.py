@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from fake_selector import ALIKE
 from hypothesis import given
 from hypothesis import strategies as st
-from played_selector import ALIKE
 from table_cases import FIGURES, LIMITS, depth, depths, expected_us, make_kernel, make_spec, make_table, rank
 
 from autotune.facts.gemm import Gemm

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_blas import FakeBlas, install
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_blas import PlayedBlas, install
 from table_cases import (
     FIGURES,
     LIMITS,
@@ -75,10 +75,10 @@ def driver() -> FakeDriver:
 
 
 @pytest.fixture
-def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
-    played = PlayedBlas(driver, time_us=1000.0, error=DEEP)
-    install(monkeypatch, played)
-    return played
+def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeBlas:
+    fake = FakeBlas(driver, time_us=1000.0, error=DEEP)
+    install(monkeypatch, fake)
+    return fake
 
 
 @contextmanager
@@ -113,9 +113,7 @@ def sums_of(name: str, gemm: Gemm = SHAPE) -> Depths:
     return Depths(*(float(depth[0]) for depth in found))
 
 
-def test_cublas_may_sum_deeper_than_the_shape_tells(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas
-) -> None:
+def test_cublas_may_sum_deeper_than_the_shape_tells(folder: Path, driver: FakeDriver, blas: FakeBlas) -> None:
     """Kernels that sum all of k in one chain are too deep by the guess, and accurate by its errors."""
     guessed = allowed_depths(SHAPE, LIMITS.num_sms)
     assert sums_of("whole").zero_mean > guessed.zero_mean
@@ -126,7 +124,7 @@ def test_cublas_may_sum_deeper_than_the_shape_tells(
 
 @pytest.mark.parametrize(("cublas_us", "provider"), [(1000.0, "cublas"), (1e9, "autotune")])
 def test_where_no_launch_is_accurate_cublas_serves_unless_it_is_far_slower(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, cublas_us: float, provider: str, tmp_path: Path
+    folder: Path, driver: FakeDriver, blas: FakeBlas, cublas_us: float, provider: str, tmp_path: Path
 ) -> None:
     blas.error, blas.time_us = 1e-7, cublas_us
     driver.errors = dict.fromkeys(driver.errors, 4e-7)
@@ -143,7 +141,7 @@ def test_where_no_launch_is_accurate_cublas_serves_unless_it_is_far_slower(
 
 
 def test_choices_from_before_errors_were_measured_are_read(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, tmp_path: Path
+    folder: Path, driver: FakeDriver, blas: FakeBlas, tmp_path: Path
 ) -> None:
     runtime, path = Dispatcher(folder, driver=driver), tmp_path / "choices.json"
     (settled,) = runtime.settle([(SHAPE.m, SHAPE.n, SHAPE.k)])
@@ -161,7 +159,7 @@ def test_choices_from_before_errors_were_measured_are_read(
 @pytest.mark.parametrize("times, is_accurate", [(1.3, True), (1.7, False)])
 @pytest.mark.parametrize("name", ["split", "last"])
 def test_a_launch_whose_errors_are_too_large_drops_out(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, name: str, times: float, is_accurate: bool
+    folder: Path, driver: FakeDriver, blas: FakeBlas, name: str, times: float, is_accurate: bool
 ) -> None:
     driver.kernel_us = {name: 5.0}
     driver.errors[name] = times * DEEP
@@ -171,7 +169,7 @@ def test_a_launch_whose_errors_are_too_large_drops_out(
 
 @pytest.mark.parametrize("name", ["split", "last"])
 def test_errors_on_positive_numbers_alone_are_enough(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, name: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, driver: FakeDriver, blas: FakeBlas, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = ErrorSample._errors
 
@@ -185,7 +183,7 @@ def test_errors_on_positive_numbers_alone_are_enough(
 
 
 def test_four_accurate_ones_are_timed_behind_others_that_are_not(
-    tmp_path: Path, blas: PlayedBlas, driver: FakeDriver
+    tmp_path: Path, blas: FakeBlas, driver: FakeDriver
 ) -> None:
     kernels = [
         make_kernel(
@@ -202,7 +200,7 @@ def test_four_accurate_ones_are_timed_behind_others_that_are_not(
 
 @pytest.mark.parametrize("gemm", [Gemm(72, 68, 64), Gemm(3, 5, 2048), Gemm(72, 68, 2048)], ids=str)
 def test_errors_are_looked_at_where_they_tell_something(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
+    folder: Path, driver: FakeDriver, blas: FakeBlas, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
     own = ErrorSample.depths
@@ -211,7 +209,7 @@ def test_errors_are_looked_at_where_they_tell_something(
     assert bool(looked) == (gemm == SHAPE)
 
 
-def test_without_cublas_the_shape_tells(folder: Path, driver: FakeDriver, blas: PlayedBlas) -> None:
+def test_without_cublas_the_shape_tells(folder: Path, driver: FakeDriver, blas: FakeBlas) -> None:
     driver.errors = dict.fromkeys(driver.errors, 1e-5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -221,7 +219,7 @@ def test_without_cublas_the_shape_tells(folder: Path, driver: FakeDriver, blas: 
 
 
 def test_launches_are_timed_on_numbers_of_mean_zero(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, monkeypatch: pytest.MonkeyPatch
+    folder: Path, driver: FakeDriver, blas: FakeBlas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a search times them: positive numbers are only for errors."""
     filled: list[bool] = []
@@ -314,7 +312,7 @@ def test_a_result_that_is_no_number_is_an_error(driver: FakeDriver) -> None:
 def test_launches_without_room_for_their_partial_sums_are_left_out(
     folder: Path,
     driver: FakeDriver,
-    blas: PlayedBlas,
+    blas: FakeBlas,
     splitting: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

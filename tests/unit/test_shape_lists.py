@@ -14,7 +14,7 @@ from autotune.cli.common import read_calls as read_calls_of
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel.epilogue_names import EPILOGUES
-from autotune.suite import CallKind, read_calls, read_suite
+from autotune.suite import CallSignature, read_calls, read_suite
 
 ROWS = "512,64,32,NT,4,7\n16,8,24,NN,1,2\n"
 SHAPES = {"512x64x32b4:NT": 7, "16x8x24:NN": 2}
@@ -156,10 +156,10 @@ def test_what_tunable_op_stored_is_read_by_rows(tmp_path: Path, end: str) -> Non
     path, notes = tmp_path / "tunableop_results0.csv", []
     path.write_text(TUNABLE, newline=end)
     expected = [
-        CallKind(Gemm.parse("7x2x3:NT"), (3, 3, 2)),
-        CallKind.packed(Gemm.parse("7x2x3:NN")),
-        CallKind(Gemm.parse("7x2x3:TN"), (8, 4, 6), epilogue=EPILOGUES["bias"]),
-        CallKind(Gemm.parse("7x2x3b5:TT"), (7, 3, 2)),
+        CallSignature(Gemm.parse("7x2x3:NT"), (3, 3, 2)),
+        CallSignature.packed(Gemm.parse("7x2x3:NN")),
+        CallSignature(Gemm.parse("7x2x3:TN"), (8, 4, 6), epilogue=EPILOGUES["bias"]),
+        CallSignature(Gemm.parse("7x2x3b5:TT"), (7, 3, 2)),
     ]
     assert list(read_calls(path, notes.append).calls) == expected
     assert "products that are not of FP32 are left out: 1 of Half, 1 of Float8_e4m3fn_" in notes[0]

@@ -1,4 +1,4 @@
-"""What ships predicts times of shapes that it does not hold, and says of which kinds of GPU."""
+"""What ships predicts times of shapes that it does not hold, and says of which GPU models."""
 
 from __future__ import annotations
 

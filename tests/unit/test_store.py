@@ -350,16 +350,16 @@ def test_ranks_out_of_order_are_refused(store: Store, ranks: tuple[int, ...]) ->
 
 
 def test_times_of_cublas_are_of_one_library_policy_and_kind_of_gpu(store: Store) -> None:
-    wide, turned = Gemm(1, 4096, 64), Gemm(4096, 1, 64, True, False)
+    wide, is_transposed = Gemm(1, 4096, 64), Gemm(4096, 1, 64, True, False)
     cold = CachePolicy.COLD
-    store.add_cublas_times(H200, cold, {wide: 2.5, turned: 3.5})
+    store.add_cublas_times(H200, cold, {wide: 2.5, is_transposed: 3.5})
     store.add_cublas_times(H200, cold, {wide: 99.0, SQUARE: 2700.0})  # the first stays
     another = replace(H200, gpu_uuid="GPU-2")
     store.add_cublas_times(another, cold, {Gemm(5, 6, 7): 1.25})
     for environment in (replace(H200, cublas_version="12.0"), replace(H200, gpu_name="NVIDIA H100")):
         store.add_cublas_times(environment, cold, {SQUARE: 1.0})
     store.add_cublas_times(H200, CachePolicy.WARM, {SQUARE: 1.0})
-    expected = {wide: 2.5, turned: 3.5, SQUARE: 2700.0, Gemm(5, 6, 7): 1.25}
+    expected = {wide: 2.5, is_transposed: 3.5, SQUARE: 2700.0, Gemm(5, 6, 7): 1.25}
     assert store.cublas_times(H200, cold) == store.cublas_times(another, cold) == expected
     assert store.environments() == [] and store.studies() == []  # nobody searched
 

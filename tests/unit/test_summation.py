@@ -212,11 +212,11 @@ def test_one_chain_is_allowed_where_cublas_does_not_split(m: int, n: int, k: int
     allowed = allowed_depths(gemm, num_sms)
     if most_splits(gemm, num_sms) == 1:
         assert excess_depth(depths(kernel_of().config, gemm), allowed) == 1
-    turned = most_splits(Gemm(n, m, k), num_sms)
+    transposed = most_splits(Gemm(n, m, k), num_sms)
     if min(m, n) > (1 if k < NARROW_DEPTH else FEW_ROWS):
-        assert most_splits(gemm, num_sms) == turned
+        assert most_splits(gemm, num_sms) == transposed
     elif 1 < m < n:
-        assert most_splits(gemm, num_sms) >= turned
+        assert most_splits(gemm, num_sms) >= transposed
 
 
 def test_a_vector_times_a_matrix_is_summed_as_narrow_shapes_are_if_terms_lie_apart() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_selector import Selector
 from kind_cases import FIRST, SECOND, add
-from played_selector import Selector
 from study_cases import STARTED, at_s, ok_in, study_of
 from table_cases import ENVIRONMENT, FIGURES, make_kernel, make_spec, make_table, rank, write_table
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from played_blas import PlayedBlas
+from fake_blas import FakeBlas
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
 
 from autotune.facts.gemm import Gemm
@@ -259,7 +259,7 @@ def test_what_torch_says_of_a_written_out_is_told(table, driver, offered, monkey
 
 def test_what_cublas_serves_is_served_by_the_core_alone(table, driver, offered, monkeypatch, tmp_path):
     offered()
-    blas, own = PlayedBlas(driver), Chooser.pick
+    blas, own = FakeBlas(driver), Chooser.pick
     library = BlasLibrary(blas)
     monkeypatch.setattr(blas_provider, "find_library", lambda: library)
     monkeypatch.setattr(Chooser, "pick", lambda self, call: replace(own(self, call), provider="cublas"))

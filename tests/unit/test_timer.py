@@ -1,4 +1,4 @@
-"""What is launched to time a kernel, on a played driver: the clocks of host and GPU are simulated."""
+"""What is launched to time a kernel, on a simulated driver: the clocks of host and GPU are simulated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_US = 4.0  # from the host's call to the kernel's start, on an idle GPU
 PROMPT = 10  # calls between two that are delayed, at least: no timing is right if every call may be
 
 
-class PlayedDriver:
+class FakeDriver:
     """Launches take `kernel_us` on the GPU. A launch takes the host `call_us`, another call half of that; now
     and then a call takes up to `delay_us` more. Graphs are replayed without the host."""
 
@@ -103,7 +103,7 @@ class PlayedDriver:
         return (0,)
 
 
-def _watch(driver: PlayedDriver) -> tuple[Timer, list[Any], Callable[[Any], None]]:
+def _watch(driver: FakeDriver) -> tuple[Timer, list[Any], Callable[[Any], None]]:
     sets: list[Any] = list(range(NUM_SETS))
     return Timer(driver, None, GpuState), sets, driver.enqueue
 
@@ -117,7 +117,7 @@ def _watch(driver: PlayedDriver) -> tuple[Timer, list[Any], Callable[[Any], None
 def test_a_short_kernel_is_not_given_up_because_the_host_was_busy(
     kernel_us: float, cutoff: float, call_us: float, seed: int
 ) -> None:
-    driver = PlayedDriver(kernel_us, 150.0, seed, call_us)
+    driver = FakeDriver(kernel_us, 150.0, seed, call_us)
     clock, sets, enqueue = _watch(driver)
     first_us = clock.time_once(lambda: enqueue(sets[0]))
     assert first_us > LOADING_US
@@ -133,7 +133,7 @@ def test_a_short_kernel_is_not_given_up_because_the_host_was_busy(
 @pytest.mark.parametrize("num_sets", [1, NUM_SETS])
 @pytest.mark.parametrize("kernel_us", [3.0, 8.0, 40.0])
 def test_what_the_first_launch_took_decides_nothing(kernel_us: float, num_sets: int, first_us: float) -> None:
-    driver = PlayedDriver(kernel_us)
+    driver = FakeDriver(kernel_us)
     clock, sets, enqueue = _watch(driver)
     clock.time_once(lambda: enqueue(sets[0]))
     before = driver.num_launches
@@ -156,7 +156,7 @@ def test_a_short_kernel_that_is_slower_costs_little_and_counts_with_its_own_time
     kernel_us: float, slower: float, delay_us: float, seed: int
 ) -> None:
     """Not with that of a launch: a model learns from it."""
-    driver = PlayedDriver(kernel_us, delay_us, seed)
+    driver = FakeDriver(kernel_us, delay_us, seed)
     clock, sets, enqueue = _watch(driver)
     timed = clock.time(enqueue, sets, 150.0, kernel_us / (slower * stats.TOO_SLOW))
     assert timed.is_cut_short
@@ -171,7 +171,7 @@ def test_a_short_kernel_that_is_slower_costs_little_and_counts_with_its_own_time
 def test_a_kernel_that_is_far_too_slow_is_launched_a_few_times(
     kernel_us: float, share: float, seed: int
 ) -> None:
-    driver = PlayedDriver(kernel_us, delay_us=20.0, seed=seed)
+    driver = FakeDriver(kernel_us, delay_us=20.0, seed=seed)
     clock, sets, enqueue = _watch(driver)
     first_us = clock.time_once(lambda: enqueue(sets[0]))
     timed = clock.time(enqueue, sets, first_us, share * kernel_us)
@@ -181,7 +181,7 @@ def test_a_kernel_that_is_far_too_slow_is_launched_a_few_times(
 
 
 def test_a_long_kernel_is_not_launched_more_often_than_it_is_timed() -> None:
-    driver = PlayedDriver(30_000.0)
+    driver = FakeDriver(30_000.0)
     clock, sets, enqueue = _watch(driver)
     clock.time(enqueue, sets[:1], 30_010.0, 30_000.0)
     assert driver.num_launches == 2 + 3  # one warms up, four are samples

@@ -18,12 +18,12 @@ from autotune.files.errors import DispatchError
 from autotune.runtime.torch.torch_program import main
 
 
-class PlayedRouting:
+class FakeRouting:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.no_router, self.saved_us = "", 12.0
 
-    def __enter__(self) -> PlayedRouting:
+    def __enter__(self) -> FakeRouting:
         self.log.append("on")
         return self
 
@@ -42,15 +42,15 @@ class PlayedRouting:
 
 
 @pytest.fixture
-def routing(monkeypatch: pytest.MonkeyPatch) -> PlayedRouting:
-    made = PlayedRouting()
+def routing(monkeypatch: pytest.MonkeyPatch) -> FakeRouting:
+    made = FakeRouting()
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(routing=made))
     for name in ("path", "argv"):
         monkeypatch.setattr(sys, name, list(getattr(sys, name)))
     return made
 
 
-def run(routing: PlayedRouting, *arguments: str) -> int:
+def run(routing: FakeRouting, *arguments: str) -> int:
     return main(lambda: routing, ["python -m table", *arguments])  # type: ignore[arg-type, return-value]
 
 
@@ -170,7 +170,7 @@ assert not [name for name in sys.modules if name.startswith("tables")]
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Path:
-    """A played torch and a table of it in a folder, which Python finds."""
+    """A simulated torch and a table of it in a folder, which Python finds."""
     files = {"torch/__init__.py": TORCH, "torch/cuda.py": CUDA, "tables/__init__.py": TABLE}
     own = {name: text for name, text in runtime_files().items() if name.endswith(".py")}
     files |= {f"tables/_autotune/{name}": text.decode() for name, text in own.items()}

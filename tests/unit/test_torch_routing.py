@@ -51,7 +51,7 @@ class Tensor(_Tensor):
         return SimpleNamespace(data_ptr=lambda: base.ctypes.data)
 
 
-class PlayedLibrary:
+class FakeLibrary:
     """torch.library.Library of kind IMPL: what is registered, as long as it is held."""
 
     registered: dict[str, Any] = {}  # noqa: RUF012 - torch's dispatcher is one for all
@@ -67,11 +67,11 @@ class PlayedLibrary:
         self.registered.clear()
 
 
-class PlayedTorch(SimpleNamespace):
+class FakeTorch(SimpleNamespace):
     """torch, with kernels of its own that say so, and calls that come by its dispatcher."""
 
     def __init__(self) -> None:
-        library = SimpleNamespace(Library=PlayedLibrary, get_kernel=self._kernel)
+        library = SimpleNamespace(Library=FakeLibrary, get_kernel=self._kernel)
         matmul = SimpleNamespace(fp32_precision="none")
         backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
         super().__init__(**vars(TORCH), library=library, backends=backends, no_grad=contextlib.nullcontext)
@@ -103,15 +103,15 @@ class PlayedTorch(SimpleNamespace):
         return out.copy_(Tensor(found)) if out else Tensor(found.astype(np.float32))
 
     def call(self, name: str, *arguments: Tensor, **options: Any) -> Tensor:
-        found = PlayedLibrary.registered.get(name)
+        found = FakeLibrary.registered.get(name)
         if found is not None:
             return found("keys", *arguments, **options)
         return self.product(name, *arguments, **options)
 
 
 @pytest.fixture
-def played_torch(expected_times: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedTorch]:
-    made = PlayedTorch()
+def fake_torch(expected_times: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTorch]:
+    made = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", made)
     capsule, held = _capsule(b"dlpack_exchange_api")
     monkeypatch.setattr(_Tensor, "__dlpack_c_exchange_api__", capsule, raising=False)
@@ -122,7 +122,7 @@ def played_torch(expected_times: None, monkeypatch: pytest.MonkeyPatch) -> Itera
 @pytest.fixture(params=["played", "C++", "Python"])
 def torch(request: pytest.FixtureRequest, expected_times: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "played":
-        return request.getfixturevalue("played_torch")
+        return request.getfixturevalue("fake_torch")
     return HostTorch(monkeypatch, Tensor, is_compiled=request.param == "C++")
 
 
@@ -145,15 +145,15 @@ def driver() -> FakeDriver:
 
 
 @pytest.fixture
-def routing(torch: PlayedTorch, driver: FakeDriver, tmp_path: Path) -> TorchRouting:
+def routing(torch: FakeTorch, driver: FakeDriver, tmp_path: Path) -> TorchRouting:
     return Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver).torch()
 
 
-def check(torch: PlayedTorch, name: str, *operands: Array, **options: Any) -> bool:
+def check(torch: FakeTorch, name: str, *operands: Array, **options: Any) -> bool:
     """Whether a call was served; its result is right either way."""
     before = torch.own_calls
     scales = {key: value for key, value in options.items() if key != "out"}
-    expected = PlayedTorch.product(name, *map(Tensor, operands), **scales)
+    expected = FakeTorch.product(name, *map(Tensor, operands), **scales)
     found = torch.call(name, *map(Tensor, operands), **options)
     np.testing.assert_allclose(found.data, expected.data, rtol=1e-4, atol=1e-4)
     if "out" in options:
@@ -243,7 +243,7 @@ def test_a_vector_that_is_added_costs_a_pass_over_c(torch, routing) -> None:
 
 
 @pytest.fixture
-def added(torch: PlayedTorch, tmp_path: Path) -> tuple[TorchRouting, FakeDriver]:
+def added(torch: FakeTorch, tmp_path: Path) -> tuple[TorchRouting, FakeDriver]:
     """A table whose kernels add a bias, too, and its driver."""
     many = make_kernel("many", make_spec(variant=Variant(is_batched=True)), None)
     entries = (rank(Gemm(24, 12, WINS, batch=5), "many"),)
@@ -311,7 +311,7 @@ def test_what_torch_refuses_of_a_sum_it_refuses_itself(torch, routing, driver) -
 def test_a_c_that_does_not_fit_is_torch_s_whatever_its_scale(torch, routing, driver, beta) -> None:
     a, b = map(Tensor, operands())
     rejected = [Tensor(normal(65)), Tensor(normal(2, 66)), Tensor(normal(1, 70, 66))]
-    if isinstance(torch, PlayedTorch):
+    if isinstance(torch, FakeTorch):
         rejected += [Tensor(normal(66), device="cpu"), Tensor(normal(70, 66), device="cuda:1")]
     with routing:
         torch.call("addmm", Tensor(normal(66)), a, b, beta=beta)
@@ -319,14 +319,14 @@ def test_a_c_that_does_not_fit_is_torch_s_whatever_its_scale(torch, routing, dri
             for options in ({}, {"out": Tensor(normal(70, 66))}):
                 with contextlib.suppress(RuntimeError, ValueError):
                     torch.call("addmm" + ".out" * bool(options), c, a, b, beta=beta, **options)
-                    assert isinstance(torch, PlayedTorch)
+                    assert isinstance(torch, FakeTorch)
     assert len(driver.launches) == 1
     assert routing.call_counts()["tensors that do not fit each other"] == 2 * len(rejected)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_derivatives_of_a_routed_program_are_torch_s(torch, routing, driver) -> None:
-    if isinstance(torch, PlayedTorch):
+    if isinstance(torch, FakeTorch):
         pytest.skip("needs torch's own derivatives")
     a, b = map(torch.tensor, map(Tensor, operands()))
 
@@ -349,7 +349,7 @@ def test_derivatives_of_a_routed_program_are_torch_s(torch, routing, driver) -> 
 
 def test_a_vector_within_the_out_is_torch_s(torch, routing, request) -> None:
     """Which copies it nowhere: they overlap."""
-    if isinstance(torch, PlayedTorch):
+    if isinstance(torch, FakeTorch):
         pytest.skip("NumPy copies what overlaps")
     a, b = map(torch.tensor, map(Tensor, operands()))
     out = torch.tensor(Tensor(normal(70, 66)))
@@ -373,7 +373,7 @@ def batch(k: int = WINS, num: int = 5) -> tuple[Array, Array]:
 
 
 @pytest.fixture
-def batches(torch: PlayedTorch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[TorchRouting, Any]:
+def batches(torch: FakeTorch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[TorchRouting, Any]:
     """A table with batches that were tuned, and its driver."""
     variant, gemms = Variant(is_batched=True), [Gemm(24, 12, k, batch=5) for k in (WINS, LOSES)]
     many = make_kernel("many", make_spec(variant=variant), None)
@@ -407,7 +407,7 @@ def test_what_bmm_does_not_take_is_torch_s(torch, batches) -> None:
         for _ in range(2):
             assert not check(torch, "bmm", np.broadcast_to(a[:1], a.shape), b)  # shared: not tuned so
             for name, x in (("bmm", a[:1]), ("bmm", a[0]), ("mm", a)):
-                with contextlib.suppress(RuntimeError):  # a played torch takes it
+                with contextlib.suppress(RuntimeError):  # a simulated torch takes it
                     assert not check(torch, name, x, b)
             assert not check(torch, "bmm", a[:, :0], b)  # nothing to compute
             assert not driver.launches
@@ -501,7 +501,7 @@ def test_one_routing_at_a_time_and_again_after_it(torch, routing, driver, tmp_pa
         assert check(torch, "mm", *operands())
     with routing:
         assert check(torch, "mm", *operands())
-    assert not PlayedLibrary.registered
+    assert not FakeLibrary.registered
 
 
 def test_what_is_missing_is_told(torch, driver, tmp_path, monkeypatch) -> None:
@@ -581,6 +581,6 @@ def test_another_table_is_taken_between_two_routed_products(torch, driver, tmp_p
                 assert not check(torch, "mm", *operands(LOSES))
             assert driver.launches[-1].kernel_id == name
             if name == "NN":
-                program.exchange({other.gpu_kind: (other.table, other._code)})
+                program.exchange({other.gpu_model: (other.table, other._code)})
     assert len(driver.launches) == 12
     assert routing.call_counts()[""] == 12 and program.counts()

@@ -1,6 +1,6 @@
 """What benchmarks/vs_kernel_tuner.py hands to Kernel Tuner, and what it makes of the answers.
 
-There is no GPU here and no Kernel Tuner: its side is played."""
+There is no GPU here and no Kernel Tuner: its side is simulated."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ..table.table import Kernel, Table
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
 NUM_FIRST = 4  # launches, by rank: those that settling times (docs/decisions/0040)
-MAX_PLANS = 4096  # kinds of call that are remembered
+MAX_PLANS = 4096  # call signatures that are remembered
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 
 
@@ -112,7 +112,7 @@ class Call(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A kind of call, what served it, and how often. `lds`: leading dimensions in elements;
+    """A call signature, what served it, and how often. `lds`: leading dimensions in elements;
     `alignment`: of the addresses of A, B and C in bytes, 4, 8 or 16; `epilogue`: what the call adds to the
     product or makes of it, which may need more than the kernel. `gemm` is None for the calls of all
     kinds beyond those that are counted separately, of which nothing else is known."""

@@ -1,4 +1,4 @@
-"""What a table's times hold for besides the kind of GPU: number of SMs, driver, power limit, a MIG slice.
+"""What a table's times hold for besides the GPU model: number of SMs, driver, power limit, a MIG slice.
 
 None of it makes a result wrong, so a table is never refused for it. But another kernel may be the fastest, so
 the user is warned, once per process and table, at the first product on such a GPU. Later calls cost nothing.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...facts.cuda_errors import is_sticky
 from ...files.errors import DispatchError
 from ...kernel.launch import PACK_THREADS, REDUCE_THREADS
-from ..table.kinds import GpuKind, no_table
+from ..table.kinds import GpuModel, no_table
 from ..table.table import Kernel, Table
 from . import conditions
 from .conditions import Conditions
@@ -104,8 +104,8 @@ class Devices(Gpus):
 
     def _mismatch(self, device: int) -> str | None:
         """Why the table is not for this GPU, or None if it is."""
-        here = kind_here(self._driver, device)
-        is_known = GpuKind.of_table(self._table) in here.accepted
+        here = gpu_model_here(self._driver, device)
+        is_known = GpuModel.of_table(self._table) in here.accepted
         return None if is_known else no_table([self._table], device, here)
 
     def _adopt(self, device: int) -> OpenGpu:
@@ -162,9 +162,9 @@ class Devices(Gpus):
         )
 
 
-def kind_here(driver: Driver, device: int) -> GpuKind:
+def gpu_model_here(driver: Driver, device: int) -> GpuModel:
     """Of a GPU of this process."""
-    return GpuKind.of(driver.device_name(device), driver.compute_capability(device))
+    return GpuModel.of(driver.device_name(device), driver.compute_capability(device))
 
 
 def first_served(driver: Driver, fault: Callable[[int], str | None]) -> int:

@@ -15,10 +15,10 @@ from ..calls.options import Fallback
 from ..calls.product import common_device
 from ..cublas.blas_provider import BlasProvider
 from ..one_kind import OneKind
-from ..table.kinds import GpuKind, no_table
-from ..torch.routed_engine import RoutedEngine, RoutedKinds
+from ..table.kinds import GpuModel, no_table
+from ..torch.routed_engine import RoutedEngine, RoutedSignatures
 from .cuda_driver import Driver
-from .devices import first_served, kind_here
+from .devices import first_served, gpu_model_here
 from .engine import BlasEngine
 from .planner import Planner
 
@@ -42,7 +42,7 @@ class Engines:
         self._for_host: dict[int | None, int] = {}  # by the current GPU
         self._cublas: BlasEngine | None = None
         self._routed: list[RoutedEngine] = []
-        self._warned: set[GpuKind] = set()
+        self._warned: set[GpuModel] = set()
 
     @property
     def all(self) -> list[Planner]:
@@ -72,8 +72,8 @@ class Engines:
         """The kind whose table is for a GPU; None if cuBLAS serves it. Raises DispatchError if it is not
         served."""
         if device not in self._kind_of:
-            here = kind_here(self.driver, device)
-            of = {kind.gpu_kind: kind for kind in self._kinds}
+            here = gpu_model_here(self.driver, device)
+            of = {kind.gpu_model: kind for kind in self._kinds}
             found = next((of[kind] for kind in here.accepted if kind in of), None)
             if found is None and self._fallback == "refuse":
                 raise DispatchError(self._no_table(device, here))
@@ -94,14 +94,14 @@ class Engines:
             self._for_host[current] = found
         return self._for_host[current]
 
-    def routed_kinds(self, has_bias: bool) -> RoutedKinds:
+    def routed_kinds(self, has_bias: bool) -> RoutedSignatures:
         """What serves torch's own products, with or without a bias. The first kind's engine leaves alone
         calls on GPUs without a table."""
         try:
             first = self.for_host()
         except DispatchError:  # there is no table for any: all calls are left alone
             first = 0
-        return RoutedKinds(self.routed(has_bias), first)
+        return RoutedSignatures(self.routed(has_bias), first)
 
     def routed(self, has_bias: bool) -> Callable[[int], RoutedEngine]:
         """Makes the engine for torch's own products on a GPU, one for each kind."""
@@ -122,11 +122,11 @@ class Engines:
         return make
 
     def _fault(self, device: int) -> str | None:
-        here = kind_here(self.driver, device)
-        is_known = any(kind.gpu_kind in here.accepted for kind in self._kinds)
+        here = gpu_model_here(self.driver, device)
+        is_known = any(kind.gpu_model in here.accepted for kind in self._kinds)
         return None if is_known else self._no_table(device, here)
 
-    def _no_table(self, device: int, here: GpuKind) -> str:
+    def _no_table(self, device: int, here: GpuModel) -> str:
         return no_table([kind.table for kind in self._kinds], device, here)
 
     def _made(self, device: int) -> Planner:
@@ -141,11 +141,11 @@ class Engines:
         return made
 
     def _warn(self, device: int) -> None:
-        """Once for each kind of GPU."""
-        here = kind_here(self.driver, device)
+        """Once for each GPU model."""
+        here = gpu_model_here(self.driver, device)
         if here not in self._warned:
             self._warned.add(here)
-            names = " and ".join(str(kind.gpu_kind) for kind in self._kinds)
+            names = " and ".join(str(kind.gpu_model) for kind in self._kinds)
             warnings.warn(
                 f"no table is for GPU {device}, {here}: cuBLAS serves its products (the folder is for "
                 f"{names}); run `autotune search --gpu {device}` here and add its table with `autotune "

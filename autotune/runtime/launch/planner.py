@@ -1,4 +1,4 @@
-"""Keeps what serves each kind of call as a plan, which the core (core.py) launches, counts and records. The
+"""Keeps what serves each call signature as a plan, which the core (core.py) launches, counts and records. The
 core keeps it too, for calls that bypass Python. Copied into exported tables.
 """
 
@@ -168,12 +168,12 @@ class Planner:
         self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), address)
 
     def forget_plans(self) -> None:
-        """Plan every kind of call again: its kernel may have changed."""
+        """Plan every call signature again: its kernel may have changed."""
         self._plans = {}
         self.core.library.autotune_forget(self.core.handle)
 
     def counts(self) -> list[Counted]:
-        """How often each kind of call was served so far, even if its plan was dropped."""
+        """How often each call signature was served so far, even if its plan was dropped."""
         library, room, num = self.core.library, 0, 1
         rows: Sequence[Any] = ()
         while num > room:  # more may have come since

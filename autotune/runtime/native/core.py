@@ -92,7 +92,7 @@ CAPTURED_BYTES = 4 << 20  # of a captured launch: moving more takes longer than 
 MAX_PIECES = 32  # streams with a workspace of their own
 LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream gets one
 MAX_COUNTED = 4096  # streams whose launches are counted
-MAX_COUNTERS = 1 << 16  # kinds of call that are counted separately
+MAX_COUNTERS = 1 << 16  # call signatures that are counted separately
 _REDUCTIONS = PARAMETER["reduction"].values  # as core/table.h numbers them
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..launch.planner import Planner
     from ..one_kind import OneKind
     from ..table.cubin_files import CubinFiles
-    from ..table.kinds import GpuKind
+    from ..table.kinds import GpuModel
     from ..table.table import Table
     from ..torch.torch_gain import ProgramGain
 
@@ -60,7 +60,7 @@ class ServedProgram(Protocol):
 
     def counts_by_engine(self) -> list[tuple[Planner, Counted]]: ...
 
-    def exchange(self, tables: Mapping[GpuKind, tuple[Table, CubinFiles]]) -> None: ...
+    def exchange(self, tables: Mapping[GpuModel, tuple[Table, CubinFiles]]) -> None: ...
 
 
 class ProgramClient:
@@ -71,8 +71,8 @@ class ProgramClient:
         self._dispatcher, self._process = weakref.ref(dispatcher), os.getpid()
         self._is_ended, self._is_fine, self._last_fault = threading.Event(), False, ""
         self._lock = threading.Lock()
-        self._offered: dict[GpuKind, Offered] = {}  # checked, and not taken yet
-        self.taken: dict[GpuKind, str] = {}  # addresses
+        self._offered: dict[GpuModel, Offered] = {}  # checked, and not taken yet
+        self.taken: dict[GpuModel, str] = {}  # addresses
         self._thread = threading.Thread(target=self._run, name="autotune server", daemon=True)
         with suppress(RuntimeError):  # no thread can be had: then nobody is told
             self._thread.start()
@@ -119,7 +119,7 @@ class ProgramClient:
 
     # ---- tables
 
-    def offer(self, dispatcher: ServedProgram, kind: GpuKind, offered: Offered) -> None:
+    def offer(self, dispatcher: ServedProgram, kind: GpuModel, offered: Offered) -> None:
         """A table that was checked: take it, or keep it until all ranks do."""
         with self._lock:
             self._offered[kind] = offered
@@ -135,11 +135,11 @@ class ProgramClient:
             return False
         return self._take(dispatcher, offered)
 
-    def _chosen(self) -> dict[GpuKind, Offered]:
+    def _chosen(self) -> dict[GpuModel, Offered]:
         with self._lock:
             return dict(self._offered)
 
-    def _take(self, dispatcher: ServedProgram, offered: Mapping[GpuKind, Offered]) -> bool:
+    def _take(self, dispatcher: ServedProgram, offered: Mapping[GpuModel, Offered]) -> bool:
         if not offered or not dispatcher.is_exchangeable or _is_deterministic():
             return False
         dispatcher.exchange({kind: (table, code) for kind, (_, table, code) in offered.items()})
@@ -150,7 +150,7 @@ class ProgramClient:
                     del self._offered[kind]
         return True
 
-    def knows(self, kind: GpuKind) -> str | None:
+    def knows(self, kind: GpuModel) -> str | None:
         """The address of the table that was taken or offered last."""
         with self._lock:
             offered = self._offered.get(kind)

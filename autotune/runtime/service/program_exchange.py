@@ -18,7 +18,7 @@ from ...files.cache_folder import default_cache_dir, own_folder
 from ...files.errors import DispatchError
 from ..choose.pick import Counted
 from ..one_kind import OneKind
-from ..table.kinds import GpuKind
+from ..table.kinds import GpuModel
 from .server_calls import SERVER, TOKEN, ServerCalls, fetch_files
 from .signed_table import KEY, is_address, parse_signed, read_artifact, read_keys, write_artifact
 
@@ -45,20 +45,22 @@ class ProgramExchange:
     def tell(self, dispatcher: ServedProgram) -> None:
         """How calls were served since the last time. Raises NoAnswer, and tells the same again."""
         kinds = {id(kind.table): kind for kind in dispatcher.kinds}
-        by_gpu: dict[GpuKind, list[tuple[tuple[int, Counted], int, dict[str, Any]]]] = {}
+        by_gpu: dict[GpuModel, list[tuple[tuple[int, Counted], int, dict[str, Any]]]] = {}
         for engine, counted in dispatcher.counts_by_engine():
             kind = kinds.get(id(getattr(engine, "table", None)))
             key = id(engine), counted._replace(calls=0)
             new = counted.calls - self._reported.get(key, 0)
             if kind is not None and counted.gemm is not None and new > 0:
-                by_gpu.setdefault(kind.gpu_kind, []).append((key, counted.calls, _served(kind, counted, new)))
+                by_gpu.setdefault(kind.gpu_model, []).append(
+                    (key, counted.calls, _served(kind, counted, new))
+                )
         gain = _gain(dispatcher)
-        for gpu_kind, served in by_gpu.items():
+        for gpu_model, served in by_gpu.items():
             served.sort(key=lambda one: -one[2]["calls"])
             message = {
-                "gpu_name": gpu_kind.name,
-                "compute_capability": list(gpu_kind.compute_capability),
-                "table": self._client.taken.get(gpu_kind, ""),
+                "gpu_name": gpu_model.name,
+                "compute_capability": list(gpu_model.compute_capability),
+                "table": self._client.taken.get(gpu_model, ""),
                 "shapes": [document for _, _, document in served[:MAX_SHAPES]],
                 "measured": {"pairs": gain[0] - self._told_gain[0], "saved_us": gain[1] - self._told_gain[1]},
             }
@@ -75,7 +77,7 @@ class ProgramExchange:
         folder = own_folder(default_cache_dir(), _FOLDER)
         for kind in dispatcher.kinds:
             with suppress(DispatchError, FileNotFoundError):
-                address = (folder / _last_of(kind.gpu_kind)).read_text(encoding="ascii").strip()
+                address = (folder / _last_of(kind.gpu_model)).read_text(encoding="ascii").strip()
                 self._offer(dispatcher, kind, folder, address)
 
     def ask(self, dispatcher: ServedProgram) -> None:
@@ -85,10 +87,10 @@ class ProgramExchange:
             return
         folder = own_folder(default_cache_dir(), _FOLDER)
         for kind in dispatcher.kinds:
-            known = self._client.knows(kind.gpu_kind) or ""
-            environment, (major, minor) = kind.table.environment, kind.gpu_kind.compute_capability
+            known = self._client.knows(kind.gpu_model) or ""
+            environment, (major, minor) = kind.table.environment, kind.gpu_model.compute_capability
             answer = self._calls.get(
-                "tables", "current", tag=f'"{known}"' if known else "", gpu_name=kind.gpu_kind.name,
+                "tables", "current", tag=f'"{known}"' if known else "", gpu_name=kind.gpu_model.name,
                 compute_capability=f"{major}.{minor}", driver=environment.driver_version,
                 cublas=dispatcher.cublas_version or environment.cublas_version,
             )  # fmt: skip
@@ -113,14 +115,14 @@ class ProgramExchange:
         except DispatchError:
             shutil.rmtree(made, ignore_errors=True)  # the server may have a whole one
             raise
-        if statement.gpu_kind != kind.gpu_kind:
-            raise DispatchError(f"the server offers a table for {statement.gpu_kind}; it was not loaded")
+        if statement.gpu_model != kind.gpu_model:
+            raise DispatchError(f"the server offers a table for {statement.gpu_model}; it was not loaded")
         is_older = table.created_at <= kind.table.created_at
-        if is_older and kind.gpu_kind not in self._client.taken:  # the folder's own is newer
+        if is_older and kind.gpu_model not in self._client.taken:  # the folder's own is newer
             return
         offered: Offered = address, table, code
-        self._client.offer(dispatcher, kind.gpu_kind, offered)
-        _keep(folder, kind.gpu_kind, address)
+        self._client.offer(dispatcher, kind.gpu_model, offered)
+        _keep(folder, kind.gpu_model, address)
 
 
 def _served(kind: OneKind, counted: Counted, calls: int) -> dict[str, Any]:
@@ -146,11 +148,11 @@ def _gain(dispatcher: ServedProgram) -> tuple[int, float]:
     return (0, 0.0) if gain is None else gain.measured()
 
 
-def _last_of(kind: GpuKind) -> str:
+def _last_of(kind: GpuModel) -> str:
     return hashlib.sha256(str(kind).encode()).hexdigest()[:16] + _LAST
 
 
-def _keep(folder: Path, kind: GpuKind, address: str) -> None:
+def _keep(folder: Path, kind: GpuModel, address: str) -> None:
     """Name the table for later processes, and delete the oldest of many."""
     name = folder / _last_of(kind)
     new = name.with_name(f"{name.name}.{os.getpid()}")

@@ -27,7 +27,7 @@ from ...files.errors import DispatchError, EnvironmentProblem
 from ...files.requirements import CRYPTOGRAPHY, pip_install
 from ..table.cubin_files import CubinFiles
 from ..table.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
-from ..table.kinds import GpuKind
+from ..table.kinds import GpuModel
 from ..table.table import CUBIN_FILE, TABLE_FILE, Table, parse
 
 KEY = "AUTOTUNE_SERVER_KEY"  # of the environment: see read_keys
@@ -70,8 +70,8 @@ class Statement:
     cubins: FileSum
 
     @property
-    def gpu_kind(self) -> GpuKind:
-        return GpuKind.of(self.gpu_name, self.compute_capability)
+    def gpu_model(self) -> GpuModel:
+        return GpuModel.of(self.gpu_name, self.compute_capability)
 
 
 class Signed(NamedTuple):
@@ -97,7 +97,7 @@ def state(table: bytes, cubins: bytes, verified: str) -> Statement:
     """The statement on a table and its cubins. Raises DispatchError if it cannot be read."""
     found = parse(_text(table))
     environment = found.environment
-    kind = GpuKind.of_table(found)
+    kind = GpuModel.of_table(found)
     return Statement(
         FORMAT, VERSION, *kind, environment.driver_version, environment.cublas_version, found.created_at,
         verified, FileSum.of(table), FileSum.of(cubins),
@@ -164,8 +164,8 @@ def checked_table(statement: Statement, table: bytes, cubins: bytes) -> Table:
         if FileSum.of(content) != expected:
             raise DispatchError(f"{name} is not what was signed; {_HINT}")
     found = parse(_text(table))
-    if GpuKind.of_table(found) != statement.gpu_kind:
-        raise DispatchError(f"a table is signed for {statement.gpu_kind}, and is for another GPU; {_HINT}")
+    if GpuModel.of_table(found) != statement.gpu_model:
+        raise DispatchError(f"a table is signed for {statement.gpu_model}, and is for another GPU; {_HINT}")
     return found
 
 

@@ -1,7 +1,7 @@
 """Choices of launches by times measured where a table is used: in memory, and in a small file.
 
 A file holds choices for one table. Choices that a table settles by itself are in the cache folder, one file
-for each kind of GPU, driver, power limit and cuBLAS that they were settled on: the fastest there need not be
+for each GPU model, driver, power limit and cuBLAS that they were settled on: the fastest there need not be
 the fastest elsewhere. Choices that an application pins (`export_choices`) name no GPU, and serve all GPUs of
 the table.
 
@@ -46,7 +46,7 @@ WITHOUT_ERRORS = 1  # of pinned files that are read, too: they have no errors
 MOST_EXCESS = 1e30
 FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
-MAX_LEFT = 1 << 14  # kinds of call that are remembered as not to be settled: 1 KB each
+MAX_LEFT = 1 << 14  # call signatures that are remembered as not to be settled: 1 KB each
 MAX_FILE_BYTES = 4 << 20  # a choice takes 250 bytes
 _HINT = "write it again with export_choices, from this table"
 _REPEAT = "it is settled anew"
@@ -58,7 +58,7 @@ Tell = Callable[[str, str], None]  # of what, and what
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest of some launches, and what cuBLAS took, for one kind of call: leading dimensions in
+    """The fastest of some launches, and what cuBLAS took, for one call signature: leading dimensions in
     elements, and the operands' addresses modulo 16 bytes (0, 4 or 8: 12 allows the same as 4)."""
 
     m: Extent
@@ -115,7 +115,7 @@ class ChoiceFile:
     choices: tuple[Choice, ...]
 
 
-def kind_of_call(call: Call) -> Call:
+def call_signature(call: Call) -> Call:
     """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
     a, b, c = (address & -address & 15 for address in call.addresses)
     return call if (a, b, c) == call.addresses else call._replace(addresses=(a, b, c))
@@ -179,7 +179,7 @@ def _latest(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class Choices:
-    """What was settled on one kind of GPU, in memory and, where it has a path, in a file. Threads may share
+    """What was settled on one GPU model, in memory and, where it has a path, in a file. Threads may share
     it.
 
     Two processes may write at once: each adds its choices to those that it finds in the file. A choice that
@@ -243,7 +243,7 @@ class KnownChoices:
     """Choices that replace the chooser's: those pinned, or those settled on the call's GPU.
     Threads may share it.
 
-    `is_first_use`: kinds of call that the model picks for are to be settled, and earlier choices for such a
+    `is_first_use`: call signatures that the model picks for are to be settled, and earlier choices for such a
     GPU serve from its first call on.
     """
 
@@ -269,7 +269,7 @@ class KnownChoices:
         """The launch that was chosen for a call, on a GPU; None: on any GPU with settled choices."""
         if not (self._pinned or self._settled):
             return None
-        kind = kind_of_call(call)
+        kind = call_signature(call)
         found = self._of(call, self._pinned.get(kind), "pinned as the fastest")
         for number, choices in tuple(self._settled.items()):
             if found is None and device in (None, number):
@@ -279,13 +279,13 @@ class KnownChoices:
     def is_open(self, call: Call, pick: Pick) -> bool:
         """Whether a call is to be settled at its first use. Batches never are."""
         is_modelled = self.is_first_use and pick.how == "modelled" and not call.gemm.is_batched
-        return is_modelled and call.gemm.k > 0 and kind_of_call(call) not in self._left
+        return is_modelled and call.gemm.k > 0 and call_signature(call) not in self._left
 
     def leave(self, call: Call) -> None:
         """Settle no call of this kind any more, as long as it is remembered."""
         if len(self._left) >= MAX_LEFT:
             self._left = set()
-        self._left.add(kind_of_call(call))
+        self._left.add(call_signature(call))
 
     def choices_on(self, gpu: OpenGpu) -> Choices:
         """The choices of a GPU; its file is read the first time."""

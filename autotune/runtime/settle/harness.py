@@ -1,4 +1,4 @@
-"""What launches of one kind of call run on where a table is used: operands and a workspace of the runtime's
+"""What launches of one call signature run on where a table is used: operands and a workspace of the runtime's
 own, on its own stream, with events. Copied into exported tables.
 """
 
@@ -32,7 +32,7 @@ _ALIGNMENT = 256  # bytes: of operands, and of a workspace
 
 
 class Harness:
-    """The resources for launches of one kind of call: a stream, operands, a workspace, and events. All are
+    """The resources for launches of one call signature: a stream, operands, a workspace, and events. All are
     released when the stack ends."""
 
     def __init__(
@@ -184,7 +184,7 @@ Launch = Callable[[Triple], None]  # enqueues one on operands
 
 
 class ErrorSample:
-    """Some elements of C of one kind of call. Overwrites the first set of a harness's operands, which must
+    """Some elements of C of one call signature. Overwrites the first set of a harness's operands, which must
     have been taken before, with new numbers."""
 
     def __init__(self, harness: Harness, problem: Product) -> None:

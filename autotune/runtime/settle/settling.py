@@ -1,4 +1,4 @@
-"""Settles which launch serves a kind of call: times the model's first few where the table is used, once.
+"""Settles which launch serves a call signature: times the model's first few where the table is used, once.
 
 The model's first choice loses a twentieth to the best kernel of a table; the best of its first four loses
 hardly anything (docs/decisions/0040). So these are timed, as a search times its candidates:
@@ -20,7 +20,7 @@ all count as slower, as when the model picks (summation.slower_by).
 
 All of this runs on its own stream, after the work of the caller's stream. The host waits for it. Under graph
 capture nothing is settled. A failure prevents the choice, never the product: the model's first choice serves,
-and this process does not settle that kind of call again. Copied into exported tables.
+and this process does not settle that call signature again. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ..launch.devices import OpenGpu
 from ..launch.engine import Engine
 from ..launch.planner import Plan
 from ..table.table import Table
-from .choices import MOST_EXCESS, Choice, KnownChoices, kind_of_call
+from .choices import MOST_EXCESS, Choice, KnownChoices, call_signature
 from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch
 from .summation import SHORTEST_CHAIN, excess_depth, slower_by
 
@@ -71,7 +71,7 @@ class Settler:
         self._lock = threading.Lock()
 
     def at_first_use(self, plan: Plan, stream: int) -> bool:
-        """Settle a plan's kind of call, after the work of its stream; returns whether another launch may
+        """Settle a plan's call signature, after the work of its stream; returns whether another launch may
         serve from now on. Neither waits nor settles while the stream is captured, or another thread settles:
         the model's choice serves meanwhile, and a later call settles."""
         assert plan.open_call is not None
@@ -86,7 +86,7 @@ class Settler:
             self._lock.release()
 
     def settle(self, problem: Product, gpu: OpenGpu, stream: int) -> None:
-        """Settle a kind of call with operands aligned to 16 bytes, unless that was done before."""
+        """Settle a call signature with operands aligned to 16 bytes, unless that was done before."""
         with self._lock:
             self._try(problem, Call(problem.gemm, problem.lds), gpu, stream)
 
@@ -102,7 +102,7 @@ class Settler:
     def _try(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> None:
         if self._known.pick(call, gpu.device) is not None:
             return  # by another thread, or before
-        choices, kind = self._known.choices_on(gpu), kind_of_call(call)
+        choices, kind = self._known.choices_on(gpu), call_signature(call)
         try:
             ranked = self._chooser.ranked(call, NUM_FIRST)
             is_single = len(ranked) < 2 and not self._engine.blas.may_serve(call)
@@ -118,7 +118,7 @@ class Settler:
 
     def first(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> Sequence[Pick]:
         """The launches that settling times, as far as they are accurate. Raises DispatchError."""
-        with _Race.on(self._engine, problem, kind_of_call(call), gpu, stream, self._l2_bytes) as race:
+        with _Race.on(self._engine, problem, call_signature(call), gpu, stream, self._l2_bytes) as race:
             candidates = race.candidates(self._chooser.ranked(call, NUM_FIRST), self._chooser)
         return [candidate.pick for candidate in candidates if candidate.excess == 1]
 
@@ -151,7 +151,7 @@ class _TimedLaunch(NamedTuple):
 
 
 class _Race:
-    """Launches of one kind of call beside each other, and beside cuBLAS if that may serve."""
+    """Launches of one call signature beside each other, and beside cuBLAS if that may serve."""
 
     def __init__(self, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, harness: Harness) -> None:
         self._engine, self._problem, self._kind, self._gpu = engine, problem, kind, gpu

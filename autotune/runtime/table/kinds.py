@@ -1,4 +1,4 @@
-"""The kinds of GPU that an exported folder holds tables for, one table each.
+"""The GPU models that an exported folder holds tables for, one table each.
 
     table.json, cubins.gz               of the kind that was exported first
     kinds/NAME/table.json, cubins.gz    of each other kind
@@ -25,22 +25,22 @@ FALLBACK = "AUTOTUNE_FALLBACK"  # of the environment: what serves a GPU without 
 _Read = TypeVar("_Read")
 
 
-class GpuKind(NamedTuple):
+class GpuModel(NamedTuple):
     """The GPUs that one table is for. Slices of a GPU belong to its kind."""
 
     name: str
     compute_capability: tuple[int, int]
 
     @classmethod
-    def of(cls, gpu_name: str, compute_capability: tuple[int, int]) -> GpuKind:
+    def of(cls, gpu_name: str, compute_capability: tuple[int, int]) -> GpuModel:
         return cls(without_slice(gpu_name), compute_capability)
 
     @classmethod
-    def of_table(cls, table: Table) -> GpuKind:
+    def of_table(cls, table: Table) -> GpuModel:
         return cls.of(table.environment.gpu_name, table.environment.compute_capability)
 
     @property
-    def accepted(self) -> tuple[GpuKind, ...]:
+    def accepted(self) -> tuple[GpuModel, ...]:
         """The kinds whose tables serve such a GPU, its own first (facts/gpu_alias.py)."""
         return tuple(self._replace(name=name) for name in names_for(self.name))
 
@@ -52,7 +52,7 @@ def load_kinds(folder: Path) -> list[tuple[Path, Table]]:
     """The table of each kind, and the folder of the table and its cubins, the first kind's first. Raises
     DispatchError if one cannot be read, or if two are for one kind."""
     found = [(path, load(path)) for path in _folders(folder)]
-    kinds = [GpuKind.of_table(table) for _, table in found]
+    kinds = [GpuModel.of_table(table) for _, table in found]
     for kind in kinds:
         if kinds.count(kind) > 1:
             raise DispatchError(f"{folder} holds two tables for {kind}; export it again")
@@ -73,9 +73,9 @@ def read_whole(folder: Path, read: Callable[[], _Read]) -> _Read:
             return found
 
 
-def no_table(tables: Sequence[Table], device: int, here: GpuKind) -> str:
+def no_table(tables: Sequence[Table], device: int, here: GpuModel) -> str:
     """Says that no table is for a GPU, and what to do."""
-    kinds = " and ".join(str(GpuKind.of_table(table)) for table in tables)
+    kinds = " and ".join(str(GpuModel.of_table(table)) for table in tables)
     what = "this table is" if len(tables) == 1 else "the tables of this folder are"
     return (
         f"{what} for {kinds}, but GPU {device} is {here}: tune on it with `autotune search --gpu {device}` "

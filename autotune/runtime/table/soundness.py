@@ -44,7 +44,7 @@ def _require(is_right: bool, fault: str) -> None:
 
 
 def check_kernels(records: Sequence[StrictRecord], limits: DeviceLimits) -> ConfigColumns:
-    """The configs as columns. Raises Misfit for a kernel that the template does not allow or this kind of GPU
+    """The configs as columns. Raises Misfit for a kernel that the template does not allow or this GPU model
     cannot run, and for impossible figures of its residency."""
     values = values_of([record.config for record in records])
     _check_values(records, values)

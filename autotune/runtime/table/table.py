@@ -119,7 +119,7 @@ class Kernel(KernelRecord):
 def launchable(
     record: KernelRecord, limits: DeviceLimits, source_hash: str, max_workspace: int | None = None
 ) -> Kernel:
-    """A kernel, what it is compiled from and how it is launched on this kind of GPU."""
+    """A kernel, what it is compiled from and how it is launched on this GPU model."""
     if isinstance(record.config, TensorConfig):
         spec = replace(launch_spec(record.config, record.variant), max_workspace=max_workspace)
         made: Callable[..., Kernel] = Kernel
@@ -197,7 +197,7 @@ class AgainstCublas:
 
 
 @frozen()
-class LeftOut:
+class HeldOut:
     """How shapes are served that were left out when kernels were chosen and modelled, as the exporter found
     it (docs/decisions/0045). Speeds are geometric means; 0 if no chosen kernel serves one of the shapes."""
 
@@ -230,7 +230,7 @@ class Table:
     defaults: dict[str, str]
     cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
     entries: tuple[Entry, ...]
-    left_out: tuple[LeftOut, ...] = ()  # of no shape where too few were timed
+    left_out: tuple[HeldOut, ...] = ()  # of no shape where too few were timed
     epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with: some have more
     # bytes that a launch may take for packed copies and partial sums; None: WORKSPACE_LIMIT of each
     max_workspace: Annotated[int, Within(0, 1 << 40)] | None = None

@@ -1,5 +1,5 @@
-"""What serves a kind of call is settled on the program's own calls: the core lets a few launches, and torch's
-own kernel, serve in turn (core/live.h). Copied into exported tables.
+"""What serves a call signature is settled on the program's own calls: the core lets a few launches, and
+torch's own kernel, serve in turn (core/live.h). Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REGIMES = ("the GPU", "the host")
 
 
 class LiveState(NamedTuple):
-    """What is known of a kind of call. `times_us`: median times of the GPU and of the host, by each of
+    """What is known of a call signature. `times_us`: median times of the GPU and of the host, by each of
     `LivePlan.rivals`; 0 without a sample. `is_dropped`: samples spread too far, or too few were alike."""
 
     is_settled: bool

@@ -1,4 +1,4 @@
-"""Decides, per kind of call, whether a table serves a product of another program or leaves it alone.
+"""Decides, per call signature, whether a table serves a product of another program or leaves it alone.
 
 Copied into exported tables.
 """
@@ -35,7 +35,7 @@ from .torch_router import Tables
 SHORT_US = number("SHORT_US")
 LAUNCH_HOST_US = number("LAUNCH_HOST_US")  # that a launch takes the host
 NUM_RANKED = 16  # launches among which one of fewer kernels is sought
-MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
+MAX_DECIDED = 4 * MAX_PLANS  # call signatures that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
 _UNSUPPORTED = "strides or extents that no kernel takes, a bias that none adds, or another GPU"
@@ -46,7 +46,7 @@ _NOT_TUNED = "a batch of a product that was not tuned in batches"
 
 @dataclass
 class Decided:
-    """The decision on a kind of call: `reason` says why it is left alone, and is "" if it is served.
+    """The decision on a call signature: `reason` says why it is left alone, and is "" if it is served.
     `is_forgotten`: its calls are in the totals, and are not counted any more. `live`: its calls are served in
     turn by this and by `beside`, until one has won."""
 
@@ -79,8 +79,8 @@ class Decided:
         return self.num_calls * (cublas_us - kernel_us) if is_known else 0.0
 
 
-class AllKinds(NamedTuple):
-    """All kinds of call: those that are remembered, and of those that are not any more the calls by reason,
+class AllSignatures(NamedTuple):
+    """All call signatures: those that are remembered, and of those that are not any more the calls by reason,
     and what these saved in all. `live`: what is known of those that are settled on their own calls."""
 
     kinds: list[Decided]
@@ -161,7 +161,7 @@ class RoutedEngine(Engine):
         return super().plan_of(problem, gpu, replace(pick, provider="autotune"), addresses)
 
     def _is_live(self, pick: Pick, problem: Product) -> bool:
-        """Whether a kind of call that the model picks for is settled on its own calls. Ranks would each
+        """Whether a call signature that the model picks for is settled on its own calls. Ranks would each
         settle on what they measure, and replicated products would differ."""
         is_open = pick.how == "modelled" and not problem.gemm.is_batched
         return self.is_live and self.table.order is None and is_open and not has_ranks()
@@ -254,18 +254,18 @@ class RoutedEngine(Engine):
         """Whether its table has kernels with it."""
         return epilogue in self._epilogues
 
-    def call_counts(self) -> AllKinds:
-        """All kinds of call so far."""
+    def call_counts(self) -> AllSignatures:
+        """All call signatures so far."""
         with self._lock:
             live = [one.live.state() for one in self._decided.values() if one.live]
-            return AllKinds([*self._all()], self._forgotten.copy(), self._saved_us, live)
+            return AllSignatures([*self._all()], self._forgotten.copy(), self._saved_us, live)
 
     def _all(self) -> Iterator[Decided]:
         for one in self._decided.values():
             yield from (one, *one.beside)
 
 
-class RoutedKinds:
+class RoutedSignatures:
     """Decides by the table for the GPU that tensors are on. `make` returns the engine for a GPU, the same for
     all of a kind; for a GPU without a table it returns any engine, which leaves its calls alone. `first`: a
     GPU whose engine is made at once. `tables`: of all engines, for the router in C++. `is_live`: kinds of
@@ -298,8 +298,8 @@ class RoutedKinds:
         """Whether the table for a GPU has kernels with it."""
         return self._engine_of(device).has(epilogue)
 
-    def call_counts(self) -> AllKinds:
-        """All kinds of call so far."""
+    def call_counts(self) -> AllSignatures:
+        """All call signatures so far."""
         kinds, forgotten, saved_us, live = list[Decided](), Counter[str](), 0.0, list[LiveState]()
         for engine in dict.fromkeys((*self._former, *self._engines.values())):
             counts = engine.call_counts()
@@ -307,7 +307,7 @@ class RoutedKinds:
             forgotten += counts.forgotten
             saved_us += counts.saved_us
             live += counts.live
-        return AllKinds(kinds, forgotten, saved_us, live)
+        return AllSignatures(kinds, forgotten, saved_us, live)
 
     def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
         """Decide by the engines that this makes from the next call on. Former ones stay: threads may be

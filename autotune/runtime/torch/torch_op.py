@@ -79,7 +79,7 @@ def _composite_of(dispatcher: Dispatcher, traced: Sgemm) -> Sgemm:
 def _kernel_of(dispatcher: Dispatcher) -> Sgemm:
     def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
         found = dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b, is_below_autograd=True)
-        if found is None:  # a kind of call that is new
+        if found is None:  # a call signature that is new
             a, b = (_with_rows(x).detach() for x in (a, b))  # derivatives are the operator's
             found = dispatcher.sgemm(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
         return found

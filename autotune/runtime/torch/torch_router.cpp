@@ -2,7 +2,7 @@
 // here, or goes to torch's own kernel if it is left alone; any other goes to Python, which decides what happens to its
 // kind, and serves what this does not.
 //
-// Nothing is decided here. The core stores the decision for each kind of call, launches, and counts calls
+// Nothing is decided here. The core stores the decision for each call signature, launches, and counts calls
 // (core/tensors.h, autotune_meet). This file is compiled on the user's machine for the installed torch
 // (torch_router.py); it needs nothing of Python or CUDA.
 
@@ -39,7 +39,7 @@ using at::Scalar;
 using at::Tensor;
 using c10::DispatchKeySet;
 
-// The table for one kind of GPU. A list of tables ends with a handle of NULL; it may grow while it is read.
+// The table for one GPU model. A list of tables ends with a handle of NULL; it may grow while it is read.
 struct Table {
     void *handle;
     int64_t has_bias; // whether its kernels have an epilogue that adds one
@@ -79,7 +79,7 @@ struct Router {
     const Table *plain, *biased; // for products, and for those to which a vector is added
     uint64_t *num_left_alone;    // (reasons)
     Watch *watch;
-    int64_t is_live; // whether kinds of call are settled on their own calls
+    int64_t is_live; // whether call signatures are settled on their own calls
 };
 
 // alpha A B + beta C. Without an out the result is new; without a C, alpha is 1.
@@ -205,7 +205,7 @@ struct Entered {
     }
 
     // What a table knows of such calls; it counts those that it leaves alone. A C that is read and is no bias is first
-    // copied into the result: the kind of call is that of a new result.
+    // copied into the result: the call signature is that of a new result.
     Met known(const Table *table, const Product &asked, bool is_bias) const {
         const DLTensor a = view(asked.a), b = view(asked.b);
         const DLTensor out = view(asked.out ? *asked.out : asked.a), c = view(asked.c ? *asked.c : asked.a);

@@ -34,7 +34,7 @@ from .tensor_calls import current_stream_of
 
 SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone
 SOURCE = Path(__file__).with_suffix(".cpp")
-MAX_TABLES = 64  # kinds of GPU
+MAX_TABLES = 64  # GPU models
 # Of routers that were entered: threads may be within one when it is left, which waits for nobody
 _all_entered = set["Router"]()
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared")  # as headers of torch 2.14 ask for
@@ -96,7 +96,7 @@ class Watch(ctypes.Structure):
 
 
 class Tables:
-    """The core's handles of tables, in memory that C++ reads; also those of kinds of GPU that are added
+    """The core's handles of tables, in memory that C++ reads; also those of GPU models that are added
     later."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Router:
     """May be entered while Python's kernels are registered. Raises NoRouter.
 
     `reasons`: why calls are left alone before a table is asked, as torch_router.cpp numbers them. `is_live`:
-    kinds of call are settled on their own calls.
+    call signatures are settled on their own calls.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ autocast are above and unchanged. Products that are left alone go to torch's own
 twice. If possible, kernels in C++ come before these (torch_router.py): of a known kind only calls arrive here
 that those do not read.
 
-Left alone are other dtypes, products while the program allows TF32, and kinds of call for which cuBLAS is
+Left alone are other dtypes, products while the program allows TF32, and call signatures for which cuBLAS is
 expected to be as fast. The first call of a kind decides what serves it. Copied into exported tables.
 """
 
@@ -30,7 +30,7 @@ from ..calls.arrays import Torch
 from ..calls.product import stacked
 from ..choose.pick import MAX_PLANS
 from .live_plans import LiveState
-from .routed_engine import AllKinds, Decided, RoutedEngine, RoutedKinds
+from .routed_engine import AllSignatures, Decided, RoutedEngine, RoutedSignatures
 from .torch_gain import ProgramGain
 from .torch_router import NoRouter, Router
 
@@ -45,7 +45,7 @@ _MAX_LISTED = 20  # kinds of a report
 Own = Callable[..., Any]
 
 
-class RoutedKind(NamedTuple):
+class RoutedSignature(NamedTuple):
     """Calls of one kind: their number, the time of one in us (0: unknown), and why they were left alone ("":
     they were served)."""
 
@@ -77,7 +77,7 @@ class TorchRouting:
     not built.
     """
 
-    def __init__(self, make_engine: Callable[[bool], RoutedKinds]) -> None:
+    def __init__(self, make_engine: Callable[[bool], RoutedSignatures]) -> None:
         self._torch = torch = _torch()
         self._float32 = torch.float32
         self._library: Any = None
@@ -234,7 +234,7 @@ class TorchRouting:
 
     # What it tells
 
-    def kinds(self) -> list[RoutedKind]:
+    def kinds(self) -> list[RoutedSignature]:
         """All kinds so far: first those that saved most, then those left alone most often. Of very many kinds
         those of late: the report counts the calls of all."""
         return _kinds(self._plain.call_counts(), self._biased.call_counts())
@@ -312,7 +312,7 @@ class TorchRouting:
 class _Products:
     """Products by one engine; threads may share it. Raises DispatchError where torch is too old."""
 
-    def __init__(self, engine: RoutedKinds) -> None:
+    def __init__(self, engine: RoutedSignatures) -> None:
         self._engine, self._library = engine, Torch(is_below_autograd=True)
         self.is_live = engine.is_live
         calls = engine.tensor_calls()
@@ -322,7 +322,7 @@ class _Products:
         self._known: dict[tuple[Any, ...], Decided] = {}  # by what two tensors look like
 
     def sgemm(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
-        """The result; False if the kind of call is left alone, None if these tensors are."""
+        """The result; False if the call signature is left alone, None if these tensors are."""
         call = (a, b, out, alpha, beta, False, False, *(() if bias is None else (bias, 0)))
         found = self._calls.sgemm(*call)
         if found is None and self._decide(a, b, out, None if bias is None else BIAS) is not None:
@@ -366,7 +366,7 @@ class _Products:
         except DispatchError:
             return None
 
-    def call_counts(self) -> AllKinds:
+    def call_counts(self) -> AllSignatures:
         return self._engine.call_counts()
 
     def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
@@ -374,9 +374,9 @@ class _Products:
         self._known.clear()
 
 
-def _kinds(plain: AllKinds, biased: AllKinds) -> list[RoutedKind]:
+def _kinds(plain: AllSignatures, biased: AllSignatures) -> list[RoutedSignature]:
     found = [
-        RoutedKind(one.gemm, has_bias, one.num_calls, *one.times_us, one.reason)
+        RoutedSignature(one.gemm, has_bias, one.num_calls, *one.times_us, one.reason)
         for has_bias, text in ((False, plain), (True, biased))
         for one in text.kinds
     ]

@@ -3,7 +3,7 @@
 A tile's first trial says little about its speed: with the splits, order and residency that suit another one
 it may take a third longer than with its own (decision 0023). A tile is judged by its best, so this is a
 bandit in which the greatest reward decides, not the mean (V. Cicirello, S. Smith, "The Max
-K-Armed Bandit", AAAI 2005). As in other bandits the arm with the best hope is played (P. Auer, N.
+K-Armed Bandit", AAAI 2005). As in other bandits the arm with the best hope is simulated (P. Auer, N.
 Cesa-Bianchi, P. Fischer, "Finite-time Analysis of the Multiarmed Bandit Problem", Machine Learning 47, 2002):
 a tile's hope is its best time less the gain that tiles still make after this many trials.
 """

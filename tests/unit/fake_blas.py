@@ -1,4 +1,4 @@
-"""cuBLAS as the host plays it, on the memory and the streams of a played driver.
+"""cuBLAS as the host plays it, on the memory and the streams of a simulated driver.
 
 Held to what cublas_api.h documents: matrices are stored by columns, a leading dimension reaches over a
 column, setting the stream resets the workspace, and the workspace is allocated when a product is enqueued.
@@ -45,9 +45,9 @@ class Served:
     thread: int
 
 
-def install(monkeypatch: pytest.MonkeyPatch, played: PlayedBlas | None) -> None:
+def install(monkeypatch: pytest.MonkeyPatch, fake: FakeBlas | None) -> None:
     """This process has that cuBLAS, or none."""
-    library = None if played is None else BlasLibrary(played)
+    library = None if fake is None else BlasLibrary(fake)
     monkeypatch.setattr(blas_provider, "find_library", lambda: library)
 
 
@@ -62,7 +62,7 @@ def _float_at(address: int) -> float:
 
 
 @dataclass
-class PlayedBlas:
+class FakeBlas:
     """The functions of the library that the runtime calls. `refused` maps a name to a status."""
 
     driver: FakeDriver

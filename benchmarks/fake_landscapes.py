@@ -1,7 +1,7 @@
 """Searches of landscapes as large as real ones, which two searches on a GPU showed: for values of the policy.
 
     pip install scikit-learn
-    python benchmarks/played_landscapes.py FIRST.db SECOND.db [--shapes 8] [--seeds 5] [--trials 100,200,400]
+    python benchmarks/fake_landscapes.py FIRST.db SECOND.db [--shapes 8] [--seeds 5] [--trials 100,200,400]
         [--policy FILE.toml ...] [--first-seed 0] [--jobs 2]
 
 A landscape is of one shape that each database has: the mean of 24 extremely random trees, fitted to the
@@ -80,7 +80,7 @@ class Landscape:
 
 
 @dataclass(frozen=True)
-class PlayedSearch:
+class FakeSearch:
     """A search of a landscape until so many trials."""
 
     landscape: Landscape
@@ -91,7 +91,7 @@ class PlayedSearch:
 
 
 def read(paths: Sequence[str]) -> tuple[DeviceLimits, list[Timed]]:
-    """What each database timed, and the kind of GPU that all of them are of. Raises UsageError."""
+    """What each database timed, and the GPU model that all of them are of. Raises UsageError."""
     found, names = [], []
     for path in paths:
         with common.open_existing(path) as store:
@@ -148,7 +148,7 @@ def landscape(gemm: Gemm, times_us: dict[int, float], limits: DeviceLimits, num_
     return Landscape(gemm, list(starting_numbers(space, gemm, limits, num_starts)), trees)
 
 
-def search(job: PlayedSearch) -> tuple[list[float], float]:
+def search(job: FakeSearch) -> tuple[list[float], float]:
     """The logarithm of the best time after so many trials each, and milliseconds of asking per trial."""
     gemm, limits = job.landscape.gemm, job.limits
     space = _space(limits, gemm)
@@ -200,7 +200,7 @@ def _run(args: argparse.Namespace) -> None:
     landscapes = [landscape(gemm, times[gemm], limits, num_starts) for gemm in chosen]
     drawn = range(args.first_seed, args.first_seed + args.seeds)
     jobs = [
-        PlayedSearch(one, limits, policy, seed, marks)
+        FakeSearch(one, limits, policy, seed, marks)
         for one in landscapes
         for policy in policies.values()
         for seed in drawn

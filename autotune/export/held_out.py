@@ -20,13 +20,13 @@ from types import MappingProxyType
 import numpy as np
 
 from ..facts.device import DeviceLimits
-from ..facts.distribution import KINDS, kind_of_shape
+from ..facts.distribution import KINDS, signature_of_shape
 from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..perf_model import cublas_model
 from ..perf_model.launches import Shapes
 from ..runtime.choose.pick import NUM_FIRST
-from ..runtime.table.table import AgainstCublas, LeftOut
+from ..runtime.table.table import AgainstCublas, HeldOut
 from .figures import error_of
 from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio
 from .provider import LEAST_TIMES
@@ -58,7 +58,7 @@ class Evaluation:
         return self.cublas_us is not None and self.served_us == self.cublas_us
 
 
-def left_out(
+def held_out(
     known: Sequence[TimedKernel],
     cublas_us: Mapping[Gemm, float],
     limits: DeviceLimits,
@@ -178,17 +178,17 @@ class _Without:
 # Figures
 
 
-def figures_of(evaluated: Sequence[Evaluation]) -> tuple[LeftOut, ...]:
+def figures_of(evaluated: Sequence[Evaluation]) -> tuple[HeldOut, ...]:
     """Of each kind of shape, of each layout, and of all, where there are any."""
     groups: dict[str, list[Evaluation]] = {name: [] for name in (*KINDS, *LAYOUTS, ALL)}
     for one in evaluated:
-        for name in (kind_of_shape(one.gemm), one.gemm.layout, ALL):
+        for name in (signature_of_shape(one.gemm), one.gemm.layout, ALL):
             groups[name].append(one)
     return tuple(_figures(name, some) for name, some in groups.items() if some)
 
 
-def _figures(group: str, evaluated: Sequence[Evaluation]) -> LeftOut:
-    return LeftOut(
+def _figures(group: str, evaluated: Sequence[Evaluation]) -> HeldOut:
+    return HeldOut(
         group=group,
         num_shapes=len(evaluated),
         portfolio=mean_ratio((one.best_us, one.chosen_us) for one in evaluated),

@@ -64,7 +64,7 @@ class _Arguments(threading.local):
         return values, (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
 
 
-class PlayedLaunches:
+class FakeLaunches:
     """Launches plans on a driver."""
 
     def __init__(self, driver: Driver) -> None:

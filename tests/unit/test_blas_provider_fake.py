@@ -1,4 +1,4 @@
-"""cuBLAS as a provider, played by the host: products, handles, workspaces, captures, switch, faults."""
+"""cuBLAS as a provider, simulated by the host: products, handles, workspaces, captures, switch, faults."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_blas import FakeBlas, install
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from played_blas import PlayedBlas, install
 from table_cases import (
     FIGURES,
     LIMITS,
@@ -73,10 +73,10 @@ def driver() -> FakeDriver:
 
 
 @pytest.fixture
-def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
-    played = PlayedBlas(driver)
-    install(monkeypatch, played)
-    return played
+def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeBlas:
+    fake = FakeBlas(driver)
+    install(monkeypatch, fake)
+    return fake
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def picked(monkeypatch: pytest.MonkeyPatch) -> None:
 def runtime(
     folder: Path,
     driver: FakeDriver,
-    blas: PlayedBlas,
+    blas: FakeBlas,
     picked: None,
 ) -> Dispatcher:
     return Dispatcher(folder, driver=driver)
@@ -154,7 +154,7 @@ def test_every_view_is_multiplied(
     assert not driver.launches
 
 
-def test_pick_says_who_serves(runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver) -> None:
+def test_pick_says_who_serves(runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver) -> None:
     pick = runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k)
     assert (pick.provider, pick.cublas_us) == ("cublas", 1.0)
     multiply(runtime, alpha=0.5, beta=-2.0, stream=STREAM)
@@ -170,7 +170,7 @@ def test_beta_zero_does_not_read_out(runtime: Dispatcher) -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -0.0, 1e-60])
 def test_what_reads_no_operands_is_left_to_kernels(
-    runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, alpha: float
+    runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver, alpha: float
 ) -> None:
     multiply(runtime, alpha=alpha, beta=3.0)
     multiply(runtime, Gemm(5, 7, 0), beta=3.0)
@@ -181,7 +181,7 @@ def test_what_reads_no_operands_is_left_to_kernels(
 @pytest.mark.parametrize("scale", ["much", 1e39], ids=["word", "too large"])
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 def test_what_is_no_scale_is_refused(
-    runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, name: str, scale: Any
+    runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver, name: str, scale: Any
 ) -> None:
     a, b, c = normal(4, 4), normal(4, 4), normal(4, 4)
     with pytest.raises(DispatchError, match="no float32"):
@@ -190,7 +190,7 @@ def test_what_is_no_scale_is_refused(
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_leading_dimensions_beyond_int_are_left_to_kernels(blas: PlayedBlas, at: int) -> None:
+def test_leading_dimensions_beyond_int_are_left_to_kernels(blas: FakeBlas, at: int) -> None:
     provider, lds = BlasProvider(is_on=True), [68, 36, 36]
     pick = Pick("plain", "modelled", lambda: "it is modelled", 1, provider="cublas")
     for ld, name in ((MAX_EXTENT, "cublas"), (MAX_EXTENT + 1, "autotune")):
@@ -203,7 +203,7 @@ def test_leading_dimensions_beyond_int_are_left_to_kernels(blas: PlayedBlas, at:
 # Handles
 
 
-def test_a_thread_has_a_handle_on_each_gpu(runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver) -> None:
+def test_a_thread_has_a_handle_on_each_gpu(runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver) -> None:
     a, b, c = normal(4, 4), normal(4, 4), normal(4, 4)
     for device in (0, 1, 0, 1):
         driver.places |= {x.ctypes.data: device for x in (a, b, c)}
@@ -213,7 +213,7 @@ def test_a_thread_has_a_handle_on_each_gpu(runtime: Dispatcher, blas: PlayedBlas
 
 
 def test_the_core_is_told_of_cublas_once(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, picked: None, monkeypatch: pytest.MonkeyPatch
+    folder: Path, driver: FakeDriver, blas: FakeBlas, picked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whichever of two threads is first: calls of which it was told before would be freed under it."""
     own, notes, met = planner._blas_calls, list[object](), threading.Barrier(2)
@@ -235,7 +235,7 @@ def test_the_core_is_told_of_cublas_once(
     assert len(notes) == 1 and len(blas.served) == 2
 
 
-def test_threads_that_call_at_once_have_handles_of_their_own(runtime: Dispatcher, blas: PlayedBlas) -> None:
+def test_threads_that_call_at_once_have_handles_of_their_own(runtime: Dispatcher, blas: FakeBlas) -> None:
     faults, ready = [], threading.Barrier(8)
 
     def work(seed: int) -> None:
@@ -254,10 +254,10 @@ def test_threads_that_call_at_once_have_handles_of_their_own(runtime: Dispatcher
     for thread in threads:
         thread.join()
     assert not faults
-    assert 1 <= len(blas.handles) <= 8  # the played library sees to it that no two threads use one at once
+    assert 1 <= len(blas.handles) <= 8  # the simulated library sees to it that no two threads use one at once
 
 
-def test_threads_that_come_and_go_make_one_handle(runtime: Dispatcher, blas: PlayedBlas) -> None:
+def test_threads_that_come_and_go_make_one_handle(runtime: Dispatcher, blas: FakeBlas) -> None:
     for _ in range(20):
         in_thread(lambda: multiply(runtime))
     assert len(blas.served) == 20 and len(blas.handles) == 1
@@ -282,7 +282,7 @@ def in_thread(work: Any) -> None:
 
 
 def test_streams_share_no_workspace(
-    runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+    runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "LAUNCHES_TO_STAY", 1)
     for stream in (5, 6, 5, 6):
@@ -302,7 +302,7 @@ def test_a_workspace_is_given_back_in_the_order_of_its_stream(
     assert not driver.memory
 
 
-def test_a_graph_owns_its_workspace(runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver) -> None:
+def test_a_graph_owns_its_workspace(runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver) -> None:
     for _ in range(2 * core.LAUNCHES_TO_STAY):
         multiply(runtime, stream=STREAM)  # whose workspace stays
     kept = set(driver.memory)
@@ -315,7 +315,7 @@ def test_a_graph_owns_its_workspace(runtime: Dispatcher, blas: PlayedBlas, drive
     assert not driver.launches and not driver.of("synchronize")
 
 
-def test_no_handle_is_made_under_capture(runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver) -> None:
+def test_no_handle_is_made_under_capture(runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver) -> None:
     driver.capturing = frozenset({STREAM})
     multiply(runtime, stream=STREAM)
     assert driver.launches and not blas.handles  # the kernel of the table serves
@@ -327,7 +327,7 @@ def test_no_handle_is_made_under_capture(runtime: Dispatcher, blas: PlayedBlas, 
 
 
 def test_a_handle_that_a_thread_left_serves_under_capture(
-    runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver
+    runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver
 ) -> None:
     in_thread(lambda: multiply(runtime))
     driver.capturing = frozenset({STREAM})
@@ -345,7 +345,7 @@ def test_a_handle_that_a_thread_left_serves_under_capture(
      (None, None, True, False), (None, "1", True, False), (True, None, True, True)],
 )  # fmt: skip
 def test_it_is_switched_by_argument_then_environment(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, picked: None, monkeypatch: pytest.MonkeyPatch,
+    folder: Path, driver: FakeDriver, blas: FakeBlas, picked: None, monkeypatch: pytest.MonkeyPatch,
     argument: bool | None, notes: str | None, deterministic: bool, is_on: bool,
 ) -> None:  # fmt: skip
     if notes is not None:
@@ -396,14 +396,14 @@ def test_a_version_that_was_not_timed_serves_what_the_timed_one_would_not(
         for k in _table().kernels
     )
     folder = write_table(replace(_table(), kernels=kernels, cublas={"NN": figures}), tmp_path / "table")
-    install(monkeypatch, PlayedBlas(driver))
+    install(monkeypatch, FakeBlas(driver))
     for loaded, options, provider in (
         ((13, 1, 0), {}, "cublas"),
         ((13, 0, 0), {}, "autotune"),
         ((13, 1, 0), {"deterministic": True, "cublas": True}, "autotune"),
         (None, {}, "autotune"),
     ):
-        library = None if loaded is None else BlasLibrary(PlayedBlas(driver, version=loaded))
+        library = None if loaded is None else BlasLibrary(FakeBlas(driver, version=loaded))
         monkeypatch.setattr(blas_provider, "loaded_library", lambda library=library: library)
         runtime = Dispatcher(folder, driver=driver, **options)
         assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == provider
@@ -428,7 +428,7 @@ def test_where_it_is_absent_kernels_serve(
 
 @pytest.mark.parametrize("name", ["cublasCreate", "cublasSetMathMode", "cublasSetPointerMode"])
 def test_a_gpu_without_a_handle_is_told_once_and_kernels_serve(
-    runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, name: str
+    runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver, name: str
 ) -> None:
     blas.rejected = {name: 3}
     with pytest.warns(DispatchWarning, match=rf"cuBLAS 13.1.0 .*GPU 0.*{name} failed with status 3") as notes:
@@ -446,7 +446,7 @@ def test_a_gpu_without_a_handle_is_told_once_and_kernels_serve(
 
 @pytest.mark.parametrize("name", ["cublasSetStream", "cublasSetWorkspace", "cublasSgemm"])
 def test_a_call_that_fails_says_what_to_do(
-    runtime: Dispatcher, blas: PlayedBlas, driver: FakeDriver, name: str
+    runtime: Dispatcher, blas: FakeBlas, driver: FakeDriver, name: str
 ) -> None:
     blas.rejected = {name: 14}
     with pytest.raises(DispatchError, match=f"{name} failed with status 14.*cublas=False.*AUTOTUNE_CUBLAS=0"):
@@ -468,7 +468,7 @@ def settling(folder: Path, driver: FakeDriver, **options: Any) -> Dispatcher:
     [(20.0, "cublas", True), (10.0, "cublas", True), (90.0, "autotune", True), (700.0, "autotune", False)],
 )
 def test_settling_times_it_beside_the_kernels(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, time_us: float, provider: str, is_timed: bool
+    folder: Path, driver: FakeDriver, blas: FakeBlas, time_us: float, provider: str, is_timed: bool
 ) -> None:
     driver.kernel_us, blas.time_us = {"last": 60.0, "plain": 70.0}, time_us
     runtime = settling(folder, driver)
@@ -485,7 +485,7 @@ def test_settling_times_it_beside_the_kernels(
 
 
 def test_settled_choices_serve_other_dispatchers_with_this_version(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, cache: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, driver: FakeDriver, blas: FakeBlas, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blas.time_us = 20.0
     multiply(settling(folder, driver))
@@ -497,7 +497,7 @@ def test_settled_choices_serve_other_dispatchers_with_this_version(
     multiply(again)
     assert again.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == "cublas"
     assert len(blas.served) == num_served + 1 and not driver.of("make_stream")
-    other = PlayedBlas(driver, version=(13, 2, 0))
+    other = FakeBlas(driver, version=(13, 2, 0))
     install(monkeypatch, other)
     multiply(settling(folder, driver))
     assert driver.of("make_stream") and len(list(cache.iterdir())) == 2
@@ -505,7 +505,7 @@ def test_settled_choices_serve_other_dispatchers_with_this_version(
     assert len(list(cache.iterdir())) == 3  # what was settled without it is kept apart
 
 
-def test_a_lone_kernel_is_settled_against_it(tmp_path: Path, driver: FakeDriver, blas: PlayedBlas) -> None:
+def test_a_lone_kernel_is_settled_against_it(tmp_path: Path, driver: FakeDriver, blas: FakeBlas) -> None:
     table = make_table(entries=(rank(TUNED, "default-nn"),))  # one launch for every layout
     driver, blas.time_us = replace(driver, table=table), 20.0
     blas.driver = driver
@@ -515,7 +515,7 @@ def test_a_lone_kernel_is_settled_against_it(tmp_path: Path, driver: FakeDriver,
 
 
 def test_a_pinned_choice_of_it_serves_where_it_is_on(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas, tmp_path: Path
+    folder: Path, driver: FakeDriver, blas: FakeBlas, tmp_path: Path
 ) -> None:
     driver.kernel_us, blas.time_us = {"last": 60.0}, 20.0
     runtime = settling(folder, driver)
@@ -533,7 +533,7 @@ def test_a_pinned_choice_of_it_serves_where_it_is_on(
 
 
 def test_a_fault_while_settling_costs_the_choice_alone(
-    folder: Path, driver: FakeDriver, blas: PlayedBlas
+    folder: Path, driver: FakeDriver, blas: FakeBlas
 ) -> None:
     blas.rejected = {"cublasSgemm": 13}
     runtime = settling(folder, driver)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, LIMITS
 
-from autotune.export import left_out as module
-from autotune.export.left_out import Evaluation, figures_of, left_out, mean_ratio
+from autotune.export import held_out as module
+from autotune.export.held_out import Evaluation, figures_of, held_out, mean_ratio
 from autotune.export.portfolio import TimedKernel, candidates
 from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.facts.distribution import KINDS, drawn
@@ -45,7 +45,7 @@ def some_factors(seed: int) -> np.ndarray:
 
 def judged_at(known: list[TimedKernel], gemm: Gemm, cublas_us: dict[Gemm, float]) -> tuple[Evaluation, int]:
     """What is told of a shape, and the number of the kernel that is picked for it."""
-    (found,) = [one for one in left_out(known, cublas_us, LIMITS, 3) if one.gemm == gemm]
+    (found,) = [one for one in held_out(known, cublas_us, LIMITS, 3) if one.gemm == gemm]
     times = [s.time_us for kernel in known for s in kernel.samples if s.gemm == gemm]
     return found, times.index(found.picked_us)
 
@@ -87,11 +87,11 @@ def test_what_only_searches_of_these_shapes_found_is_left_out() -> None:
 
 def test_too_few_shapes_and_times_of_other_gpus_tell_nothing() -> None:
     factors = some_factors(1)
-    assert left_out(timed(factors), {}, LIMITS, 3)
-    assert not left_out(timed(factors), {}, LIMITS, 0)
-    assert not left_out(timed(factors, deviation=0.1), {}, LIMITS, 3)
+    assert held_out(timed(factors), {}, LIMITS, 3)
+    assert not held_out(timed(factors), {}, LIMITS, 0)
+    assert not held_out(timed(factors, deviation=0.1), {}, LIMITS, 3)
     few = [replace(kernel, samples=kernel.samples[:9]) for kernel in timed(factors)]
-    assert not left_out(few, {}, LIMITS, 3)
+    assert not held_out(few, {}, LIMITS, 3)
     assert figures_of([]) == ()
 
 

@@ -38,7 +38,7 @@ pytestmark = EXPORTS
 WRONG = Measurement(Outcome.WRONG_RESULT, "C[0][0] is 1.0, not 2.0", error_ratio=7.0)
 
 
-class PlayedGpu(ReplayTarget):
+class FakeGpu(ReplayTarget):
     """A recording that answers as a GPU of its kind; `dies_after` so many candidates it is lost."""
 
     def __init__(self, path: Path, dies_after: int = 10**9) -> None:
@@ -67,8 +67,8 @@ class PlayedGpu(ReplayTarget):
 
 
 @pytest.fixture
-def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
-    target = PlayedGpu(recording)
+def fake(recording: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    target = FakeGpu(recording)
     monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
     return target
 
@@ -79,7 +79,7 @@ def request(out: Path, **changes: object) -> record.RecordRequest:
     return record.RecordRequest(**(options | changes))
 
 
-def test_a_whole_space_is_recorded_with_its_failures(played: PlayedGpu, tmp_path: Path) -> None:
+def test_a_whole_space_is_recorded_with_its_failures(fake: FakeGpu, tmp_path: Path) -> None:
     record.run(request(tmp_path / "new.gz", shapes=("512", "16x512x4096")), is_json=False, is_quiet=True)
     written = read_recording(tmp_path / "new.gz")
     assert list(written.problems) == [SQUARE, Gemm(16, 512, 4096)]
@@ -95,7 +95,7 @@ def test_a_whole_space_is_recorded_with_its_failures(played: PlayedGpu, tmp_path
         assert measurement.samples_us == pytest.approx(expected.samples_us, rel=1e-4)
 
 
-def test_a_subset_is_decided_by_the_seed(played: PlayedGpu, tmp_path: Path) -> None:
+def test_a_subset_is_decided_by_the_seed(fake: FakeGpu, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         record.run(request(tmp_path / name, configs=10, seed=seed), is_json=False, is_quiet=True)
     a, b, c = (read_recording(tmp_path / name).problems[SQUARE].codes.tolist() for name in "abc")
@@ -106,7 +106,7 @@ def test_a_subset_is_decided_by_the_seed(played: PlayedGpu, tmp_path: Path) -> N
 def test_interrupted_it_goes_on_where_it_was(
     recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first, second = PlayedGpu(recording, dies_after=20), PlayedGpu(recording)
+    first, second = FakeGpu(recording, dies_after=20), FakeGpu(recording)
     monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: first)
     with pytest.raises(DeviceLost):
         record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
@@ -123,7 +123,7 @@ def test_interrupted_it_goes_on_where_it_was(
 def test_two_gpus_record_one_space_and_where_one_is_lost_the_other_goes_on(
     recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    gpus = {"0": PlayedGpu(recording, dies_after=10), "1": PlayedGpu(recording)}
+    gpus = {"0": FakeGpu(recording, dies_after=10), "1": FakeGpu(recording)}
     monkeypatch.setattr(targets, "select", lambda _: [targets.Selected(one, "played") for one in gpus])
     monkeypatch.setattr(targets, "open_gpu", lambda one, *_, **__: gpus[one])
     for uuid, gpu in gpus.items():
@@ -133,9 +133,7 @@ def test_two_gpus_record_one_space_and_where_one_is_lost_the_other_goes_on(
     assert gpus["0"].num_submitted == 11 and 38 <= gpus["1"].num_submitted <= 48
 
 
-def test_a_recording_is_written_through_a_link_and_never_over_a_device(
-    played: PlayedGpu, tmp_path: Path
-) -> None:
+def test_a_recording_is_written_through_a_link_and_never_over_a_device(fake: FakeGpu, tmp_path: Path) -> None:
     (tmp_path / "link.gz").symlink_to("target.gz")
     record.run(request(tmp_path / "link.gz"), is_json=False, is_quiet=True)
     assert (tmp_path / "link.gz").is_symlink() and read_recording(tmp_path / "target.gz").problems
@@ -155,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_a_gpu_is_requested_for
     assert not list(tmp_path.iterdir())
 
 
-def test_what_was_recorded_is_searched(played: PlayedGpu, tmp_path: Path) -> None:
+def test_what_was_recorded_is_searched(fake: FakeGpu, tmp_path: Path) -> None:
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     done = run(
         "search",
@@ -192,22 +190,22 @@ def fine_epilogues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kernel_is_checked_on_its_shapes_and_on_ragged_ones(
-    played: PlayedGpu, folder: Path, fine_epilogues: None, capsys: pytest.CaptureFixture[str]
+    fake: FakeGpu, folder: Path, fine_epilogues: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verify.run(folder, "0", is_json=True)
     exported = load(folder)
     facts = json.loads(capsys.readouterr().out)
     assert facts["not_checked"] == facts["unlisted"] == []
     assert {check["kernel"] for check in facts["checks"]} == {k.id for k in exported.kernels}
-    assert {sha for _, sha in played.checked} == {k.sha256 for k in exported.kernels if k.is_plain}
-    assert SQUARE in {gemm for gemm, _ in played.checked}
+    assert {sha for _, sha in fake.checked} == {k.sha256 for k in exported.kernels if k.is_plain}
+    assert SQUARE in {gemm for gemm, _ in fake.checked}
     default = next(k for k in exported.kernels if k.id == exported.defaults["TN"])
-    ragged = {(g.m, g.n, g.k, g.layout) for g, sha in played.checked if sha == default.sha256}
+    ragged = {(g.m, g.n, g.k, g.layout) for g, sha in fake.checked if sha == default.sha256}
     assert {(*extents, "TN") for extents in verify.ODD_EXTENTS} <= ragged
 
 
 def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
-    played: PlayedGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker would launch them without a bias."""
     own = ("export-table", "--max-kernels", "0", "--db", folder.parent / "a.db", "--out", tmp_path / "t")
@@ -234,14 +232,14 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
         verify.run(tmp_path / "t", "0", is_json=False)
     assert requested == [(tmp_path / "t", 0, len(table.kernels) // 2)]
     plain = {kernel.sha256 for kernel in table.kernels if kernel.is_plain}
-    assert {sha for _, sha in played.checked} == plain
+    assert {sha for _, sha in fake.checked} == plain
 
 
 def test_a_wrong_kernel_is_told_with_its_shape(
-    played: PlayedGpu, folder: Path, fine_epilogues: None, capsys: pytest.CaptureFixture[str]
+    fake: FakeGpu, folder: Path, fine_epilogues: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel_id = load(folder).entries[0].ranked[0].kernel
-    played.failing[next(k.sha256 for k in load(folder).kernels if k.id == kernel_id)] = WRONG
+    fake.failing[next(k.sha256 for k in load(folder).kernels if k.id == kernel_id)] = WRONG
     with pytest.raises(DispatchError, match=r"wrong_result: C\[0\]\[0\]"):
         verify.run(folder, "0", is_json=False)
     line = next(row for row in capsys.readouterr().out.splitlines() if row.startswith(kernel_id))
@@ -249,21 +247,21 @@ def test_a_wrong_kernel_is_told_with_its_shape(
 
 
 def test_no_memory_for_a_check_is_not_a_wrong_kernel(
-    played: PlayedGpu, folder: Path, fine_epilogues: None
+    fake: FakeGpu, folder: Path, fine_epilogues: None
 ) -> None:
     kernels = {kernel.id: kernel.sha256 for kernel in load(folder).kernels if kernel.is_plain}
     first, second, *_ = kernels
     reason = "CUDA_ERROR_OUT_OF_MEMORY (2) in cuGraphInstantiate"
-    played.failing[kernels[second]] = Measurement(Outcome.OUT_OF_MEMORY, reason)
+    fake.failing[kernels[second]] = Measurement(Outcome.OUT_OF_MEMORY, reason)
     with pytest.raises(EnvironmentProblem, match=rf"found no memory .*{second} on .*; all others were"):
         verify.run(folder, "0", is_json=False)
-    played.failing[kernels[first]] = WRONG
+    fake.failing[kernels[first]] = WRONG
     with pytest.raises(DispatchError, match=rf"first {first} on .*wrong_result.*do not use"):
         verify.run(folder, "0", is_json=False)
 
 
 def test_no_memory_for_an_epilogue_hides_no_wrong_kernel(
-    played: PlayedGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = ("export-table", "--max-kernels", "0", "--db", folder.parent / "a.db", "--out", tmp_path / "t")
     run(*own, "--epilogue", "bias")
@@ -284,16 +282,16 @@ def test_no_memory_for_an_epilogue_hides_no_wrong_kernel(
         verify.run(tmp_path / "t", "0", is_json=False)
     first.clear()
     plain = next(kernel for kernel in table.kernels if kernel.is_plain)
-    played.failing[plain.sha256] = WRONG
+    fake.failing[plain.sha256] = WRONG
     with pytest.raises(DispatchError, match=rf"first {plain.id} on .*wrong_result.*do not use"):
         verify.run(tmp_path / "t", "0", is_json=False)
 
 
-def test_a_table_for_another_gpu_is_refused_before_anything_runs(played: PlayedGpu, folder: Path) -> None:
-    played.gpu.name = "NVIDIA GeForce RTX 4090"
+def test_a_table_for_another_gpu_is_refused_before_anything_runs(fake: FakeGpu, folder: Path) -> None:
+    fake.gpu.name = "NVIDIA GeForce RTX 4090"
     with pytest.raises(DispatchError, match="RTX 4090"):
         verify.run(folder, "0", is_json=False)
-    assert played.checked == []
+    assert fake.checked == []
 
 
 def test_a_changed_table_is_refused_before_a_gpu_is_requested_for(

@@ -1,4 +1,4 @@
-"""benchmarks/played_landscapes.py: what a landscape is worth at a point, and what a search of it tells."""
+"""benchmarks/fake_landscapes.py: what a landscape is worth at a point, and what a search of it tells."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from autotune.facts.gemm import Gemm
 from autotune.search_policy import SearchPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import played_landscapes as played  # after the line that finds it
+import fake_landscapes as fake  # after the line that finds it
 
 BY_FEATURE = ([1, -1, -1], [2, -1, -1], [0, -2, -2], [0.5, -2.0, -2.0], [0.0, 1.0, 3.0])
 FLAT = ([-1], [-1], [-2], [-2.0], [2.0])
-LANDSCAPE = played.Landscape(Gemm(64, 64, 64), [7, 9], [BY_FEATURE, FLAT])
+LANDSCAPE = fake.Landscape(Gemm(64, 64, 64), [7, 9], [BY_FEATURE, FLAT])
 
 
 def test_a_landscape_is_the_mean_of_its_trees() -> None:
@@ -23,9 +23,9 @@ def test_a_landscape_is_the_mean_of_its_trees() -> None:
 
 
 def test_a_search_tells_its_best_after_each_mark_and_is_repeated_by_its_seed() -> None:
-    job = played.PlayedSearch(LANDSCAPE, KNOWN["h200"], SearchPolicy(), 3, (1, 40))
-    (first, last), ask_ms = played.search(job)
+    job = fake.FakeSearch(LANDSCAPE, KNOWN["h200"], SearchPolicy(), 3, (1, 40))
+    (first, last), ask_ms = fake.search(job)
     assert first in (1.5, 2.5)
     assert last == 1.5
     assert ask_ms > 0
-    assert played.search(job)[0] == [first, last]
+    assert fake.search(job)[0] == [first, last]
