@@ -89,7 +89,8 @@ class Results:
         problems = {made.problem: (Baseline(None), self.trials)}
         limits = _limits(made.environment.gpu_name)
         recording = collect(limits, made.environment, made.policy, made.source, problems)
-        return replace(recording, note=f"{path}: {self.note}" if self.note else "")
+        note = f"{path}: {self.note}" if self.note else ""
+        return replace(recording, note=note, is_steady=False)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class Recording:
     problems: Mapping[Gemm, RecordedProblem]
     compile_threads: int = COMPILE_THREADS
     note: str = ""  # what of a file of another tool failed, and what was left out
+    is_steady: bool = True  # samples were taken of a GPU that had warmed up: the first ones are like the rest
 
     def space(self, gemm: Gemm) -> FeasibleSet:
         """The configs that this problem allows, in the order of its `feasible` rows."""

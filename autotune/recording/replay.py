@@ -126,12 +126,14 @@ class ReplayTarget:
         return future
 
     def look_up(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Measurement:
-        """What `submit` answers, without the clock."""
+        """What `submit` answers, without the clock. Nothing is cut short whose first samples may be of a GPU
+        that was still warming up: they tell nothing of the rest."""
         number = self.space(gemm).find(point)
         if number is None:
             return Measurement(Outcome.ILLEGAL, f"not among the configs recorded for {gemm}")
         found = self._found(gemm, number)
-        return _cut(replace(found, compile_s=found.compile_s or self._default_compile_s), cutoff_us)
+        found = replace(found, compile_s=found.compile_s or self._default_compile_s)
+        return _cut(found, cutoff_us) if self._recording.is_steady else found
 
     def trials(self, gemm: Gemm) -> dict[str, tuple[dict[str, Value], Measurement]]:
         """All that this problem allows, by key."""

@@ -47,6 +47,15 @@ def only(recording: Recording) -> list[tuple[dict[str, Any], Measurement]]:
     return list(zip(points, problem.measurements, strict=True))
 
 
+def test_samples_of_a_gpu_that_warmed_up_meanwhile_are_taken_whole(tmp_path: Path) -> None:
+    """The best config of a convolution (W6600) has 4, 2.7, 2.1, 1, 1, ... times its median as samples."""
+    slow_first = {**SOUND, "time": 2.0, "times": [9.0, 8.0, 7.0, 2.0, 2.0, 2.0, 2.0]}
+    target = ReplayTarget(cache_of(tmp_path, {"1,a": slow_first}))
+    (gemm,) = target.gemms
+    found = target.look_up(gemm, {"x": 1, "y": "a"}, cutoff_us=2000.0)
+    assert (found.time_us, found.is_cut_short) == (2000.0, False)
+
+
 # ---- T1
 
 

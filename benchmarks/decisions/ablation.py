@@ -1,0 +1,114 @@
+"""A search of recorded spaces without one of its parts (note 0084): mean and worst share of the optimum, and
+processor time to ask.
+
+    python benchmarks/decisions/ablation.py FILE [FILE ...] [--seeds 10] [--trials 50,150] [--out OUT.json.xz]
+
+Each file is a recording of ours or a Kernel Tuner T1 cache. What only a GPU or a whole suite can judge
+(duels, reuse, polish, later seeds, transfer) is not left out here.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy
+
+import argparse
+import json
+import lzma
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
+from replay_runs import Job, search
+
+from autotune.recording.replay import ReplayTarget
+from autotune.search.propose import candidates as candidates_module
+from autotune.search.propose.attempt import Attempt
+from autotune.search.propose.bayesian import Model
+from autotune.search.propose.candidates import Candidates
+from autotune.search.propose.sum_limit import SumLimit
+
+
+def _one_view(kept: int) -> Callable[..., None]:
+    begin = Model.__init__
+
+    def begin_with_one(self: Model, *args: Any) -> None:
+        begin(self, *args)
+        self._views = [self._views[kept]]
+
+    return begin_with_one
+
+
+def _nothing(*args: Any) -> np.ndarray:
+    return np.array([], dtype=np.int64)
+
+
+def _ranks(values: tuple[Any, ...]) -> np.ndarray:
+    num = len(values)
+    if any(isinstance(value, str) for value in values):
+        return np.eye(num)[:, : num if num > 2 else num - 1]
+    return np.linspace(0.0, 1.0, num)[:, None][:, : num > 1]
+
+
+WITHOUT: dict[str, tuple[Any, str, Any]] = {
+    "attempts": (Attempt, "is_stuck", False),
+    "the bandit": (Model, "_num_hoped", lambda *args: 0),
+    "the view of times cut off": (Model, "__init__", _one_view(0)),
+    "the view of all times": (Model, "__init__", _one_view(1)),
+    "the sum limit": (SumLimit, "is_hopeless", lambda self, numbers: np.zeros(len(numbers), bool)),
+    "ratios and powers of two": (candidates_module, "_feature_table", _ranks),
+    "mixtures": (Candidates, "mixtures", _nothing),
+    "moves of several parameters": (Candidates, "moves", lambda *args: {}),
+}
+
+
+def main() -> None:
+    args = _arguments()
+    marks = [int(mark) for mark in args.trials.split(",")]
+    problems = [(path, gemm) for path in args.files for gemm in ReplayTarget(path).gemms]
+    found: dict[str, list[list[list[float]]]] = {}
+    print(f"{'without':<28}" + "".join(f"{mark:>14}" for mark in marks) + "   ms/ask")
+    for name in ["nothing", *(args.without.split(",") if args.without else WITHOUT)]:
+        with ExitStack() as left_out:
+            if name in WITHOUT:
+                left_out.enter_context(patch.object(*WITHOUT[name]))
+            jobs = [
+                [
+                    Job(path, gemm, "autotune", seed, max(marks), float("inf"), 1, False)
+                    for seed in range(args.seeds)
+                ]
+                for path, gemm in problems
+            ]
+            runs = [[search(job) for job in of_space] for of_space in jobs]
+        percents = np.array([[[r.percent_after_trials(m) for m in marks] for r in rs] for rs in runs])
+        cells = "".join(f"{p.mean():>8.2f}{p.min():>6.1f}" for p in np.moveaxis(percents, -1, 0))
+        print(f"{name:<28}{cells}{np.mean([r.ask_ms for rs in runs for r in rs]):>9.2f}", flush=True)
+        found[name] = percents.round(3).tolist()
+    if args.out:
+        data = {
+            "spaces": [f"{path.name} {gemm}" for path, gemm in problems],
+            "marks": marks,
+            "without": found,
+        }
+        args.out.write_bytes(lzma.compress(json.dumps(data).encode()))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+", help="recordings of ours, or Kernel Tuner T1 caches")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--trials", default="50,150,300")
+    parser.add_argument("--without", default="", help="parts, by a comma; by default each")
+    parser.add_argument("--out", type=Path, help="raw results, JSON compressed by xz")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
