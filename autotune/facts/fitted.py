@@ -9,7 +9,8 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("fitted.json")
 FITTED: dict[str, float] = {}
-for _group in json.loads(FILE.read_text(encoding="utf-8")):
+assert __spec__ is not None
+for _group in json.loads(__spec__.loader.get_data(str(FILE))):  # type: ignore[union-attr] # also in an archive
     FITTED.update(_group["values"])
 
 

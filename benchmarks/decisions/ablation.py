@@ -59,10 +59,10 @@ def _ranks(values: tuple[Any, ...]) -> np.ndarray:
 
 WITHOUT: dict[str, tuple[Any, str, Any]] = {
     "attempts": (Attempt, "is_stuck", False),
-    "the bandit": (Model, "_num_hoped", lambda *args: 0),
+    "the bandit": (Model, "_num_from_bandit", lambda *args: 0),
     "the view of times cut off": (Model, "__init__", _one_view(0)),
     "the view of all times": (Model, "__init__", _one_view(1)),
-    "the sum limit": (SumLimit, "is_hopeless", lambda self, numbers: np.zeros(len(numbers), bool)),
+    "the sum limit": (SumLimit, "will_fail", lambda self, numbers: np.zeros(len(numbers), bool)),
     "ratios and powers of two": (candidates_module, "_feature_table", _ranks),
     "mixtures": (Candidates, "mixtures", _nothing),
     "moves of several parameters": (Candidates, "moves", lambda *args: {}),

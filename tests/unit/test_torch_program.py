@@ -172,7 +172,7 @@ assert not [name for name in sys.modules if name.startswith("tables")]
 def beside(tmp_path: Path) -> Path:
     """A simulated torch and a table of it in a folder, which Python finds."""
     files = {"torch/__init__.py": TORCH, "torch/cuda.py": CUDA, "tables/__init__.py": TABLE}
-    own = {name: text for name, text in runtime_files().items() if name.endswith(".py")}
+    own = {name: text for name, text in runtime_files().items() if name.endswith((".py", ".json"))}
     files |= {f"tables/_autotune/{name}": text.decode() for name, text in own.items()}
     main = "import sys; from . import torch; from ._autotune.runtime.torch.torch_program import main\n"
     files["tables/__main__.py"] = main + "sys.exit(main(torch, sys.argv))"
