@@ -60,6 +60,9 @@ class Parent:
         return self._answers.get()
 
 
+_PAUSES_S = (0.05, 0.2, 1.0)  # before a process is started again
+
+
 def _run(
     pipe: Connection, is_command: bool, program: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
@@ -84,7 +87,14 @@ class ChildProcess:
         ours, theirs = _CONTEXT.Pipe()
         given = (theirs, words.is_command_line(), program, arguments)
         process = _CONTEXT.Process(target=_run, args=given)
-        process.start()
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                process.start()
+                break
+            except (OSError, EOFError):  # what forks was lost a moment ago, which is not yet noticed
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
         theirs.close()
         return cls(process, ours)
 

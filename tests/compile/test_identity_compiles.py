@@ -87,7 +87,7 @@ def cached(tmp_path: Path) -> Iterator[Compiler]:
 def test_a_cache_that_gives_another_kernel_is_not_believed(cached: Compiler, tmp_path: Path) -> None:
     (one, variant), (other, other_variant) = KINDS["plain"], KINDS["split"]
     first, second = cached.compile(one, variant), cached.compile(other, other_variant)
-    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    files = [path for path in (tmp_path / "cache/entries").rglob("*") if path.is_file()]
     assert len(files) == 2
     contents = [path.read_bytes() for path in files]
     for path, content in zip(files, reversed(contents), strict=True):

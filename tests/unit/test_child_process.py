@@ -29,6 +29,12 @@ def test_a_signal_reaches_a_process_whose_forking_process_was_lost() -> None:
     assert child.is_gone
 
 
+def test_another_starts_at_the_moment_at_which_what_forks_is_lost() -> None:
+    for _ in range(2):
+        ChildProcess.start(until_interrupted).end(0)
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+
+
 def test_a_process_whose_parent_is_gone_ends_in_order() -> None:
     child = ChildProcess.start(until_interrupted)
     assert child.hear() == ("ready", [])

@@ -307,6 +307,7 @@ listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
 listener.listen(16)  # takes connections, and never answers
 os.environ["AUTOTUNE_SERVER"] = f"http://127.0.0.1:{listener.getsockname()[1]}"
+listener.detach()  # it stays open
 os.environ["AUTOTUNE_SERVER_SECONDS"] = "0.01"
 import numpy as np
 from autotune.runtime.dispatcher import Dispatcher
