@@ -135,5 +135,5 @@ def test_settling_never_takes_cublas(tmp_path: Path, monkeypatch: pytest.MonkeyP
         driver = FakeDriver(table)
         install(monkeypatch, FakeBlas(driver, time_us=1.0))
         folder = write_table(table, tmp_path / f"table_{order}".lower())
-        (pick,) = Dispatcher(folder, driver=driver).settle([(640, 640, 900)])
+        (pick,) = Dispatcher(folder, driver=driver).settle([(64, 64, 900)])
         assert (pick.how, pick.provider) == ("settled", provider)
