@@ -810,7 +810,7 @@ class ServeRequest(CommandRecord):
     Examples:
         serve
         serve --db postgresql://autotune@db/autotune --trust team.key.pub
-        serve --host 0.0.0.0 --name tune.example.com --certificate tune.pem --certificate-key tune-key.pem
+        serve --host 0.0.0.0 --certificate a.pem --certificate-key k.pem
         serve --host 10.0.0.5 --name tune.example.com --behind-proxy
     """
 

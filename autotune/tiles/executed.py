@@ -194,6 +194,10 @@ class HostLaunch:
     def steps(self) -> tuple[Addresses, Addresses]:
         """How many steps of the main loop each block makes, and the k that its first one begins with."""
         split, splits = self.blocks["split"].astype(np.int64), self.blocks["splits"]
+        if self.spec.chunk:  # counted from the end: the first one is short
+            end = self.k - (splits - split - 1) * self.spec.chunk
+            begin = np.maximum(end - self.spec.chunk, 0)
+            return -(-(end - begin) // self.step_k), begin
         num_steps = -(-self.k // self.step_k)
         most = -(-num_steps // splits)
         first = most * split
@@ -225,6 +229,8 @@ class HostLaunch:
 
     def shortest(self) -> int:
         """The most periods that can be left out: then blocks have steps left, and all as many less."""
+        if self.spec.chunk:  # with less of k there would be fewer blocks
+            return 0
         steps, splits = self.steps()[0], self.blocks["splits"]
         each = self.period * (self.grid.split_k // splits)
         periods = int(((steps - _FEW_STEPS) // each)[steps > 0].min(initial=max(self.k, 1)))

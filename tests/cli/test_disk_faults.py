@@ -189,12 +189,12 @@ import numpy as np
 from autotune.cli import app
 from autotune.cli import search
 from autotune.search.progress import TrialDone
-class Starved(search.Painter):
+class Starved(search.EventPrinter):
     def __call__(self, event):
         super().__call__(event)
         if isinstance(event, TrialDone) and event.num_done == 5:
             GREED
-search.Painter = Starved
+search.EventPrinter = Starved
 app.main()
 """
 MEMORY = """resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))

@@ -74,7 +74,8 @@ def modelled(
 ) -> dict[AccessKey, AccessCounts]:
     v = instance.variant
     gemm = Gemm(task.m, task.n, task.k, v.trans_a, v.trans_b, task.products)
-    config = replace(instance.config, split_k=task.split_k)
+    splits = 1 if instance.config.reduction == "chunks" else task.split_k  # its number follows from k
+    config = replace(instance.config, split_k=splits)
     return count(config, gemm, LIMITS, reads_c=task.beta != 0)
 
 
