@@ -84,7 +84,7 @@ WRONG = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("command", "arguments"), [(c, a) for c, several in WRONG.items() for a in several])
 def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
     is_new = arguments == WRONG[command][0]
@@ -256,7 +256,7 @@ def test_ctrl_c_leaves_no_traceback_at_any_moment(
 # ------------------------------------------------------------------------- readers that go away
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "command",
     [("space", "--gpu", "h200"), ("--help",), ("trials", "history"), ("trials", "history", "--json")],

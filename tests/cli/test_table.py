@@ -93,6 +93,7 @@ def test_a_compile_tells_its_rate_and_how_long_it_takes(monkeypatch: pytest.Monk
     ]
 
 
+@pytest.mark.stress
 def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -> None:
     slower, faster = points(SQUARE)[19:21]
     assert (slower.frag_buffers, faster.frag_buffers) == (2, 1)
@@ -159,6 +160,7 @@ def test_an_export_holds_sources_in_c_where_these_are_requested_for(db: Path, tm
     run(*EXPORT, "--db", db, "--out", tmp_path / "u", "--format", "fortran", code=2)
 
 
+@pytest.mark.stress
 def test_an_export_holds_the_epilogues_that_are_requested_for(
     exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ def test_an_export_holds_the_epilogues_that_are_requested_for(
     assert f"{len(table.kernels)} kernels in" in run("verify", out, "--gpu", "none").stdout
 
 
+@pytest.mark.stress
 def test_a_kind_of_gpu_is_added_and_replaced(
     exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
 ) -> None:

@@ -12,14 +12,13 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from .conftest import INSTALLED, REPOSITORY, call
-
-pytestmark = INSTALLED
+from .conftest import REPOSITORY, call
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(
@@ -40,6 +39,9 @@ def test_every_block_is_accounted_for() -> None:
 
 
 @pytest.mark.stress
+@pytest.mark.install
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("installed")
 def test_shell_blocks_run_as_written(installed: Path, tmp_path: Path) -> None:
     """In one folder, one after the other: later blocks use what earlier ones made."""
     path = os.pathsep.join([str(installed), os.environ["PATH"]])
@@ -55,7 +57,7 @@ def test_shell_blocks_run_as_written(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [*of("sh"), *of("console")])
-def test_commands_exist(block: str, installed: Path) -> None:
+def test_commands_exist(block: str) -> None:
     """Targets of make, extras of pip, commands of autotune and their options are known."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for line in block.splitlines():
@@ -72,7 +74,7 @@ def test_commands_exist(block: str, installed: Path) -> None:
         else:
             assert command == "autotune", line
             named = words[:2] if words[0] == "trials" else words[:1]
-            message = call(installed / "autotune", *named, "--help", cwd=REPOSITORY)
+            message = call(sys.executable, "-m", "autotune", *named, "--help", cwd=REPOSITORY)
             assert [word for word in words if word.startswith("--") and word not in message] == [], line
 
 

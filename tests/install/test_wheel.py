@@ -15,7 +15,7 @@ import pytest
 
 from .conftest import INSTALLED, REPOSITORY, call
 
-pytestmark = INSTALLED
+pytestmark = [*INSTALLED, pytest.mark.stress]
 
 
 def shipped(folder: str) -> set[str]:
@@ -97,7 +97,6 @@ def test_supported_versions_are_told() -> None:
     assert tuple(message) == PYTHONS and project["requires-python"] == f">={PYTHONS[0]}"
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("version", PYTHONS)
 def test_all_that_it_needs_is_there_as_wheels(
     distributions: dict[str, Path], version: str, tmp_path: Path
@@ -114,7 +113,6 @@ def test_all_that_it_needs_is_there_as_wheels(
     call(*pip, *options, wanted, cwd=tmp_path)
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("version", PYTHONS[1:])
 def test_it_runs_with_later_pythons(distributions: dict[str, Path], version: str, tmp_path: Path) -> None:
     python = shutil.which(f"python{version}") or ""

@@ -186,6 +186,7 @@ def program(sources: Path, objects: Path, tmp_path_factory: pytest.TempPathFacto
     return build(sources, tmp_path_factory.mktemp("sanitized") / "p", objects, "gcc", *SANITIZED)
 
 
+@pytest.mark.stress
 def test_the_example_of_a_layer_names_its_kernel(sources: Path, objects: Path, tmp_path: Path) -> None:
     link([LAYER], sources, objects, tmp_path / "dense", "gcc", *SANITIZED)
     command, environment = [str(tmp_path / "dense"), "9", "16", "20"], os.environ | {"AUTOTUNE_CUBLAS": "0"}
@@ -256,7 +257,7 @@ def test_each_status_is_told(program):
     assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
 
 
-@pytest.mark.every(2)
+@pytest.mark.stress
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_threads_share_a_handle(sources, objects, tmp_path, compiler):
     """And calls are recorded meanwhile."""

@@ -49,6 +49,7 @@ def test_what_is_off_by_more_than_2_per_cent_is_told(number: int) -> None:
     assert "NO" in counts_vs_ncu.table(found)
 
 
+@pytest.mark.stress
 def test_kernels_between_them_show_every_metric() -> None:
     """None of the metrics is 0 throughout: each is held against something."""
     sums = {metric.name: sum(expected(number)[metric.name] for number in NUMBERS) for metric in METRICS}

@@ -124,6 +124,7 @@ def test_a_restart_of_the_server_is_outlasted(url: str, postgresql: Server) -> N
     assert notes and all("trying again for 60 s" in line and "secret" not in line for line in notes)
 
 
+@pytest.mark.stress
 def test_a_search_goes_on_through_restarts_of_the_server(url: str, postgresql: Server) -> None:
     stops = iter((5, 12, 13))
     next_stop = next(stops)
