@@ -71,6 +71,13 @@ typedef struct {
     int (*query_stream)(uint64_t stream);
 } autotune_driver;
 
+/* Makes a context the thread's current one, if it is not. `is_pushed`: it is to be popped again. */
+static inline int at_enter_context(const autotune_driver *cuda, uint64_t context, bool *is_pushed) {
+    uint64_t current = 0;
+    *is_pushed = cuda->current_context(&current) || current != context;
+    return *is_pushed ? cuda->push_context(context) : 0;
+}
+
 #define AT_DRIVER "libcuda.so.1"
 
 /* Finds functions of a library by name, and stores them one after the other. False if it is NULL, or lacks

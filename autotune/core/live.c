@@ -204,11 +204,7 @@ typedef struct {
 
 static bool enter(const autotune_driver *cuda, uint64_t context, state_before *before) {
     *before = (state_before){.mode = AT_CAPTURE_RELAXED};
-    uint64_t current = 0;
-    if (cuda->current_context(&current) || current != context) {
-        if (cuda->push_context(context)) return false;
-        before->is_pushed = true;
-    }
+    if (at_enter_context(cuda, context, &before->is_pushed)) return false;
     before->is_relaxed = !cuda->exchange_capture_mode(&before->mode);
     return true;
 }

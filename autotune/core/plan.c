@@ -388,17 +388,14 @@ static at_outcome counted(const autotune_plan *plan, at_outcome outcome) {
 
 at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
                   float beta) {
-    const autotune_driver *cuda = runner->cuda;
-    uint64_t current = 0;
-    const bool has_context = !cuda->current_context(&current);
-    if (has_context && current == plan->planned.context) {
-        return counted(plan, run_here(runner, plan, stream, at, alpha, beta));
-    }
-    const int pushed = cuda->push_context(plan->planned.context);
-    if (pushed) return (at_outcome){.cuda = pushed};
+    bool is_pushed;
+    const int error = at_enter_context(runner->cuda, plan->planned.context, &is_pushed);
+    if (error) return (at_outcome){.cuda = error};
     at_outcome outcome = counted(plan, run_here(runner, plan, stream, at, alpha, beta));
-    const int popped = cuda->pop_context(&current);
-    if (!outcome.cuda) outcome.cuda = popped;
+    if (!is_pushed) return outcome;
+    uint64_t popped;
+    const int left = runner->cuda->pop_context(&popped);
+    if (!outcome.cuda) outcome.cuda = left;
     return outcome;
 }
 

@@ -390,11 +390,8 @@ class Dispatcher:
             self.table = self.tables[0]
             if self._opened is not None:
                 self._former.append(self._opened)
-                self._opened, self._tensors, self._met_torch = (
-                    self._made(self._former[-1][0].driver),
-                    None,
-                    set(),
-                )
+                self._opened = self._made(self._opened[0].driver)
+                self._tensors, self._met_torch = None, set()
                 if self._routing is not None:
                     self._routing.exchange(self._opened[0].routed)
 

@@ -21,7 +21,6 @@ from table_cases import FakeDriver, OnGpu, isolated, make_kernel, make_spec, mak
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.service import program_client
 from autotune.service.signing import SigningKey, signed_tables
 from autotune.service.table_source import ServerTables
 from autotune.store import RequestState, Store
@@ -183,10 +182,10 @@ def test_who_requested_for_the_same_bits_takes_none(
         options = {"choices": tmp_path / "choices.json"}
     elif why == "torch":
         torch = SimpleNamespace(are_deterministic_algorithms_enabled=lambda: True)
-        monkeypatch.setattr(program_client, "_torch", lambda: torch)
+        monkeypatch.setitem(sys.modules, "torch", torch)
     else:
         torch = SimpleNamespace(are_deterministic_algorithms_enabled=lambda: False)
-        monkeypatch.setattr(program_client, "_torch", lambda: torch)
+        monkeypatch.setitem(sys.modules, "torch", torch)
         program = begin()
         team.publish(AFTER)
         until(lambda: multiply(program) == "tuned")

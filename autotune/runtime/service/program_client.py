@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..native.forks import FORK_LOCK
+from ..torch.ranks import is_one_of_several, torch_distributed
 
 if TYPE_CHECKING:
     from ..choose.pick import Counted
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 FIRST_S, PERIOD_S, LONGEST_S = 1.0, 10.0, 300.0  # between two exchanges; the last: while the server is gone
 EXIT_S = 0.25  # that the end of a program waits at most for the last counts to be sent
 PERIOD = "AUTOTUNE_SERVER_SECONDS"  # instead of PERIOD_S
-_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _log = logging.getLogger("autotune")
 Offered = tuple[str, "Table", "CubinFiles"]  # with its address
 
@@ -123,7 +123,7 @@ class ProgramClient:
         """A table that was checked: take it, or keep it until all ranks do."""
         with self._lock:
             self._offered[kind] = offered
-        if not _is_one_of_several():
+        if not is_one_of_several():
             self._take(dispatcher, self._chosen())
 
     def take(self, gather: Callable[[str], Sequence[str]] | None) -> bool:
@@ -157,34 +157,16 @@ class ProgramClient:
             return self.taken.get(kind) if offered is None else offered[0]
 
 
-def _torch() -> Any:
-    return sys.modules.get("torch")
-
-
 def _is_deterministic() -> bool:
-    requested = getattr(_torch(), "are_deterministic_algorithms_enabled", None)
+    requested = getattr(sys.modules.get("torch"), "are_deterministic_algorithms_enabled", None)
     return requested is not None and bool(requested())
-
-
-def _distributed() -> Any:
-    """torch.distributed, while ranks are at work."""
-    found = getattr(_torch(), "distributed", None)
-    is_there = found is not None and found.is_available() and found.is_initialized()
-    return found if is_there else None
-
-
-def _is_one_of_several() -> bool:
-    distributed = _distributed()
-    if distributed is not None:
-        return bool(distributed.get_world_size() > 1)
-    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _RANKS)
 
 
 def _gather(text: str) -> Sequence[str]:
     """Every rank's text. Alone, without torch.distributed, only what a single process says is known."""
-    distributed = _distributed()
+    distributed = torch_distributed()
     if distributed is None:
-        return [text] if not _is_one_of_several() else ["another rank, which nothing here can ask"]
+        return [text] if not is_one_of_several() else ["another rank, which nothing here can ask"]
     found: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(found, text)
     return found

@@ -71,9 +71,3 @@ def sums_as(kernel: Kernel, pick: Pick) -> tuple[Any, ...]:
         return kernel.spec.reduction, pick.split_k, "tensor", config.promote_k, config.flush_k
     lanes = threads_along_k(config)
     return kernel.spec.reduction, pick.split_k, config.slice_k, config.flush_k, lanes, config.bk
-
-
-def has_ranks() -> bool:
-    """Whether this process is one of several of torch.distributed."""
-    ranks = getattr(sys.modules.get("torch"), "distributed", None)
-    return bool(ranks and ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1)

@@ -26,7 +26,8 @@ from ..launch.devices import OpenGpu
 from ..launch.engine import Engine
 from ..launch.planner import CorePlan, Key, Plan, key_of
 from ..native.core import Core
-from .live_plans import LivePlan, LiveState, has_ranks, sums_as
+from .live_plans import LivePlan, LiveState, sums_as
+from .ranks import is_one_of_several
 from .tensor_calls import CombinedCalls
 from .torch_router import Tables
 
@@ -164,7 +165,7 @@ class RoutedEngine(Engine):
         """Whether a call signature that the model picks for is settled on its own calls. Ranks would each
         settle on what they measure, and replicated products would differ."""
         is_open = pick.how == "modelled" and not problem.gemm.is_batched
-        return self.is_live and self.table.order is None and is_open and not has_ranks()
+        return self.is_live and self.table.order is None and is_open and not is_one_of_several()
 
     def _references(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Iterator[Decided]:
         """What serves in turn with a pick, which serves or is left alone: torch's own kernel, and the
