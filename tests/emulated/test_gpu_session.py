@@ -147,14 +147,19 @@ class HostCublas:
             view(c, gemm.m, gemm.n, gemm.ldc)[:] = op_a @ op_b + self.error
 
 
-@pytest.fixture
-def host(checks, monkeypatch):  # noqa: F811
-    host = HostDriver(checks, dict(KERNELS))
+def installed(checks, monkeypatch, kernels):  # noqa: F811
+    """A driver of these kernels, for sessions that open one; without cuBLAS."""
+    host = HostDriver(checks, dict(kernels))
     gpu = GpuInfo(0, "NVIDIA H200", "GPU-0", (9, 0), host.num_bytes)
     monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
     monkeypatch.setattr(driver, "open_driver", lambda: host)
     monkeypatch.setattr(cublas, "load_library", lambda: None)
     return host
+
+
+@pytest.fixture
+def host(checks, monkeypatch):  # noqa: F811
+    return installed(checks, monkeypatch, KERNELS)
 
 
 @pytest.fixture

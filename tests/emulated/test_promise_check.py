@@ -8,16 +8,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from host_driver import HostDriver, view
+from host_driver import view
 from test_checks import checks  # noqa: F401  # the fixture
-from test_gpu_session import LIMITS, SPEC, _stored, right
+from test_gpu_session import LIMITS, SPEC, _stored, installed, right
 
 from autotune.facts import accuracy_class as accuracy
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import EnvironmentProblem, UsageError
-from autotune.gpu import cublas, driver, protocol, session, worker
-from autotune.gpu.driver import GpuInfo
+from autotune.gpu import protocol, session, worker
 from autotune.gpu.memory import Operands
 from autotune.gpu.module import Module
 from autotune.gpu.protocol import KernelCode, Problem
@@ -71,12 +70,7 @@ KERNELS = {
 
 @pytest.fixture
 def host(checks, monkeypatch):  # noqa: F811
-    host = HostDriver(checks, dict(KERNELS))
-    gpu = GpuInfo(0, "NVIDIA H200", "GPU-0", (9, 0), host.num_bytes)
-    monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
-    monkeypatch.setattr(driver, "open_driver", lambda: host)
-    monkeypatch.setattr(cublas, "load_library", lambda: None)
-    return host
+    return installed(checks, monkeypatch, KERNELS)
 
 
 @pytest.fixture
