@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,9 +215,14 @@ def test_a_stream_that_runs_dry_meanwhile_tells_nothing(program: Program, driver
 
 
 def test_times_that_spread_decide_nothing(program: Program, driver: Clocked) -> None:
-    slow = iter(range(10_000))
-    own = driver.run
-    driver.run = lambda us: own(us * (1 + next(slow) % 2))  # type: ignore[method-assign]
+    driver.kernel_us |= dict(zip(NAMES, (40.0, 41.0, 42.0), strict=True))
+    num_calls, own = Counter[float](), driver.run
+
+    def run(us: float) -> None:  # of each rival every other call takes twice as long
+        num_calls[us] += 1
+        own(us * (1 + num_calls[us] % 2))
+
+    driver.run = run  # type: ignore[method-assign]
     program.call_busy()
     assert program.state.is_settled and program.state.winner == 0
 
