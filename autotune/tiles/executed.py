@@ -38,7 +38,7 @@ from .warp_access import KINDS, LINE, Addresses, WarpAccess
 
 _FOLDER = Path(__file__).parent / "recorder"
 _FLAGS = (
-    "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions",
+    "-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions",
     "-fno-rtti",
 )  # fmt: skip
 OPERANDS = ("A", "B", "C", "workspace", "sums")  # Operand of recorder.cpp
@@ -50,6 +50,7 @@ _ROW = np.dtype(
     [
         ("file", "u8"), ("kind", "i4"), ("is_shared", "i4"), ("vec", "i4"), ("warp", "i4"), ("barrier", "i4"),
         ("operand", "i4"), ("times", "i8"), ("at", "i8", WARP),
+        ("key", "u8"),
     ]
 )  # fmt: skip
 _BLOCK_FIELDS = ("x", "y", "product", "row", "column", "split", "splits", "tile")

@@ -27,7 +27,8 @@ constexpr int A_OF_STAGE = TILE * TILE, OF_STAGE = 2 * TILE * TILE;
 namespace recorded {
 
 using Key = unsigned long long;
-constexpr int LANES = 32, LINE = 32, MOST_TURNS = 32;  // loops around one another
+constexpr int LANES = 32, LINE = 32;
+constexpr int MOST_TURNS = 32, MOST_PLACES = 64;  // loops around one another; places of the source in a turn of one
 constexpr long long NOBODY = -1;
 enum Operand { A, B, C, WORKSPACE, SUMS, OPERANDS };
 
@@ -36,6 +37,7 @@ struct Row {
     const char* file;
     int kind, is_shared, vec, warp, barriers, operand;
     long long times, at[LANES];
+    Key key;
 };
 
 // Numbers by key, all forgotten at once; a number that is not there is -1.
@@ -93,33 +95,64 @@ const float* begins[SUMS];  // of A, B, C and the workspace, in rising order
 int packed = -1;            // the operand that sgemm_pack copies, while it runs
 bool is_merged;             // rows that count alike are one
 Rows found, of_warp;
-Numbers found_by_content, of_warp_by_key, seen;
-Key turns[MOST_TURNS];
+Numbers found_by_content, of_warp_by_key;
+int expected;  // number of the row that a lane's next access belongs to, if it does as the lane before
+
+// A turn of a loop under way: its key, 0 until an access asks for it, since few turns have any, and how often each place
+// was met in it.
+struct Frame {
+    Key key, what;
+    int turn, used;
+    struct Place {
+        Key what;
+        int count;
+    } places[MOST_PLACES];
+
+    void begin(Key new_key, Key new_what = 0, int new_turn = 0) {
+        key = new_key, what = new_what, turn = new_turn, used = 0;
+    }
+    int count(Key of) {
+        for (int i = used - 1; i >= 0; --i) {
+            if (places[i].what == of) return ++places[i].count;
+        }
+        if (used == MOST_PLACES) __builtin_trap();
+        places[used++] = {of, 1};
+        return 1;
+    }
+} frames[MOST_TURNS];
 int depth;
 
 Key mixed(Key key, Key value) { return (key ^ value) * 0x9e3779b97f4a7c15ull + (key >> 29); }
 Key named(const char* file) { return mixed(1, reinterpret_cast<Key>(file)); }
-Key next(Key what) {
-    const Key key = mixed(turns[depth], what);
-    return mixed(key, ++seen.of(key));
+Key key_of(Frame& frame) {
+    if (!frame.key) frame.key = mixed(mixed(key_of((&frame)[-1]), frame.what), frame.turn);
+    return frame.key;
 }
 
 Turn::Turn(const char* file, int line) {
-    const Key key = next(mixed(named(file), line));
-    turns[++depth] = key;
+    const Key what = mixed(named(file), line);
+    const int turn = frames[depth].count(what);
+    if (++depth == MOST_TURNS) __builtin_trap();
+    frames[depth].begin(0, what, turn);
 }
 Turn::~Turn() { --depth; }
 
 void ask(long long at, int operand, int vec, bool is_shared, Kind kind, Site site) {
     const Key kinds = ((site.line * Key{3} + kind) * 2 + is_shared) * OPERANDS + operand;
     const Key what = mixed(named(site.file), kinds);
-    int& number = of_warp_by_key.of(mixed(next(what), barriers));
-    if (number < 0) {
-        number = of_warp.count;
-        Row& row = of_warp.add() = {site.file, kind, is_shared, vec, here.thread / LANES, barriers, operand, 0, {}};
-        for (long long& lane : row.at) lane = NOBODY;
+    Frame& turn = frames[depth];
+    const Key key = mixed(mixed(mixed(key_of(turn), what), turn.count(what)), barriers);
+    if (expected >= of_warp.count || of_warp.rows[expected].key != key) {
+        int& number = of_warp_by_key.of(key);
+        if (number < 0) {
+            number = of_warp.count;
+            Row& row = of_warp.add();
+            row = {site.file, kind, is_shared, vec, here.thread / LANES, barriers, operand, 0, {}, key};
+            for (long long& lane : row.at) lane = NOBODY;
+        }
+        expected = number;
     }
-    of_warp.rows[number].at[here.thread % LANES] = at;
+    of_warp.rows[expected++].at[here.thread % LANES] = at;
 }
 
 bool is_operand(const void* at) { return at >= begins[A] && at < begins[WORKSPACE]; }
@@ -200,9 +233,8 @@ template <class... Types>
 void run(void (*kernel)(Types...), void** arguments, int threads, const Position& block, const long long* times) {
     here = block;
     for (here.thread = 0; here.thread < threads; ++here.thread) {
-        barriers = depth = 0;
-        turns[0] = 1;
-        seen.clear();
+        barriers = depth = expected = 0;
+        frames[0].begin(1);
         call(kernel, arguments, typename FirstPlaces<sizeof...(Types)>::Type{});
         if (here.thread % LANES == LANES - 1) end_warp(times);
     }
