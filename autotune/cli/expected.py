@@ -8,20 +8,22 @@ from typing import Any
 from .. import target_finder as targets
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from ..shipped.expected_times import Expectation, expected_on
+from ..files.answers import kept
 from . import console
-
-_matrices = cache(targets.matrices)
 
 
 @cache
-def _expected(limits: DeviceLimits, gemm: Gemm) -> Expectation | None:
-    return expected_on(_matrices(), limits, gemm) if gemm.k else None
-
-
 def facts(limits: DeviceLimits, gemm: Gemm) -> dict[str, Any] | None:
     """For machines; None if nothing is expected."""
-    found = _expected(limits, gemm)
+    question = "expected", limits, gemm
+    found: dict[str, Any] | None = kept(question, [targets.studies_dir()], lambda: _facts(limits, gemm))
+    return found
+
+
+def _facts(limits: DeviceLimits, gemm: Gemm) -> dict[str, Any] | None:
+    from ..shipped.expected_times import expected_on  # here: where the answer is kept, nobody waits for it
+
+    found = expected_on(targets.matrices(), limits, gemm) if gemm.k else None
     if found is None:
         return None
     return {
@@ -35,15 +37,14 @@ def facts(limits: DeviceLimits, gemm: Gemm) -> dict[str, Any] | None:
 
 def text(limits: DeviceLimits, gemm: Gemm) -> str:
     """For people, in a sentence or two."""
-    found = _expected(limits, gemm)
+    found = facts(limits, gemm)
     if found is None:
         return f"Nothing measured tells what {gemm} takes on {limits.name}."
-    limit_us = gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
-    times = [f"{console.time_text(found.kernel_us)} by the best kernel that ships"]
-    times += [f"{console.time_text(found.cublas_us)} by cuBLAS"] if found.cublas_us else []
-    times += [f"limit {console.time_text(limit_us)}"] if limit_us else []
-    sources = "; ".join(f"{name} ({message})" for name, message in found.sources.items())
-    if found.is_measured:
+    times = [f"{console.time_text(found['kernel_us'])} by the best kernel that ships"]
+    times += [f"{console.time_text(found['cublas_us'])} by cuBLAS"] if found["cublas_us"] else []
+    times += [f"limit {console.time_text(found['limit_us'])}"] if found["limit_us"] else []
+    sources = "; ".join(f"{name} ({message})" for name, message in found["sources"].items())
+    if found["is_measured"]:
         return f"Expected: {', '.join(times)}; modelled from times on {sources}."
     return (
         f"Nothing was measured on {limits.name}. Expected: {', '.join(times)}; carried over by a model from "

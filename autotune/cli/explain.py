@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from .. import target_finder as targets
 from ..facts.device import DeviceLimits, known_limits, limits_by_name
 from ..facts.gemm import Gemm
+from ..files.answers import kept
 from ..files.errors import UsageError
 from ..files.output_file import check_writable, write_file
 from ..files.words import counted
 from ..kernel.config import PARAMETER, Config
 from ..kernel.rules import broken_rules
 from ..kernel.rungs import steps
+from ..kernel.template import kernel_dir
 from ..recording.replay import ReplayTarget
-from ..report.numbers import StudyNumbers
-from ..tiles.explorer_page import page
+from ..target_finder import recordings, studies_dir
+from ..tiles import explorer_page
 from ..tiles.kernel_picture import Subject
 from . import console, expected
 from .requests import ExplainRequest
+
+if TYPE_CHECKING:
+    from ..report.numbers import StudyNumbers
 
 _COUNTED = "Counts are of the kernel's text, executed on the host; no time in them was measured."
 REQUESTED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
@@ -32,28 +37,35 @@ def run(request: ExplainRequest, *, is_json: bool) -> None:
     gemm, limits, out = Gemm.parse(request.shape), known_limits(request.gpu), request.out
     requested = [_requested(number, text, gemm) for number, text in enumerate(request.configs, 1)]
     check_writable(out)
+    question, sources = ("explained", requested, gemm, limits, request.gpu), (studies_dir(), kernel_dir())
+    page, drawn = kept(question, sources, lambda: _explained(requested, gemm, limits, request.gpu))
+    write_file(out, page)
+    if is_json:
+        console.show_json({"out": str(out), **drawn, "expected": expected.facts(limits, gemm)})
+        return
+    for name, rules in drawn["broken_rules"].items():
+        message = "; ".join(f"{rule['sentence']} ({rule['id']})" for rule in rules)
+        console.note(
+            f"{name} breaks these rules: {message}. `autotune space --explain CONFIG` gives the numbers."
+        )
+    count = counted(len(drawn["kernels"]), "kernel")
+    console.show(f"wrote {out}: {count}, {len(page.encode()) / 1e6:.1f} MB; open it in a browser")
+    console.show(console.wrap_text(expected.text(limits, gemm)))
+
+
+def _explained(
+    requested: Sequence[Subject], gemm: Gemm, limits: DeviceLimits, gpu: str
+) -> tuple[str, dict[str, Any]]:
+    """The page, and what it shows, for machines."""
     rungs = _ladder(gemm)
     selected = [*requested, *rungs, *_winners(gemm, limits, len(rungs))]
     if not selected:
         raise UsageError(f"no kernel that ships is known for {gemm} on {limits.name}; name one with --config")
     known = expected.text(limits, gemm)
     footer = f"Written by autotune explain for {gemm} on {limits.name}. {_COUNTED} {known}"
-    content = page(selected, limits, request.gpu, footer)
-    write_file(out, content)
-    broken = _broken(requested, limits)
-    if is_json:
-        kernels = [{"name": s.name, "family": s.family, "shape": str(s.gemm)} for s in selected]
-        drawn = {"out": str(out), "kernels": kernels, "broken_rules": broken}
-        console.show_json({**drawn, "expected": expected.facts(limits, gemm)})
-        return
-    for name, rules in broken.items():
-        message = "; ".join(f"{rule['sentence']} ({rule['id']})" for rule in rules)
-        console.note(
-            f"{name} breaks these rules: {message}. `autotune space --explain CONFIG` gives the numbers."
-        )
-    count = counted(len(selected), "kernel")
-    console.show(f"wrote {out}: {count}, {len(content.encode()) / 1e6:.1f} MB; open it in a browser")
-    console.show(console.wrap_text(known))
+    kernels = [{"name": s.name, "family": s.family, "shape": str(s.gemm)} for s in selected]
+    drawn = {"kernels": kernels, "broken_rules": _broken(requested, limits)}
+    return explorer_page.page(selected, limits, gpu, footer), drawn
 
 
 def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
@@ -65,7 +77,7 @@ def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
     if limits is None or trial is None or trial.point.keys() != set(PARAMETER):
         return None
     subject = Subject(f"trial {trial_id}", f"of {gemm}", REQUESTED, Config.from_dict(trial.point), gemm)
-    return page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_COUNTED}")
+    return explorer_page.page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_COUNTED}")
 
 
 def _requested(number: int, text: str, gemm: Gemm) -> Subject:
@@ -97,7 +109,7 @@ def _winners(gemm: Gemm, limits: DeviceLimits, rungs: int) -> list[Subject]:
     """The best config of each problem of the recorded spaces of this GPU, that of `gemm` first: it is
     the last rung."""
     found = []
-    for path in targets.recordings():
+    for path in recordings():
         recorded = ReplayTarget(path)
         if recorded.limits.name != limits.name:
             continue

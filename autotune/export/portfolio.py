@@ -263,7 +263,7 @@ class Costs:
 
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)
-        self._prediction = believed(layout, found, limits)
+        self.figures, self._prediction = learned(layout, found, limits)
         self._configs = [candidate.config for candidate in found]
         self._sums = Sums.of(self._configs)
         self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..export.figures import error_of
-from ..export.portfolio import Costs, candidates, learned
+from ..export.portfolio import Costs, candidates
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.words import counted
@@ -80,7 +80,7 @@ class _OfLayout:
     def __init__(self, layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> None:
         kernels = candidates(layout, (), matrices, limits)
         self._limits, self._costs = limits, Costs(layout, kernels, limits)
-        figures, _ = learned(layout, kernels, limits)
+        figures = self._costs.figures
         self._errors = [error_of(one, own.samples) for one, own in zip(figures, kernels, strict=True)]
         times_us = {
             gemm: time_us
