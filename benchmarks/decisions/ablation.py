@@ -1,10 +1,10 @@
-"""A search of recorded spaces without one of its parts (note 0084): mean and worst share of the optimum, and
-processor time to ask.
+"""A search of recorded spaces without one of its parts (notes 0084, 0095): mean and worst share of the
+optimum, and processor time to ask.
 
     python benchmarks/decisions/ablation.py FILE [FILE ...] [--seeds 10] [--trials 50,150] [--out OUT.json.xz]
 
-Each file is a recording of ours or a Kernel Tuner T1 cache. What only a GPU or a whole suite can judge
-(duels, reuse, polish, later seeds, transfer) is not left out here.
+Each file is a recording of ours or a Kernel Tuner T1 cache. What `--out` has already is not run again.
+What only a GPU or a whole suite can judge (duels, reuse, polish, later seeds, transfer) is not left out here.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from unittest.mock import patch
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
+import replay_runs
 from replay_runs import Job, search
 
 from autotune.recording.replay import ReplayTarget
@@ -33,7 +34,11 @@ from autotune.search.propose import candidates as candidates_module
 from autotune.search.propose.attempt import Attempt
 from autotune.search.propose.bayesian import Model
 from autotune.search.propose.candidates import Candidates
+from autotune.search.propose.origins import CARRIED, FACTOR, REPAIRED, RESPLIT
 from autotune.search.propose.sum_limit import SumLimit
+from autotune.search_policy import SearchPolicy
+
+_MOVES = (REPAIRED, FACTOR, CARRIED, RESPLIT)
 
 
 def _one_view(kept: int) -> Callable[..., None]:
@@ -48,6 +53,23 @@ def _one_view(kept: int) -> Callable[..., None]:
 
 def _nothing(*args: Any) -> np.ndarray:
     return np.array([], dtype=np.int64)
+
+
+def _without_move(name: str) -> Callable[..., dict[str, np.ndarray]]:
+    moves = Candidates.moves
+
+    def all_others(self: Candidates, *args: Any) -> dict[str, np.ndarray]:
+        return {origin: points for origin, points in moves(self, *args).items() if origin != name}
+
+    return all_others
+
+
+def _without_climbing(self: Candidates, numbers: np.ndarray) -> np.ndarray:
+    """Parents are more than the few points that are climbed from."""
+    return _NEIGHBOURS(self, numbers) if len(numbers) > SearchPolicy().num_climbed else _nothing()
+
+
+_NEIGHBOURS = Candidates.neighbours
 
 
 def _ranks(values: tuple[Any, ...]) -> np.ndarray:
@@ -66,6 +88,10 @@ WITHOUT: dict[str, tuple[Any, str, Any]] = {
     "ratios and powers of two": (candidates_module, "_feature_table", _ranks),
     "mixtures": (Candidates, "mixtures", _nothing),
     "moves of several parameters": (Candidates, "moves", lambda *args: {}),
+    **{f"moves: {name}": (Candidates, "moves", _without_move(name)) for name in _MOVES},
+    "climbing": (Candidates, "neighbours", _without_climbing),
+    "founders": (Candidates, "firsts", lambda self, ranked: np.arange(0)),
+    "traits": (replay_runs, "traits_of", lambda *args: None),
 }
 
 
@@ -73,9 +99,11 @@ def main() -> None:
     args = _arguments()
     marks = [int(mark) for mark in args.trials.split(",")]
     problems = [(path, gemm) for path in args.files for gemm in ReplayTarget(path).gemms]
-    found: dict[str, list[list[list[float]]]] = {}
+    found: dict[str, list[list[list[float]]]] = _earlier(args.out)
     print(f"{'without':<28}" + "".join(f"{mark:>14}" for mark in marks) + "   ms/ask")
-    for name in ["nothing", *(args.without.split(",") if args.without else WITHOUT)]:
+    for name in args.without.split(",") if args.without else ["nothing", *WITHOUT]:
+        if name in found:
+            continue
         with ExitStack() as left_out:
             if name in WITHOUT:
                 left_out.enter_context(patch.object(*WITHOUT[name]))
@@ -91,13 +119,15 @@ def main() -> None:
         cells = "".join(f"{p.mean():>8.2f}{p.min():>6.1f}" for p in np.moveaxis(percents, -1, 0))
         print(f"{name:<28}{cells}{np.mean([r.ask_ms for rs in runs for r in rs]):>9.2f}", flush=True)
         found[name] = percents.round(3).tolist()
-    if args.out:
-        data = {
-            "spaces": [f"{path.name} {gemm}" for path, gemm in problems],
-            "marks": marks,
-            "without": found,
-        }
-        args.out.write_bytes(lzma.compress(json.dumps(data).encode()))
+        if args.out:
+            spaces = [f"{path.name} {gemm}" for path, gemm in problems]
+            data = {"spaces": spaces, "marks": marks, "without": found}
+            args.out.write_bytes(lzma.compress(json.dumps(data).encode()))
+
+
+def _earlier(out: Path | None) -> dict[str, Any]:
+    found = json.loads(lzma.decompress(out.read_bytes())) if out and out.exists() else {}
+    return dict(found.get("without", {}))
 
 
 def _arguments() -> argparse.Namespace:
