@@ -197,17 +197,21 @@ def _filled_facts(filled: Filled) -> dict[str, Any]:
 
 
 def _need_winners(result: SearchResult) -> None:
-    if result.not_started:
-        names = ", ".join(map(str, result.not_started))
-        raise UsageError(
-            f"the time was over before {names} could begin; run the same command again, with more --seconds"
-        )
-    without_best = [shape for shape in result.shapes if shape.best is None]
+    """Tells for which shapes there was no time. Raises UsageError if there was for none, EnvironmentProblem
+    for one whose candidates all failed."""
+    untried = [shape.gemm for shape in result.shapes if not shape.num_trials]
+    without_best = [shape.gemm for shape in result.shapes if shape.best is None and shape.num_trials]
     if without_best:
-        names = ", ".join(str(shape.gemm) for shape in without_best)
+        names = ", ".join(map(str, without_best))
         raise EnvironmentProblem(
             f"no candidate for {names} ran; see `autotune trials failures`, and `autotune doctor`"
         )
+    if missed := [*untried, *result.not_started]:
+        names = ", ".join(map(str, missed))
+        text = f"the time was over before a trial of {names}; run the same command again, with more --seconds"
+        if len(untried) == len(result.shapes):
+            raise UsageError(text)
+        console.note(text)
 
 
 # ------------------------------------------------------------------------------------------------

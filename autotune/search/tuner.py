@@ -254,10 +254,22 @@ class Tuner:
             enough = self._options.why_enough
             shapes = [s for s in self._shapes if enough(s) is None and not s.points.is_waiting]
             shape = min(shapes, key=self._options.weighted_share, default=None)  # who has had the least
-            if shape is None:
+            most = 0 if shape is None else self._most_for(shape)
+            if shape is None or not most:
                 return None  # the next shape is not ready, or another search has the last points
-            self._submit(shape, int(min(self._pipeline.num_free, self._options.num_left(shape))))
+            self._submit(shape, int(min(most, self._options.num_left(shape))))
         return self._reason_to_stop()
+
+    def _most_for(self, shape: ShapeSearch) -> int:
+        """How many points to submit of the shape that has had the least. With seconds, while others wait to
+        begin, it has at most half of an even share: timing cuBLAS on these waits for the points on the GPU.
+        """
+        num_free, seconds = self._pipeline.num_free, self._options.seconds_to_search(self._gemms)
+        if seconds is None or not self._prepared:
+            return num_free
+        share_s, num_requested = self._options.weighted_share(shape)
+        has_enough = num_requested and (share_s == 0 or share_s >= seconds / (2 * self._num_shapes))
+        return 0 if has_enough else self._pipeline.num_at_once
 
     def _submit(self, shape: ShapeSearch, num: int) -> None:
         """Submit this many points of a shape, planned together: proposing one costs hardly less."""

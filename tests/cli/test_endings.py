@@ -110,20 +110,28 @@ def test_a_name_of_no_database_is_5(name: str | bytes, command: tuple[str, ...],
     assert "internal error" not in done.stderr + done.stdout
 
 
-def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None:
-    """A recording enumerates all of its spaces at once; on a GPU the result says which were not begun."""
+def test_shapes_without_a_trial_are_told_and_are_wrong_usage_if_there_is_no_other(capsys) -> None:
+    """A recording enumerates all of its spaces at once; on a GPU seconds may be too few for a suite."""
     from autotune.cli.search import _need_winners
     from autotune.facts.gemm import Gemm
     from autotune.files.errors import EnvironmentProblem, UsageError
     from autotune.search import SearchResult, ShapeResult, StopReason
     from autotune.search.progress import Ledger
 
-    result = SearchResult((), (Gemm(1, 2, 3),), StopReason.SECONDS, 0, 0, 1.0, Ledger())
-    with pytest.raises(UsageError, match="before 1x2x3:NN could begin"):
-        _need_winners(result)
-    without_best = ShapeResult(Gemm(1, 2, 3), None, None, None, None, None, None, 1.0, 1, 1, 1)  # type: ignore[arg-type]
-    with pytest.raises(EnvironmentProblem, match="no candidate for 1x2x3:NN ran"):
-        _need_winners(SearchResult((without_best,), (), StopReason.TRIALS, 0, 0, 1.0, Ledger()))
+    def ended(*shapes: ShapeResult) -> SearchResult:
+        return SearchResult(shapes, (Gemm(1, 2, 3),), StopReason.SECONDS, 0, 0, 1.0, Ledger())
+
+    def shape(m: int, best: str | None, num_trials: int) -> ShapeResult:
+        return ShapeResult(Gemm(m, 2, 3), None, best, None, None, None, None, 1.0, num_trials, 1, 1)  # type: ignore[arg-type]
+
+    untried, failed, fine = shape(4, None, 0), shape(5, None, 9), shape(6, "a trial", 9)
+    for nothing in (ended(), ended(untried)):
+        with pytest.raises(UsageError, match=r"before a trial of .*1x2x3:NN; run .* more --seconds"):
+            _need_winners(nothing)
+    with pytest.raises(EnvironmentProblem, match="no candidate for 5x2x3:NN ran"):
+        _need_winners(ended(fine, failed))
+    _need_winners(ended(fine, untried))
+    assert "before a trial of 4x2x3:NN, 1x2x3:NN; run" in capsys.readouterr().err
 
 
 @pytest.mark.stress

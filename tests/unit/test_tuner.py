@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -432,6 +432,30 @@ def test_a_shape_that_could_not_begin_in_time_is_told(store):
         target.is_over.set()
     assert [shape.gemm for shape in result.shapes] == [GEMM] and result.not_started == (OTHER,)
     assert tune(target, store, [GEMM, OTHER], Options(trials=300)).not_started == ()
+
+
+def test_few_seconds_are_divided_among_all_shapes_of_a_suite(store):
+    """As on a GPU, cuBLAS is timed when the points before it are done: shapes that had begun used to fill all
+    places, and most others never began."""
+
+    class OneGpu(FakeTarget):
+        def __init__(self) -> None:
+            super().__init__(capacity=20)
+            self.environment = replace(ENVIRONMENT, recorded_on="")
+            self.thread = ThreadPoolExecutor(1)
+
+        def baseline(self, gemm):
+            return self.thread.submit(super().baseline, gemm).result()
+
+        def submit(self, *args):
+            return self.thread.submit(lambda: super(OneGpu, self).submit(*args).result())
+
+    gemms, target = [Gemm(64 * number, 64, 64) for number in range(1, 13)], OneGpu()
+    result = tune(target, store, gemms, Options(seconds=120))
+    target.thread.shutdown()
+    nums = {str(shape.gemm): shape.num_trials for shape in result.shapes}
+    assert not result.not_started and len(nums) == len(gemms)
+    assert min(nums.values()) >= 4 and max(nums.values()) <= 30, nums
 
 
 def test_the_first_shape_is_searched_while_other_spaces_are_enumerated(store):

@@ -33,7 +33,11 @@ _AT_ONCE = 5  # this part of the target's places is filled at once: asked for to
 def num_to_submit(capacity: int, num_taken: int) -> int:
     """How many of a target's places to fill now: none before a part of them is free, then all that are."""
     num_free = capacity - num_taken
-    return num_free if num_free >= max(1, capacity // _AT_ONCE) else 0
+    return num_free if num_free >= _num_at_once(capacity) else 0
+
+
+def _num_at_once(capacity: int) -> int:
+    return max(1, capacity // _AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Pipeline:
     def num_free(self) -> int:
         """How many more candidates keep the target's compiler busy."""
         return max(0, self._target.capacity - self._num_taken)
+
+    @property
+    def num_at_once(self) -> int:
+        """The least number of candidates that are submitted together, if so many are wanted."""
+        return min(self.num_free, _num_at_once(self._target.capacity))
 
     @property
     def is_due(self) -> bool:
