@@ -9,6 +9,7 @@ from ..facts import stats
 from ..facts.device import limits_by_name
 from ..files.errors import UsageError
 from ..files.words import counted, short
+from ..kernel import templates
 from ..kernel.config import PARAMETER
 from ..kernel.resources import workspace_of
 from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
@@ -106,7 +107,7 @@ def _describe(search: SearchRecord) -> Facts:
 
 def _speed(store: Store, study: StudyRef, time_us: float | None) -> Facts:
     baseline, limits = store.baseline(study), limits_by_name(study.environment.gpu_name)
-    limit_us = study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None if limits else None
+    limit_us = templates.limit_us(study.gemm, limits, templates.accuracy_of(study.source_hash))
     cublas_us = baseline.time_us if baseline else None
     return {
         "time_us": time_us,

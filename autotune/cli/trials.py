@@ -12,6 +12,7 @@ from ..facts.gemm import Gemm
 from ..facts.measurement import Outcome
 from ..files.errors import UsageError
 from ..files.words import counted
+from ..kernel import templates
 from ..kernel.config import PARAMETER, Config, lanes_k
 from ..kernel.resources import workspace_of
 from ..store import Store, StudySummary, TrialRecord
@@ -71,7 +72,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
     time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
     baseline_us = final.baseline.time_us if final and final.baseline else summary.cublas_us
     limits = limits_by_name(study.environment.gpu_name)
-    limit_us = study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None if limits else None
+    limit_us = templates.limit_us(study.gemm, limits, templates.accuracy_of(study.source_hash))
     return {
         "id": tried and tried.id,
         "study": study.id,

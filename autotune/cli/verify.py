@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +120,15 @@ def _file_facts(files: Files) -> dict[str, Any]:
 def _check(target: GpuTarget, kind: GpuModelFiles, *, is_quiet: bool) -> Checks:
     checks = []
     with console.Progress(is_quiet=is_quiet) as progress:
-        for kernel, gemm in _cases(kind.table):
+        for kernel, gemm, is_tuned in _cases(kind.table):
             progress.update(f"checking {kernel.id} on {gemm}")
-            code = KernelCode(kind.code[kernel.sha256], kernel.sha256, kernel.spec)
-            checks.append((kernel, gemm, target.worker.check(target.problem(gemm), code)))
+            code = KernelCode(
+                kind.code[kernel.sha256], kernel.sha256, kernel.spec, accuracy=kernel.accuracy
+            )
+            problem = target.problem(gemm)
+            if is_tuned and target.environment.cublas_version:  # beside which a promise is held
+                problem = replace(problem, accuracy=kernel.accuracy)
+            checks.append((kernel, gemm, target.worker.check(problem, code)))
     return checks
 
 
@@ -171,8 +177,9 @@ def _check_as_served(folder: Path, kind: GpuModelFiles, device: int) -> Checks:
     ]
 
 
-def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
-    """Every plain kernel with the shapes it is ranked for and the odd ones that it may serve."""
+def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm, bool]]:
+    """Every plain kernel with the shapes it is ranked for, and the odd ones that it may serve; and whether
+    it was tuned for that shape."""
     for kernel in filter(lambda one: one.is_plain, table.kernels):
         tuned = [e.gemm for e in table.entries if kernel.id in {ranked.kernel for ranked in e.ranked}]
         variant, spec = kernel.spec.variant, kernel.spec
@@ -182,7 +189,7 @@ def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
         feasible = Gemm(2 * spec.bm, 2 * spec.bn, 4 * spec.bk, *rest)
         for gemm in dict.fromkeys([*tuned, *odd, feasible]):
             if _serves(kernel, gemm):
-                yield kernel, gemm
+                yield kernel, gemm, gemm in tuned
 
 
 def _serves(kernel: Kernel, gemm: Gemm) -> bool:

@@ -28,7 +28,7 @@ def variant(gemm: Gemm) -> Variant:
 def code(gemm: Gemm, config: AnyConfig, cubin: Cubin, limits: DeviceLimits) -> KernelCode:
     """What the worker is sent."""
     spec = templates.launch_spec(config, gemm, limits, is_wide=is_wide(gemm))
-    return KernelCode(cubin.code, cubin.sha256, spec)
+    return KernelCode(cubin.code, cubin.sha256, spec, accuracy=templates.of(config).accuracy)
 
 
 def rejection(config: AnyConfig, limits: DeviceLimits, gemm: Gemm) -> str:

@@ -37,13 +37,15 @@ class Problem:
 class KernelCode:
     """A compiled candidate: its cubin (with the entries of launch.Grid), identity and launch.
 
-    `entry` is the kernel that takes the arguments of `sgemm`: another one for a reference kernel.
+    `entry` is the kernel that takes the arguments of `sgemm`: another one for a reference kernel. `accuracy`
+    tells by which units it multiplies, and so how fast it may be.
     """
 
     code: bytes
     sha256: str
     spec: LaunchSpec
     entry: str = ENTRY
+    accuracy: str = STRICT
 
 
 # ---------------------------------------------------------------------------------------- requests

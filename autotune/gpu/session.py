@@ -165,7 +165,7 @@ class Session:
                 right, outcome=Outcome.INACCURATE, reason=why, verify_s=time.perf_counter() - started
             )
         guarded = self._time(prepared, enqueue, probe_us, request.cutoff_us)
-        reason, floor_us = "", self._floor_us(prepared)
+        reason, floor_us = "", self._floor_us(prepared, request.kernel.accuracy)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
         if timing.is_suspicious(guarded.taken.time_us, floor_us, known_us):
             self._verify_on_fresh_inputs(prepared, request.kernel)
@@ -212,9 +212,8 @@ class Session:
 
     # ---------------------------------------------------------------------------- too good to be true
 
-    def _floor_us(self, prepared: PreparedProblem) -> float:
-        problem = prepared.problem
-        tflops = templates.tflops(problem.accuracy, self.limits)
+    def _floor_us(self, prepared: PreparedProblem, accuracy: str) -> float:
+        problem, tflops = prepared.problem, templates.tflops(accuracy, self.limits)
         return timing.floor_us(problem.gemm, self.limits, problem.policy, len(prepared.operands.sets), tflops)
 
     def _known_us(self, problem: Problem, cutoff_us: float | None) -> float | None:

@@ -151,6 +151,12 @@ def tflops(accuracy: str, limits: DeviceLimits) -> float:
     return limits.fma_tflops * (tensor.OVER_FMA if accuracy != STRICT else 1)
 
 
+def limit_us(gemm: Gemm, limits: DeviceLimits | None, accuracy: str) -> float | None:
+    """The least time of a product within a class, in us, by arithmetic or memory; None where nothing bounds
+    it, or the GPU is unknown."""
+    return gemm.limit_us(tflops(accuracy, limits), limits.bandwidth_gbs) or None if limits else None
+
+
 def has_kernels(accuracy: str, limits: DeviceLimits) -> bool:
     """Whether this GPU runs kernels of a class beyond those of narrower ones."""
     return accuracy == STRICT or not _refusing(limits)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from ..kernel import templates
 from ..kernel.config import PARAMETER, PARAMETERS, Value
 from .activity import SearchRun, runs
 from .finalists import finalists
@@ -115,7 +116,7 @@ def what_follows(study: StudyNumbers, describe: Describe) -> Document:
         "compiler": study.study.compiler,
         "policy": study.study.policy,
         "environment": environment.to_dict(),
-        "fma_tflops": limits.fma_tflops if limits else None,
+        "peak_tflops": templates.tflops(study.accuracy, limits) if limits else None,
         "bandwidth_gbs": limits.bandwidth_gbs if limits else None,
         "pause_s": PAUSE_S,
         "least_trials": MIN_TRIALS,

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ..facts.device import DeviceLimits, limits_by_name
 from ..facts.measurement import Outcome, is_accurate
+from ..kernel import templates
 from ..kernel.config import Value
 from ..store import Final, FinalEntry, Store, StudyRef, StudySummary, TrialRecord
 from .importance import Importance, importance
@@ -210,8 +211,12 @@ class StudyNumbers:
 
     @property
     def limit_us(self) -> float | None:
-        limits = self.records.limits
-        return self.study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None if limits else None
+        return templates.limit_us(self.study.gemm, self.records.limits, self.accuracy)
+
+    @property
+    def accuracy(self) -> str:
+        """The class of its kernels."""
+        return templates.accuracy_of(self.study.source_hash)
 
     @property
     def speedup(self) -> float | None:

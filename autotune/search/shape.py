@@ -69,8 +69,7 @@ class ShapeSearch:
         self.gemm, self.space, self._store, self.taken_over = gemm, space, store, taken_over
         self.study = study = study_of(store, target, gemm)
         baseline = target.baseline(gemm)
-        peak = templates.tflops(templates.accuracy_of(target.source_hash), target.limits)
-        limit_us = gemm.limit_us(peak, target.limits.bandwidth_gbs) or None
+        limit_us = templates.limit_us(gemm, target.limits, templates.accuracy_of(target.source_hash))
         self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits), policy)
         self.time_usage = TimeUsage(target.capacity)
         self.findings = Findings(store, study, baseline, limit_us, max_error, policy, where)

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 from exports import EXPORTS
+from table_cases import make_table, with_tensor_kernel, write_table
 from typer.testing import CliRunner
 
 from autotune import target_finder as targets
 from autotune.cli import record, verify
 from autotune.cli.app import app
 from autotune.export.check import KernelCheck
+from autotune.facts.accuracy_class import FP32, STRICT
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.files.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
@@ -48,6 +50,7 @@ class FakeGpu(ReplayTarget):
         self.worker = SimpleNamespace(check=self._check)
         self.num_submitted = 0
         self.checked: list[tuple[Gemm, str]] = []
+        self.classes: list[tuple[str, str]] = []  # of each check: of its kernel, and what it is held to
         self.failing: dict[str, Measurement] = {}  # by the checksum of the cubin
         self._dies_after = dies_after
 
@@ -62,6 +65,7 @@ class FakeGpu(ReplayTarget):
 
     def _check(self, problem, code):
         self.checked.append((problem.gemm, code.sha256))
+        self.classes.append((code.accuracy, problem.accuracy))
         right = Measurement(Outcome.OK, time_us=5.0, samples_us=(5.0,), error_ratio=0.25)
         return self.failing.get(code.sha256, right)
 
@@ -202,6 +206,20 @@ def test_every_kernel_is_checked_on_its_shapes_and_on_ragged_ones(
     default = next(k for k in exported.kernels if k.id == exported.defaults["TN"])
     ragged = {(g.m, g.n, g.k, g.layout) for g, sha in fake.checked if sha == default.sha256}
     assert {(*extents, "TN") for extents in verify.ODD_EXTENTS} <= ragged
+
+
+def test_kernels_are_held_to_the_units_and_to_the_promise_of_their_class(
+    fake: FakeGpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The promise on tuned shapes alone: an odd one may be too small to show an error."""
+    table = with_tensor_kernel(make_table(environment=ENVIRONMENT), gemm=Gemm(512, 512, 512))
+    write_table(table, tmp_path / "t")
+    verify.run(tmp_path / "t", "0", is_json=True)
+    capsys.readouterr()
+    found = {name: fake.classes.count(name) for name in set(fake.classes)}
+    assert found.pop((FP32, FP32)) == 1
+    assert found.pop((FP32, STRICT))
+    assert set(found) == {(STRICT, STRICT)}
 
 
 def test_kernels_with_an_epilogue_are_checked_by_the_runtime(

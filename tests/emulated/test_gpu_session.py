@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 from host_driver import HostDriver, play_pack, view
 from test_checks import checks  # noqa: F401  # the fixture
 
+from autotune.facts import accuracy_class
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Discarded, GpuState, Outcome
@@ -592,6 +594,15 @@ def test_faster_than_the_hardware_allows_is_no_time(host, open_session):
     assert result.outcome is Outcome.TOO_FAST
     assert "this GPU needs 0.01 at least" in result.reason
     assert result.samples_us
+
+
+def test_how_fast_is_too_fast_follows_from_the_units_of_the_kernel(host, open_session):
+    code, warm = KernelCode(b"right", "right", SPEC), replace(COLD, policy=CachePolicy.WARM)
+    host.kernel_us = 0.45 * GEMM.limit_us(LIMITS.fma_tflops, math.inf)
+    expected = ((accuracy_class.STRICT, Outcome.TOO_FAST), (accuracy_class.FP32, Outcome.OK))
+    for accuracy, outcome in expected:
+        request = protocol.RunTrial(warm, replace(code, accuracy=accuracy), None)
+        assert worker.respond(open_session, request).outcome is outcome
 
 
 def test_a_leap_is_looked_at_twice_and_believed(host, open_session):

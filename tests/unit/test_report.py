@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from study_cases import GEMM, RECORDED, STARTED, at_s, failed, ok_in, study_of
 
+from autotune.facts.accuracy_class import FP32, STRICT
 from autotune.facts.device import KNOWN
 from autotune.facts.measurement import Measurement, Outcome
+from autotune.kernel.templates import limit_us, source_of, tflops
 from autotune.report import numbers
+from autotune.report.documents import what_follows
 from autotune.report.importance import MIN_TRIALS, explained_share, importance
 from autotune.report.labels import labels
 from autotune.store import Final, FinalEntry
@@ -141,6 +145,16 @@ def test_the_final_is_told_before_trials_and_its_cublas_before_an_older_one() ->
     assert without.speedup == 50.0 / 39.0
     unknown = study_of([at_s(1, ok_in(40.5))], limits=None, cublas_us=None)
     assert (unknown.limit_us, unknown.share_of_limit, unknown.speedup) == (None, None, None)
+
+
+def test_the_limit_is_that_of_the_units_that_a_class_multiplies_with() -> None:
+    limits, strict = KNOWN["h200"], study_of([at_s(1, ok_in(39.0))])
+    other = replace(strict.records, study=replace(strict.study, source_hash=source_of(FP32)))
+    fast = numbers.StudyNumbers(other)
+    for study, accuracy in ((strict, STRICT), (fast, FP32)):
+        assert study.limit_us == limit_us(GEMM, limits, accuracy)
+        assert what_follows(study, dict)["peak_tflops"] == tflops(accuracy, limits)
+    assert fast.limit_us < 0.4 * strict.limit_us
 
 
 def test_failures_that_differ_in_numbers_only_are_one_group() -> None:

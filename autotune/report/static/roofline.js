@@ -17,7 +17,7 @@
     );
 
   const speedOf = (study) => (one) => (study.tflops * study.best_us) / one.time_us;
-  const roofOf = (found) => (x) => Math.min(found.fma_tflops, (x * found.bandwidth_gbs) / 1e3);
+  const roofOf = (found) => (x) => Math.min(found.peak_tflops, (x * found.bandwidth_gbs) / 1e3);
 
   const mark = (one, x, speed) => ({
     value: [x, speed(one)],
@@ -31,7 +31,7 @@
   });
 
   const roofLine = (found, left, right) => {
-    const knee = (1e3 * found.fma_tflops) / found.bandwidth_gbs;
+    const knee = (1e3 * found.peak_tflops) / found.bandwidth_gbs;
     return {
       type: "line",
       symbol: "none",
@@ -91,7 +91,7 @@
       ],
       yAxis: [
         {
-          ...autotune.span(speeds.least, 1.05 * found.fma_tflops, { isLog: true, parts: 5 }),
+          ...autotune.span(speeds.least, 1.05 * found.peak_tflops, { isLog: true, parts: 5 }),
           name: "TFLOP/s",
           nameGap: 34,
         },
@@ -102,9 +102,9 @@
 
   const option = (get) => () => {
     const { line: study, document: found } = get();
-    if (!found.fma_tflops || !study.flops_per_byte || !study.tflops) return null;
+    if (!found.peak_tflops || !study.flops_per_byte || !study.tflops) return null;
     const [own, others, speed] = [ownOf(study, found), othersOf(study), speedOf(study)];
-    const knee = (1e3 * found.fma_tflops) / found.bandwidth_gbs;
+    const knee = (1e3 * found.peak_tflops) / found.bandwidth_gbs;
     const x = [...others, study].map((s) => s.flops_per_byte);
     const places = autotune.span(Math.min(knee, ...x), Math.max(knee, ...x), { isLog: true, parts: 4 });
     const top = roofOf(found)(study.flops_per_byte);
@@ -144,7 +144,7 @@
     card(
       "Roofline",
       {},
-      get().document.fma_tflops
+      get().document.peak_tflops
         ? picture(
             "Speed over arithmetic intensity: the roof, other shapes, this shape's finalists and cuBLAS",
             option(get),
