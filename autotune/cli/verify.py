@@ -122,9 +122,7 @@ def _check(target: GpuTarget, kind: GpuModelFiles, *, is_quiet: bool) -> Checks:
     with console.Progress(is_quiet=is_quiet) as progress:
         for kernel, gemm, is_tuned in _cases(kind.table):
             progress.update(f"checking {kernel.id} on {gemm}")
-            code = KernelCode(
-                kind.code[kernel.sha256], kernel.sha256, kernel.spec, accuracy=kernel.accuracy
-            )
+            code = KernelCode(kind.code[kernel.sha256], kernel.sha256, kernel.spec, accuracy=kernel.accuracy)
             problem = target.problem(gemm)
             if is_tuned and target.environment.cublas_version:  # beside which a promise is held
                 problem = replace(problem, accuracy=kernel.accuracy)

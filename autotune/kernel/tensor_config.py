@@ -108,6 +108,8 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "blocks that share out k", "blocks"),
 )
 PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+# Of two configs that agree in these, a product of one layout has the same bits
+SUMMED = ("promote_k", "flush_k", "pack_a", "reduction", "split_k")
 
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
@@ -147,6 +149,14 @@ def _loading(c: Any) -> Any:
     return WARPGROUP * c.loaders
 
 
+def _loading_registers(c: Any) -> Any:
+    """Of a loading thread, as tensor_config.cuh shares them out."""
+    given = REGISTERS // (_loading(c) + WARPGROUP * NUM_MULTIPLIERS) // 8 * 8
+    multiplying = BM * c.bn // (WARPGROUP * NUM_MULTIPLIERS) * 2 + 64
+    left = (given * (c.loaders + NUM_MULTIPLIERS) - multiplying * NUM_MULTIPLIERS) // c.loaders // 8 * 8
+    return np.where(multiplying > given, left, given)
+
+
 def _is_widest(vec: Any, most: int, lead: int, packs: Any = 0) -> Any:
     return vec == np.where((packs == 1) | (lead % most == 0), most, 1)
 
@@ -171,8 +181,8 @@ RULES: tuple[Rule, ...] = (
     Rule("tensor-tasks", "template", ("bn", "loaders"), "a tile is loaded by whole tasks of 4 x 4 elements",
          lambda c, d, g: 2 * c.bn % _loading(c) == 0),
     Rule("tensor-ahead", "template", ("bn", "loaders", "ahead"),
-         "loading threads hold the tiles on their way in 64 registers",
-         lambda c, d, g: BK * c.ahead * c.bn // _loading(c) <= 64),
+         "the tiles on their way, and 32 more, are the registers of a loading thread",
+         lambda c, d, g: BK * c.ahead * c.bn // _loading(c) + 32 <= _loading_registers(c)),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
          lambda c, d, g: (g.lda % c.vec_a == 0) | (c.pack_a == 1)),
     Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
@@ -196,6 +206,10 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
     Rule("worth-vector-a", "worth", ("vec_a", "pack_a"), "the widest vectors that A allows",
          lambda c, d, g: _is_widest(c.vec_a, 4, g.lda, c.pack_a)),
+    Rule("worth-narrow-a", "worth", ("bn", "loaders", "ahead", "vec_a", "pack_a"),
+         "where A is copied float by float, its addresses leave registers for few tiles of B",
+         lambda c, d, g: (c.vec_a > 1)
+         | np.where(c.bn == 64, c.ahead <= 2, (c.loaders == 2) & (c.ahead == 1))),
     Rule("worth-vector-b", "worth", ("vec_b", "pack_b"), "the widest vectors that B allows",
          lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb, c.pack_b)),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),

@@ -50,6 +50,14 @@ def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: st
     assert loop.kinds["warpgroup_mmas"] == PRODUCTS * STEPS
 
 
+def test_what_no_register_is_left_for_is_known_before(compiler: Compiler) -> None:
+    """More tiles on their way than the rule allows are spilled."""
+    config = TensorConfig(ahead=3)
+    assert [r.id for r in tensor.broken_rules(config, KNOWN["h100"], Gemm(512, 512, 512))] == ["tensor-ahead"]
+    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, Variant()))
+    assert cubin.spill_bytes > 64
+
+
 def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:
     variant = Variant(is_batched=True, epilogue=Epilogue("rows", "gelu_tanh", keeps=True))
     for config in (TensorConfig(), replace(TensorConfig(), **UNALIGNED)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -20,10 +21,11 @@ from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
 from autotune.kernel.launch import Variant, plan
-from autotune.kernel.tensor_config import TensorConfig
+from autotune.kernel.tensor_config import SUMMED, TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options
 from autotune.search import tune as search
+from autotune.search.propose.sum_limit import LEAST_ALIKE
 from autotune.shipped.starting_points import on_tensor_cores
 from autotune.store import Store
 from autotune.target import point_key
@@ -155,6 +157,23 @@ def test_a_search_for_a_class_leaves_strict_studies_alone(tmp_path):
         other = _target(feasible_set(H100, SQUARE), template.source_hash())
         search(other, store, [SQUARE], Options(trials=12))
         assert [point_key(point) for _, point in other.submitted] == alone  # the same trials for a seed
+
+
+def test_a_way_of_summing_that_broke_the_promise_is_not_tried_again(tmp_path):
+    """On a shape where cuBLAS splits k, 91 of 92 ways of summing broke it; an H200 tried 2,467 of their
+    configs among 3,029."""
+    deep = Gemm(512, 512, 4096)
+
+    def outcome(point):
+        kept = (point["promote_k"], point["flush_k"], point["split_k"]) == (16, 256, 4)
+        return Outcome.OK if kept else Outcome.INACCURATE
+
+    target = _target(tensor_set(H100, deep), templates.source_of(FP32), outcome=outcome)
+    with Store.open(tmp_path / "a.db") as store:
+        search(target, store, [deep], Options(trials=240, starts=on_tensor_cores))
+    ways = Counter(tuple(point[name] for name in SUMMED) for _, point in target.submitted)
+    assert ways.pop((16, 256, 0, "two_pass", 4), 0) > LEAST_ALIKE
+    assert max(ways.values()) == LEAST_ALIKE
 
 
 def test_conditions_are_on_the_parameters_of_the_template():

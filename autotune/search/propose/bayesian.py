@@ -24,7 +24,7 @@ from ...search_policy import SearchPolicy
 from .bandit import next_region
 from .candidates import Candidates
 from .origins import BANDIT, CLIMBED, DRAWN, MIXTURE, NEIGHBOUR, merged
-from .sum_limit import SumLimit
+from .sum_limit import Inaccurate
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
 _SHORTLIST = 128  # of the most promising candidates, among which a batch is spread
@@ -51,7 +51,7 @@ class Model:
     """Proposes points; keeps the fitted lengths from one call to the next."""
 
     def __init__(
-        self, candidates: Candidates, sum_limit: SumLimit, rng: np.random.Generator, policy: SearchPolicy
+        self, candidates: Candidates, sum_limit: Inaccurate, rng: np.random.Generator, policy: SearchPolicy
     ) -> None:
         self._candidates, self._policy = candidates, policy
         self._sum_limit = sum_limit

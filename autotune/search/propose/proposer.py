@@ -18,7 +18,7 @@ from .attempt import Attempt, Results, best_us
 from .bayesian import Model
 from .candidates import NUM_SAMPLED, Candidates
 from .origins import NEIGHBOUR, RANDOM, merged
-from .sum_limit import SumLimit
+from .sum_limit import inaccurate
 from .traits import Traits
 
 
@@ -55,7 +55,7 @@ class Proposer:
         self.space = space
         self._rng = np.random.default_rng(seed)
         self._candidates = Candidates(space, traits)
-        self._sum_limit = SumLimit(self._candidates)
+        self._sum_limit = inaccurate(space, self._candidates)
         self._model = self._new_model() if has_model else None  # of all results
         self._attempt = None if self._model is None else Attempt(self._model, {})
         self._suggestions: deque[Proposal] = deque()
