@@ -25,7 +25,6 @@ from autotune.kernel.tensor_config import SUMMED, TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options
 from autotune.search import tune as search
-from autotune.search.propose.sum_limit import LEAST_ALIKE
 from autotune.shipped.starting_points import on_tensor_cores
 from autotune.store import Store
 from autotune.target import point_key
@@ -172,8 +171,7 @@ def test_a_way_of_summing_that_broke_the_promise_is_not_tried_again(tmp_path):
     with Store.open(tmp_path / "a.db") as store:
         search(target, store, [deep], Options(trials=240, starts=on_tensor_cores))
     ways = Counter(tuple(point[name] for name in SUMMED) for _, point in target.submitted)
-    assert ways.pop((16, 256, 0, "two_pass", 4), 0) > LEAST_ALIKE
-    assert max(ways.values()) == LEAST_ALIKE
+    assert ways.pop((16, 256, 0, "two_pass", 4), 0) > 2 == max(ways.values())
 
 
 def test_conditions_are_on_the_parameters_of_the_template():

@@ -25,7 +25,6 @@ from .candidates import Candidates
 # This many must fail with sums of a length or more before it counts as too long, and as many for each that
 # did not fail: `last_wave` splits only part of its tiles, and such successes are slow.
 LEAST_FAILED = 4
-LEAST_ALIKE = 2  # that sum alike must fail, and none be right: one may have failed for another reason
 
 
 class Inaccurate(Protocol):
@@ -59,7 +58,7 @@ class SameSums:
             np.bincount(ways[kept], minlength=self._has_failed.size).reshape(shape)
             for kept in (has_failed, ~has_failed)
         )
-        self._has_failed = (failed >= LEAST_ALIKE) & (right == 0)
+        self._has_failed = (failed > 1) & (right == 0)  # one alone may have failed for another reason
 
     def will_fail(self, numbers: np.ndarray) -> np.ndarray:
         found: np.ndarray = self._has_failed.ravel()[self._ways(numbers)]
