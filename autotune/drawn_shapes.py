@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from .export.portfolio import portfolio
-from .facts.defaults import MAX_KERNELS
 from .facts.device import DeviceLimits
 from .facts.distribution import SHIPPED_SEEDS, drawn_suite
+from .facts.fitted import MAX_KERNELS
 from .facts.gemm import LAYOUTS, Gemm
 from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks

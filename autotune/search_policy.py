@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from .facts.stats import Patience
 from .files.arguments import plain, shown
-from .files.entries import check_keys
 from .files.errors import UsageError
+from .files.strict import check_keys
 from .files.user_file import read_toml
 from .files.words import option
 

@@ -14,8 +14,8 @@ from .facts.device import KNOWN, DeviceLimits, limits_by_name
 from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy
 from .files.arguments import number, whole
-from .files.entries import hint
 from .files.errors import EnvironmentProblem, UsageError
+from .files.strict import hint
 from .files.words import option
 from .gpu.driver import device_limits, is_selector
 from .gpu.gpu_target import GpuTarget

@@ -20,14 +20,12 @@ from .drawn_shapes import DrawnSearch, drawn_for
 from .export import exporter
 from .export.from_store import read_results
 from .export.tuned import TunedResults
-from .facts import gpu_alias
 from .facts.accuracy_class import STRICT
 from .facts.accuracy_class import read as read_class
-from .facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
-from .facts.device import DeviceLimits, Environment, limits_by_name
+from .facts.device import DeviceLimits, Environment, describe_alias, limits_by_name, names_for
 from .facts.distribution import drawn_calls
+from .facts.fitted import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .facts.gemm import Gemm
-from .facts.gpu_alias import names_for
 from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
 from .facts.other_problem import is_external
@@ -36,7 +34,7 @@ from .files.arguments import number, whole
 from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
 from .files.words import command, option
 from .gpu.driver import device_limits
-from .kernel import epilogue_names
+from .kernel import launch
 from .kernel.compiler import Compiler
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.templates import (
@@ -406,7 +404,7 @@ def _tell_alike(limits: DeviceLimits, note: Note) -> None:
     if other is not None and other.compute_capability != limits.compute_capability:
         kinds = f"{own} is {limits.arch} and {other.name} {other.arch}"
         raise UsageError(f"{kinds}: it cannot be accepted as that")
-    if text := gpu_alias.describe(own):
+    if text := describe_alias(own):
         note(text)
 
 
@@ -575,7 +573,7 @@ def export_table(
     Raises DispatchError where there is nothing to export, StoreError, EnvironmentProblem, UsageError.
     """
     calls, db = _counted(calls), _path(db)
-    requested = {read_shape(gemm): epilogue_names.named(names) for gemm, names in _by_shape("called", called)}
+    requested = {read_shape(gemm): launch.named(names) for gemm, names in _by_shape("called", called)}
     on_step(f"reading the results of {shown(db)}")
     for gemm in calls:
         gemm.need_output()
@@ -583,7 +581,7 @@ def export_table(
     max_megabytes = number(option("max_megabytes"), max_megabytes, most=math.inf)
     gemms, added, conditions = (
         read_shapes(shapes),
-        epilogue_names.named(epilogues),
+        launch.named(epilogues),
         Where.parse(where, max_workspace, order),
     )
     template = _template(accuracy, conditions, 0)

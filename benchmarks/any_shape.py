@@ -47,11 +47,10 @@ from autotune import search
 from autotune import target_finder as targets
 from autotune.cli import bench, common, console
 from autotune.facts import distribution
-from autotune.facts.cuda_errors import is_sticky
-from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.facts.measurement import CachePolicy
-from autotune.files.errors import AutotuneError, UsageError
+from autotune.files.errors import AutotuneError, UsageError, is_sticky
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.config import Config
 from autotune.runtime.choose.pick import Call

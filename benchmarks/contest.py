@@ -21,10 +21,10 @@ from spells import Spell
 
 from autotune.export.from_store import read_results
 from autotune.export.tuned import TunedResults
-from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, GpuState
-from autotune.files import requirements
+from autotune.files import wheel_libraries
 from autotune.files.errors import AutotuneError, EnvironmentProblem
 from autotune.gpu import driver, instance
 from autotune.gpu.builder import CHECKS_ENTRY, CHECKS_FILE
@@ -109,7 +109,7 @@ class Arena:
     def cublas(self) -> Cublas:
         """The library that every contest has. Raises EnvironmentProblem where it is missing."""
         if self.session.cublas is None:
-            advice = requirements.pip_install(requirements.CUBLAS)
+            advice = wheel_libraries.pip_install(wheel_libraries.CUBLAS)
             raise EnvironmentProblem(f"cuBLAS was not found; install it with: {advice}")
         return self.session.cublas
 

@@ -27,8 +27,8 @@ from autotune.cli import console
 from autotune.facts.device import DeviceLimits, known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
-from autotune.perf_model.constants import TILE_APART
 from autotune.perf_model.cublas_model import CublasModel, TimedCublas
+from autotune.perf_model.model_figures import TILE_APART
 from autotune.target_finder import matrices
 
 

@@ -3,7 +3,7 @@
     python benchmarks/order_cost.py h200-any-seed6.db [more ...] [--least 40]
 
 Of each shape of at least so many trials: the best time of kernels that sum in an order, over the best of all
-that a search may choose (facts/defaults.py: MAX_ERROR). Told are geometric means by kind of shape, and how
+that a search may choose (facts/fitted.py: MAX_ERROR). Told are geometric means by kind of shape, and how
 many shapes they are of; then over all shapes, and over those where both sides of C exceed 8. *always* counts
 kernels that have the order whatever the shape, *here* also those that have it on the shape: chains where k
 is one chunk, splits that are chunks. *like* stands for splits that are chunks (reduction=chunks), which these
@@ -24,8 +24,8 @@ from pathlib import Path
 import reports
 
 from autotune.cli import console
-from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.distribution import KINDS, signature_of_shape
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel.config import Config, threads_along_k

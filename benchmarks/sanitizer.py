@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.files.errors import EnvironmentProblem
-from autotune.files.requirements import SANITIZER, pip_install
+from autotune.files.wheel_libraries import SANITIZER, pip_install
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DRIVER = REPOSITORY / "tests/gpu/sanitized.py"

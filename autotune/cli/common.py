@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..facts import stats
-from ..facts.device import DeviceLimits, Environment, limits_by_name
+from ..facts.device import LIKE, DeviceLimits, Environment, limits_by_name
 from ..facts.gemm import Gemm
-from ..facts.gpu_alias import LIKE
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
 from ..kernel.where import Where

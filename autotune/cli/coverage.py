@@ -11,8 +11,7 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
 from ..files.words import counted
-from ..kernel.epilogue_names import name_of
-from ..kernel.launch import PLAIN
+from ..kernel.launch import PLAIN, name_of
 from ..perf_model import cublas_model
 from ..runtime.calls.product import Product
 from ..runtime.choose.chooser import Chooser

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from .. import __version__, gpu
 from .. import target_finder as targets
-from ..facts import gpu_alias
 from ..facts.column_major import TF32_OVERRIDE, forced_tf32
+from ..facts.device import describe_alias
 from ..files.cache_folder import NotOwn, check_own, default_cache_dir
 from ..files.errors import AutotuneError, EnvironmentProblem
-from ..files.requirements import CUBLAS, pip_install
+from ..files.wheel_libraries import CUBLAS, pip_install
 from ..files.words import counted
 from ..kernel import compiler, template
 from ..store import exists, shown
@@ -100,7 +100,7 @@ def _gpus() -> Finding:
     gpus = gpu.list_gpus()
     driver = Monitor(gpus[0].uuid).driver_version() or "unknown"
     names = "; ".join(f"{g.index}: {g.name} {g.uuid}, {g.total_bytes / 2**30:.0f} GiB" for g in gpus)
-    accepted = "".join(f"; {text}" for g in gpus if (text := gpu_alias.describe(g.name)))
+    accepted = "".join(f"; {text}" for g in gpus if (text := describe_alias(g.name)))
     return Finding("gpu", OK, f"{names}; driver {driver}{accepted}")
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from .. import tuning
 from ..files.words import counted
-from ..kernel.epilogue_names import name_of
-from ..kernel.launch import PLAIN
+from ..kernel.launch import PLAIN, name_of
 from ..kernel.templates import workspace_bytes
 from ..kernel.where import MIB
 from ..runtime.table.kinds import load_kinds, names_of

@@ -18,8 +18,8 @@ from typer.core import TyperCommand
 
 from ..files import arguments
 from ..files.arguments import LARGEST
-from ..files.entries import hint
 from ..files.errors import UsageError
+from ..files.strict import hint
 from .ctrl_c import interrupt_in_order
 
 _CSV = "Print a table for spreadsheets: comma-separated values."

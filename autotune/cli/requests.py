@@ -10,7 +10,7 @@ import math
 from functools import partial
 from pathlib import Path
 
-from ..facts.defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
+from ..facts.fitted import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .parsing import (
     REQUIRED,
     CommandRecord,

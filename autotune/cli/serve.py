@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..files.errors import EnvironmentProblem, UsageError
-from ..files.requirements import CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN
+from ..files.wheel_libraries import CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN
 from ..report import page, server
 from ..report.feed import Feed
 from ..runtime.service.signed_table import KEY, read_keys

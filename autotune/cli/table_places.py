@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from ..files.errors import EnvironmentProblem, UsageError
-from ..files.requirements import CRYPTOGRAPHY, pip_install
+from ..files.wheel_libraries import CRYPTOGRAPHY, pip_install
 from ..runtime.service.server_calls import TOKEN
 from ..runtime.service.signed_table import KEY, read_keys
 from ..service.table_source import DatabaseTables, ServerTables, TableSource

@@ -9,7 +9,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ..files.errors import EnvironmentProblem, UsageError
-from ..files.requirements import DASHBOARD, pip_install
+from ..files.wheel_libraries import DASHBOARD, pip_install
 from . import common, view
 from .requests import DashboardRequest
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from types import ModuleType
 
 from ..files.errors import EnvironmentProblem, StoreError
-from ..files.requirements import STARLETTE, UVICORN, pip_install
+from ..files.wheel_libraries import STARLETTE, UVICORN, pip_install
 from ..report import page
 from ..report.feed import Feed
 from ..report.ladder_steps import read_ladder

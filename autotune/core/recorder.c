@@ -53,7 +53,7 @@ static void print_batch(FILE *to, const autotune_count *row) {
     if (row->products > 1) fprintf(to, "\"batch\": %" PRId32 ", %s", row->products, SHARED[row->shared]);
 }
 
-/* As autotune/kernel/epilogue_names.py names it. */
+/* As autotune/kernel/launch.py names it. */
 static void print_epilogue(FILE *to, const autotune_count *row) {
     static const char *const ACTIVATIONS[] = {"", "relu", "gelu", "gelu-tanh"};
     const bool has_bias = row->bias != AUTOTUNE_BIAS_NONE;

@@ -19,8 +19,7 @@ from typing import Any
 
 from ..facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ..files.errors import DispatchError
-from ..kernel.epilogue_names import name_of
-from ..kernel.launch import PLAIN, Epilogue
+from ..kernel.launch import PLAIN, Epilogue, name_of
 from ..runtime.calls.product import Form, Leading, Product, folded, read_operands, stacked
 from ..runtime.choose.pick import OTHERS, TUNED_ALIGNMENT, Counted
 

@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..facts.column_major import forced_tf32
-from ..kernel.epilogue_names import BIAS
-from ..kernel.launch import PLAIN
+from ..kernel.launch import BIAS, PLAIN
 from .counts import ON_HOST, WorkCounts
 from .no_gpu import OnCpu, as_on_a_gpu, replace
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..facts.error_bound import worst_ratio
+from ..facts.accuracy_class import worst_ratio
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..files.errors import DispatchError
-from ..runtime.table.cubin_files import load_cubins
-from ..runtime.table.kinds import load_kinds
+from ..runtime.table.kinds import load_cubins, load_kinds
 from ..runtime.table.table import Table
 from . import manifest
 

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..files.errors import DispatchError
-from ..files.synced import sync_folder, sync_path
+from ..files.output_file import sync_folder, sync_path
 from ..runtime.table.table import TABLE_FILE
 from . import manifest
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from .. import __version__
 from ..facts.accuracy_class import CLASSES, FP32, STRICT
-from ..facts.defaults import MAX_KERNELS, MAX_MEGABYTES
+from ..facts.fitted import MAX_KERNELS, MAX_MEGABYTES
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
 from ..files.strict import Mismatch

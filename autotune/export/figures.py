@@ -13,9 +13,8 @@ from ..facts.gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.templates import TENSOR, launch_spec, residency, tflops
-from ..perf_model.constants import Floats
 from ..perf_model.fit import Sample, guess, learn
-from ..perf_model.model_figures import ModelFigures
+from ..perf_model.model_figures import Floats, ModelFigures
 from ..runtime.table.table import Kernel, KernelRecord, launchable
 from .cubins import CubinLike
 from .tuned import TunedResults

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
 from ..facts.accuracy_class import STRICT
-from ..facts.defaults import MAX_ERROR
 from ..facts.device import DeviceLimits, Environment
+from ..facts.fitted import MAX_ERROR
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy
 from ..files.errors import DispatchError, UsageError

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from ..files.errors import DispatchError
 from ..files.words import option
-from ..runtime.table.cubin_files import packed, sums
 from ..runtime.table.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
-from ..runtime.table.kinds import KINDS_FOLDER, GpuModel, load_kinds
+from ..runtime.table.kinds import KINDS_FOLDER, GpuModel, load_kinds, packed, sums
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table, render
 from .check_files import GpuModelFiles, check_files
 from .exchange import Note

@@ -28,10 +28,9 @@ from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, plan
 from ..kernel.relatives import base_config, example, fitted
 from ..kernel.resources import launch_spec, residency
-from ..perf_model.constants import Floats
 from ..perf_model.fit import Sample, fit, fma_step_us, learn, modelled
 from ..perf_model.launches import Launches, Shapes, Whole
-from ..perf_model.model_figures import ModelFigures
+from ..perf_model.model_figures import Floats, ModelFigures
 from ..perf_model.prediction import Prediction
 from ..perf_model.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix

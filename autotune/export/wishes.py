@@ -12,8 +12,7 @@ from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
 from ..kernel import tensor_config
 from ..kernel.config import Config
-from ..kernel.epilogue_names import BIAS
-from ..kernel.launch import PLAIN, Epilogue, Variant
+from ..kernel.launch import BIAS, PLAIN, Epilogue, Variant
 from ..kernel.relatives import example
 from ..kernel.rules import broken_rules
 from ..kernel.summation_order import CHAIN, SummationOrder

@@ -12,6 +12,9 @@ wider than what was asked for. Copied into exported tables.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from ..files.errors import AutotuneError, UsageError
 
@@ -47,3 +50,20 @@ def excess(ours: tuple[float, float], sgemms: tuple[float, float]) -> float:
     """The largest of our errors (Frobenius, by element) over SGEMM's on the same operands: at most 1 is as
     the class promises. Where SGEMM is exact, so must we be."""
     return max(a / b if b else float("inf") if a else 0.0 for a, b in zip(ours, sgemms, strict=True))
+
+
+UNIT_ROUNDOFF = 2.0**-24
+ZERO_MEAN_FACTOR = 24.0
+
+_Floats = np.ndarray[Any, Any]
+
+
+def gamma(k: int) -> float:
+    """The bound of |C - C64| relative to |a|.|b|."""
+    return min(k + 2.0, ZERO_MEAN_FACTOR) * UNIT_ROUNDOFF
+
+
+def worst_ratio(k: int, result: _Floats, exact: _Floats, size: _Floats) -> float:
+    """The largest |C - C64| over its bound; above 1 it is wrong. `exact` is C64 and `size` |a|.|b|, with
+    scales, as float64, of the elements of `result`."""
+    return float(np.max(np.abs(result - exact) / (gamma(k) * size + np.finfo(np.float32).tiny)))

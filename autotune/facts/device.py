@@ -1,13 +1,18 @@
-"""What a GPU offers a block (DeviceLimits), and what a time was measured on (Environment): plain data."""
+"""What a GPU offers a block (DeviceLimits), and what a time was measured on (Environment): plain data.
+
+Its user may accept a GPU as another one, nearly identical and of the same compute capability, such as an H200
+NVL as an H200: AUTOTUNE_LIKE names the other. Its tables serve here, its trials are lent to searches. No
+result depends on it, only times do. The core in C reads the variable, too. Copied into exported tables.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from ..files.bounds import Within
-from ..files.entries import hint
 from ..files.errors import UsageError
+from ..files.strict import Within, hint
 from .frozen import frozen
 
 Bytes = Annotated[int, Within(0, 1 << 40)]
@@ -156,3 +161,17 @@ def uuid_text(raw: bytes) -> str:
     """A GPU's UUID of 16 bytes as NVIDIA's tools write it: `GPU-6c92155f-e46a-cf5d-ba81-d325b372e566`."""
     text = raw.hex()
     return "-".join(("GPU", text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+LIKE = "AUTOTUNE_LIKE"
+
+
+def names_for(gpu_name: str) -> tuple[str, ...]:
+    """The names that count for a GPU: its own, then the one that it is accepted as."""
+    return tuple(dict.fromkeys((gpu_name, os.environ.get(LIKE) or gpu_name)))
+
+
+def describe_alias(gpu_name: str) -> str:
+    """That a GPU is accepted as another, in words; "" if it is not."""
+    other = names_for(gpu_name)[-1]
+    return "" if other == gpu_name else f"{gpu_name} is accepted as {other} ({LIKE})"

@@ -1,5 +1,6 @@
 """Numbers that were fitted or assumed, not derived: `fitted.json` says of each group on which GPU, when, from
-what and by which command. Modules give them names and say what they mean. Copied into exported tables.
+what and by which command. Modules give them names and say what they mean. And defaults that commands and
+functions share. Copied into exported tables: standard library only.
 """
 
 from __future__ import annotations
@@ -21,3 +22,9 @@ def number(name: str) -> float:
 def numbers(names: str) -> list[float]:
     """Those of these names, which spaces part."""
     return [FITTED[name] for name in names.split()]
+
+
+DEFAULT_DB = "autotune.db"  # of trials
+MAX_ERROR = 1.5  # times cuBLAS's: the limit for winners, and for what settling chooses
+MAX_KERNELS = 252  # of a table for shapes that nobody tuned; with a default of each layout 256
+MAX_MEGABYTES = 5.0  # that the files of these take

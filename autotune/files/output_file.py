@@ -2,7 +2,9 @@
 
 A regular or new file is written under another name and renamed: the old file stays whole until the new one
 is, and on the disk. A symbolic link is followed. A device, a FIFO, or standard output as /dev/stdout is
-written directly.
+written directly. A power cut after a rename finds the old or the new, and whole.
+
+Copied into exported tables: standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +17,34 @@ from contextlib import suppress
 from pathlib import Path
 
 from .errors import EnvironmentProblem, UsageError
-from .synced import sync, sync_folder
+
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system that keeps nothing
+
+
+def sync(descriptor: int) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk. Raises OSError, except where the
+    file system cannot do that."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+
+
+def sync_path(path: Path) -> None:
+    """The same of a file or folder that is not open."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """The same of a folder, if it may be read: one may write into it without."""
+    with suppress(PermissionError):
+        sync_path(folder)
+
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_LINKS = 40  # as Linux follows

@@ -2,7 +2,11 @@
 
 cuda-pathfinder looks into the environment's site-packages, and not where else `sys.path` leads: a folder of
 `pip install --target`, or one that a path file names (findings/pathfinder-skips-target.sh). What is loaded it
-finds. Copied into exported tables.
+finds.
+
+What a message tells the user to install if a part is missing stands here, too: packages, not extras of
+autotune, which work only if the package index has autotune itself. pyproject.toml states the same
+requirements; a test compares the two. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -11,6 +15,23 @@ import ctypes
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
+
+NVRTC = "cuda-toolkit[nvrtc]==13.*"
+CUBLAS = "cuda-toolkit[cublas]==13.*"
+SANITIZER = "cuda-toolkit[sanitizer]==13.*"
+JINJA = "jinja2>=3.1"
+STARLETTE = "starlette>=0.45"
+UVICORN = "uvicorn>=0.34"
+POSTGRESQL = "psycopg[binary]>=3.2"
+CRYPTOGRAPHY = "cryptography>=43"
+PROMETHEUS = "prometheus-client>=0.21"
+RAY = "ray>=2.40"
+DASHBOARD = "optuna-dashboard>=0.20"
+
+
+def pip_install(requirement: str) -> str:
+    """The command that installs a requirement, quoted for a shell."""
+    return f"pip install '{requirement}'"
 
 
 def load(name: str) -> str | None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from ..facts.cuda_errors import is_sticky
 from ..facts.device import KNOWN, DeviceLimits, Environment, limits_by_name, uuid_text
 from ..facts.fitted import number
-from ..files.errors import AutotuneError, EnvironmentProblem, UsageError
+from ..files.errors import AutotuneError, EnvironmentProblem, UsageError, is_sticky
 from ..files.words import option
 
 MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins

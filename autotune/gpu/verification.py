@@ -1,6 +1,6 @@
 """Is C right? Every candidate is compared with float64 and with cuBLAS, on the device.
 
-The bound is that of error_bound.py.
+The bound is that of accuracy_class.py.
 
 The reference is computed once per problem, by a kernel that shares nothing with those under test, and
 cuBLAS's result is compared with it. If float64 would take longer than REFERENCE_BUDGET_S, or too much memory,
@@ -17,8 +17,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from ..facts.accuracy_class import gamma
 from ..facts.device import DeviceLimits
-from ..facts.error_bound import gamma
 from ..facts.fitted import number
 from ..facts.gemm import Gemm
 from ..facts.measurement import is_accurate

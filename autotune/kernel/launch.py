@@ -5,11 +5,14 @@ Shared by the tuner and by exported tables (this file is copied into them): stan
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, SINGLE, Batch
+from ..files.arguments import texts
+from ..files.errors import UsageError
 
 REDUCE_BITS = 8
 REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`
@@ -391,3 +394,27 @@ def launch_config(
     if attributes:
         config.attrs, config.numAttrs = attributes, len(attributes)
     return config
+
+
+BIAS = Epilogue(bias="columns")
+ACTIVATED = ACTIVATIONS[1:]  # as a call asks for them
+EPILOGUES = {
+    "bias": BIAS,
+    **{name.replace("_", "-"): Epilogue(activation=name) for name in ACTIVATED},
+    **{f"bias-{name.replace('_', '-')}": Epilogue("columns", name) for name in ACTIVATED},
+}
+_NAMES = {epilogue: name for name, epilogue in EPILOGUES.items()}
+
+
+def name_of(epilogue: Epilogue) -> str:
+    """The name that `autotune export-table --epilogue` takes."""
+    return _NAMES[epilogue]
+
+
+def named(names: str | Iterable[str]) -> tuple[Epilogue, ...]:
+    """Epilogues by their names, each once. Raises UsageError for a name of none."""
+    requested = tuple(dict.fromkeys(texts("epilogues", names)))
+    for name in requested:
+        if name not in EPILOGUES:
+            raise UsageError(f"no epilogue is named {name!r:.60}; pass some of {', '.join(EPILOGUES)}")
+    return tuple(EPILOGUES[name] for name in requested)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from ..files import entries
+from ..files import strict
 from ..files.errors import EnvironmentProblem
 from . import template
 
@@ -66,12 +66,12 @@ def _classes(path: Path) -> dict[str, tuple[str, ...]]:
 
 def _pairs(record: object) -> Iterator[Pair]:
     """The pairs of a record. Raises ValueError for what is none."""
-    for number, item in enumerate(entries.items(record, "the record")):
+    for number, item in enumerate(strict.items(record, "the record")):
         where = f"entry {number}"
         names = ("family", "source_hash", "same_as")
-        entry = entries.table(item, where)
-        entries.check_keys(entry, (*names, *_PROOF), where, required=names)
-        family, newer, older = (entries.text(entry[name], f"{where}: {name}") for name in names)
+        entry = strict.table(item, where)
+        strict.check_keys(entry, (*names, *_PROOF), where, required=names)
+        family, newer, older = (strict.text(entry[name], f"{where}: {name}") for name in names)
         yield family, newer, older
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.arguments import number, texts
-from ..files.entries import hint
 from ..files.errors import UsageError
+from ..files.strict import hint
 from ..files.words import option
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of

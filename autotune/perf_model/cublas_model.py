@@ -15,7 +15,7 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from . import residual
-from .constants import CUBLAS_FIXED_US, MARGIN, OTHER_VERSION, TILE, TILE_APART, VECTOR_APART, Floats
+from .model_figures import CUBLAS_FIXED_US, MARGIN, OTHER_VERSION, TILE, TILE_APART, VECTOR_APART, Floats
 from .residual import Residuals
 
 NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.16, half of them within 0.18 (0061)

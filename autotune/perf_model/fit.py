@@ -22,9 +22,8 @@ from ..facts.fitted import number
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import LaunchSpec
 from . import residual
-from .constants import FMAS_PER_L2_FLOAT, Floats
 from .launches import Flags, Launches, Shapes, Whole, grids
-from .model_figures import ModelFigures
+from .model_figures import FMAS_PER_L2_FLOAT, Floats, ModelFigures
 from .residual import Residuals
 from .time_model import Speeds, TimeModel, Work, fmas_per_us, modelled_us
 

@@ -27,7 +27,7 @@ from ..kernel.launch import (
     LaunchSpec,
     num_splits,
 )
-from .constants import Floats
+from .model_figures import Floats
 
 Whole = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]

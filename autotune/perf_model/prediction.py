@@ -11,8 +11,8 @@ import numpy as np
 
 from ..facts.device import DeviceLimits
 from . import residual
-from .constants import Floats
 from .launches import Access, Flags, Launches, Shapes, Whole, accesses, fits, grids, reads
+from .model_figures import Floats
 from .residual import Residuals
 from .splits import NUM_CHOICES, Splits
 from .time_model import Speeds, TimeModel, modelled_us

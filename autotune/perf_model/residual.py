@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..facts.fitted import number
-from .constants import LENGTH, Floats
 from .launches import Flags
+from .model_figures import LENGTH, Floats
 
 NOISE = number("NOISE")  # of the variance: the part that a shape does not share with its neighbours
 _SCALE = np.full(8, 3 / LENGTH**2)  # of squared distances along each coordinate, for Matern 3/2

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .constants import PARTS_OF_LAST, VALUES, Floats
 from .launches import Launches, Shapes, ceil_div
+from .model_figures import PARTS_OF_LAST, VALUES, Floats
 
 BLOCKS_PER_SM = (1, 2, 4)  # and as many as are resident
 NUM_CHOICES = len(BLOCKS_PER_SM) + 2

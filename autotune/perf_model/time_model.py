@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..facts.device import DeviceLimits
-from .constants import (
+from .launches import Flags, Grids, Launches, Shapes, ceil_div
+from .model_figures import (
     BANDWIDTH_SMS,
     CLUSTER_US,
     FMAS_PER_L2_FLOAT,
@@ -36,9 +37,8 @@ from .constants import (
     LINE_FLOATS,
     PROLOGUE_STEPS,
     Floats,
+    ModelFigures,
 )
-from .launches import Flags, Grids, Launches, Shapes, ceil_div
-from .model_figures import ModelFigures
 
 
 class Speeds(NamedTuple):

@@ -20,8 +20,8 @@ from ..facts.gemm import MAX_EXTENT, Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome
 from ..facts.other_problem import KERNEL_TUNER, OTHER, OtherProblem, is_product, read_problem
 from ..files.arguments import LARGEST, shown
-from ..files.entries import text
 from ..files.errors import UsageError
+from ..files.strict import text
 from ..kernel.config import Value
 from ..target import Baseline, Point
 from .reader import read_record

@@ -18,8 +18,8 @@ from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome
 from ..files import strict
 from ..files.arguments import shown
-from ..files.entries import check_keys, items, number, table, text, whole
 from ..files.errors import AutotuneError, UsageError
+from ..files.strict import check_keys, items, number, table, text, whole
 from ..files.user_file import decoded, read_file
 from ..kernel.config import PARAMETER, Value
 from .recorded_space import COMPILE_THREADS, LEAST_US, MAX_VALUES, MOST_S, MOST_US, RecordedProblem, Recording

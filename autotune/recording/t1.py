@@ -19,8 +19,8 @@ from typing import Any
 
 from ..facts.measurement import Measurement, Outcome
 from ..files.arguments import shown
-from ..files.entries import items, table, text
 from ..files.errors import UsageError
+from ..files.strict import items, table, text
 from ..kernel.config import Value
 from ..target import Point
 from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names_of, point, problem, seconds

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..files import strict
-from ..files.bounds import Within
 from ..files.errors import UsageError
+from ..files.strict import Within
 from ..files.user_file import read_file
 
 MOST_BYTES = 4 << 20

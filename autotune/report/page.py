@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files.errors import EnvironmentProblem
-from ..files.requirements import JINJA, pip_install
+from ..files.wheel_libraries import JINJA, pip_install
 from .palette import ROOT
 
 ROOM = Path(__file__).parent

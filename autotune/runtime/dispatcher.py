@@ -28,11 +28,19 @@ from ..facts.accuracy_class import read as read_class
 from ..files.arguments import whole
 from ..files.errors import DispatchError
 from ..kernel.launch import ACTIVATIONS
-from .calls.options import Activation, Fallback, Settle, fallback_of, is_switched_on, settle_of
-from .calls.product import make_gemm, packed_forms
+from .calls.product import (
+    Activation,
+    Fallback,
+    Settle,
+    fallback_of,
+    is_switched_on,
+    make_gemm,
+    packed_forms,
+    settle_of,
+)
 from .choose.pick import Counted, Pick
 from .cublas.blas_provider import BlasProvider
-from .native.forks import FORK_LOCK, check_fork, use_cuda
+from .native.processes import FORK_LOCK, check_fork, use_cuda
 from .one_kind import OneKind, open_kinds
 
 if TYPE_CHECKING:
@@ -42,8 +50,7 @@ if TYPE_CHECKING:
     from .launch.planner import Planner
     from .service.program_client import ProgramClient
     from .settle.quick_check import QuickCheck
-    from .table.cubin_files import CubinFiles
-    from .table.kinds import GpuModel
+    from .table.kinds import CubinFiles, GpuModel
     from .table.table import Table
     from .torch.tensor_calls import TorchCalls
     from .torch.torch_gain import ProgramGain
@@ -59,7 +66,7 @@ class Dispatcher:
     """Serves matrix products from one exported folder. Threads may share it.
 
     Reads the whole folder at once and checks its tables. A compiled kernel is unpacked and checked when it is
-    first needed (cubin_files.py). The modules that launch are imported, and CUDA is initialised, at the first
+    first needed (table/kinds.py). The modules that launch are imported, and CUDA is initialised, at the first
     product.
 
     settle: "first-use" times the model's first few accurate launches at the first call of a kind that was not
@@ -332,7 +339,7 @@ class Dispatcher:
 
         Raises DispatchError where it cannot be written, or calls are recorded into another file.
         """
-        from .native.core_faults import recorded_error
+        from .native.core import recorded_error
 
         check_fork()
         named = str(Path(file).absolute())

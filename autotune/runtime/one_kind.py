@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..facts.accuracy_class import STRICT, serves
+from ..facts.device import LIKE
 from ..facts.gemm import Gemm
-from ..facts.gpu_alias import LIKE
 from ..files.errors import DispatchError
-from .calls.options import Settle
-from .calls.product import packed
+from .calls.product import Settle, packed
 from .choose.chooser import Chooser
 from .choose.pick import Call, Pick
 from .cublas.blas_provider import BlasProvider
-from .table.cubin_files import CubinFiles
-from .table.kinds import GpuModel, load_kinds, read_whole
+from .table.kinds import CubinFiles, GpuModel, load_kinds, read_whole
 from .table.table import Table
 
 if TYPE_CHECKING:

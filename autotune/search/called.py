@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ..facts.device import names_for
 from ..facts.gemm import Gemm
-from ..facts.gpu_alias import names_for
 from ..kernel.templates import accuracy_of
 from ..perf_model.cublas_model import least_us
 from ..store import Store

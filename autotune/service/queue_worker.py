@@ -17,8 +17,7 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from .. import search, target_finder
-from ..facts.device import KNOWN
-from ..facts.gpu_alias import names_for
+from ..facts.device import KNOWN, names_for
 from ..facts.measurement import CachePolicy
 from ..files.errors import AutotuneError, DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.compiler import Helpers

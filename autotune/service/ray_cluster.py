@@ -24,7 +24,7 @@ from typing import Any
 from ..facts.device import limits_by_name
 from ..facts.gemm import Gemm
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
-from ..files.requirements import RAY, pip_install
+from ..files.wheel_libraries import RAY, pip_install
 from ..kernel.compiler import CompileJob, Compiler
 from ..search import InterruptHandler
 from ..store import ANY_GPU, Build, QueuedRequest, RequestState, Store, Wanted

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from ..facts.frozen import frozen
 from ..facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..files import strict
-from ..files.bounds import Within
 from ..files.errors import UsageError
+from ..files.strict import Within
 from ..store import Artifacts, Queue, RequestState, Usage, Wanted
 from .wanted import MAX_NAME, MAX_SHAPES, predicted_gain_us
 

@@ -45,7 +45,7 @@ from sqlalchemy.exc import (
 )
 
 from ..files.errors import EnvironmentProblem, StoreError
-from ..files.requirements import POSTGRESQL, pip_install
+from ..files.wheel_libraries import POSTGRESQL, pip_install
 from .columns import read_text
 
 _IS_WRITER = "autotune_is_writer"

@@ -13,9 +13,8 @@ from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
 from ..facts.accuracy_class import STRICT
-from ..facts.device import Environment
+from ..facts.device import Environment, names_for
 from ..facts.gemm import Gemm
-from ..facts.gpu_alias import names_for
 from ..facts.measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..facts.other_problem import is_external, problem_of
 from ..files.arguments import LARGEST

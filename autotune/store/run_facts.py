@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
-from ..facts.gpu_alias import names_for
+from ..facts.device import names_for
 from .connect import shown
 
 _PACKAGES = ("optuna", "numpy", "sqlalchemy", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cublas")

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmark
 import reports
 
 from autotune.cli import console
-from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy
 from autotune.search.compare.ranking import Ranking

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmark
 from replay_runs import command
 
 from autotune import target_finder as targets
-from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import is_accurate
 from autotune.facts.stats import Patience, num_since_gain

@@ -17,8 +17,7 @@ from autotune.export.package import write_folder
 from autotune.facts.gemm import LAYOUTS
 from autotune.kernel import template
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.cubin_files import load_cubins
-from autotune.runtime.table.kinds import GpuModel, load_kinds
+from autotune.runtime.table.kinds import GpuModel, load_cubins, load_kinds
 from autotune.runtime.table.table import load
 from autotune.store import Store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.facts import error_bound
+from autotune.facts import accuracy_class
 from autotune.facts.gemm import Gemm
 from autotune.gpu import memory, verification
 from autotune.gpu.verification import RawFindings
@@ -65,7 +65,7 @@ class Reference:
 
     def compare(self, c, gamma=None):
         raw = RawFindings()
-        gamma = ctypes.c_double(error_bound.gamma(self.gemm.k) if gamma is None else gamma)
+        gamma = ctypes.c_double(accuracy_class.gamma(self.gemm.k) if gamma is None else gamma)
         c = np.ascontiguousarray(c, np.float32)
         self.checks.host_compare_tiles(
             *(len(self.tiles), self.gemm.m, self.gemm.n, _pointer(c)),

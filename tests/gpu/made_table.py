@@ -17,7 +17,7 @@ from autotune.gpu.driver import device_limits
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
-from autotune.kernel.epilogue_names import named
+from autotune.kernel.launch import named
 from autotune.kernel.where import ANY, Where
 
 Array = np.ndarray[Any, Any]

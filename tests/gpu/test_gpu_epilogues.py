@@ -14,7 +14,7 @@ from autotune.export.check import verify_table
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.gpu.driver import device_limits
-from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES
+from autotune.kernel.launch import ACTIVATED, EPILOGUES
 from autotune.runtime.dispatcher import Dispatcher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]

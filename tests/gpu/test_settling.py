@@ -16,7 +16,7 @@ import pytest
 from made_table import export_winners, plain_config, stored
 
 from autotune.export.check import error_ratio
-from autotune.facts.defaults import MAX_ERROR
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
 from autotune.runtime.calls.product import packed

@@ -41,7 +41,7 @@ from autotune.perf_model.fit import Sample, learn, modelled
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.cubin_files import CubinFiles
+from autotune.runtime.table.kinds import CubinFiles
 from autotune.runtime.table.table import load, parse, render
 from autotune.runtime.torch.live_plans import sums_as
 

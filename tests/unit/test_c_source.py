@@ -21,8 +21,7 @@ from test_core import STRICT, drawn_table
 
 from autotune.export.c_source import c_files
 from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
-from autotune.kernel.epilogue_names import named
-from autotune.kernel.launch import Variant
+from autotune.kernel.launch import Variant, named
 from autotune.runtime.calls.product import packed
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, numbers_of

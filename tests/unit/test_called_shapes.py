@@ -23,8 +23,7 @@ from autotune.cli.app import app
 from autotune.estimate.counts import rendered
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, UsageError
-from autotune.kernel.epilogue_names import BIAS
-from autotune.kernel.launch import Variant
+from autotune.kernel.launch import BIAS, Variant
 from autotune.runtime.choose import chooser
 from autotune.runtime.choose.pick import Counted
 from autotune.search import Options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cuda.bindings import driver as cuda
 
-from autotune.facts.cuda_errors import STICKY, is_sticky
+from autotune.files.errors import STICKY, is_sticky
 from autotune.gpu.driver import CudaError
 from autotune.runtime.launch.cuda_driver import CudaFault
 

@@ -33,8 +33,7 @@ from test_tensor_calls import _Tensor, offered
 from autotune.export.check import verify_table
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, UsageError
-from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
-from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
+from autotune.kernel.launch import ACTIVATED, ACTIVATIONS, EPILOGUES, PLAIN, Variant, name_of, named
 from autotune.runtime.choose.pick import plain_ids
 from autotune.runtime.dispatcher import Activation, Dispatcher, _describe
 from autotune.runtime.native import core_library

@@ -14,8 +14,8 @@ from autotune.cli import bench
 from autotune.cli.report import numbers_of
 from autotune.cli.trials import _study_facts
 from autotune.export.from_store import read_results
-from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.device import KNOWN
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement
 from autotune.files.errors import DispatchError

@@ -21,7 +21,7 @@ from autotune.cli import estimate as command
 from autotune.estimate.counts import FP32, TF32, UNSUPPORTED, WorkCounts
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem, UsageError
-from autotune.kernel.epilogue_names import BIAS
+from autotune.kernel.launch import BIAS
 from autotune.shipped.expected_times import Predicted, ShippedFigures
 from autotune.suite import CallSignature, read_calls
 

@@ -32,13 +32,12 @@ from autotune.facts.measurement import Measurement, Outcome
 from autotune.files.errors import DispatchError, TrialFailure, UsageError
 from autotune.kernel import identity, same_code, template
 from autotune.kernel.config import Config
-from autotune.kernel.epilogue_names import named
-from autotune.kernel.launch import PLAIN, Variant
+from autotune.kernel.launch import PLAIN, Variant, named
 from autotune.kernel.rules import broken_rules
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, Variants
-from autotune.runtime.table.cubin_files import load_cubins
+from autotune.runtime.table.kinds import load_cubins
 from autotune.runtime.table.table import Table, load
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline

@@ -18,8 +18,7 @@ from table_cases import make_table, write_older
 from zygote import Zygote
 
 from autotune.export import exchange
-from autotune.runtime.table.cubin_files import load_cubins
-from autotune.runtime.table.kinds import load_kinds
+from autotune.runtime.table.kinds import load_cubins, load_kinds
 from autotune.runtime.table.table import load
 
 OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-02-02T00:00:00+00:00"

@@ -278,7 +278,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(
             other.rename(other.with_name("gone"))
         return KeptFile(path, advice)
 
-    monkeypatch.setattr("autotune.runtime.table.cubin_files.KeptFile", late)
+    monkeypatch.setattr("autotune.runtime.table.kinds.KeptFile", late)
     runtime = Dispatcher(folder)
     assert list(runtime.tables) == [THIRD]
 

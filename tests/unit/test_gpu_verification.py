@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.facts import error_bound
+from autotune.facts import accuracy_class
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.gpu import verification
@@ -36,7 +36,7 @@ def _sum_in_splits(products, splits):
 
 def _ratio(result, products, k):
     exact, size = products.sum(axis=-1), np.abs(products).sum(axis=-1)
-    return np.max(np.abs(result - exact) / (error_bound.gamma(k) * size))
+    return np.max(np.abs(result - exact) / (accuracy_class.gamma(k) * size))
 
 
 @settings(deadline=None, max_examples=30)
@@ -71,10 +71,10 @@ def test_a_wrong_element_breaks_the_bound(k):
 
 
 def test_the_bound_grows_with_k_only_while_that_is_certain():
-    gammas = [error_bound.gamma(k) for k in range(100)]
+    gammas = [accuracy_class.gamma(k) for k in range(100)]
     assert gammas == sorted(gammas)
     assert gammas[0] == 2 * 2.0**-24
-    assert error_bound.gamma(10**9) == error_bound.ZERO_MEAN_FACTOR * 2.0**-24
+    assert accuracy_class.gamma(10**9) == accuracy_class.ZERO_MEAN_FACTOR * 2.0**-24
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 64, 1000, 20000])

@@ -15,7 +15,7 @@ from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, w
 from test_tensor_calls import CUDA, FLOAT, _DLTensor, _Tensor, offered  # noqa: F401  a fixture
 
 from autotune.files.errors import DispatchError
-from autotune.kernel.epilogue_names import named
+from autotune.kernel.launch import named
 from autotune.runtime.calls import arrays
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.cuda_driver import CudaFault

@@ -30,8 +30,7 @@ from table_cases import (
 from autotune.estimate.counts import rendered
 from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.files.errors import DispatchError, UsageError
-from autotune.kernel.epilogue_names import EPILOGUES
-from autotune.kernel.launch import PLAIN
+from autotune.kernel.launch import EPILOGUES, PLAIN
 from autotune.runtime.choose.pick import OTHERS, Counted
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from autotune import __version__
-from autotune.files import requirements
+from autotune.files import wheel_libraries
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"].values()
 STATED = {*PROJECT["dependencies"], *(requirement for extra in EXTRAS for requirement in extra)}
-CONSTANTS = {name: value for name, value in vars(requirements).items() if name.isupper()}
+CONSTANTS = {name: value for name, value in vars(wheel_libraries).items() if name.isupper()}
 TEXTS = [
     *(path for folder in ("autotune", "benchmarks", "docs") for path in (REPOSITORY / folder).rglob("*.py")),
     *REPOSITORY.glob("*.md"),
@@ -34,7 +34,7 @@ def test_a_message_names_what_pyproject_states(name: str) -> None:
 
 
 def test_the_command_can_be_pasted_into_a_shell() -> None:
-    assert requirements.pip_install(requirements.JINJA) == "pip install 'jinja2>=3.1'"
+    assert wheel_libraries.pip_install(wheel_libraries.JINJA) == "pip install 'jinja2>=3.1'"
 
 
 def test_what_a_text_installs_is_known_and_quoted() -> None:

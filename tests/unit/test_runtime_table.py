@@ -26,11 +26,10 @@ from table_cases import (
 
 from autotune.facts.gemm import Gemm
 from autotune.files import strict
-from autotune.files.bounds import Within
 from autotune.files.errors import DispatchError
-from autotune.kernel.epilogue_names import EPILOGUES
-from autotune.kernel.launch import Variant
-from autotune.runtime.table.cubin_files import load_cubins
+from autotune.files.strict import Within
+from autotune.kernel.launch import EPILOGUES, Variant
+from autotune.runtime.table.kinds import load_cubins
 from autotune.runtime.table.soundness import OLDEST
 from autotune.runtime.table.table import (
     SCHEMA_VERSION,

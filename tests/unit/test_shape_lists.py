@@ -13,7 +13,7 @@ import pytest
 from autotune.cli.common import read_calls as read_calls_of
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import UsageError
-from autotune.kernel.epilogue_names import EPILOGUES
+from autotune.kernel.launch import EPILOGUES
 from autotune.suite import CallSignature, read_calls, read_suite
 
 ROWS = "512,64,32,NT,4,7\n16,8,24,NN,1,2\n"

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from table_cases import FIGURES, depth, depths, make_kernel, make_spec, make_table, rank
 from test_export_portfolio import UNTUNED, in_layout, table_for
 
-from autotune.facts.defaults import MAX_ERROR
 from autotune.facts.device import known_limits
+from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import GROUP_SPLITS, MANY_THREADS, reduce_groups
 from autotune.runtime.choose.chooser import Chooser

@@ -14,7 +14,7 @@ import pytest
 from table_cases import make_kernel, make_spec, make_table, write_table
 
 from autotune.export import exchange
-from autotune.files import synced
+from autotune.files import output_file
 from autotune.files.errors import AutotuneError
 from autotune.files.output_file import write_file
 
@@ -146,5 +146,5 @@ def test_a_folder_that_may_not_be_read_is_not_synced(tmp_path: Path, monkeypatch
     def refuse(*_: Any) -> int:
         raise PermissionError(errno.EACCES, "not yours")
 
-    monkeypatch.setattr(synced.os, "open", refuse)
-    synced.sync_folder(tmp_path)
+    monkeypatch.setattr(output_file.os, "open", refuse)
+    output_file.sync_folder(tmp_path)

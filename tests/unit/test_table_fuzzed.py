@@ -33,10 +33,10 @@ from table_cases import (
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import PARAMETER
-from autotune.kernel.epilogue_names import EPILOGUES
+from autotune.kernel.launch import EPILOGUES
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, Variants
-from autotune.runtime.table.cubin_files import load_cubins, packed
+from autotune.runtime.table.kinds import load_cubins, packed
 from autotune.runtime.table.soundness import OLDEST
 from autotune.runtime.table.table import SCHEMA_VERSION, Table, launchable, load, parse, render
 

@@ -20,8 +20,7 @@ from test_tensor_calls import TORCH, Array, _capsule, _Tensor, normal
 
 from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError
-from autotune.kernel.epilogue_names import EPILOGUES
-from autotune.kernel.launch import Variant
+from autotune.kernel.launch import EPILOGUES, Variant
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, Pick
 from autotune.runtime.dispatcher import Dispatcher

@@ -13,8 +13,17 @@ from typing import Any, Literal, NamedTuple
 from ...facts.frozen import frozen
 from ...facts.gemm import FLOAT_BYTES, SINGLE, Batch, Gemm, Triple
 from ...files.errors import DispatchError
-from ...kernel.epilogue_names import ACTIVATED, BIAS, name_of
-from ...kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, LaunchSpec, rejection
+from ...kernel.launch import (
+    ACTIVATED,
+    ACTIVATIONS,
+    BIAS,
+    BIASES,
+    PLAIN,
+    Epilogue,
+    LaunchSpec,
+    name_of,
+    rejection,
+)
 from ..table.table import Kernel, Table
 
 How = Literal["exact", "settled", "modelled", "nearest", "default"]

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from cuda.bindings import driver as cuda
 
-from ...facts.cuda_errors import is_sticky
 from ...facts.device import uuid_text
-from ...files.errors import DispatchError
+from ...files.errors import DispatchError, is_sticky
 from ...kernel.launch import launch_config, overlap_attribute
 from .conditions import Conditions, ask_nvml
 

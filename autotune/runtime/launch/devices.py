@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...facts.cuda_errors import is_sticky
-from ...files.errors import DispatchError
+from ...files.errors import DispatchError, is_sticky
 from ...kernel.launch import PACK_THREADS, REDUCE_THREADS
 from ..table.kinds import GpuModel, no_table
 from ..table.table import Kernel, Table

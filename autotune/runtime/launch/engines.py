@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ...facts.gemm import Triple
 from ...files.errors import DispatchError, DispatchWarning
-from ..calls.options import Fallback
-from ..calls.product import common_device
+from ..calls.product import Fallback, common_device
 from ..cublas.blas_provider import BlasProvider
 from ..one_kind import OneKind
 from ..table.kinds import GpuModel, no_table

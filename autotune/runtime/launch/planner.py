@@ -17,8 +17,7 @@ from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue, Grid
 from ..calls.product import Forms, Product, check_aligned, common_device, no_scale, read_operands
 from ..choose.pick import MAX_PLANS, OTHERS, TUNED_ALIGNMENT, Call, Counted, numbered, numbered_as
 from ..cublas.blas_provider import BlasProvider
-from ..native.core import Core
-from ..native.core_faults import tell
+from ..native.core import Core, tell
 from ..torch.tensor_calls import TensorCalls, tensor_calls_of
 from .cuda_driver import Driver
 from .devices import Gpus, OpenGpu

@@ -1,26 +1,31 @@
-"""A table in the core in C (core/), which chooses among its kernels and launches them. Copied into exported
-tables.
+"""A table in the core in C (core/), which chooses among its kernels and launches them; and errors of what the
+core answers. Copied into exported tables.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...facts import column_major
+from ...facts.column_major import describe_status
 from ...facts.gemm import LAYOUTS, Gemm
-from ...files.errors import DispatchError
+from ...files.errors import DispatchError, DispatchWarning
 from ...kernel.config import PARAMETER, Config, threads_along_k
 from ...kernel.tensor_config import TensorConfig
-from ...perf_model import constants
+from ...perf_model import model_figures as model
+from ..calls.product import many_launches, no_scale
 from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
+from ..launch.cuda_driver import CudaFault, error_name
 from ..settle import summation
 from ..table.table import CublasFigures, Kernel, Table
 from .core_library import VERSION, CoreLibrary, loaded
+from .processes import forked
 
 _TRIPLE = ctypes.c_int64 * 3
 
@@ -232,18 +237,69 @@ def _constants(of: Any, kept: TableArrays) -> Any:
         dot_rows=summation.DOT_ROWS, dot_elements=summation.DOT_ELEMENTS,
         dot_threads=summation.DOT_THREADS, dot_added=summation.DOT_ADDED, dot_depth=summation.DOT_DEPTH,
         dot_positive=summation.DOT_POSITIVE,
-        prologue_steps=constants.PROLOGUE_STEPS, bandwidth_sms=constants.BANDWIDTH_SMS,
-        launch_us=constants.LAUNCH_US, launch_apart_us=constants.LAUNCH_APART_US,
-        cluster_us=constants.CLUSTER_US, last_block_us=constants.LAST_BLOCK_US,
-        last_block_float_us=constants.LAST_BLOCK_FLOAT_US,
-        fmas_per_l2_float=constants.FMAS_PER_L2_FLOAT, line_floats=constants.LINE_FLOATS,
-        residual_length=constants.LENGTH, parts_of_last=constants.PARTS_OF_LAST,
-        margin=constants.MARGIN, other_version=constants.OTHER_VERSION,
-        cublas_fixed_us=constants.CUBLAS_FIXED_US, vector_apart=constants.VECTOR_APART,
-        cublas_tile=constants.TILE,
+        prologue_steps=model.PROLOGUE_STEPS, bandwidth_sms=model.BANDWIDTH_SMS,
+        launch_us=model.LAUNCH_US, launch_apart_us=model.LAUNCH_APART_US,
+        cluster_us=model.CLUSTER_US, last_block_us=model.LAST_BLOCK_US,
+        last_block_float_us=model.LAST_BLOCK_FLOAT_US,
+        fmas_per_l2_float=model.FMAS_PER_L2_FLOAT, line_floats=model.LINE_FLOATS,
+        residual_length=model.LENGTH, parts_of_last=model.PARTS_OF_LAST,
+        margin=model.MARGIN, other_version=model.OTHER_VERSION,
+        cublas_fixed_us=model.CUBLAS_FIXED_US, vector_apart=model.VECTOR_APART,
+        cublas_tile=model.TILE,
         kept_bytes=KEPT_BYTES, pieces_bytes=PIECES_BYTES, captured_bytes=CAPTURED_BYTES,
         max_pieces=MAX_PIECES, launches_to_stay=LAUNCHES_TO_STAY, max_counted=MAX_COUNTED,
         max_plans=MAX_PLANS, max_tallies=MAX_COUNTERS,
         blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,
-        split_values=kept.numbers(constants.VALUES), num_split_values=len(constants.VALUES),
+        split_values=kept.numbers(model.VALUES), num_split_values=len(model.VALUES),
     )  # fmt: skip
+
+
+_OF_CALL = 256  # statuses of cuBLAS are below
+_BLAS_CALLS = (
+    "cublasCreate", "cublasSetMathMode", "cublasSetPointerMode", "cublasSetStream", "cublasSetWorkspace",
+    "cublasSgemm", "cublasSgemmStridedBatched", "cublasSgeam",
+)  # fmt: skip
+_LAUNCH = "launching a kernel, or taking memory for it"
+_SWITCH_OFF = "pass cublas=False, or set AUTOTUNE_CUBLAS=0, to do without cuBLAS"
+
+
+def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "this GPU") -> None:
+    """Raise the error for a status other than 0; warn, if a kernel served instead of cuBLAS of a version."""
+    of = loaded().numbers
+    if status > of.INSTEAD:
+        fault, blas = _blas_fault(status - of.INSTEAD - of.BLAS), f"cuBLAS {version}".strip()
+        text = f"{blas} cannot be used on {where}, kernels serve instead: {fault}"
+        warnings.warn(text, DispatchWarning, stacklevel=2)
+        return
+    if status > of.BLAS:
+        raise _blas_fault(status - of.BLAS)
+    if status > of.CUDA:
+        raise CudaFault(_LAUNCH, status - of.CUDA, error_name(status - of.CUDA))
+    if status == of.MANY_LAUNCHES:
+        raise many_launches()
+    if status == of.FORKED:
+        raise forked()
+    if status == of.NO_DRIVER:
+        raise DispatchError("the CUDA driver lacks calls of CUDA 12.0; update the driver")
+    if status == of.NO_RECORD:
+        raise DispatchError("calls cannot be recorded there; name a file in a folder that can be written")
+    if status == of.RECORDED:
+        raise recorded_error()
+    if status == of.NO_BLAS:
+        raise DispatchError(
+            "cuBLAS gives no handle now; where a graph is captured, make a product on this GPU before that"
+        )
+    if status == of.BAD_SCALE:
+        raise no_scale(alpha, beta, "it is too large")
+    raise DispatchError(f"the core refuses a plan or a launch (status {status})")
+
+
+def _blas_fault(status: int) -> DispatchError:
+    place, code = divmod(status, _OF_CALL)
+    return DispatchError(f"{_BLAS_CALLS[place]} failed with {describe_status(code)}; {_SWITCH_OFF}")
+
+
+def recorded_error() -> DispatchError:
+    return DispatchError(
+        "calls are recorded into another file already (record_calls or AUTOTUNE_RECORD); record into one"
+    )

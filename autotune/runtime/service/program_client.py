@@ -25,15 +25,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..native.forks import FORK_LOCK
-from ..torch.ranks import is_one_of_several, torch_distributed
+from ..native.processes import FORK_LOCK, is_one_of_several, torch_distributed
 
 if TYPE_CHECKING:
     from ..choose.pick import Counted
     from ..launch.planner import Planner
     from ..one_kind import OneKind
-    from ..table.cubin_files import CubinFiles
-    from ..table.kinds import GpuModel
+    from ..table.kinds import CubinFiles, GpuModel
     from ..table.table import Table
     from ..torch.torch_gain import ProgramGain
 

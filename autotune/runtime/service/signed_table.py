@@ -22,12 +22,11 @@ from typing import Annotated, NamedTuple
 
 from ...facts.frozen import frozen
 from ...files import strict
-from ...files.bounds import Within
 from ...files.errors import DispatchError, EnvironmentProblem
-from ...files.requirements import CRYPTOGRAPHY, pip_install
-from ..table.cubin_files import CubinFiles
+from ...files.strict import Within
+from ...files.wheel_libraries import CRYPTOGRAPHY, pip_install
 from ..table.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
-from ..table.kinds import GpuModel
+from ..table.kinds import CubinFiles, GpuModel
 from ..table.table import CUBIN_FILE, TABLE_FILE, Table, parse
 
 KEY = "AUTOTUNE_SERVER_KEY"  # of the environment: see read_keys

@@ -24,13 +24,13 @@ from typing import Annotated, Any
 
 from ...facts.gemm import Gemm
 from ...files import strict
-from ...files.bounds import Within
 from ...files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ...files.errors import AutotuneError, DispatchError, DispatchWarning
 from ...files.output_file import write_file
+from ...files.strict import Within
 from ...files.words import counted
 from ...kernel.launch import has_work
-from ...perf_model.constants import VALUES
+from ...perf_model.model_figures import VALUES
 from ..choose.pick import Call, Pick, Provider, in_splits
 from ..cublas.blas_provider import BlasProvider
 from ..launch.conditions import Conditions

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...facts.error_bound import worst_ratio
+from ...facts.accuracy_class import worst_ratio
 from ...facts.fitted import number
 from ...facts.gemm import Gemm
 from ...files.errors import DispatchError
@@ -48,7 +48,7 @@ NUM_ROWS, NUM_COLUMNS = 8, 64  # of C that are compared with float64
 
 
 class QuickCheck(NamedTuple):
-    """The results. `error_ratio`: the largest |C - C64| over its bound (error_bound.py). `time_us` of a
+    """The results. `error_ratio`: the largest |C - C64| over its bound (accuracy_class.py). `time_us` of a
     launch, and over the `recorded_us` of the table; without a tuned shape there is nothing to compare with.
     `differences`: how the GPU differs from the one that was measured (devices.py)."""
 

@@ -35,10 +35,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...facts.defaults import MAX_ERROR
+from ...facts.fitted import MAX_ERROR
 from ...facts.gemm import Triple
 from ...files.errors import DispatchError
-from ...perf_model.constants import Floats
+from ...perf_model.model_figures import Floats
 from ..calls.product import Product
 from ..choose.chooser import Chooser
 from ..choose.pick import NUM_FIRST, Call, Pick

@@ -30,12 +30,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...facts.defaults import MAX_ERROR
-from ...facts.fitted import number, numbers
+from ...facts.fitted import MAX_ERROR, number, numbers
 from ...facts.gemm import Gemm
 from ...kernel.config import Config, threads_along_k
 from ...kernel.launch import reduce_groups
-from ...perf_model.constants import Floats
+from ...perf_model.model_figures import Floats
 
 # Of a depth of 1: for data of zero mean, and for positive data
 ERRORS = numbers("ERROR_OF_ZERO_MEAN ERROR_OF_POSITIVE")

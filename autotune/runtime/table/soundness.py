@@ -21,8 +21,7 @@ from ...files.strict import Mismatch
 from ...kernel import identity
 from ...kernel import tensor_config as tensor
 from ...kernel.config import PARAMETER, Config
-from ...kernel.epilogue_names import EPILOGUES, name_of
-from ...kernel.launch import PLAIN, WORKSPACE_LIMIT, LaunchSpec, plan, rejection
+from ...kernel.launch import EPILOGUES, PLAIN, WORKSPACE_LIMIT, LaunchSpec, name_of, plan, rejection
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ...kernel.rules import RULES
 from ...kernel.summation_order import SummationOrder, order_of

@@ -1,6 +1,6 @@
 """The exported table: its kernels, the GPU they are for, and their times on the tuned shapes.
 
-A folder holds `table.json`, the cubins (cubin_files.py) and a little Python. The reader trusts nothing: a
+A folder holds `table.json`, the cubins (kinds.py) and a little Python. The reader trusts nothing: a
 newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
 a dangling reference, one changed byte raises DispatchError. Launch parameters are not stored: they follow
 from the config. Copied into exported tables.
@@ -20,8 +20,8 @@ from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ...files import strict
-from ...files.bounds import Within
 from ...files.errors import DispatchError, UsageError
+from ...files.strict import Within
 from ...files.words import counted
 from ...kernel import identity
 from ...kernel.config import Config

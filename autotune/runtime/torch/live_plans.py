@@ -14,8 +14,7 @@ from ...kernel.config import threads_along_k
 from ...kernel.tensor_config import TensorConfig
 from ..choose.pick import Pick
 from ..launch.planner import CorePlan
-from ..native.core import Core
-from ..native.core_faults import tell
+from ..native.core import Core, tell
 from ..table.table import Kernel
 
 # What limited the program while it was sampled, as core/live.h numbers it

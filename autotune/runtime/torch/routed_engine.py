@@ -15,19 +15,17 @@ from typing import Any, NamedTuple
 from ...facts.fitted import number
 from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
 from ...files.errors import DispatchError
-from ...kernel.epilogue_names import BIAS
-from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue
-from ...perf_model.constants import LAUNCH_APART_US
-from ..calls.options import Settle
-from ..calls.product import Forms, Product, make_gemm, packed
+from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
+from ...perf_model.model_figures import LAUNCH_APART_US
+from ..calls.product import Forms, Product, Settle, make_gemm, packed
 from ..choose.pick import MAX_PLANS, Call, Pick, numbered
 from ..cublas.blas_provider import BlasProvider
 from ..launch.devices import OpenGpu
 from ..launch.engine import Engine
 from ..launch.planner import CorePlan, Key, Plan, key_of
 from ..native.core import Core
+from ..native.processes import is_one_of_several
 from .live_plans import LivePlan, LiveState, sums_as
-from .ranks import is_one_of_several
 from .tensor_calls import CombinedCalls
 from .torch_router import Tables
 

@@ -17,8 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...files.errors import DispatchError
-from ..native.core import Core
-from ..native.core_faults import tell
+from ..native.core import Core, tell
 from ..native.core_library import loaded
 
 _CAPSULE = b"dlpack_exchange_api"

@@ -22,7 +22,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from ...files.errors import DispatchError
-from ..native.forks import FORK_LOCK
+from ..native.processes import FORK_LOCK
 
 if TYPE_CHECKING:
     from ..dispatcher import Dispatcher

@@ -27,7 +27,7 @@ from typing import Any
 
 from ...files.cache_folder import NotOwn, default_cache_dir, own_folder
 from ...files.errors import DispatchError
-from ...files.synced import sync_path
+from ...files.output_file import sync_path
 from ..native.core import Core
 from ..native.core_library import loaded
 from .tensor_calls import current_stream_of

@@ -24,8 +24,7 @@ from ...facts.column_major import forced_tf32
 from ...facts.gemm import Gemm
 from ...files.errors import DispatchError
 from ...files.words import counted
-from ...kernel.epilogue_names import BIAS
-from ...kernel.launch import Epilogue
+from ...kernel.launch import BIAS, Epilogue
 from ..calls.arrays import Torch
 from ..calls.product import stacked
 from ..choose.pick import MAX_PLANS
