@@ -316,8 +316,9 @@ def tune(
     max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
     template = _template(accuracy, conditions, num_drawn)
     opened = targets.open_target(
-        *(targets.selector_of(gpu), read_policy(cache), gemms, max_error), note=note, accuracy=accuracy
-    )
+        *(targets.selector_of(gpu), read_policy(cache), gemms, max_error), note=note, accuracy=accuracy,
+        helpers=part.helpers if part else None,
+    )  # fmt: skip
     _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
     with (
         closing(opened) as target,

@@ -103,6 +103,12 @@ TRUSTED = partial(
     flag="--trust", metavar="KEY",
 )  # fmt: skip
 ADDRESS = partial(argument, "A table's address, or how it begins.", metavar="ADDRESS")
+CLUSTER = partial(
+    option,
+    "Have a Ray cluster do it, by --gpu h100:4 (models and numbers): its address, as ray://head:10001. "
+    "Its nodes need autotune, and a database on a server.",
+    None, metavar="ADDRESS",
+)  # fmt: skip
 TABLE = Path("sgemm_dispatch")
 FOLDER = partial(argument, "An exported folder.", TABLE)
 
@@ -177,11 +183,7 @@ class SearchRequest(CommandRecord):
     order: str | None = ORDER()
     accuracy: str = ACCURACY()
     db: str = DB()
-    cluster: str | None = option(
-        "Have a Ray cluster do it, by --gpu h100:4 (models and numbers): its address, as ray://head:10001. "
-        "Its nodes need autotune, and a database on a server.",
-        None, metavar="ADDRESS",
-    )  # fmt: skip
+    cluster: str | None = CLUSTER()
     events: Path | None = option(
         "Append what happens, one JSON object a line; -: to stdout.", None, metavar="FILE"
     )
@@ -601,6 +603,7 @@ class WorkerRequest(CommandRecord):
     max_error: float | None = LARGEST_ERROR()
     db: str = DB()
     drains: bool = option("End once nothing waits.", False, flag="--drain")
+    cluster: str | None = CLUSTER()
 
 
 class RecordRequest(CommandRecord):

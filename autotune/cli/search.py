@@ -62,11 +62,6 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     gemms = common.read_shapes(request.shapes, listed)
     if not (gemms or calls or is_replay or request.num_drawn or request.stale):
         raise common.no_shape()
-    if request.cluster is not None:
-        from .search_cluster import run as search_cluster  # here: nothing else needs a cluster's rooms
-
-        search_cluster(request, dict.fromkeys(gemms, 1) | calls, is_json=is_json, is_quiet=is_quiet)
-        return
     policy = _policy(request)
     started_s = time.monotonic()
     with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:
@@ -94,7 +89,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         telling: dict[str, Any] = {
             "on_event": partial(_both, printer, lines), "on_fill": printer.fill, "note": console.note
         }  # fmt: skip
-        found = _found(request.gpu, arguments, telling)
+        found = _found(request, arguments, telling)
         facts = [_facts(result, request, time.monotonic() - started_s) for result in found.results]
         document = facts[0] if len(facts) == 1 else {"gpus": facts}
         lines.write("result", document)
@@ -108,14 +103,20 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     _end(found)
 
 
-def _found(gpu: str, arguments: dict[str, Any], telling: dict[str, Any]) -> FoundOnGpus:
-    """Searches where `--gpu` says. Raises what a search on one GPU does."""
-    selected = targets.select(gpu)
+def _found(request: SearchRequest, arguments: dict[str, Any], telling: dict[str, Any]) -> FoundOnGpus:
+    """Searches where `--gpu` and `--cluster` say. Raises what a search on one GPU does."""
+    selected = targets.select(request.gpu) if request.cluster is None else []
     if len(selected) == 1:
         return FoundOnGpus((tuning.tune(**arguments, **telling, gpu=selected[0].selector),))
     from ..service import several_gpus  # here: a search on one GPU needs none of it
 
-    return several_gpus.tune(selected, arguments, **telling)
+    if request.cluster is None:
+        return several_gpus.tune(selected, arguments, **telling)
+    from ..service import ray_cluster
+
+    with ray_cluster.Cluster(request.cluster) as cluster:
+        gpus = ray_cluster.cluster_gpus(request.gpu)
+        return several_gpus.tune(gpus, arguments, **telling, start=cluster.start)
 
 
 def _end(found: FoundOnGpus) -> None:

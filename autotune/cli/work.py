@@ -21,6 +21,13 @@ def run(request: WorkerRequest, *, is_quiet: bool) -> None:
         db=request.db, seconds=request.seconds, cache=read_policy(request.cache),
         max_error=request.max_error, effort=request.effort, drains=request.drains,
     )  # fmt: skip
-    selected = targets.select(request.gpu) if request.gpu else []
     note = (lambda text: None) if is_quiet else console.note
-    queue_worker.serve(selected, request.num_compilers, work, note)
+    if request.cluster is None:
+        selected = targets.select(request.gpu) if request.gpu else []
+        queue_worker.serve(selected, request.num_compilers, work, note)
+        return
+    from ..service import ray_cluster  # here: nothing else needs Ray
+
+    with ray_cluster.Cluster(request.cluster) as cluster:
+        gpus = ray_cluster.cluster_gpus(request.gpu)
+        queue_worker.serve(gpus, request.num_compilers, work, note, cluster.start)

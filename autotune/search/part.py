@@ -11,15 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..facts.gemm import Gemm
+from ..kernel.compiler import Helpers
 
 
 @dataclass(frozen=True)
 class Part:
     """`begin(listed, by_clock)`: the shapes to begin with, of all that the search is for. `more(num_open)`:
-    those to begin besides, asked from time to time with the number of those that have not ended."""
+    those to begin besides, asked from time to time with the number of those that have not ended. `helpers`:
+    who compiles besides, elsewhere."""
 
     begin: Callable[[Sequence[Gemm], bool], Sequence[Gemm]]
     more: Callable[[int], Sequence[Gemm]]
+    helpers: Helpers | None = None
 
 
 @dataclass

@@ -25,7 +25,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True)
-class _Signal:
+class Signal:
     """Sent through the pipe: of a child whose forking process was lost, nothing else is known for certain."""
 
     number: int
@@ -44,7 +44,7 @@ class Parent:
         with suppress(EOFError, OSError):
             while True:
                 answer = self._pipe.recv()
-                if isinstance(answer, _Signal):
+                if isinstance(answer, Signal):
                     os.kill(os.getpid(), answer.number)
                 else:
                     self._answers.put(answer)
@@ -60,6 +60,7 @@ class Parent:
         return self._answers.get()
 
 
+_KILLED_S = 30.0  # until a process that was killed is gone
 _PAUSES_S = (0.05, 0.2, 1.0)  # before a process is started again
 
 
@@ -72,13 +73,55 @@ def _run(
     program(Parent(pipe), *arguments)
 
 
-@dataclass(eq=False)
-class ChildProcess:
+class Child:
+    """What runs elsewhere: in a process, or on a node of a cluster (ray_cluster.py)."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe, self.is_gone = pipe, False  # `is_gone`: it has closed its end
+
+    def hear(self) -> tuple[str, list[Any]] | None:
+        """The next message; None once there are no more."""
+        try:
+            what, *values = self.pipe.recv()
+        except (EOFError, OSError):
+            self.is_gone = True
+            return None
+        return what, values
+
+    def answer(self, value: Any) -> None:
+        with suppress(OSError):
+            self.pipe.send(value)
+
+    def signal(self, number: int) -> None:
+        """Have it raised there."""
+        self.answer(Signal(number))
+
+    def end(self, within_s: float) -> None:
+        """Wait for its end, and kill it if it takes longer."""
+        until_s = time.monotonic() + within_s
+        while not self.is_gone and (left_s := until_s - time.monotonic()) > 0:
+            if self.pipe.poll(left_s):
+                self.hear()
+        self.kill()
+        self.is_gone = True
+        self.pipe.close()
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for those who look for a reason."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """At once, unless it is gone."""
+        raise NotImplementedError
+
+
+class ChildProcess(Child):
     """A process that was started here."""
 
-    process: BaseProcess
-    pipe: Connection
-    is_gone: bool = False  # it has closed its end
+    def __init__(self, process: BaseProcess, pipe: Connection) -> None:
+        super().__init__(pipe)
+        self.process = process
 
     @classmethod
     def start(cls, program: Callable[..., None], *arguments: Any) -> ChildProcess:
@@ -98,32 +141,12 @@ class ChildProcess:
         theirs.close()
         return cls(process, ours)
 
-    def hear(self) -> tuple[str, list[Any]] | None:
-        """The next message; None once there are no more."""
-        try:
-            what, *values = self.pipe.recv()
-        except (EOFError, OSError):
-            self.is_gone = True
-            return None
-        return what, values
+    @property
+    def ending(self) -> str:
+        return f"its process ended ({self.process.exitcode})"
 
-    def answer(self, value: Any) -> None:
-        with suppress(OSError):
-            self.pipe.send(value)
-
-    def signal(self, number: int) -> None:
-        """Have it raised there."""
-        self.answer(_Signal(number))
-
-    def end(self, within_s: float) -> None:
-        """Wait for its end, and kill it if it takes longer."""
-        until_s = time.monotonic() + within_s
-        while not self.is_gone and (left_s := until_s - time.monotonic()) > 0:
-            if self.pipe.poll(left_s):
-                self.hear()
+    def kill(self) -> None:
         if not self.is_gone and self.process.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)
-            self.is_gone = True
-        self.process.join(within_s)
-        self.pipe.close()
+        self.process.join(_KILLED_S)

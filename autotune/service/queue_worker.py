@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from ..shipped.starting_points import StartingPoints
 from ..store import Member, QueuedRequest, RequestState, Store
 from ..target import Target
 from ..target_finder import Note, Selected
-from .child_process import ChildProcess
+from .child_process import Child, ChildProcess
 from .compile_helpers import StoreHelpers
 
 IDLE_S = 1.0  # between two looks at an empty queue
@@ -61,17 +62,15 @@ def serve_gpu(
     selector: str,
     work: QueueWork,
     helpers: Helpers | None = None,
-    interrupt_handler: InterruptHandler | None = None,
 ) -> None:
-    """The process of a GPU. `helpers`: who compiles besides, instead of compile workers. `interrupts`: where
-    this is no main thread, who ends it."""
+    """The process of a GPU. `helpers`: who compiles besides, instead of compile workers."""
 
     def note(text: str) -> None:
         parent.tell("note", text)
 
     try:
         with (
-            interrupt_handler or InterruptHandler() as handler,
+            InterruptHandler() as handler,
             Store.open(work.db) as store,
             ExitStack() as stack,
         ):
@@ -184,28 +183,30 @@ class _Served:
     """A process and how to start it again."""
 
     name: str
-    start: Callable[[], ChildProcess]
-    child: ChildProcess
+    start: Callable[[], Child]
+    child: Child
     pause_s: float = FIRST_PAUSE_S
     begins_s: float = field(default_factory=time.monotonic)
     error: AutotuneError | None = None
 
 
-def serve(selected: Sequence[Selected], num_compilers: int, work: QueueWork, note: Note) -> None:
+def serve(
+    selected: Sequence[Selected],
+    num_compilers: int,
+    work: QueueWork,
+    note: Note,
+    start: Callable[..., Child] = ChildProcess.start,
+) -> None:
     """Have these GPUs, and a process that compiles so many kernels at a time, serve the queue until a signal
     comes, or with `drains` until nothing waits. Raises the error of a process that can never serve:
     UsageError, and what it lacked at its first start."""
-    starts = {one.selector: _starting(serve_gpu, one.selector, work) for one in selected}
+    starts = [(one.selector, partial(start, serve_gpu, one.selector, work)) for one in selected]
     if num_compilers:
         from .compile_worker import serve_compiles
 
-        starts["compile"] = _starting(serve_compiles, num_compilers, work.db)
+        starts.append(("compile", partial(ChildProcess.start, serve_compiles, num_compilers, work.db)))
     with InterruptHandler() as interrupt_handler:
-        _supervise([_Served(name, start, start()) for name, start in starts.items()], interrupt_handler, note)
-
-
-def _starting(program: Callable[..., None], *arguments: Any) -> Callable[[], ChildProcess]:
-    return lambda: ChildProcess.start(program, *arguments)
+        _supervise([_Served(name, start, start()) for name, start in starts], interrupt_handler, note)
 
 
 def _supervise(served: list[_Served], interrupt_handler: InterruptHandler, note: Note) -> None:
@@ -264,6 +265,6 @@ def _restarts(one: _Served, note: Note) -> bool:
         raise error
     one.pause_s = FIRST_PAUSE_S if lived_s > LONGEST_PAUSE_S else min(2 * one.pause_s, LONGEST_PAUSE_S)
     one.begins_s = time.monotonic() + one.pause_s
-    why = str(error) if error else f"its process ended ({one.child.process.exitcode})"
+    why = str(error) if error else one.child.ending
     note(f"{one.name}: {why}; it starts again in {one.pause_s:.0f} s")
     return True

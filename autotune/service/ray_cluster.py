@@ -1,80 +1,65 @@
-"""`autotune search --cluster ray://HEAD:10001`: the workers of the queue, placed by Ray.
+"""`--cluster ray://HEAD:10001`: Ray runs the processes that several GPUs of one machine have, on its nodes.
 
-    driver ─ requests ─► database ◄─ actor of a GPU (num_gpus=1, accelerator_type): a worker, as on a machine
-                                        └─ compile tasks on any CPU, each kernel once (`_Kernels`)
+    this process ─┬─ actor of a GPU (num_gpus=1, accelerator_type): a search, or a worker of the queue
+      (relays)    ├─ actor of a GPU ...
+                  └─ compile tasks on any CPU, each kernel once (`_Kernels`)
 
 Ray starts an actor again that is lost with its node, and places it where a GPU of the model is. It holds
-nothing that counts: requests, trials and leases are in the database, so a cluster that forgets everything
-loses nothing. Cubins travel by content: whoever asks for the same gets the same object. The driver may be
+nothing that counts: trials, requests and leases are in the database, so a cluster that forgets everything
+loses nothing. Cubins travel by content: whoever asks for the same gets the same object. This process may be
 killed: the actors end with it, and the same command goes on.
 """
 
 from __future__ import annotations
 
+import queue
 import re
-import signal
 import threading
-import time
+import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from multiprocessing import Pipe
+from typing import Any, Self
 
 from ..facts.device import limits_by_name
-from ..facts.gemm import Gemm
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
 from ..files.wheel_libraries import RAY, pip_install
 from ..kernel.compiler import CompileJob, Compiler
 from ..search import InterruptHandler
-from ..store import ANY_GPU, Build, QueuedRequest, RequestState, Store, Wanted
-from ..target_finder import REPLAY, Note
+from ..store import Build
+from ..target_finder import REPLAY, Selected
+from .child_process import Child, Signal
 from .compile_worker import ARCH, made
-from .queue_worker import QueueWork, serve_gpu
-from .wanted import predicted_gain_us
 
+PLACED_S = 120.0  # until Ray has found a GPU, and started an actor there
 POLL_S = 1.0
 AHEAD = 2  # compile tasks for each core of the cluster: no more wait
 KEPT = 4096  # kernels that the cluster has at hand
 LONGEST_S = 120.0  # for a kernel, before the GPU's own cores compile it
-_OPEN = (RequestState.WAITING, RequestState.TUNING)
-
-OnState = Callable[[Sequence[QueuedRequest]], None]
 
 
-@dataclass(frozen=True)
-class ClusterGpus:
-    """`num` actors, each on one GPU of a model, or on a recording that stands in for one."""
+def cluster_gpus(text: str) -> list[Selected]:
+    """One for each actor: `h100:4`, `h100:4,a100:2`, `replay:FILE:3`. Raises UsageError."""
+    found = []
+    for one in re.split(rf", *(?={REPLAY})|, *(?=[a-z0-9-]+:\d+)", text):
+        match = re.fullmatch(r"(.+?):(\d{1,4})", one.strip())
+        if match is None or int(match[2]) < 1:
+            raise UsageError(f"--gpu {one}: with --cluster name models and numbers, as h100:4")
+        if not match[1].startswith(REPLAY) and limits_by_name(match[1]) is None:
+            raise UsageError(f"--gpu {one}: {match[1]} is no known model; name one as h100, a100, h200")
+        found += [Selected(match[1], match[1])] * int(match[2])
+    return found
 
-    selector: str
-    num: int
 
-    @classmethod
-    def parse(cls, text: str) -> tuple[ClusterGpus, ...]:
-        """`h100:4`, `h100:4,a100:2`, `replay:FILE:3`. Raises UsageError."""
-        found = []
-        for one in re.split(rf", *(?={REPLAY})|, *(?=[a-z0-9-]+:\d+)", text):
-            match = re.fullmatch(r"(.+?):(\d{1,4})", one.strip())
-            if match is None or int(match[2]) < 1:
-                raise UsageError(f"--gpu {one}: with --cluster name models and numbers, as h100:4")
-            if not match[1].startswith(REPLAY) and limits_by_name(match[1]) is None:
-                raise UsageError(f"--gpu {one}: {match[1]} is no known model; name one as h100, a100, h200")
-            found.append(cls(match[1], int(match[2])))
-        return tuple(found)
-
-    @property
-    def gpu_name(self) -> str:
-        """Whom requests are for; a recording serves any."""
-        limits = limits_by_name(self.selector)
-        return ANY_GPU if limits is None else limits.name
-
-    @property
-    def resources(self) -> dict[str, Any]:
-        """What Ray has to find for an actor. It names models by the word behind NVIDIA: `H100`."""
-        if self.selector.startswith(REPLAY):
-            return {"num_cpus": 1}
-        word = re.search(r"[A-Z]+\d+[A-Z]*|\d{4}", self.gpu_name)
-        return {"num_cpus": 1, "num_gpus": 1, "accelerator_type": word[0] if word else self.gpu_name}
+def resources(selector: str) -> dict[str, Any]:
+    """What Ray has to find for an actor. It names models by the word behind NVIDIA: `H100`."""
+    if selector.startswith(REPLAY):
+        return {"num_cpus": 1}
+    limits = limits_by_name(selector)
+    name = limits.name if limits else selector
+    word = re.search(r"[A-Z]+\d+[A-Z]*|\d{4}", name)
+    return {"num_cpus": 1, "num_gpus": 1, "accelerator_type": word[0] if word else name}
 
 
 def _ray() -> Any:
@@ -138,104 +123,112 @@ class RayHelpers:
         return build.packed  # type: ignore[no-any-return]
 
 
-class _RayParent:
-    """What a worker tells goes into Ray's log, which the driver shows."""
-
-    def tell(self, what: str, *values: Any) -> None:
-        if what == "error":
-            raise values[0]
-
-
-class _ClusterWorker:
-    """An actor: one GPU. Restarted by Ray, it begins anew: what it had claimed lapses."""
+class _ClusterGpu:
+    """An actor: what a process of a GPU runs, and its `Parent`, which it is itself. Restarted by Ray, the
+    program begins anew: what the one before had claimed lapses."""
 
     def __init__(self) -> None:
-        self._interrupt_handler = InterruptHandler()
+        self.life = uuid.uuid4().hex  # an answer to the one before is none to this one
+        self._told, self._answers = queue.SimpleQueue[Any](), queue.SimpleQueue[Any]()
 
-    def serve(self, selector: str, work: QueueWork, kernels: Any) -> None:
-        own = selector if selector.startswith(REPLAY) else "auto"  # Ray shows it one GPU
-        serve_gpu(_RayParent(), own, work, RayHelpers(kernels), self._interrupt_handler)
+    def run(self, kernels: Any, program: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        program(self, *arguments, helpers=RayHelpers(kernels))
 
-    def stop(self) -> None:
-        """End in order. Called beside `serve`, on another thread."""
-        self._interrupt_handler.number = signal.SIGTERM
+    def tell(self, what: str, *values: Any) -> None:
+        self._told.put((what, *values))
+
+    def ask(self, what: str, *values: Any) -> Any:
+        self.tell(what, *values)
+        return self._answers.get()
+
+    def told(self) -> tuple[str, list[Any]]:
+        """What was told since, or nothing after a while. Called beside `run`, as all below."""
+        found = []
+        with suppress(queue.Empty):
+            found.append(self._told.get(timeout=POLL_S))
+            while True:
+                found.append(self._told.get_nowait())
+        return self.life, found
+
+    def answer(self, life: str, value: Any) -> None:
+        if isinstance(value, Signal):
+            InterruptHandler.interrupt_threads(value.number)
+        elif life == self.life:
+            self._answers.put(value)
 
 
-# ---- the driver
+# ---- where the command runs
 
 
-def search(
-    address: str,
-    gpus: Sequence[ClusterGpus],
-    calls: Mapping[Gemm, int],
-    work: QueueWork,
-    on_state: OnState,
-    note: Note,
-) -> tuple[list[QueuedRequest], int | None]:
-    """Have the GPUs of a cluster tune shapes, those with most calls first; returns their requests once all
-    have ended, or after a signal, and that. Raises EnvironmentProblem without Ray or its cluster."""
-    ray = _ray()
-    try:
-        ray.init(address=address, log_to_driver=False, namespace="autotune", ignore_reinit_error=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise EnvironmentProblem(f"--cluster {address}: {error}; check it by `ray status`") from error
-    with InterruptHandler() as interrupt_handler, Store.open(work.db) as store:
-        names = dict.fromkeys(one.gpu_name for one in gpus)
-        wanted = [
-            Wanted(gemm, name, count, predicted_gain_us(name, gemm, 0.0), asked_by="search --cluster")
-            for name in names
-            for gemm, count in calls.items()
-        ]
-        ids = store.queue().submit(wanted)
+class Cluster:
+    """A cluster of Ray, connected until the end of `with`. Raises EnvironmentProblem without Ray or it."""
+
+    def __init__(self, address: str) -> None:
+        self.ray = _ray()
         try:
-            found = _Driver(ray, store, gpus, work, note).run(ids, on_state, interrupt_handler)
-            return found, interrupt_handler.number
-        finally:
-            ray.shutdown()
+            options = {"log_to_driver": False, "namespace": "autotune", "ignore_reinit_error": True}
+            self.ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise EnvironmentProblem(f"--cluster {address}: {error}; check it by `ray status`") from error
+        self._kernels = self.remote(_Kernels, num_cpus=0, max_concurrency=1000)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ray.shutdown()
+
+    def remote(self, kind: type, **options: Any) -> Any:
+        """An actor, which Ray starts again wherever there is room."""
+        return self.ray.remote(max_restarts=-1, max_task_retries=-1, **options)(kind).remote()
+
+    def start(self, program: Callable[..., None], selector: str, *arguments: Any) -> ClusterChild:
+        """As `ChildProcess.start`, on a GPU of the cluster: Ray shows an actor that one."""
+        own = selector if selector.startswith(REPLAY) else "0"
+        return ClusterChild(self, selector, (program, (own, *arguments)))
 
 
-class _Driver:
-    def __init__(
-        self, ray: Any, store: Store, gpus: Sequence[ClusterGpus], work: QueueWork, note: Note
-    ) -> None:
-        self._ray, self._store, self._note = ray, store, note
-        kernels = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Kernels).remote()
-        kind = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=2)(_ClusterWorker)
-        self._workers = [
-            (one, kind.options(**one.resources).remote()) for one in gpus for _ in range(one.num)
-        ]
-        self._serving = {
-            worker.serve.remote(one.selector, work, kernels): one for one, worker in self._workers
-        }
+class ClusterChild(Child):
+    """An actor as a process here would be: a thread passes on what it tells."""
 
-    def run(
-        self, ids: Collection[int], on_state: OnState, interrupt_handler: InterruptHandler
-    ) -> list[QueuedRequest]:
-        while True:
-            requests = self._store.queue().requests(ids=ids)
-            on_state(requests)
-            if interrupt_handler.is_requested or not any(one.state in _OPEN for one in requests):
-                self._stop()
-                return self._store.queue().requests(ids=ids)
-            self._heed()
-            time.sleep(POLL_S)
+    def __init__(self, cluster: Cluster, selector: str, work: tuple[Callable[..., None], Any]) -> None:
+        ours, self._theirs = Pipe()
+        super().__init__(ours)
+        self._cluster, self._selector, self._life = cluster, selector, ""  # whose question is to be answered
+        self._actor = cluster.remote(_ClusterGpu, max_concurrency=3, **resources(selector))
+        self._running = self._actor.run.remote(cluster._kernels, *work)
+        threading.Thread(target=self._relay, name=selector, daemon=True).start()
 
-    def _heed(self) -> None:
-        """Tell of workers that ended. Raises their error once none is left."""
-        done, _ = self._ray.wait(list(self._serving), num_returns=len(self._serving), timeout=0)
-        for one in done:
-            gpus = self._serving.pop(one)
-            try:
-                self._ray.get(one)
-            except Exception as error:
-                self._note(f"{gpus.selector}: {getattr(error, 'cause', None) or error}")
-                if not self._serving:
-                    raise EnvironmentProblem(f"no worker of the cluster is left: {error}") from error
+    def _relay(self) -> None:
+        ray = self._cluster.ray
+        with suppress(OSError, ray.exceptions.RayError):
+            told = self._actor.told.remote()
+            if not ray.wait([told], timeout=PLACED_S)[0]:
+                lacks = f"none was free on the cluster within {PLACED_S:.0f} s; look at `ray status`"
+                self._theirs.send(("", "error", EnvironmentProblem(lacks)))
+                told = None
+            while told is not None:
+                is_last = bool(ray.wait([self._running], timeout=0)[0])
+                life, messages = ray.get(told)
+                for message in messages:
+                    self._theirs.send((life, *message))
+                told = None if is_last and not messages else self._actor.told.remote()
+        self._theirs.close()
 
-    def _stop(self) -> None:
-        for _, worker in self._workers:
-            with suppress(self._ray.exceptions.RayError):
-                worker.stop.remote()
-        self._ray.wait(list(self._serving), num_returns=max(1, len(self._serving)), timeout=30)
-        for _, worker in self._workers:
-            self._ray.kill(worker, no_restart=True)
+    def hear(self) -> tuple[str, list[Any]] | None:
+        if (message := super().hear()) is None:
+            return None
+        self._life, (what, *values) = message
+        return what, values
+
+    def answer(self, value: Any) -> None:
+        with suppress(self._cluster.ray.exceptions.RayError):
+            self._actor.answer.remote(self._life, value)
+
+    @property
+    def ending(self) -> str:
+        return "its actor was lost"
+
+    def kill(self) -> None:
+        with suppress(self._cluster.ray.exceptions.RayError):
+            self._cluster.ray.kill(self._actor, no_restart=True)

@@ -22,6 +22,7 @@ from typing import Any
 from .. import tuning
 from ..facts.gemm import Gemm
 from ..files.errors import AutotuneError, DeviceLost
+from ..kernel.compiler import Helpers
 from ..search import InterruptHandler, SearchResult, ShapeResult
 from ..search.called import gain_of
 from ..search.fill import Filled
@@ -29,17 +30,21 @@ from ..search.part import Dispenser, Part
 from ..search.progress import Event, Ledger, OnEvent, Stopping, StopReason, TrialDone
 from ..target_finder import Note, Selected
 from ..tuning import FoundOnGpus, Result
-from .child_process import ChildProcess, Parent
+from .child_process import Child, ChildProcess, Parent
 
 _POLL_S = 0.2  # how soon a signal is passed on
+Start = Callable[..., Child]  # as ChildProcess.start
 _LONGEST_END_S = 30.0  # after the second signal, before a process is killed
 
 
-def _run_one(parent: Parent, selector: str, arguments: Mapping[str, Any]) -> None:
+def _run_one(
+    parent: Parent, selector: str, arguments: Mapping[str, Any], helpers: Helpers | None = None
+) -> None:
     """The process of one GPU."""
     part = Part(
         begin=lambda listed, by_clock: parent.ask("begin", list(listed), by_clock),
         more=lambda num_open: parent.ask("more", num_open),
+        helpers=helpers,
     )
 
     def tell(event: Event) -> None:
@@ -67,7 +72,7 @@ class _Gpu:
 
     selected: Selected
     number: int  # among those of its model
-    child: ChildProcess
+    child: Child
     result: Result | None = None
     error: AutotuneError | None = None
     last: TrialDone | None = None
@@ -83,16 +88,16 @@ class SeveralGpus:
 
     def __init__(
         self, selected: Sequence[Selected], arguments: Mapping[str, Any], on_event: OnEvent,
-        on_fill: Callable[[int, int, int], None], note: Note,
+        on_fill: Callable[[int, int, int], None], note: Note, start: Start = ChildProcess.start,
     ) -> None:  # fmt: skip
         self._arguments, self._on_event, self._on_fill, self._note = arguments, on_event, on_fill, note
         self._noted: set[str] = set()
         models = [one.model for one in selected]
         self._dispensers = {model: Dispenser(models.count(model)) for model in models}
-        self._gpus = [self._start(one, models[:at].count(one.model)) for at, one in enumerate(selected)]
-
-    def _start(self, selected: Selected, number: int) -> _Gpu:
-        return _Gpu(selected, number, ChildProcess.start(_run_one, selected.selector, self._arguments))
+        self._gpus = [
+            _Gpu(one, models[:at].count(one.model), start(_run_one, one.selector, arguments))
+            for at, one in enumerate(selected)
+        ]
 
     def run(self, interrupt_handler: InterruptHandler) -> FoundOnGpus:
         """Until every process has ended. A signal is passed on once, the next one ends them at once."""
@@ -154,8 +159,7 @@ class SeveralGpus:
         gpu.child.end(_LONGEST_END_S)
         if gpu.result is None:
             gpu.error = gpu.error or DeviceLost(
-                f"its process ended ({gpu.child.process.exitcode}); what was measured is stored, run the same"
-                " command again to resume"
+                f"{gpu.child.ending}; what was measured is stored, run the same command again to resume"
             )
             self._dispensers[gpu.selected.model].lose(gpu.number)
             self._note(f"GPU {gpu.name}: {gpu.error}")
@@ -234,11 +238,12 @@ def tune(
     on_event: OnEvent,
     on_fill: Callable[[int, int, int], None],
     note: Note,
+    start: Start = ChildProcess.start,
 ) -> FoundOnGpus:
-    """As `tuning.tune` with these arguments, on several GPUs. Errors of one end none of the others; the error
-    of all is raised. Ctrl-C as there."""
+    """As `tuning.tune` with these arguments, on several GPUs, in processes here, or what else `start` starts.
+    Errors of one end none of the others; the error of all is raised. Ctrl-C as there."""
     with InterruptHandler() as interrupt_handler:
-        found = SeveralGpus(selected, arguments, on_event, on_fill, note).run(interrupt_handler)
+        found = SeveralGpus(selected, arguments, on_event, on_fill, note, start).run(interrupt_handler)
     if not found.results:
         raise next(iter(found.errors.values()))
     return found

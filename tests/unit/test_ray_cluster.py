@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,25 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy
 from autotune.files.errors import TrialFailure, UsageError
 from autotune.kernel.compiler import CompileJob, compiler_version
-from autotune.service import ray_cluster
+from autotune.search.progress import Event, TrialDone
+from autotune.service import queue_worker, ray_cluster, several_gpus
 from autotune.service.queue_worker import QueueWork
-from autotune.service.ray_cluster import ClusterGpus
-from autotune.store import QueuedRequest, RequestState
+from autotune.service.ray_cluster import Cluster, cluster_gpus, resources
+from autotune.store import RequestState, Store, Wanted
+from autotune.target_finder import Selected
 
 RECORDED = targets.default_recording()
 SHAPES = [Gemm.parse(text) for text in ("1024", "4096", "512x512x16384")]
 
 
 def test_gpus_of_a_cluster_are_models_and_numbers() -> None:
-    assert ClusterGpus.parse("h100:4") == (ClusterGpus("h100", 4),)
-    assert ClusterGpus.parse("h100:4, a100:2") == (ClusterGpus("h100", 4), ClusterGpus("a100", 2))
-    assert ClusterGpus.parse("replay:a,b.gz:3") == (ClusterGpus("replay:a,b.gz", 3),)
-    (h100,) = ClusterGpus.parse("h100:1")
-    assert h100.resources == {"num_cpus": 1, "num_gpus": 1, "accelerator_type": "H100"}
-    assert h100.gpu_name == "NVIDIA H100 80GB HBM3"
+    h100, a100 = Selected("h100", "h100"), Selected("a100", "a100")
+    assert cluster_gpus("h100:2, a100:1") == [h100, h100, a100]
+    assert cluster_gpus("replay:a,b.gz:1") == [Selected("replay:a,b.gz", "replay:a,b.gz")]
+    assert resources("h100") == {"num_cpus": 1, "num_gpus": 1, "accelerator_type": "H100"}
     for wrong in ("all", "h100", "h100:0", "tpu:4", "h100:x"):
         with pytest.raises(UsageError, match="--gpu"):
-            ClusterGpus.parse(wrong)
+            cluster_gpus(wrong)
 
 
 @pytest.fixture(scope="module")
@@ -59,30 +58,46 @@ def cluster() -> Iterator[Any]:
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 
-@pytest.mark.timeout(120)
-def test_shapes_are_tuned_although_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
-    db, seen = tmp_path / "a.db", list[list[QueuedRequest]]()
-    work = QueueWork(str(db), 8.0, CachePolicy.COLD, None, "quick")
-    node = cluster.add_node(num_cpus=2)
-
-    def lose_node() -> None:
-        while not any(one.state == RequestState.TUNING for found in seen for one in found):
-            time.sleep(0.1)
-        cluster.remove_node(node, allow_graceful=False)
-
-    losing = threading.Thread(target=lose_node)
-    losing.start()
-    gpus = (ClusterGpus(f"replay:{RECORDED}", 2),)
-    calls = dict.fromkeys(SHAPES, 1)
-    found, signal = ray_cluster.search(cluster.address, gpus, calls, work, seen.append, print)
-    losing.join()
-    assert signal is None
-    assert {one.wanted.gemm: one.state for one in found} == dict.fromkeys(SHAPES, RequestState.TUNED)
+def nothing_doubled(db: Path) -> None:
     with sqlite3.connect(db) as connection:
         doubled = "SELECT 1 FROM trial GROUP BY study_id, config_id HAVING count(*) > 1"
         assert connection.execute(doubled).fetchall() == []
         assert connection.execute("SELECT count(*) FROM lease").fetchall() == [(0,)]
     connection.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_search_goes_on_although_a_node_is_lost(cluster: Any, tmp_path: Path) -> None:
+    node, db = cluster.add_node(num_cpus=2), tmp_path / "a.db"
+    losing = threading.Thread(target=cluster.remove_node, args=(node,), kwargs={"allow_graceful": False})
+
+    def lose_node(event: Event) -> None:
+        if isinstance(event, TrialDone) and losing.ident is None:
+            losing.start()
+
+    gpus = cluster_gpus(f"replay:{RECORDED}:2")
+    arguments = {"shapes": SHAPES, "trials": 30, "db": str(db), "effort": "quick"}
+    telling = {"on_event": lose_node, "on_fill": lambda *numbers: None, "note": print}
+    with Cluster(cluster.address) as connected:
+        found = several_gpus.tune(gpus, arguments, **telling, start=connected.start)
+        losing.join()
+        (result,) = found.results
+        assert {one.gemm: one.num_trials for one in result.shapes} == dict.fromkeys(SHAPES, 30)
+        with pytest.raises(UsageError, match="no shape with a final was measured under anything else"):
+            several_gpus.tune(gpus, arguments | {"stale": True}, **telling, start=connected.start)
+    nothing_doubled(db)
+
+
+@pytest.mark.timeout(120)
+def test_workers_of_the_queue_are_placed_by_a_cluster(cluster: Any, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    with Store.open(db) as store:
+        store.queue().submit(map(Wanted, SHAPES))
+        work = QueueWork(str(db), 8.0, CachePolicy.COLD, None, "quick", drains=True)
+        with Cluster(cluster.address) as connected:
+            queue_worker.serve(cluster_gpus(f"replay:{RECORDED}:2"), 0, work, print, connected.start)
+        assert store.queue().counts()[RequestState.TUNED] == len(SHAPES)
+    nothing_doubled(db)
 
 
 @pytest.mark.timeout(120)

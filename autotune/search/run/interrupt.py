@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a terminal that was closed
 
@@ -14,7 +14,9 @@ class InterruptHandler:
     """While entered, in the main thread, the first of these signals only sets `number`, the signal's number.
     The next has its usual effect: SIGINT raises KeyboardInterrupt, the others end the process. An ignored
     SIGHUP stays ignored: under `nohup` the search outlives its terminal. In other threads signals are left
-    alone."""
+    alone: `interrupt_threads` tells those."""
+
+    _in_threads: ClassVar[set[InterruptHandler]] = set()
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -34,12 +36,21 @@ class InterruptHandler:
             for number in ENDING:
                 if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._earlier[number] = signal.signal(number, self._on_signal)
+        else:
+            self._in_threads.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._earlier.items():
             signal.signal(number, handler)
         self._earlier.clear()
+        self._in_threads.discard(self)
+
+    @classmethod
+    def interrupt_threads(cls, number: int) -> None:
+        """As this signal, for all that are entered outside the main thread."""
+        for one in cls._in_threads:
+            one.number = number
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
