@@ -109,6 +109,9 @@ CLUSTER = partial(
     "Its nodes need autotune, and a database on a server.",
     None, metavar="ADDRESS",
 )  # fmt: skip
+PUBLISHED_KERNELS = partial(
+    option, "For shapes that were not tuned, beside the winners: of a published table.", MAX_KERNELS, whole()
+)
 TABLE = Path("sgemm_dispatch")
 FOLDER = partial(argument, "An exported folder.", TABLE)
 
@@ -603,6 +606,12 @@ class WorkerRequest(CommandRecord):
     max_error: float | None = LARGEST_ERROR()
     db: str = DB()
     drains: bool = option("End once nothing waits.", False, flag="--drain")
+    max_kernels: int = PUBLISHED_KERNELS()
+    key: Path | None = option(
+        "Also publish a table of what was tuned, as `tables follow` does, signed by this private key.", None,
+        metavar="FILE",
+    )  # fmt: skip
+    server: str | None = SERVER()
     cluster: str | None = CLUSTER()
 
 
@@ -705,7 +714,7 @@ class FollowRequest(CommandRecord):
         words("auto", "none"),
     )  # fmt: skip
     gpu_name: str = option("The GPU model, with --gpu none.", "")
-    max_kernels: int = option("For shapes that were not tuned, beside those that won.", MAX_KERNELS, whole())
+    max_kernels: int = PUBLISHED_KERNELS()
     seconds: float = option("Between two looks at the queue.", 5.0, number(0.05, 3600))
     is_once: bool = option("End when all is published that was tuned so far.", False, flag="--once")
     db: str = DB()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from .. import target_finder as targets
 from ..facts.measurement import read_policy
 from ..files.errors import UsageError
 from ..search_policy import read_effort
 from ..service import queue_worker
+from ..service.child_process import ChildHandle, ChildProcess
+from ..target_finder import Selected
 from . import common, console
-from .requests import WorkerRequest
+from .requests import FollowRequest, WorkerRequest
+from .table_places import signing
+from .tables_follow import beside_worker
 
 
 def run(request: WorkerRequest, *, is_quiet: bool) -> None:
@@ -24,10 +31,27 @@ def run(request: WorkerRequest, *, is_quiet: bool) -> None:
     note = (lambda text: None) if is_quiet else console.note
     if request.cluster is None:
         selected = targets.select(request.gpu) if request.gpu else []
-        queue_worker.serve(selected, request.num_compilers, work, note)
+        queue_worker.serve(
+            selected, request.num_compilers, work, note, publishers=_publishers(request, selected)
+        )
         return
+    if request.key:
+        raise UsageError("--key: tables are signed where a GPU verifies them; run `tables follow` there")
     from ..service import ray_cluster  # here: nothing else needs Ray
 
     with ray_cluster.Cluster(request.cluster) as cluster:
         gpus = ray_cluster.cluster_gpus(request.gpu)
         queue_worker.serve(gpus, request.num_compilers, work, note, cluster.start)
+
+
+def _publishers(request: WorkerRequest, selected: Sequence[Selected]) -> list[Callable[[], ChildHandle]]:
+    """With a key, who publishes what is tuned: one for each GPU model."""
+    if request.key is None:
+        return []
+    signing().SigningKey.read(request.key)
+    db, server, most = request.db, request.server, request.max_kernels
+    of_models = {
+        one.model: FollowRequest(request.key, one.selector, max_kernels=most, db=db, server=server)
+        for one in selected
+    }
+    return [partial(ChildProcess.start, beside_worker, one, request.drains) for one in of_models.values()]

@@ -73,7 +73,7 @@ def _run(
     program(Parent(pipe), *arguments)
 
 
-class Child:
+class ChildHandle:
     """What runs elsewhere: in a process, or on a node of a cluster (ray_cluster.py)."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -116,7 +116,7 @@ class Child:
         raise NotImplementedError
 
 
-class ChildProcess(Child):
+class ChildProcess(ChildHandle):
     """A process that was started here."""
 
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:

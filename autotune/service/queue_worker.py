@@ -28,7 +28,7 @@ from ..shipped.starting_points import StartingPoints
 from ..store import Member, QueuedRequest, RequestState, Store
 from ..target import Target
 from ..target_finder import Note, Selected
-from .child_process import Child, ChildProcess
+from .child_process import ChildHandle, ChildProcess
 from .compile_helpers import StoreHelpers
 
 IDLE_S = 1.0  # between two looks at an empty queue
@@ -122,14 +122,10 @@ class GpuServer:
             claimed = self._queue.claim(self._member, self._names, most_s)
             if claimed is not None:
                 self._serve(claimed)
-            elif self._work.drains and not self._is_more_expected():
+            elif self._work.drains and not self._queue.has_open():
                 return
             else:
                 self._rest(IDLE_S)
-
-    def _is_more_expected(self) -> bool:
-        counts = self._queue.counts()
-        return bool(counts[RequestState.WAITING] + counts[RequestState.TUNING])
 
     def _rest(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -183,8 +179,8 @@ class _Served:
     """A process and how to start it again."""
 
     name: str
-    start: Callable[[], Child]
-    child: Child
+    start: Callable[[], ChildHandle]
+    child: ChildHandle
     pause_s: float = FIRST_PAUSE_S
     begins_s: float = field(default_factory=time.monotonic)
     error: AutotuneError | None = None
@@ -195,16 +191,19 @@ def serve(
     num_compilers: int,
     work: QueueWork,
     note: Note,
-    start: Callable[..., Child] = ChildProcess.start,
+    start: Callable[..., ChildHandle] = ChildProcess.start,
+    publishers: Sequence[Callable[[], ChildHandle]] = (),
 ) -> None:
     """Have these GPUs, and a process that compiles so many kernels at a time, serve the queue until a signal
-    comes, or with `drains` until nothing waits. Raises the error of a process that can never serve:
-    UsageError, and what it lacked at its first start."""
+    comes, or with `drains` until nothing waits. `publishers` start what publishes the results. Raises the
+    error of a process that can never serve: UsageError, and what it lacked at its first start."""
+    starts: list[tuple[str, Callable[[], ChildHandle]]]
     starts = [(one.selector, partial(start, serve_gpu, one.selector, work)) for one in selected]
     if num_compilers:
         from .compile_worker import serve_compiles
 
         starts.append(("compile", partial(ChildProcess.start, serve_compiles, num_compilers, work.db)))
+    starts += [("tables", one) for one in publishers]
     with InterruptHandler() as interrupt_handler:
         _supervise([_Served(name, start, start()) for name, start in starts], interrupt_handler, note)
 

@@ -29,7 +29,7 @@ from ..kernel.compiler import CompileJob, Compiler
 from ..search import InterruptHandler
 from ..store import Build
 from ..target_finder import REPLAY, Selected
-from .child_process import Child, Signal
+from .child_process import ChildHandle, Signal
 from .compile_worker import ARCH, made
 
 PLACED_S = 120.0  # until Ray has found a GPU, and started an actor there
@@ -188,7 +188,7 @@ class Cluster:
         return ClusterChild(self, selector, (program, (own, *arguments)))
 
 
-class ClusterChild(Child):
+class ClusterChild(ChildHandle):
     """An actor as a process here would be: a thread passes on what it tells."""
 
     def __init__(self, cluster: Cluster, selector: str, work: tuple[Callable[..., None], Any]) -> None:

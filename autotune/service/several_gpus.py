@@ -30,10 +30,10 @@ from ..search.part import Dispenser, Part
 from ..search.progress import Event, Ledger, OnEvent, Stopping, StopReason, TrialDone
 from ..target_finder import Note, Selected
 from ..tuning import FoundOnGpus, Result
-from .child_process import Child, ChildProcess, Parent
+from .child_process import ChildHandle, ChildProcess, Parent
 
 _POLL_S = 0.2  # how soon a signal is passed on
-Start = Callable[..., Child]  # as ChildProcess.start
+Start = Callable[..., ChildHandle]  # as ChildProcess.start
 _LONGEST_END_S = 30.0  # after the second signal, before a process is killed
 
 
@@ -72,7 +72,7 @@ class _Gpu:
 
     selected: Selected
     number: int  # among those of its model
-    child: Child
+    child: ChildHandle
     result: Result | None = None
     error: AutotuneError | None = None
     last: TrialDone | None = None

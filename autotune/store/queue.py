@@ -247,6 +247,11 @@ class Queue:
             found: dict[str, int] = dict(session.execute(query).all())
         return {state: found.get(state.value, 0) for state in RequestState}
 
+    def has_open(self) -> bool:
+        """Whether a request waits, or is worked on."""
+        counts = self.counts()
+        return any(counts[state] for state in OPEN)
+
     @retry_while_away
     def workers(self) -> list[WorkerStatus]:
         """Those that serve the queue, or did lately, in the order in which they began."""

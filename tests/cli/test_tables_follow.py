@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from .conftest import ENVIRONMENT, SQUARE
 from .runner import REPOSITORY, run
 from .test_serve_command import serving
 
+OTHER = "NVIDIA H100 80GB HBM3"
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -47,18 +50,11 @@ print(hows[0], hows[-1])
 def test_a_shape_goes_from_a_program_to_a_search_and_back(recording: Path, tmp_path: Path) -> None:
     db, key = tmp_path / "team.db", tmp_path / "team.key"
     run("tables", "key", key)
-    follow = (
-        "tables",
-        "follow",
-        "--key",
-        key,
-        "--gpu",
-        "none",
-        "--gpu-name",
-        ENVIRONMENT.gpu_name,
-        "--db",
-        db,
-    )
+    other = json.loads(gzip.decompress(recording.read_bytes()))
+    other["environment"]["gpu_name"] = other["limits"]["name"] = OTHER
+    (tmp_path / "other.json.gz").write_bytes(gzip.compress(json.dumps(other).encode()))
+    gpus = f"replay:{recording},replay:{tmp_path / 'other.json.gz'}"
+    run("requests", "add", "--shape", str(SQUARE), "--gpu-name", OTHER, "--db", db)
     with serving("--db", db, "--trust", f"{key}.pub") as (_, address):
         environment = os.environ | {
             "AUTOTUNE_SERVER": address, "AUTOTUNE_SERVER_KEY": f"{key}.pub", "AUTOTUNE_SERVER_SECONDS": "0.1",
@@ -71,13 +67,15 @@ def test_a_shape_goes_from_a_program_to_a_search_and_back(recording: Path, tmp_p
         )  # fmt: skip
         try:
             with Store.open(db) as store:
-                while not store.queue().requests():
+                while len(store.queue().requests()) < 2:
                     assert program.poll() is None, program.communicate()
                     time.sleep(0.05)
-                run("worker", "--gpu", f"replay:{recording}", "--seconds", "20", "--drain", "--db", db)
-                (one,) = store.queue().requests()
-                assert (one.wanted.gemm, one.state) == (SQUARE, RequestState.TUNED), one.reason
-            run(*follow, "--max-kernels", "0", "--once")
+                work = ("worker", "--gpu", gpus, "--seconds", "20", "--drain", "--db", db)
+                run(*work, "--key", key, "--max-kernels", "0")
+                for one in store.queue().requests():
+                    assert (one.wanted.gemm, one.state) == (SQUARE, RequestState.TUNED), one.reason
+                published = {one.channel.gpu_name for one in store.artifacts().all()}
+                assert published == {ENVIRONMENT.gpu_name, OTHER}
             message, fault = program.communicate(timeout=120)
         finally:
             program.kill()

@@ -56,7 +56,7 @@ def test_every_command_has_these_options(words: list[str]) -> None:
 def test_the_compose_file_has_what_a_team_needs() -> None:
     compose = documents("compose.yaml")
     services = compose["services"]
-    assert set(services) == {"db", "server", "worker", "publisher"}
+    assert set(services) == {"db", "server", "worker"}
     assert services["server"]["ports"] == ["127.0.0.1:8571:8571"]  # a proxy has the certificate
     for service in services.values():
         assert set(service.get("secrets", ())) <= set(compose["secrets"])
@@ -85,7 +85,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         (tmp_path / unit.name).write_text(text.replace("User=autotune", "User=root"), encoding="utf-8")
     paths = [str(path) for path in sorted(tmp_path.iterdir())]
     done = subprocess.run(["systemd-analyze", "verify", *paths], capture_output=True, text=True, check=False)
-    assert len(paths) == 3 and (done.returncode, done.stderr) == (0, "")
+    assert len(paths) == 2 and (done.returncode, done.stderr) == (0, "")
 
 
 def test_bash_takes_the_script_of_slurm() -> None:
