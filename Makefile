@@ -134,9 +134,10 @@ ray-test: $(VENV)/.dev  ## a search on a real Ray cluster of three nodes on this
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cluster]'
 	$(BIN)/python -m pytest tests/unit/test_ray_cluster.py $(PYTEST_FLAGS)
 
-# Five minutes; PostgreSQL must be installed.
-chaos: $(VENV)/.dev  ## workers killed, suspended, cut off and misled by clocks during a hundred requests
-	$(BIN)/python -m pytest tests/chaos $(PYTEST_FLAGS)
+# Five to fifteen minutes, as root: PostgreSQL and iproute2 must be installed.
+chaos: $(VENV)/.dev  ## a server, workers and a Ray cluster killed, suspended, cut off and misled by clocks during a hundred requests
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cluster,service]'
+	$(BIN)/python -m pytest tests/chaos -s $(PYTEST_FLAGS)
 
 gpu-test: $(VENV)/.gpu  ## all tests, and a GPU must be there
 	$(BIN)/python -m pytest --require-gpu -m "not alone" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 USER = "tuner"
 # Nothing is to survive the tests: no waiting for the disk.
-_OPTIONS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c max_connections=40"
+_OPTIONS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c max_connections=100"
 _NUMBERS = itertools.count()
 
 

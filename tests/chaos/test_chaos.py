@@ -1,5 +1,6 @@
-"""A hundred requests, workers of two models of GPU that replayed spaces stand in for, one that compiles,
-PostgreSQL; and all that goes wrong: `make chaos`, in some five minutes, with a fixed seed."""
+"""A hundred requests to a server; workers of two models of GPU that replayed spaces stand in for, some of
+them on a Ray cluster of three nodes in network namespaces; one that compiles; PostgreSQL; and all that goes
+wrong: `make chaos`, five to fifteen minutes, with a fixed seed."""
 
 from __future__ import annotations
 
@@ -15,24 +16,35 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import short_leases  # noqa: F401  this process, too, goes by its clock
 from cut_wire import CutWire
+from network import RAY, Node, missing_namespaces, network
 from postgresql_server import USER, missing_postgresql, running_server
 
 from autotune import target_finder as targets
 from autotune.facts.gemm import Gemm
-from autotune.store import RequestState, Store, Wanted
+from autotune.files.errors import DispatchError
+from autotune.kernel.compiler import CompileJob, compiler_version
+from autotune.runtime.service.server_calls import ServerCalls
+from autotune.service import signing
+from autotune.service.compile_helpers import StoreHelpers
+from autotune.service.signing import SigningKey
+from autotune.store import RequestState, Store
 
 NUM_SHAPES = 50  # for each of two models
 NUM_EACH = 12  # kills, suspensions, partitions, clock jumps
 LONGEST_S = 780.0
 MODELS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
 HERE = Path(__file__).resolve().parent
-OPEN = (RequestState.WAITING, RequestState.TUNING)
+PORT = 8579  # of the server
+NUM_BUILDS = 20  # kernels that the compile worker is asked for
+RESTART_S = 1.0
 
 # What must never happen is written down by the database itself.
 WATCHED = """
@@ -66,22 +78,25 @@ def shapes() -> list[Gemm]:
     return [Gemm(1024 + 256 * at, 1024, 1024) for at in range(NUM_SHAPES)]
 
 
-class Worker:
-    """`autotune worker`, started again as systemd would."""
+class Service:
+    """A process that is started again as systemd would, on its wire to the database. On a node, what is left
+    of the one before ends first."""
 
-    def __init__(self, options: list[str], wire: CutWire, url: str, log: Path) -> None:
+    def __init__(self, command: list[str], wire: CutWire, log: Path, node: Node | None = None) -> None:
         self._injected = log.with_suffix("")
         self._injected.mkdir(exist_ok=True)
         (self._injected / "sitecustomize.py").write_text("import short_leases\n", encoding="ascii")
-        self._command = [sys.executable, "-m", "autotune", "worker", "--db", url, *options]
-        self.wire, self._log = wire, log
+        self._command, self._log, self._node = command, log, node
+        self._wires, self.is_node = [wire, *([node] if node else [])], node is not None
         self.start()
 
     def start(self) -> None:
         paths = (self._injected, HERE, HERE.parents[1], os.environ.get("PYTHONPATH", ""))
         environment = {
-            **os.environ, "AUTOTUNE_REPLAY_RATE": "40", "PYTHONPATH": ":".join(map(str, paths)),
+            **os.environ, **RAY, "AUTOTUNE_REPLAY_RATE": "40",
+            "AUTOTUNE_CACHE": str(self._log.with_name("cache")), "PYTHONPATH": ":".join(map(str, paths)),
         }  # fmt: skip
+        self._ended_s = 0.0
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
 
@@ -94,16 +109,36 @@ class Worker:
                 found += map(int, text.split())
         return found
 
+    def cut(self, *, breaks: bool) -> None:
+        for wire in self._wires:
+            wire.cut(breaks=breaks)
+
+    def mend(self) -> None:
+        for wire in self._wires:
+            wire.mend()
+
     def keep_alive(self) -> None:
-        if self.process.poll() is not None:
-            self.start()
+        if self.process.poll() is None:
+            return
+        self._ended_s = self._ended_s or time.monotonic()
+        if time.monotonic() - self._ended_s < RESTART_S:
+            return
+        if self._node:
+            self._node.kill_all()
+        self.start()
+
+    def end(self) -> None:
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class Chaos:
     """What goes wrong, one thing after another; each is mended after a while."""
 
-    def __init__(self, workers: list[Worker], execute: Any, draw: random.Random) -> None:
-        self._workers, self._execute, self._draw = workers, execute, draw
+    def __init__(self, services: list[Service], execute: Any, draw: random.Random) -> None:
+        self._services, self._execute, self._draw = services, execute, draw
         self.done = Counter[str]()
         self._until: list[tuple[float, Any]] = []
 
@@ -114,19 +149,19 @@ class Chaos:
             mending()
 
     def happen(self, what: str) -> None:
-        worker = self._draw.choice(self._workers)
-        getattr(self, what)(worker)
+        service = self._draw.choice(self._services)
+        getattr(self, what)(service)
         self.done[what] += 1
 
     def _mend_in(self, seconds: float, mending: Any) -> None:
         self._until.append((time.monotonic() + seconds, mending))
 
-    def kill(self, worker: Worker) -> None:
+    def kill(self, service: Service) -> None:
         with suppress(ProcessLookupError):
-            os.kill(self._draw.choice(worker.processes()), signal.SIGKILL)
+            os.kill(self._draw.choice(service.processes()), signal.SIGKILL)
 
-    def suspend(self, worker: Worker) -> None:
-        pid = self._draw.choice(worker.processes())
+    def suspend(self, service: Service) -> None:
+        pid = self._draw.choice(service.processes())
 
         def resume() -> None:
             with suppress(ProcessLookupError):
@@ -136,11 +171,11 @@ class Chaos:
             os.kill(pid, signal.SIGSTOP)
         self._mend_in(self._draw.uniform(1, 6), resume)
 
-    def partition(self, worker: Worker) -> None:
-        worker.wire.cut(breaks=self._draw.random() < 0.5)
-        self._mend_in(self._draw.uniform(1, 6), worker.wire.mend)
+    def partition(self, service: Service) -> None:
+        service.cut(breaks=self._draw.random() < 0.5)
+        self._mend_in(self._draw.uniform(1, 6), service.mend)
 
-    def jump(self, worker: Worker) -> None:
+    def jump(self, service: Service) -> None:
         offset_s = self._draw.choice((-86_400, -30, -3, 3, 30, 86_400))
         self._execute("UPDATE chaos_clock SET offset_s = offset_s + %s", (offset_s,))
 
@@ -155,73 +190,133 @@ def folder() -> Iterator[Path]:
 @pytest.mark.timeout(900)
 def test_every_request_ends_once_whatever_happens(folder: Path) -> None:
     psycopg = pytest.importorskip("psycopg")
-    if missing := missing_postgresql():
+    pytest.importorskip("ray")
+    if missing := missing_postgresql() or missing_namespaces():
         pytest.skip(missing)
-    draw = random.Random(0)
-    with running_server() as server:
+    draw, key = random.Random(0), SigningKey.make(folder / "key")
+    with running_server() as server, network(folder, 3) as nodes:
         url = server.new_database()
-        place = Path(url.rpartition("host=")[2])
-        name = url.partition("?")[0].rpartition("/")[2]
+        place, name = url.rpartition("host=")[2], url.partition("?")[0].rpartition("/")[2]
         Store.open(url).close()
-        with psycopg.connect(host=str(place), user=USER, dbname=name, autocommit=True) as admin:
+        with psycopg.connect(host=place, user=USER, dbname=name, autocommit=True) as admin:
             admin.execute(WATCHED)
-            workers = []
-            gpus = [recording_of(folder, model) for model in MODELS]
-            for at, options in enumerate(
-                [*(["--gpu", f"replay:{gpu}"] for gpu in (*gpus, gpus[0])), ["--compile", "1"]]
-            ):
-                (own := folder / str(at)).mkdir()
-                wired = url.replace(f"host={place}", f"host={own}")
-                options = [*options, "--seconds", "4", "--effort", "quick"]
-                workers.append(Worker(options, CutWire(own, place), wired, folder / f"{at}.log"))
+            team = Team(folder, url)
             try:
-                _run(url, admin, workers, draw)
-                _stop(workers)
+                team.begin(nodes)
+                _run(url, admin, team.services, draw)
+                team.stop()
                 _check(admin)
+                _check_tables(url, key.public)
             except BaseException:
                 for log in folder.glob("*.log"):
                     print(log.name, log.read_text("utf-8", "replace")[-3000:])
                 raise
             finally:
-                for worker in workers:
-                    for pid in worker.processes():
-                        with suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGKILL)
-                    worker.process.wait()
-                    worker.wire.close()
+                team.close()
 
 
-def _run(url: str, admin: Any, workers: list[Worker], draw: random.Random) -> None:
-    chaos = Chaos(workers, admin.execute, draw)
+class Team:
+    """All services, each on a wire of its own."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._place = folder, url.rpartition("host=")[2]
+        self.services, self._wires = list[Service](), list[CutWire]()
+        self._url = url.replace(f"host={self._place}", "host={}")
+
+    def begin(self, nodes: list[Node]) -> None:
+        key, address = str(self._folder / "key"), f"http://127.0.0.1:{PORT}"
+        first, second = (f"replay:{recording_of(self._folder, model)}" for model in MODELS)
+        brief = ["--seconds", "4", "--effort", "quick"]
+        publishing = [*brief, "--key", key, "--max-kernels", "0"]
+        self._start("serve", ["serve", "--port", str(PORT), "--trust", f"{key}.pub"])
+        self._start("first", ["worker", "--gpu", first, *publishing, "--server", address])
+        self._start("second", ["worker", "--gpu", second, *publishing])
+        self._start("compile", ["worker", "--compile", "1"])
+        for node in nodes:
+            self._add(node.name, node.ray(), self._wire(node.own), node)
+        placing = ["worker", "--cluster", nodes[0].head, "--gpu", f"{first}:1,{second}:1", *brief]
+        command = nodes[0].within(self._autotune(placing, nodes[0].at))
+        self._add("placing", command, self._wires[-len(nodes)])  # on the head
+
+    def _autotune(self, words: list[str], own: Path) -> list[str]:
+        return [sys.executable, "-m", "autotune", *words, "--db", self._url.format(own)]
+
+    def _start(self, name: str, words: list[str]) -> None:
+        (own := self._folder / f"of-{name}").mkdir()
+        self._add(name, self._autotune(words, own), self._wire(own))
+
+    def _wire(self, own: Path) -> CutWire:
+        self._wires.append(CutWire(own, Path(self._place)))
+        return self._wires[-1]
+
+    def _add(self, name: str, command: list[str], wire: CutWire, node: Node | None = None) -> None:
+        self.services.append(Service(command, wire, self._folder / f"{name}.log", node))
+
+    def stop(self) -> None:
+        """In order: all but the nodes, whose worker goes first."""
+        ended = [one for one in reversed(self.services) if not one.is_node]
+        for one in ended:
+            one.process.send_signal(signal.SIGTERM)
+        for one in ended:
+            one.process.wait(90)
+
+    def close(self) -> None:
+        for one in self.services:
+            one.end()
+        for wire in self._wires:
+            wire.close()
+
+
+def _ask(store: Store, draw: random.Random) -> bool:
+    """Ask the server for ten shapes that nobody asked for yet; whether there were any."""
+    known = {(one.wanted.gemm, one.wanted.gpu) for one in store.queue().requests()}
+    for model in MODELS:
+        shapes_left = [gemm for gemm in shapes() if (gemm, model) not in known][:10]
+        if shapes_left:
+            wanted = [{"shape": str(gemm), "calls": draw.randint(1, 9)} for gemm in shapes_left]
+            with suppress(DispatchError):  # it is down, or its answer was lost
+                calls = ServerCalls(f"http://127.0.0.1:{PORT}")
+                calls.post("requests", content={"gpu_name": model, "shapes": wanted})
+            return True
+    return False
+
+
+def _run(url: str, admin: Any, services: list[Service], draw: random.Random) -> None:
+    chaos = Chaos(services, admin.execute, draw)
     events = [what for what in ("kill", "suspend", "partition", "jump") for _ in range(NUM_EACH)]
     draw.shuffle(events)
-    started_s = time.monotonic()
-    with Store.open(url) as store:
-        queue = store.queue()
-        wanted = [Wanted(gemm, model, draw.randint(1, 9), 1.0) for gemm in shapes() for model in MODELS]
-        queue.submit(wanted)
-        while events or any(queue.counts()[state] for state in OPEN):
+    started_s, is_asking = time.monotonic(), True
+    with Store.open(url) as store, StoreHelpers(store.builds()) as helpers, ThreadPoolExecutor(1) as thread:
+        queue, built = store.queue(), thread.submit(_build, helpers)
+        while events or is_asking or queue.has_open():
             assert time.monotonic() - started_s < LONGEST_S, (queue.counts(), chaos.done)
+            is_asking = is_asking and _ask(store, draw)
             if events:
                 chaos.happen(events.pop())
             else:
                 chaos.mend(all_of_it=True)
             time.sleep(draw.uniform(0.5, 3.0))
             chaos.mend()
-            for worker in workers:
-                worker.keep_alive()
+            for one in services:
+                one.keep_alive()
         chaos.mend(all_of_it=True)
-        counts = queue.counts()
+        counts, by_host = queue.counts(), Counter(one.worker.partition("/")[0] for one in queue.requests())
     print(f"{time.monotonic() - started_s:.0f} s", dict(chaos.done), dict(counts))
+    print(f"{built.result()} of {NUM_BUILDS} kernels came from a compile worker; who tuned: {dict(by_host)}")
     assert counts[RequestState.TUNED] >= NUM_SHAPES, "most are tuned in spite of it"
-    assert sum(counts.values()) == 2 * NUM_SHAPES
+    assert sum(counts.values()) == 2 * NUM_SHAPES and built.result() > 0
 
 
-def _stop(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.process.send_signal(signal.SIGTERM)
-    for worker in workers:
-        worker.process.wait(90)
+def _build(helpers: StoreHelpers) -> int:
+    """Ask for kernels, one after another, all the while; returns how many were compiled elsewhere."""
+    options = ("-arch=sm_90", "-std=c++17", "-default-device", "--no-cache", "--ptxas-options=-v")
+    found = 0
+    for at in range(NUM_BUILDS):
+        time.sleep(3.0)
+        text = f'extern "C" __global__ void f(float *x) {{ x[0] = {at}.0f; }}'
+        job = CompileJob(compiler_version(), "f", options, text, "", "sm_90")
+        found += helpers.build(job) is not None
+    return found
 
 
 def _check(admin: Any) -> None:
@@ -236,3 +331,13 @@ def _check(admin: Any) -> None:
     held = "SELECT scope FROM lease JOIN worker ON worker.id = lease.worker_id WHERE expires_s > "
     held += "extract(epoch FROM clock_timestamp()) + (SELECT offset_s FROM chaos_clock)"
     assert admin.execute(held).fetchall() == [], "no lease is held for ever"
+
+
+def _check_tables(url: str, key: str) -> None:
+    with Store.open(url) as store:
+        tables = store.artifacts()
+        files = [tables.files(one.address) for one in tables.all()]
+    found = [signing.received(one, frozenset({key})) for one in files if one]
+    most = max((one.facts["num_shapes"] for one in found), default=0)
+    print(f"{len(found)} tables were published, of {most} shapes at most")
+    assert {one.channel.gpu_name for one in found} == set(MODELS), "each model has tables, all of them whole"

@@ -1,0 +1,226 @@
+"""What a team's GPUs do with nobody at them, on real cards: two GPUs against one, workers that are killed, a
+program that meets a shape and is served by what a worker tuned meanwhile.
+
+    python benchmarks/gpu_farm.py scale --gpu 0,1 --seconds 200 --out two.json     # then --gpu 0, one.json
+    python benchmarks/gpu_farm.py compare one.json two.json
+    python benchmarks/gpu_farm.py kills --gpu 0 --times 10 --searches 5
+    python benchmarks/gpu_farm.py program --gpu 0 --table sgemm_dispatch --shape 1536x384x2304
+
+`program` needs torch. It tunes by a worker with a key, behind a server, and tells when each step was done; a
+graph that was captured under the old table is replayed after the exchange.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from autotune.facts.gemm import Gemm
+from autotune.store import RequestState, Store, Wanted
+from autotune.suite import read_suite
+
+SUITE = Path(__file__).resolve().parents[1] / "studies/suites/dev.toml"
+DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM trial GROUP BY study_id, config_id HAVING count(*) > 1)"
+PORT = 8577
+
+
+def start(*words: object, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "autotune", *map(str, words)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, env=os.environ | environment
+    )
+
+
+def ask(db: Path, query: str) -> int:
+    """The number that a query of this database returns."""
+    connection = sqlite3.connect(f"file:{db}?mode=ro", uri=True, timeout=10)
+    with suppress(sqlite3.OperationalError):  # it has no tables yet
+        return int(connection.execute(query).fetchone()[0])
+    return 0
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """It and all that it started."""
+    found = [process.pid]
+    for parent in found:
+        with suppress(OSError):
+            text = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
+            found += map(int, text.split())
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+def scale(options: argparse.Namespace) -> None:
+    """Search the suite from nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        db = Path(folder) / "a.db"
+        words = ("--gpu", options.gpu, "--suite", SUITE, "--seconds", options.seconds, "--db", db)
+        began_s = time.monotonic()
+        text, _ = start("search", *words, "--insist", "--json", "--quiet").communicate()
+        facts = json.loads(text) | {"all_s": time.monotonic() - began_s, "doubled": ask(db, DOUBLED)}
+        facts |= {"stored": ask(db, "SELECT count(*) FROM trial"), "cores": len(os.sched_getaffinity(0))}
+    options.out.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    busy = facts["ledger"]["gpu_share"]
+    new, stored = facts["num_new"], facts["stored"]
+    print(
+        f"--gpu {options.gpu}, {facts['cores']} cores: {new} new trials, {stored} stored, of these", end=" "
+    )
+    print(f"{facts['doubled']} doubled; {facts['all_s']:.0f} s in all, GPU busy {100 * (busy or 0):.0f} %")
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Two such searches, the second on more GPUs: times over cuBLAS's of the same final."""
+    one, two = (json.loads(path.read_text(encoding="utf-8")) for path in options.files)
+    print(f"trials: {two['num_new'] / one['num_new']:.2f} times those of one")
+    speedups = [{s["shape"]: s["speedup"] for s in facts["shapes"]} for facts in (one, two)]
+    ratios = {shape: (speedups[1].get(shape) or 0) / found for shape, found in speedups[0].items() if found}
+    for shape, ratio in sorted(ratios.items(), key=lambda item: item[1]):
+        if ratio < 0.99:
+            print(f"worse: {shape} {speedups[0][shape]:.3f} by one, {speedups[1].get(shape)} by two")
+    print(f"{sum(r >= 0.99 for r in ratios.values())} of {len(ratios)} shapes are no worse (within 1 %)")
+
+
+def kills(options: argparse.Namespace) -> None:
+    """A worker of the queue, and a search, killed again and again: no stored trial is lost, none doubled."""
+    with tempfile.TemporaryDirectory() as folder:
+        db = Path(folder) / "a.db"
+        with Store.open(db) as store:
+            store.queue().submit(Wanted(gemm, gain_us=1.0) for gemm in read_suite(SUITE))
+        worker = ("worker", "--gpu", options.gpu, "--db", db, "--seconds", "5", "--quiet")
+        search = ("search", "--gpu", options.gpu, "--db", db, "--seconds", "60", "--shape", "2048", "--quiet")
+        trials = 0
+        for words in [worker] * options.times + [search] * options.searches:
+            process = start(*words)
+            time.sleep(options.pause)
+            kill(process)
+            stored = ask(db, "SELECT count(*) FROM trial")
+            print(f"{words[0]} killed: {stored} trials, {stored - trials} of them new", flush=True)
+            assert stored >= trials, "stored trials were lost"
+            trials = stored
+        with Store.open(db) as store:
+            print("requests:", {state.value: number for state, number in store.queue().counts().items()})
+            assert sum(store.queue().counts().values()) == len(read_suite(SUITE))
+        assert ask(db, DOUBLED) == 0
+        text, _ = start(*search[:-3], "--shape", "2048", "--trials", "40", "--json", "--quiet").communicate()
+        print(
+            "the same search goes on:", json.loads(text)["num_new"], "new trials; doubled:", ask(db, DOUBLED)
+        )
+
+
+# ---- nobody's hands
+
+
+def program(options: argparse.Namespace) -> None:
+    """Server, worker, and this process as the program."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        db, key = folder / "a.db", folder / "team.key"
+        start("tables", "key", key).communicate()
+        work = ("--seconds", options.seconds, "--max-kernels", options.max_kernels, "--key", key)
+        services = [
+            start("serve", "--db", db, "--port", PORT, "--trust", f"{key}.pub", "--json"),
+            start("worker", "--gpu", options.gpu, "--db", db, *work),
+        ]
+        os.environ |= {
+            "AUTOTUNE_SERVER": f"http://127.0.0.1:{PORT}", "AUTOTUNE_SERVER_KEY": f"{key}.pub",
+            "AUTOTUNE_SERVER_SECONDS": "1", "AUTOTUNE_CACHE": str(folder / "cache"),
+        }  # fmt: skip
+        try:
+            _meet(options, db)
+        finally:
+            for one in services:
+                one.send_signal(signal.SIGTERM)
+            for one in services:
+                one.communicate(timeout=60)
+
+
+def _meet(options: argparse.Namespace, db: Path) -> None:
+    """Call for the shape until it is served tuned. Raises AssertionError for a wrong result."""
+    import torch
+
+    from autotune.runtime.dispatcher import Dispatcher
+
+    gemm = Gemm.parse(options.shape)
+    served = Dispatcher(options.table)
+    a = torch.randn(gemm.m, gemm.k, device="cuda")
+    b = torch.randn(gemm.k, gemm.n, device="cuda")
+    right = (a.double() @ b.double()).float()
+
+    def check(what: str, found: Any) -> None:
+        error = ((found - right).abs().max() / right.abs().max()).item()
+        assert error < 1e-4, f"{what}: wrong by {error}"
+
+    before = served.pick(gemm.m, gemm.n, gemm.k)
+    print(f"before: {before.how}, {before.provider}, {before.kernel_id}")
+    served.prepare([(gemm.m, gemm.n, gemm.k)])
+    out, graph = torch.empty_like(right), torch.cuda.CUDAGraph()
+    served.sgemm(a, b, out)
+    with torch.cuda.graph(graph):
+        served.sgemm(a, b, out)
+    began_s, seen = time.monotonic(), dict[str, float]()
+    with Store.open(db) as store:
+        while "taken" not in seen and time.monotonic() - began_s < options.longest:
+            check("a call", served.sgemm(a, b))
+            steps: dict[str, Callable[[], bool]] = {
+                "requested": lambda: bool(store.queue().requests()),
+                "tuned": lambda: store.queue().counts()[RequestState.TUNED] > 0,
+                "published": lambda: bool(store.artifacts().all()),
+                "taken": lambda: served.pick(gemm.m, gemm.n, gemm.k).how == "exact",
+            }
+            for what, is_done in steps.items():
+                if what not in seen and is_done():
+                    seen[what] = time.monotonic() - began_s
+                    print(f"{what} after {seen[what]:.1f} s", flush=True)
+            time.sleep(0.1)
+        for one in store.queue().requests():
+            print(f"request {one.wanted.gemm}: {one.state}, {one.reason}, {dict(one.result)}")
+    assert "taken" in seen, "the table never came"
+    after = served.pick(gemm.m, gemm.n, gemm.k)
+    print(f"after: {after.how}, {after.provider}, {after.kernel_id}")
+    check("a call by the new table", served.sgemm(a, b))
+    for _ in range(3):
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        check("a graph that was captured under the old table", out)
+    print("the graph of the old table is right after the exchange")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(required=True)
+    for work in (scale, compare, kills, program):
+        one = commands.add_parser(work.__name__)
+        one.set_defaults(work=work)
+        if work is compare:
+            one.add_argument("files", type=Path, nargs=2)
+            continue
+        one.add_argument("--gpu", default="0")
+        one.add_argument("--seconds", type=float, default=20.0)
+        one.add_argument("--out", type=Path, default=Path("scale.json"))
+        one.add_argument("--times", type=int, default=10)
+        one.add_argument("--searches", type=int, default=5)
+        one.add_argument("--pause", type=float, default=4.0, help="seconds until a kill")
+        one.add_argument("--table", default="sgemm_dispatch")
+        one.add_argument("--shape", default="1536x384x2304")
+        one.add_argument("--max-kernels", type=int, default=16)
+        one.add_argument("--longest", type=float, default=180.0)
+    options = parser.parse_args()
+    options.work(options)
+
+
+if __name__ == "__main__":
+    main()
