@@ -29,14 +29,16 @@ def run(request: WorkerRequest, *, is_quiet: bool) -> None:
         max_error=request.max_error, effort=request.effort, drains=request.drains,
     )  # fmt: skip
     note = (lambda text: None) if is_quiet else console.note
+    if request.key and (request.cluster or not request.gpu):
+        raise UsageError(
+            "--key publishes what GPUs of this machine verify: pass --gpu, or run `tables follow` at one"
+        )
     if request.cluster is None:
         selected = targets.select(request.gpu) if request.gpu else []
         queue_worker.serve(
             selected, request.num_compilers, work, note, publishers=_publishers(request, selected)
         )
         return
-    if request.key:
-        raise UsageError("--key: tables are signed where a GPU verifies them; run `tables follow` there")
     from ..service import ray_cluster  # here: nothing else needs Ray
 
     with ray_cluster.Cluster(request.cluster) as cluster:
