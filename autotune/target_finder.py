@@ -203,14 +203,14 @@ def limits_named(selector: str, *, note: Note) -> DeviceLimits:
         return known
     if not is_selector(selector):
         raise UsageError(
-            f"{option('gpu')} {selector!r} is no GPU of this machine (index, UUID, auto) and no known kind "
+            f"{option('gpu')} {selector!r} is no GPU of this machine (index, UUID, auto) and no known model "
             f"({hint(selector.lower(), tuple(KNOWN))})"
         )
     return limits_here(selector, note=note)
 
 
 def limits_here(selector: str, *, note: Note) -> DeviceLimits:
-    """Limits of a GPU of this machine; if `auto` finds none, of a known kind, with a note."""
+    """Limits of a GPU of this machine; if `auto` finds none, of a known model, with a note."""
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         return device_limits(gpu.find_gpu(selector).index)

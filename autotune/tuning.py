@@ -51,7 +51,7 @@ from .kernel.where import VALUES, Where
 from .perf_model.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .report.palette import LIGHT
-from .runtime.table.kinds import GpuModel, load_kinds
+from .runtime.table.gpu_models import GpuModel, load_models
 from .runtime.table.table import Table
 from .search import DEFAULT_SAMPLER, InterruptHandler, Options, SearchResult, ShapeResult
 from .search import tune as search
@@ -566,7 +566,7 @@ def export_table(
         called          such names that a program's calls for a shape ask for: the kernels of its layout come
                         with these, too
         with_c          whether sources for programs in C and C++ are written, into the folder `c`
-        adds            whether tables of other GPU models stay in the folder; one of this kind is replaced
+        adds            whether tables of other GPU models stay in the folder; one of this model is replaced
         note            called with what a person should know; by default a warning is logged
         on_step         called with what is done next
         on_compiled     called with how many of how many kernels are compiled
@@ -646,7 +646,7 @@ def export_table(
         names = ", ".join(sorted(others))
         note(f"{shown(db)} also holds trials of {names}; the newest were exported")
     here = GpuModel.of(latest.gpu_name, latest.compute_capability)
-    return next(table for _, table in load_kinds(Path(folder)) if GpuModel.of_table(table) == here)
+    return next(table for _, table in load_models(Path(folder)) if GpuModel.of_table(table) == here)
 
 
 def _of_wider(
@@ -676,7 +676,7 @@ def space(
     order: str | None = None,
     note: Note = _note,
 ) -> FeasibleSet:
-    """The configs worth a trial for a shape, on a GPU of this machine or on a known kind (`rtx-4090`); those
+    """The configs worth a trial for a shape, on a GPU of this machine or on a known model (`rtx-4090`); those
     that obey conditions on parameters and on their workspace (see `tune`).
 
         >>> import autotune

@@ -42,7 +42,7 @@ from autotune.files.errors import EnvironmentProblem
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.runtime.choose.pick import Pick
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load
 from autotune.runtime.torch import routed_engine, torch_router
 from autotune.runtime.torch.routed_engine import RoutedEngine

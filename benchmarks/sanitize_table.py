@@ -32,7 +32,7 @@ from sanitizer import OPTIONS, SanitizerRun, find_tool, run
 from autotune import tuning
 from autotune.cli import console
 from autotune.files.errors import AutotuneError, EnvironmentProblem
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import Kernel, Table, load
 
 SHARD = 16  # kernels that run in one process: to start one under a tool takes seconds

@@ -69,7 +69,7 @@ def spread(ratios: list[float]) -> str:
 def main() -> None:
     matrices = targets.matrices()
     known = {gemm for matrix in matrices for gemm in matrix.columns}
-    for figures in ShippedFigures.kinds(matrices):
+    for figures in ShippedFigures.of_models(matrices):
         for benchmark, name in (("vs_itself", "tuned_us"), ("any_shape", "untuned_us")):
             found = measured(benchmark, figures, known)
             gains = [(one.cublas_us / one.served_us) for one in found]

@@ -37,7 +37,7 @@ from autotune.runtime.launch.engine import Engine
 from autotune.runtime.native.core import Core
 from autotune.runtime.settle.choices import KnownChoices
 from autotune.runtime.settle.settling import Settler
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import Kernel, KernelRecord, Table, launchable, load
 
 CUBLAS, ALONE = "cublas", "alone"

@@ -66,7 +66,7 @@ def _text(facts: dict[str, Any]) -> str:
 
 
 def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:
-    """The best known point of each tuned shape on GPUs of this kind, as accurate as the target asks for.
+    """The best known point of each tuned shape on GPUs of this model, as accurate as the target asks for.
 
     Raises UsageError if one has none, StoreError if that is because it is damaged.
     """

@@ -16,7 +16,7 @@ from ..perf_model import cublas_model
 from ..runtime.calls.product import Product
 from ..runtime.choose.chooser import Chooser
 from ..runtime.choose.pick import Call, Pick
-from ..runtime.table.kinds import load_kinds
+from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import Table
 from ..suite import ALIGNED, CallSignature, Suite, read_calls
 from . import common, console
@@ -63,7 +63,7 @@ def run(request: CoverageRequest, *, is_json: bool) -> None:
 
         suite = read_calls(request.calls, console.note, partial(tell, "records read"))
         look_up = partial(tell, "call signatures looked up")
-        tables = [table for _, table in load_kinds(request.table)]
+        tables = [table for _, table in load_models(request.table)]
         first, *others = (_facts(table, suite, request.limit, look_up) for table in tables)
     head = {"calls": str(request.calls), "table": str(request.table)}
     if is_json:

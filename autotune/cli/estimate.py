@@ -161,7 +161,7 @@ def _calls(path: Path, work: dict[str, Any]) -> dict[Gemm, int]:
 
 def _predicted(calls: dict[Gemm, int]) -> tuple[list[_Kind], list[ShippedFigures]]:
     """The kinds of which cuBLAS takes most, first."""
-    figures = ShippedFigures.kinds(targets.matrices()) if calls else []
+    figures = ShippedFigures.of_models(targets.matrices()) if calls else []
     kinds = [_Kind(g, count, tuple(f.predict(g) for f in figures)) for g, count in calls.items()]
     return sorted(kinds, key=lambda kind: -kind.calls * kind.predicted[0].cublas_us), figures
 

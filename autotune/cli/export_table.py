@@ -14,7 +14,7 @@ from ..files.words import counted
 from ..kernel.launch import PLAIN, name_of
 from ..kernel.templates import workspace_bytes
 from ..kernel.where import MIB
-from ..runtime.table.kinds import load_kinds, names_of
+from ..runtime.table.gpu_models import load_models, names_of
 from ..runtime.table.table import HeldOut, Table
 from . import common, console
 from .requests import ExportRequest
@@ -92,9 +92,9 @@ class ExportPrinter:
 
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
-    kinds = load_kinds(folder)
-    own = next(path for path, found in kinds if found == table)
-    others = [found for path, found in kinds if path != own]
+    models = load_models(folder)
+    own = next(path for path, found in models if found == table)
+    others = [found for path, found in models if path != own]
     cubins = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
     plain = [kernel for kernel in table.kernels if kernel.is_plain]
     configs = {kernel.id: kernel.config for kernel in plain}

@@ -65,7 +65,7 @@ class Recorder:
 
     def source(self, gemm: Gemm) -> Source:
         """The set of a problem, and what searches tried of it, the fastest first and failures last: on this
-        GPU and on others of its kind, so that a database may come from another machine."""
+        GPU and on others of its model, so that a database may come from another machine."""
         own = self.studies[gemm]
         tried = chain.from_iterable(map(self.store.trials, [own, *self.store.sibling_studies(own)]))
         trials = [trial for trial in tried if trial.origin != ORIGIN]

@@ -238,7 +238,7 @@ class SpaceRequest(CommandRecord):
     """
 
     gpu: str = option(
-        "A GPU here (index, UUID, `auto`), the name of a known kind, as h200, or replay:FILE.", "auto",
+        "A GPU here (index, UUID, `auto`), the name of a known model, as h200, or replay:FILE.", "auto",
         known_gpus,
     )  # fmt: skip
     shape: str = SHAPE()

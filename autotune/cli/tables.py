@@ -33,17 +33,17 @@ def publish(request: PublishRequest, *, is_json: bool) -> None:
     module = table_places.signing()
     key = module.SigningKey.read(request.key)
     has_run = request.gpu != verify.NO_GPU
-    kind = None
+    model = None
     if has_run:
         files = check_files(request.table)
-        kind, checks = verify.check_kernels(request.table, files, request.gpu, is_json=is_json)
+        model, checks = verify.check_kernels(request.table, files, request.gpu, is_json=is_json)
         verify.judge(request.table, checks)
         console.note(
-            f"{counted(len(checks), 'check')} of {counted(len(kind.table.kernels), 'kernel')} were right"
+            f"{counted(len(checks), 'check')} of {counted(len(model.table.kernels), 'kernel')} were right"
         )
     done = []
     with opened(request.db, request.server) as tables:
-        for new in module.signed_tables(request.table, key, has_run=has_run, only=kind and kind.folder):
+        for new in module.signed_tables(request.table, key, has_run=has_run, only=model and model.folder):
             is_new = tables.publish(new, table_places.me())
             done.append({"address": new.address, **new.channel._asdict(), **new.facts, "is_new": is_new})
     if is_json:

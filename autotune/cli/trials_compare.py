@@ -12,7 +12,7 @@ from ..facts import stats
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted
-from ..runtime.table.kinds import load_kinds
+from ..runtime.table.gpu_models import load_models
 from ..store import Store, StudySummary, shown
 from . import common, console
 from .requests import CompareRequest
@@ -63,7 +63,7 @@ def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
             entry.gemm: Winner(
                 table.environment.gpu_name, table.environment.driver_version, entry.ranked[0].time_us
             )
-            for _, table in load_kinds(Path(source))
+            for _, table in load_models(Path(source))
             for entry in table.entries
             if entry.ranked
         }

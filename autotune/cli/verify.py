@@ -22,7 +22,7 @@ from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, rejection
 from ..runtime.launch.cuda_driver import CudaFault
-from ..runtime.table.kinds import GpuModel, no_table
+from ..runtime.table.gpu_models import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
 from . import console
 
@@ -46,8 +46,8 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     if selector == NO_GPU:
         _tell_files(folder, files, is_json=is_json)
         return
-    kind, checks = check_kernels(folder, files, selector, is_json=is_json)
-    _tell_checks(files, kind.table, checks, is_json=is_json)
+    model, checks = check_kernels(folder, files, selector, is_json=is_json)
+    _tell_checks(files, model.table, checks, is_json=is_json)
     judge(folder, checks)
 
 
@@ -57,16 +57,16 @@ def check_kernels(
     """Run every kernel for a GPU on it. Raises as `run`, but judges nothing."""
     try:
         # nothing is timed: the policy is that of any table
-        opened = targets.open_gpu(selector, CachePolicy(files.kinds[0].table.policy), note=console.note)
+        opened = targets.open_gpu(selector, CachePolicy(files.models[0].table.policy), note=console.note)
     except EnvironmentProblem as problem:
         _tell_files(folder, files, is_json=is_json)
         raise EnvironmentProblem(
             f"no kernel was run: {problem} (--gpu {NO_GPU} checks the files alone)"
         ) from problem
     with closing(opened) as target:
-        kind = _kind_for(files, target.gpu)
-        checks = _check(target, kind, is_quiet=is_json)
-    return kind, checks + _check_as_served(folder, kind, target.gpu.index)
+        model = _model_for(files, target.gpu)
+        checks = _check(target, model, is_quiet=is_json)
+    return model, checks + _check_as_served(folder, model, target.gpu.index)
 
 
 def judge(folder: Path, checks: Sequence[tuple[Kernel, Gemm, Measurement]]) -> None:
@@ -91,7 +91,7 @@ def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
     if is_json:
         console.show_json({**_file_facts(files), "gpu": None, "not_checked": not_checked, "checks": []})
         return
-    held = " and ".join(map(_held, files.kinds))
+    held = " and ".join(map(_held, files.models))
     console.show(
         f"{folder}/: {counted(files.num_files, 'file')} of the export; {held}: "
         "schema, checksums, launch specs and what cubins say they hold are right.\n"
@@ -99,10 +99,10 @@ def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
     )
 
 
-def _held(kind: GpuModelFiles) -> str:
-    gpu_name = kind.table.environment.gpu_name
-    kernels, cubins = counted(len(kind.table.kernels), "kernel"), counted(len(kind.code), "cubin")
-    order = f", all of which sum in the order {kind.table.order}" if kind.table.order else ""
+def _held(model: GpuModelFiles) -> str:
+    gpu_name = model.table.environment.gpu_name
+    kernels, cubins = counted(len(model.table.kernels), "kernel"), counted(len(model.code), "cubin")
+    order = f", all of which sum in the order {model.table.order}" if model.table.order else ""
     return f"{kernels} in {cubins} for {gpu_name}{order}"
 
 
@@ -110,19 +110,19 @@ def _file_facts(files: Files) -> dict[str, Any]:
     return {
         "num_files": files.num_files,
         "unlisted": list(files.unexpected),
-        "gpus": [kind.table.environment.gpu_name for kind in files.kinds],
-        "orders": [kind.table.order for kind in files.kinds],
-        "num_kernels": sum(len(kind.table.kernels) for kind in files.kinds),
-        "num_cubins": sum(len(kind.code) for kind in files.kinds),
+        "gpus": [model.table.environment.gpu_name for model in files.models],
+        "orders": [model.table.order for model in files.models],
+        "num_kernels": sum(len(model.table.kernels) for model in files.models),
+        "num_cubins": sum(len(model.code) for model in files.models),
     }
 
 
-def _check(target: GpuTarget, kind: GpuModelFiles, *, is_quiet: bool) -> Checks:
+def _check(target: GpuTarget, model: GpuModelFiles, *, is_quiet: bool) -> Checks:
     checks = []
     with console.Progress(is_quiet=is_quiet) as progress:
-        for kernel, gemm, is_tuned in _cases(kind.table):
+        for kernel, gemm, is_tuned in _cases(model.table):
             progress.update(f"checking {kernel.id} on {gemm}")
-            code = KernelCode(kind.code[kernel.sha256], kernel.sha256, kernel.spec, accuracy=kernel.accuracy)
+            code = KernelCode(model.code[kernel.sha256], kernel.sha256, kernel.spec, accuracy=kernel.accuracy)
             problem = target.problem(gemm)
             if is_tuned and target.environment.cublas_version:  # beside which a promise is held
                 problem = replace(problem, accuracy=kernel.accuracy)
@@ -130,21 +130,21 @@ def _check(target: GpuTarget, kind: GpuModelFiles, *, is_quiet: bool) -> Checks:
     return checks
 
 
-def _kind_for(files: Files, here: gpu.GpuInfo) -> GpuModelFiles:
+def _model_for(files: Files, here: gpu.GpuInfo) -> GpuModelFiles:
     """The table for a GPU. Raises DispatchError where none is."""
     own = GpuModel.of(here.name, here.compute_capability)
-    found = [kind for one in own.accepted for kind in files.kinds if GpuModel.of_table(kind.table) == one]
+    found = [model for one in own.accepted for model in files.models if GpuModel.of_table(model.table) == one]
     if not found:
-        raise DispatchError(no_table([kind.table for kind in files.kinds], here.index, own))
+        raise DispatchError(no_table([model.table for model in files.models], here.index, own))
     return found[0]
 
 
-def _check_as_served(folder: Path, kind: GpuModelFiles, device: int) -> Checks:
+def _check_as_served(folder: Path, model: GpuModelFiles, device: int) -> Checks:
     """Kernels with an epilogue on a ragged shape each, by the runtime that serves applications: workers know
     none. Where all kernels sum in one order all of them, bit by bit. If the GPU has no memory left for one,
     this is the result of all that are left."""
-    has_order = kind.table.order is not None
-    kernels = {kernel.id: kernel for kernel in kind.table.kernels if has_order or not kernel.is_plain}
+    has_order = model.table.order is not None
+    kernels = {kernel.id: kernel for kernel in model.table.kernels if has_order or not kernel.is_plain}
     if not kernels:
         return []
     found: list[KernelCheck] = []

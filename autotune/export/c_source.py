@@ -19,7 +19,7 @@ from ..facts.accuracy_class import FP32, STRICT
 from ..files.words import counted
 from ..runtime.native import core_library
 from ..runtime.native.core import TableArrays, table_struct
-from ..runtime.table.kinds import sums
+from ..runtime.table.gpu_models import sums
 from ..runtime.table.table import Table
 
 FOLDER = "c"  # of an exported folder

@@ -29,7 +29,7 @@ from ..runtime.choose.pick import Call, Pick
 from ..runtime.launch.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.launch.devices import first_served, gpu_model_here
 from ..runtime.launch.engine import Engine
-from ..runtime.table.kinds import GpuModel, no_table
+from ..runtime.table.gpu_models import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
 from .check_files import GpuModelFiles, check_files
 
@@ -97,7 +97,7 @@ def verify_table(
     """
     files = check_files(folder)
     driver = driver or Driver()
-    chosen, (_, table, code) = _gpu_model_here(files.kinds, driver, device)
+    chosen, (_, table, code) = _gpu_model_here(files.models, driver, device)
     checks: list[KernelCheck] = []
     kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
     for kernel in kernels:
@@ -111,21 +111,23 @@ def verify_table(
 
 
 def _gpu_model_here(
-    kinds: Sequence[GpuModelFiles], driver: Driver, device: int | None
+    models: Sequence[GpuModelFiles], driver: Driver, device: int | None
 ) -> tuple[int, GpuModelFiles]:
-    """The GPU to check on, and the table for its kind."""
-    by_kind = {GpuModel.of_table(kind.table): kind for kind in kinds}
+    """The GPU to check on, and the table for its model."""
+    by_model = {GpuModel.of_table(model.table): model for model in models}
 
     def fault(number: int) -> str | None:
         here = gpu_model_here(driver, number)
-        is_known = any(kind in by_kind for kind in here.accepted)
-        return None if is_known else no_table([kind.table for kind in kinds], number, here)
+        is_known = any(model in by_model for model in here.accepted)
+        return None if is_known else no_table([model.table for model in models], number, here)
 
     if device is None:
         device = first_served(driver, fault)
     elif text := fault(device):
         raise DispatchError(text)
-    return device, next(by_kind[kind] for kind in gpu_model_here(driver, device).accepted if kind in by_kind)
+    return device, next(
+        by_model[model] for model in gpu_model_here(driver, device).accepted if model in by_model
+    )
 
 
 class _Only(Chooser):

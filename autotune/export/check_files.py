@@ -1,6 +1,6 @@
 """Is an exported folder as it was written? All checks without a GPU.
 
-The schema, checksum and launch specs of each kind's table, the SHA-256 of every cubin, and of every file in
+The schema, checksum and launch specs of each model's table, the SHA-256 of every cubin, and of every file in
 the manifest.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..files.errors import DispatchError
-from ..runtime.table.kinds import load_cubins, load_kinds
+from ..runtime.table.gpu_models import load_cubins, load_models
 from ..runtime.table.table import Table
 from . import manifest
 
@@ -26,19 +26,21 @@ class GpuModelFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """What a folder holds, the first kind's first.
+    """What a folder holds, the first model's first.
 
     `unlisted` are files that no export wrote.
     """
 
-    kinds: tuple[GpuModelFiles, ...]
+    models: tuple[GpuModelFiles, ...]
     num_files: int  # that an export wrote
     unexpected: tuple[str, ...]
 
 
 def check_files(folder: Path) -> Files:
     """Read a folder and compare it with its own manifest. Raises DispatchError, naming what is wrong."""
-    kinds = tuple(GpuModelFiles(path, table, load_cubins(path, table)) for path, table in load_kinds(folder))
+    models = tuple(
+        GpuModelFiles(path, table, load_cubins(path, table)) for path, table in load_models(folder)
+    )
     try:
         is_listed = manifest.read(folder) is not None
         found = manifest.take_inventory(folder)
@@ -59,4 +61,4 @@ def check_files(folder: Path) -> Files:
         raise DispatchError(
             f"{folder} is not as it was exported ({'; '.join(faults)}); move it away and export again"
         )
-    return Files(kinds, len(found.intact) + len(changed), found.foreign)
+    return Files(models, len(found.intact) + len(changed), found.foreign)

@@ -11,7 +11,7 @@ from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError, TrialFailure
 from ..kernel.launch import Variant
 from ..kernel.templates import AnyConfig
-from ..runtime.table.kinds import packed
+from ..runtime.table.gpu_models import packed
 from .wishes import Wish
 
 

@@ -35,7 +35,7 @@ def read_results(
     foreign_origins: Collection[str] = (),
     accuracy: str = STRICT,
 ) -> TunedResults:
-    """The newest results for GPUs of this kind (or this recording), of one kernel source, that of a class.
+    """The newest results for GPUs of this model (or this recording), of one kernel source, that of a class.
 
     `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
     left out (None: no limit), and those that do not obey `where`. A shape without a final and with trials of
@@ -85,7 +85,7 @@ def _shape(
     parse: Callable[[str], AnyConfig],
 ) -> TunedShape | None:
     """The final ranking if there was one, else only the fastest trial, or none for a drawn shape; None if
-    every trial is damaged, or none obeys. `studies`: those of a problem on GPUs of a kind, the newest first,
+    every trial is damaged, or none obeys. `studies`: those of a problem on GPUs of a model, the newest first,
     whose times all count, so many of each at `most`."""
     study = studies[0]
     final, baseline = store.final(study, max_error, where), store.baseline(study)

@@ -1,6 +1,6 @@
 """How well a table's way of choosing serves shapes that it does not know: shapes left out of choice and fit.
 
-The shapes that kernels were timed on, here or on a GPU of this kind, are divided into folds. For the shapes
+The shapes that kernels were timed on, here or on a GPU of this model, are divided into folds. For the shapes
 of each fold kernels are chosen (portfolio.py), and their times and cuBLAS's modelled, from all other shapes;
 kernels that no search of another shape found are left out, too. On a shape only those kernels count that were
 timed on it, and a shape only where most of the chosen were. Winners of tuned shapes, and defaults, which a
@@ -84,7 +84,7 @@ def held_out(
 
 
 def _times(known: Iterable[TimedKernel]) -> Times:
-    """What was measured on a GPU of this kind, in this layout."""
+    """What was measured on a GPU of this model, in this layout."""
     found: dict[Config, dict[tuple[Gemm, int], float]] = {}
     for kernel in known:
         cells = found.setdefault(kernel.config, {})

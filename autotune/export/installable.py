@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from ..runtime.table.kinds import names_of
+from ..runtime.table.gpu_models import names_of
 from ..runtime.table.table import Table
 
 FILE = "pyproject.toml"

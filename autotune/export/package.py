@@ -15,9 +15,9 @@ from pathlib import Path
 from ..files.errors import DispatchError, UsageError
 from ..files.output_file import DISK_FULL, disk_full
 from ..files.words import counted, option
-from ..runtime.table.kinds import GpuModel, names_of
+from ..runtime.table.gpu_models import GpuModel, names_of
 from ..runtime.table.table import Table
-from . import exchange, installable, kind_folders, manifest
+from . import exchange, installable, manifest, model_folders
 from .c_source import FOLDER as C_FOLDER
 from .c_source import c_files
 from .check_files import check_files
@@ -112,7 +112,7 @@ def write_folder(
     """Write a table with the code of its cubins (by SHA-256) as an importable folder, which is returned.
 
     `adds`: keep the folder's tables for other GPU models, whose files do not change; without it they are
-    removed. `with_c`: with sources for programs in C, of all kinds; they are rewritten if an extended folder
+    removed. `with_c`: with sources for programs in C, of all models; they are rewritten if an extended folder
     had them.
 
     Replaces an existing folder: at every moment the old or the new one is at its place. `note` is told
@@ -125,8 +125,8 @@ def write_folder(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with exchange.alone(folder):
             with_c = with_c or (adds and (folder / C_FOLDER).is_dir())
-            kinds = kind_folders.with_table(folder, table, code, note, adds=adds)
-            files = _contents(kinds, folder.name, with_c=with_c)
+            models = model_folders.with_table(folder, table, code, note, adds=adds)
+            files = _contents(models, folder.name, with_c=with_c)
             exchange.replace(folder, lambda new: _fill(new, files), note)
     except OSError as error:
         if error.errno in DISK_FULL:
@@ -148,7 +148,7 @@ def prepare(folder: Path, note: Note = _ignore, *, adds: bool = False) -> Path:
     try:
         exchange.recover(folder, note)
         _check_replaceable(folder)
-        if adds and kind_folders.holds_any(folder):
+        if adds and model_folders.holds_any(folder):
             check_files(folder)
     except OSError as error:
         raise DispatchError(f"{folder} cannot be read ({error}); {_changed()}") from error
@@ -198,21 +198,21 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _contents(kinds: Sequence[kind_folders.KindContent], name: str, *, with_c: bool) -> dict[str, bytes]:
+def _contents(models: Sequence[model_folders.ModelContent], name: str, *, with_c: bool) -> dict[str, bytes]:
     """Every file of the folder by its name relative to it."""
-    tables = [kind.table for kind in kinds]
+    tables = [model.table for model in models]
     latest = max(tables, key=lambda table: table.created_at)
     made_by = _quoted(latest.made_by)
     note = f'"""Copied from {made_by}: what an exported table needs at run time."""\n'
     files = {
-        **kind_folders.files_of(kinds),
+        **model_folders.files_of(models),
         "__init__.py": _init_text(tables, latest, name).encode(),
         "__main__.py": _MAIN.format(name=name, private=PRIVATE_PACKAGE).encode(),
         "py.typed": b"",
         installable.FILE: installable.project_text(tables, name).encode(),
         f"{PRIVATE_PACKAGE}/__init__.py": note.encode(),
         **{f"{PRIVATE_PACKAGE}/{module}": content for module, content in runtime_files().items()},
-        **(c_files([(kind.table, kind.code) for kind in kinds]) if with_c else {}),
+        **(c_files([(model.table, model.code) for model in models]) if with_c else {}),
     }
     return {manifest.MANIFEST_FILE: manifest.render(files), **files}  # first: a kill leaves what it lists
 

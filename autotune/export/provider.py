@@ -26,7 +26,7 @@ class CublasTimes(NamedTuple):
 
 
 def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> dict[str, CublasTimes]:
-    """By layout, if enough shapes were timed: here, or else on a GPU of this kind, under the same policy."""
+    """By layout, if enough shapes were timed: here, or else on a GPU of this model, under the same policy."""
     own = dict(results.cublas_us) | {s.gemm: s.cublas_us for s in results.shapes if s.cublas_us}
     sources = [(results.environment.cublas_version, own)]
     for matrix in matrices:

@@ -20,7 +20,7 @@ from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..runtime.choose.chooser import Chooser
 from ..runtime.choose.pick import NUM_FIRST, Call, Pick
-from ..runtime.table.kinds import load_kinds
+from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import Kernel, Table
 from .documents import Describe, Document
 from .numbers import StudyNumbers
@@ -131,9 +131,9 @@ def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Desc
     studies are of. Raises DispatchError where it cannot be read."""
     studies = list(studies)
     names = Counter(study.study.environment.gpu_name for study in studies)
-    kinds = [table for _, table in load_kinds(folder)]
-    table = max(kinds, key=lambda table: names[table.environment.gpu_name])  # the first of equals
-    others = [other.environment.gpu_name for other in kinds if other is not table]
+    models = [table for _, table in load_models(folder)]
+    table = max(models, key=lambda table: names[table.environment.gpu_name])  # the first of equals
+    others = [other.environment.gpu_name for other in models if other is not table]
     maps = Maps(table)
     return {
         "folder": folder.name,

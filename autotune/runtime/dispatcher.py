@@ -6,7 +6,7 @@ for such a call before (the first time: picks a kernel, loads it, plans the laun
 the first call of its kind on a GPU is slow. No call waits for the GPU, so calls work under graph capture.
 There is one exception: if the caller asks for it, a first call settles its kind, and waits; under capture
 this is postponed. Where cuBLAS is expected to be faster than all kernels, it is called instead. A folder
-may hold tables for several GPU models: each GPU is served by the one for its kind (engines.py).
+may hold tables for several GPU models: each GPU is served by the one for its model (engines.py).
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
 """
@@ -41,7 +41,7 @@ from .calls.product import (
 from .choose.pick import Counted, Pick
 from .cublas.blas_provider import BlasProvider
 from .native.processes import FORK_LOCK, check_fork, use_cuda
-from .one_kind import OneKind, open_kinds
+from .served_model import ServedModel, open_models
 
 if TYPE_CHECKING:
     from .calls.multiply import Products
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .launch.planner import Planner
     from .service.program_client import ProgramClient
     from .settle.quick_check import QuickCheck
-    from .table.kinds import CubinFiles, GpuModel
+    from .table.gpu_models import CubinFiles, GpuModel
     from .table.table import Table
     from .torch.tensor_calls import TorchCalls
     from .torch.torch_gain import ProgramGain
@@ -66,8 +66,8 @@ class Dispatcher:
     """Serves matrix products from one exported folder. Threads may share it.
 
     Reads the whole folder at once and checks its tables. A compiled kernel is unpacked and checked when it is
-    first needed (table/kinds.py). The modules that launch are imported, and CUDA is initialised, at the first
-    product.
+    first needed (table/gpu_models.py). The modules that launch are imported, and CUDA is initialised, at the
+    first product.
 
     settle: "first-use" times the model's first few accurate launches at the first call of a kind that was not
     tuned, outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
@@ -116,10 +116,10 @@ class Dispatcher:
         self._fallback = fallback_of(fallback, deterministic)
         blas = BlasProvider(is_switched_on(cublas, deterministic))
         self.accuracy = read_class(accuracy, error=DispatchError)
-        self._kinds = open_kinds(
+        self._models = open_models(
             Path(folder), blas, settles, is_deterministic=deterministic, accuracy=accuracy
         )
-        self.tables = tuple(kind.table for kind in self._kinds)
+        self.tables = tuple(model.table for model in self._models)
         self.table = self.tables[0]
         self._lock = threading.RLock()
         pinned = os.environ.get(_CHOICES) if choices is None else choices
@@ -202,39 +202,39 @@ class Dispatcher:
             return self.for_class(accuracy).pick(
                 *shape, batch=batch, shares_a=shares_a, shares_b=shares_b, device=device
             )
-        is_one = device is None and len(self._kinds) == 1
-        kind = self._kinds[0] if is_one else self._gpu_model_here(device)
+        is_one = device is None and len(self._models) == 1
+        model = self._models[0] if is_one else self._gpu_model_here(device)
         # 1, True and 1.0 are one key: what is of another type is checked first
         if (
-            kind
+            model
             and batch == 1
             and type(m) is type(n) is type(k) is int
             and type(trans_a) is type(trans_b) is bool
         ):
-            found = kind.cached_pick((m, n, k, trans_a, trans_b))
+            found = model.cached_pick((m, n, k, trans_a, trans_b))
             if found is not None:
                 return found
         gemm = make_gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
-        if kind is not None:
-            return kind.pick(gemm)
+        if model is not None:
+            return model.pick(gemm)
         from .launch.engine import blas_pick
 
         return blas_pick(gemm)
 
-    def _gpu_model_here(self, device: int | None) -> OneKind | None:
-        """The kind that serves a GPU; None if cuBLAS does. If no GPU is named and none can be used, the first
-        kind. Raises DispatchError for a named GPU that is not served."""
+    def _gpu_model_here(self, device: int | None) -> ServedModel | None:
+        """The model whose table serves a GPU; None if cuBLAS does. If no GPU is named and none can be used,
+        the first model. Raises DispatchError for a named GPU that is not served."""
         if device is not None:
             engines, _ = self._on_gpus()
-            return engines.kind(_number(device))
+            return engines.model(_number(device))
         if self._is_without_cuda:
-            return self._kinds[0]
+            return self._models[0]
         try:
             engines, _ = self._on_gpus()
-            return engines.kind(engines.for_host())
+            return engines.model(engines.for_host())
         except DispatchError:
             self._is_without_cuda = self._opened is None  # to look for it takes long
-            return self._kinds[0]
+            return self._models[0]
 
     def settle(self, shapes: Iterable[tuple[Any, ...]], *, device: int | None = None) -> list[Pick]:
         """Time the model's first few launches for shapes that were not tuned, once, and keep the fastest.
@@ -257,11 +257,11 @@ class Dispatcher:
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         engines, number = self._open_for(device)
-        kind = engines.kind(number)
-        if kind is None:  # cuBLAS serves all
+        model = engines.model(number)
+        if model is None:  # cuBLAS serves all
             return [blas_pick(gemm) for gemm in gemms]
         engines.of(number)
-        return kind.settle(gemms, engines.driver, number)
+        return model.settle(gemms, engines.driver, number)
 
     def prepare(
         self,
@@ -286,14 +286,14 @@ class Dispatcher:
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         epilogue = requested(has_bias, activation)
         engines, number = self._open_for(device)
-        engine, kind = engines.of(number), engines.kind(number)
+        engine, model = engines.of(number), engines.model(number)
         for gemm in gemms:
             a, b, c = packed_forms(gemm)
             for form_c in (c, None):  # with an out, and without
                 call = (number,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b
                 engine.plan(*call, gemm.strides if gemm.is_batched else None, epilogue)
-        if kind is not None:
-            return [kind.choose(gemm, number) for gemm in gemms]
+        if model is not None:
+            return [model.choose(gemm, number) for gemm in gemms]
         return [blas_pick(gemm) for gemm in gemms]
 
     def verify_quick(self, *, device: int | None = None) -> QuickCheck:
@@ -305,10 +305,10 @@ class Dispatcher:
         it, under capture, and where the GPU fails.
         """
         engines, number = self._open_for(device)
-        kind = engines.kind(number)
-        if kind is None:
+        model = engines.model(number)
+        if model is None:
             raise DispatchError(f"no table is for GPU {number}, which cuBLAS serves: nothing can be checked")
-        return kind.verify_quick(engines.driver, number)
+        return model.verify_quick(engines.driver, number)
 
     def export_choices(self, path: str | Path, *, device: int | None = None) -> None:
         """Write a file of all that is pinned or was settled so far on such a GPU, for `choices=`. It is of
@@ -319,12 +319,12 @@ class Dispatcher:
         """
         if not self._is_deterministic:
             self.settle((), device=device)  # reads what earlier processes settled
-        is_one = device is None and len(self._kinds) == 1
-        kind = self._kinds[0] if is_one else self._gpu_model_here(device)
-        if kind is None:
+        is_one = device is None and len(self._models) == 1
+        model = self._models[0] if is_one else self._gpu_model_here(device)
+        if model is None:
             raise DispatchError("cuBLAS serves this GPU: there are no choices to write; name another device")
         with FORK_LOCK:  # CUDA may not have been used
-            known = kind.choices()
+            known = model.choices()
         known.export(Path(path))
 
     def record_calls(self, file: str | Path) -> None:
@@ -364,14 +364,14 @@ class Dispatcher:
         return [(engine, counted) for engine in self._engines for counted in engine.counts()]
 
     @property
-    def kinds(self) -> tuple[OneKind, ...]:
+    def models(self) -> tuple[ServedModel, ...]:
         """The GPU models that it serves."""
-        return self._kinds
+        return self._models
 
     @property
     def cublas_version(self) -> str | None:
         """Of the cuBLAS that this process has loaded."""
-        return self._kinds[0].cublas_version
+        return self._models[0].cublas_version
 
     @property
     def measured_gain(self) -> ProgramGain | None:
@@ -384,16 +384,16 @@ class Dispatcher:
         return [engine for engines, _ in opened for engine in engines.all]
 
     def exchange(self, tables: Mapping[GpuModel, tuple[Table, CubinFiles]]) -> None:
-        """Serve GPUs of these kinds by other tables from the next call on, of all threads. What earlier
+        """Serve GPUs of these models by other tables from the next call on, of all threads. What earlier
         tables loaded stays loaded, since graphs hold it. Raises DispatchError where the folder has no table
         for such GPUs, and for a deterministic dispatcher or one with a file of choices."""
-        kinds = {kind.gpu_model: kind for kind in self._kinds}
-        if not self.is_exchangeable or not tables.keys() <= kinds.keys():
+        models = {model.gpu_model: model for model in self._models}
+        if not self.is_exchangeable or not tables.keys() <= models.keys():
             raise DispatchError("only choices that nobody pinned, for GPUs of the folder, may be exchanged")
-        found = kinds | {name: kinds[name].with_table(*table) for name, table in tables.items()}
+        found = models | {name: models[name].with_table(*table) for name, table in tables.items()}
         with FORK_LOCK, self._lock:
-            self._kinds = tuple(found.values())
-            self.tables = tuple(kind.table for kind in self._kinds)
+            self._models = tuple(found.values())
+            self.tables = tuple(model.table for model in self._models)
             self.table = self.tables[0]
             if self._opened is not None:
                 self._former.append(self._opened)
@@ -494,7 +494,7 @@ class Dispatcher:
         from .torch.torch_routing import TorchRouting
 
         if self._routing is None:
-            self._routing = TorchRouting(lambda has_bias: self._on_gpus()[0].routed_kinds(has_bias))
+            self._routing = TorchRouting(lambda has_bias: self._on_gpus()[0].routed_signatures(has_bias))
         return self._routing
 
     def torch_op(self) -> Any:
@@ -540,11 +540,11 @@ class Dispatcher:
             self._met_torch.add(engine)
 
     def _pin(self, path: Path) -> None:
-        """Use a file of choices for its kind. Raises DispatchError if it is of no kind here."""
+        """Use a file of choices for its GPU model. Raises DispatchError if it is of none here."""
         faults = []
-        for kind in self._kinds:
+        for model in self._models:
             try:
-                kind.choices(path)
+                model.choices(path)
                 return
             except DispatchError as fault:
                 faults.append(fault)
@@ -573,7 +573,7 @@ class Dispatcher:
         from .calls.multiply import Products
         from .launch.engines import Engines
 
-        engines = Engines(self._kinds, driver, self._fallback, self._record_too)
+        engines = Engines(self._models, driver, self._fallback, self._record_too)
         return engines, Products(engines, Libraries(driver), self.num_copied, self._attach_torch)
 
     def _open_for(self, device: int | None) -> tuple[Engines, int]:

@@ -166,7 +166,7 @@ class Filler:
         yield from _interleave(queues)
 
     def _lending(self) -> Iterator[StudyRef]:
-        """Studies of shapes that other GPUs of this kind search in this run."""
+        """Studies of shapes that other GPUs of this model search in this run."""
         for one in islice(self._studies.values(), 1):
             for gemm in self._lenders:
                 yield from self._store.sibling_studies(replace(one, id=0, gemm=gemm))

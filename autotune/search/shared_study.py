@@ -4,7 +4,7 @@ Each point is claimed before it is submitted. A point that another search is try
 counts it as under way, and its result is taken in. Searches on the same GPU, or on the same recording, work
 on one study: all its trials count, and they share its best. A search on another GPU of the kind has its own
 study. A config that was slow or failed there is not tried here; one about as fast as the best here is also
-tried here, since two GPUs of a kind differ by a percent or two.
+tried here, since two GPUs of a model differ by a percent or two.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Stale(NamedTuple):
 
 
 def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
-    """The shapes that had a final on GPUs of this kind, under this policy, but none under what is here, in
+    """The shapes that had a final on GPUs of this model, under this policy, but none under what is here, in
     order."""
     found: dict[Gemm, Stale] = {}
     fresh: set[Gemm] = set()

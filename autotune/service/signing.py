@@ -83,10 +83,10 @@ def signed_tables(
 ) -> Iterator[NewArtifact]:
     """The tables of an exported folder, or the one that lies in `only`, each checked and signed. `has_run`:
     its kernels were verified on a GPU, too. Raises DispatchError where the folder is damaged."""
-    for kind in check_files(folder).kinds:
-        if only not in (None, kind.folder):
+    for model in check_files(folder).models:
+        if only not in (None, model.folder):
             continue
-        table, cubins = ((kind.folder / name).read_bytes() for name in (TABLE_FILE, CUBIN_FILE))
+        table, cubins = ((model.folder / name).read_bytes() for name in (TABLE_FILE, CUBIN_FILE))
         signed = key.sign(signed_table.state(table, cubins, "kernels" if has_run else "files"))
         yield received((signed.render(), table, cubins), frozenset({key.public}))
 

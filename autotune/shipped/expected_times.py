@@ -38,8 +38,8 @@ class Predicted(NamedTuple):
 
 class Expectation(NamedTuple):
     """What a shape takes on a GPU model, in us: the best kernel that ships, and cuBLAS where it was timed.
-    Kernels of `matrices` tell: of this kind, or, where nothing was measured on it, of others, carried over by
-    a model."""
+    Kernels of `matrices` tell: of this model, or, where nothing was measured on it, of others, carried over
+    by a model."""
 
     kernel_us: float
     cublas_us: float | None
@@ -100,15 +100,15 @@ class _OfLayout:
 
 
 class ShippedFigures:
-    """Predicts for one GPU model, of those that `kinds` names. A layout is learned at its first use, which
-    takes about a second."""
+    """Predicts for one GPU model, of those that `of_models` names. A layout is learned at its first use,
+    which takes about a second."""
 
     def __init__(self, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> None:
         self.limits, self._matrices = limits, matrices
         self._layouts: dict[str, _OfLayout] = {}
 
     @classmethod
-    def kinds(cls, matrices: Sequence[TimeMatrix]) -> list[ShippedFigures]:
+    def of_models(cls, matrices: Sequence[TimeMatrix]) -> list[ShippedFigures]:
         """One for each GPU model with times of cuBLAS in every layout."""
         timed: dict[str, set[str]] = {}
         for matrix in matrices:

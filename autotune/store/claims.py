@@ -1,6 +1,6 @@
 """Which search tries which config: leases of trials, and the results of other searches.
 
-Searches on one database share the configs of a problem if they measure on GPUs of one kind, under the same
+Searches on one database share the configs of a problem if they measure on GPUs of one model, under the same
 driver, kernel and policy. Those on the same GPU share their trials, too: they work on one study. Those on
 different GPUs of the kind keep a study each, and only hear of each other's times.
 """

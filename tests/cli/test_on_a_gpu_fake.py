@@ -41,7 +41,7 @@ WRONG = Measurement(Outcome.WRONG_RESULT, "C[0][0] is 1.0, not 2.0", error_ratio
 
 
 class FakeGpu(ReplayTarget):
-    """A recording that answers as a GPU of its kind; `dies_after` so many candidates it is lost."""
+    """A recording that answers as a GPU of its model; `dies_after` so many candidates it is lost."""
 
     def __init__(self, path: Path, dies_after: int = 10**9) -> None:
         super().__init__(path, capacity=3)

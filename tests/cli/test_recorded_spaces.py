@@ -33,7 +33,7 @@ NARROW = [replace(config, vec_b=1, vec_c=1) for config in points(SQUARE)[:12]]
 
 
 class FakeGpu(ReplayTarget):
-    """A recording that answers as a GPU of its kind, and remembers what it was asked."""
+    """A recording that answers as a GPU of its model, and remembers what it was asked."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, capacity=3)

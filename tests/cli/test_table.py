@@ -17,7 +17,7 @@ from autotune.export.package import write_folder
 from autotune.facts.gemm import LAYOUTS
 from autotune.kernel import template
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.kinds import GpuModel, load_cubins, load_kinds
+from autotune.runtime.table.gpu_models import GpuModel, load_cubins, load_models
 from autotune.runtime.table.table import load
 from autotune.store import Store
 
@@ -99,7 +99,7 @@ def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -
     folder = tmp_path / "my_gemm"
     where = ("--where", "frag_buffers=2", "--where", "pack_a=0,reduction!=two_pass")
     run("export-table", "--max-kernels", "16", "--db", db, "--out", folder, *where)
-    ((_, table),) = load_kinds(folder)
+    ((_, table),) = load_models(folder)
     assert [entry.ranked[0].time_us for entry in table.entries] == [measured(19).time_us]
     kernels = [k for k in table.kernels if not k.variant.is_wide]  # those serve what no other may
     assert len(kernels) > 4
@@ -124,7 +124,7 @@ def test_an_export_within_a_workspace(tmp_path: Path) -> None:
     assert every["shapes"][0]["workspace_bytes"] == 2 << 20 and every["max_workspace_mib"] is None
     message = json.loads(run(*export, "--max-workspace", "1.5").stdout)
     assert message["shapes"][0]["workspace_bytes"] == 0 and message["max_workspace_mib"] == 1.5
-    ((_, table),) = load_kinds(folder)
+    ((_, table),) = load_models(folder)
     assert table.max_workspace == 3 << 19
     assert all(kernel.spec.max_workspace == 3 << 19 for kernel in table.kernels)
     runtime = Dispatcher(folder)
@@ -191,7 +191,7 @@ def test_a_kind_of_gpu_is_added_and_replaced(
     write_folder(other, load_cubins(exported[0], made), folder)
     first = json.loads(run(*BARE, "--db", db, "--out", folder, "--add", "--json").stdout)
     assert (first["gpu"], first["other_gpus"]) == (ENVIRONMENT.gpu_name, ["NVIDIA Another"])
-    (path, _), (own, table) = load_kinds(folder)
+    (path, _), (own, table) = load_models(folder)
     assert path == folder and own.parent == folder / "kinds" and table.entries[0].gemm == SQUARE
     assert first["num_cubins"] == len(load_cubins(own, table))
     done = run(*BARE, "--db", db, "--out", folder, "--add")

@@ -19,7 +19,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load
 
 PLAIN = Config(copy_a="register", copy_b="register", stages=2, min_blocks=1)

@@ -33,8 +33,8 @@ from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.cuda_driver import Driver
 from autotune.runtime.launch.devices import Devices
 from autotune.runtime.native import core
-from autotune.runtime.table import kinds
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table import gpu_models
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load, render
 from autotune.suite import CallSignature, read_calls
 
@@ -570,7 +570,7 @@ def test_code_that_is_not_what_the_table_says_is_never_launched(
     bad = write_folder(replace(table, kernels=kernels), code, tmp_path / "bad")
     with pytest.raises(DispatchError, match=f"the cubin of kernel '{last.id}' holds kernel '{lender.id}'"):
         Dispatcher(bad).sgemm(*stored(LAST)[:2])
-    monkeypatch.setattr(kinds, "check_identity", lambda *_: None)  # the driver tells it, too
+    monkeypatch.setattr(gpu_models, "check_identity", lambda *_: None)  # the driver tells it, too
     with pytest.raises(DispatchError, match=r"not what its cubin holds: .* clusters of 1x8x1"):
         Dispatcher(bad).sgemm(*stored(LAST)[:2])
     found = Dispatcher(folder).sgemm(*stored(LAST)[:2])  # the process is none the worse
@@ -605,7 +605,7 @@ def test_code_that_is_none_is_refused_by_the_driver(
     bad = write_folder(replace(table, kernels=kernels), {sha256: junk}, tmp_path / "bad")
     with pytest.raises(DispatchError, match="holds no kernel that it names"):
         Dispatcher(bad).sgemm(normal(4, 4), normal(4, 4))
-    monkeypatch.setattr(kinds, "check_identity", lambda *_: None)  # the driver tells it, too
+    monkeypatch.setattr(gpu_models, "check_identity", lambda *_: None)  # the driver tells it, too
     with pytest.raises(DispatchError, match="refuses kernel"):
         Dispatcher(bad).sgemm(normal(4, 4), normal(4, 4))
     assert Driver().num_devices() >= 1  # the process is none the worse

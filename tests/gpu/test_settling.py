@@ -92,10 +92,10 @@ def multiply(torch: Any, runtime: Any, gemm: Gemm) -> None:
 def test_shapes_are_settled_and_products_are_right(folder: Path, torch: Any, cache: Path) -> None:
     runtime, limits = Dispatcher(folder), device_limits(0)
     picks = runtime.settle([shape_of(gemm) for gemm in SHAPES])
-    engine, settler = runtime._kinds[0].open(runtime._open_for(None)[0].driver)
+    engine, settler = runtime._models[0].open(runtime._open_for(None)[0].driver)
     for gemm, pick in zip(SHAPES, picks, strict=True):
         first = settler.first(packed(gemm), Call.packed(gemm), engine.devices.gpu(0), DEFAULT_STREAM)
-        timed = first or runtime._kinds[0].chooser.ranked(Call.packed(gemm), MOST_CHECKED, ANY_DEPTH)
+        timed = first or runtime._models[0].chooser.ranked(Call.packed(gemm), MOST_CHECKED, ANY_DEPTH)
         assert (pick.kernel_id, pick.split_k) in {(one.kernel_id, one.split_k) for one in timed}
         assert pick.how == "settled" and pick.expected_us is not None
         assert pick.expected_us >= 0.85 * gemm.limit_us(limits.fma_tflops, math.inf)

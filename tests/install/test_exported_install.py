@@ -18,7 +18,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from autotune.export.package import write_folder
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load
 
 folder = Path(sys.argv[1])

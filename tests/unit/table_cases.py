@@ -58,7 +58,7 @@ from autotune.runtime.launch.devices import DEFAULT_SMEM
 from autotune.runtime.native import core_library
 from autotune.runtime.settle import choices
 from autotune.runtime.settle.summation import Depths, Sums
-from autotune.runtime.table.kinds import packed
+from autotune.runtime.table.gpu_models import packed
 from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, load, render
 
 # Who chooses and launches: the core, or Python without it, which must do the same: that is for `make stress`.

@@ -41,7 +41,7 @@ from autotune.perf_model.fit import Sample, learn, modelled
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.kinds import CubinFiles
+from autotune.runtime.table.gpu_models import CubinFiles
 from autotune.runtime.table.table import load, parse, render
 from autotune.runtime.torch.live_plans import sums_as
 
@@ -167,15 +167,15 @@ def test_a_call_is_served_by_its_class(tmp_path):
 def test_a_table_that_is_exchanged_serves_no_wider_class(wider, tmp_path):
     plain = export_table(results(), tmp_path / "t", FakeCompiler())
     runtime, fast = Dispatcher(plain), Dispatcher(wider, accuracy=FP32)
-    (kind,) = runtime.kinds
-    offered = {kind.gpu_model: (load(wider), CubinFiles(wider, load(wider)))}
+    (model,) = runtime.models
+    offered = {model.gpu_model: (load(wider), CubinFiles(wider, load(wider)))}
     runtime.exchange(offered)
     assert runtime.table == load(wider).for_class(STRICT)
     assert "tensor" not in runtime.pick(SQUARE.m, SQUARE.n, SQUARE.k).kernel_id
     fast.exchange(offered)
     assert "tensor" in fast.pick(SQUARE.m, SQUARE.n, SQUARE.k).kernel_id
     with pytest.raises(DispatchError, match="not fp32"):
-        fast.exchange({kind.gpu_model: (load(plain), CubinFiles(plain, load(plain)))})
+        fast.exchange({model.gpu_model: (load(plain), CubinFiles(plain, load(plain)))})
 
 
 def test_choices_of_one_class_are_none_of_another(tmp_path):

@@ -30,7 +30,7 @@ from table_cases import (
 from autotune.files.errors import DispatchError
 from autotune.files.strict import Mismatch
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.kinds import CubinFiles, load_cubins, packed, unpacked
+from autotune.runtime.table.gpu_models import CubinFiles, load_cubins, packed, unpacked
 from autotune.runtime.table.table import load, parse, render
 
 TABLE = make_table(make_kernel("fast", make_spec(vec_a=4, is_exact=True)))
@@ -247,7 +247,7 @@ AS_A_DAEMON = """
 import os, sys
 from pathlib import Path
 from autotune.files.errors import DispatchError
-from autotune.runtime.table.kinds import CubinFiles
+from autotune.runtime.table.gpu_models import CubinFiles
 from autotune.runtime.table.table import load
 folder, act = Path(sys.argv[1]), sys.argv[2]
 files = CubinFiles(folder, load(folder))
@@ -300,7 +300,7 @@ def test_a_process_that_has_no_descriptor_left_is_told(folder: Path) -> None:
     table = load(folder)
     code = (
         "import resource, sys; from pathlib import Path;"
-        "from autotune.runtime.table.kinds import CubinFiles;"
+        "from autotune.runtime.table.gpu_models import CubinFiles;"
         "from autotune.runtime.table.table import load; folder = Path(sys.argv[1]); table = load(folder);"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); CubinFiles(folder, table)"
     )

@@ -33,7 +33,7 @@ from table_cases import (
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.kernel.resources import workspace_bytes
-from autotune.runtime import dispatcher, one_kind
+from autotune.runtime import dispatcher, served_model
 from autotune.runtime.calls.arrays import stream_handle
 from autotune.runtime.choose.pick import MAX_PLANS
 from autotune.runtime.dispatcher import Dispatcher
@@ -222,7 +222,7 @@ def test_a_pick_is_remembered_and_no_argument_of_a_wrong_type_with_it(runtime: D
 
 
 def test_so_many_picks_are_remembered(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_kind, "MAX_PICKS", 3)
+    monkeypatch.setattr(served_model, "MAX_PICKS", 3)
     picks = {m: runtime.pick(m, 8, 8) for m in range(1, 9)}
     latest_first = reversed(picks.items())
     assert 0 < sum(runtime.pick(m, 8, 8) is found for m, found in latest_first) <= 3
@@ -836,7 +836,7 @@ def test_packed_operands_may_lie_anywhere(
 ) -> None:
     gemm = PACKED[0]
     pick = runtime.pick(gemm.m, gemm.n, gemm.k)
-    monkeypatch.setattr(runtime._kinds[0].chooser, "pick", lambda call: pick)  # else the model would choose
+    monkeypatch.setattr(runtime._models[0].chooser, "pick", lambda call: pick)  # else the model would choose
     a, b = aligned(gemm.m, gemm.k, gemm.k + 2, offset=1), aligned(gemm.k, gemm.n, gemm.n + 1, offset=3)
     c = aligned(gemm.m, gemm.n)
     runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))

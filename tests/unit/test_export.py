@@ -37,7 +37,7 @@ from autotune.kernel.rules import broken_rules
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, Variants
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import Table, load
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline

@@ -33,9 +33,9 @@ def test_a_folder_is_as_it_was_written(folder: Path) -> None:
     found = check_files(folder)
     there = [path for path in folder.rglob("*") if path.is_file()]
     assert (found.num_files, found.unexpected) == (len(there), ())
-    [kind] = found.kinds
-    assert (kind.folder, kind.table) == (folder, TABLE)
-    assert set(kind.code) == {kernel.sha256 for kernel in TABLE.kernels}
+    [model] = found.models
+    assert (model.folder, model.table) == (folder, TABLE)
+    assert set(model.code) == {kernel.sha256 for kernel in TABLE.kernels}
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "_autotune/runtime/launch/engine.py", "py.typed"])

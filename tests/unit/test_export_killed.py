@@ -18,7 +18,7 @@ from table_cases import make_table, write_older
 from zygote import Zygote
 
 from autotune.export import exchange
-from autotune.runtime.table.kinds import load_cubins, load_kinds
+from autotune.runtime.table.gpu_models import load_cubins, load_models
 from autotune.runtime.table.table import load
 
 OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-02-02T00:00:00+00:00"
@@ -55,14 +55,14 @@ def test_a_kill_at_any_step_of_adding_loses_no_kind(zygote: Zygote, tmp_path: Pa
     first, num_steps = load(folder), 0
     while run_to(zygote, folder, num_steps + 1, can_exchange=True, adds=True):
         num_steps += 1
-        kinds = load_kinds(folder)
+        kinds = load_models(folder)
         assert kinds[0] == (folder, first) and [table.created_at for _, table in kinds[1:]] in ([], [NEW])
         for path, table in kinds:
             load_cubins(path, table)
         if num_steps % 4 == 0:  # a kind that is there is replaced in the steps between
             killed_export.make(folder, OLD)
     killed_export.make_beside(folder, NEW)
-    assert len(load_kinds(folder)) == 2 and num_steps > 20
+    assert len(load_models(folder)) == 2 and num_steps > 20
     assert [path.name for path in folder.parent.iterdir()] == ["table"]
 
 

@@ -36,7 +36,7 @@ from autotune.perf_model.fit import guess
 from autotune.perf_model.launches import Shapes
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, in_splits
-from autotune.runtime.table.kinds import load_cubins, packed
+from autotune.runtime.table.gpu_models import load_cubins, packed
 from autotune.runtime.table.table import KernelRecord, Table, launchable, load
 from autotune.target import Point
 

@@ -42,7 +42,7 @@ from autotune.kernel.launch import Variant
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.devices import LoadedKernel
 from autotune.runtime.launch.engine import Engine
-from autotune.runtime.table.kinds import load_cubins, packed
+from autotune.runtime.table.gpu_models import load_cubins, packed
 from autotune.runtime.table.table import Table, load
 
 NAME = identity.of(SOURCE, Config(), Variant())

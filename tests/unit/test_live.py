@@ -132,7 +132,7 @@ def dispatcher(driver: Clocked, tmp_path: Path) -> Dispatcher:
 
 def decided(dispatcher: Dispatcher, **options: Any) -> tuple[RoutedSignatures, Decided]:
     engines, _ = dispatcher._on_gpus()
-    kinds = engines.routed_kinds(has_bias=False)
+    kinds = engines.routed_signatures(has_bias=False)
     forms = ((M, K, K, 1), (K, N, N, 1), None)
     at = tuple(address % 16 for address in (A.ctypes.data, B.ctypes.data, 0))
     return kinds, kinds.decide((0, 0, 0), forms, at, **options)  # type: ignore[arg-type]

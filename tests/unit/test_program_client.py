@@ -251,10 +251,10 @@ def test_an_exchange_between_calls_of_many_threads(team: Team, begin: Callable[.
         thread.start()
     for table in (AFTER, BEFORE, AFTER, BEFORE):
         other = begin()
-        kind = program.kinds[0]
+        model = program.models[0]
         folder = write_table(table, team.folder / f"sgemm_t{len(list(team.folder.iterdir()))}")
-        found = Dispatcher(folder).kinds[0]
-        program.exchange({kind.gpu_model: (found.table, found._code)})
+        found = Dispatcher(folder).models[0]
+        program.exchange({model.gpu_model: (found.table, found._code)})
         other._client and other._client.end()
         time.sleep(0.02)
     is_over.set()

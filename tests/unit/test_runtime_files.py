@@ -15,7 +15,7 @@ from table_cases import make_table, write_table
 
 from autotune.files.errors import DispatchError
 from autotune.runtime.table import folder_files, table
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load, parse
 
 
@@ -50,7 +50,7 @@ ODD = {
 LOAD = """
 import sys
 from pathlib import Path
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load
 from autotune.files.errors import DispatchError
 folder = Path(sys.argv[1])

@@ -29,7 +29,7 @@ from autotune.files import strict
 from autotune.files.errors import DispatchError
 from autotune.files.strict import Within
 from autotune.kernel.launch import EPILOGUES, Variant
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.soundness import OLDEST
 from autotune.runtime.table.table import (
     SCHEMA_VERSION,

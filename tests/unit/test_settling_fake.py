@@ -398,7 +398,7 @@ def test_kinds_that_are_not_settled_are_remembered_up_to_a_number(
     monkeypatch.setattr(choices, "MAX_CHOICES", 1)
     monkeypatch.setattr(choices, "MAX_LEFT", 4)
     runtime = first_use(folder, driver)
-    known = runtime._kinds[0].choices()
+    known = runtime._models[0].choices()
     assert multiply(runtime, driver) == "last"
     driver.log.clear()
     for _ in range(2):

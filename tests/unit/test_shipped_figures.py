@@ -19,13 +19,13 @@ def matrices() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def h100(matrices: list[Any]) -> ShippedFigures:
-    return next(one for one in ShippedFigures.kinds(matrices) if "H100" in one.limits.name)
+    return next(one for one in ShippedFigures.of_models(matrices) if "H100" in one.limits.name)
 
 
 def test_kinds_of_gpu_with_times_of_every_layout_are_predicted_for(matrices: list[Any]) -> None:
-    names = [one.limits.name for one in ShippedFigures.kinds(matrices)]
+    names = [one.limits.name for one in ShippedFigures.of_models(matrices)]
     assert len(names) == 2 and any("H100" in name for name in names) and "NVIDIA H200" in names
-    assert len(ShippedFigures.kinds([one for one in matrices if _layout(one).lower() != "nt"])) == 0
+    assert len(ShippedFigures.of_models([one for one in matrices if _layout(one).lower() != "nt"])) == 0
 
 
 def _layout(matrix: Any) -> str:

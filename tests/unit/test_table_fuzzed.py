@@ -36,7 +36,7 @@ from autotune.kernel.config import PARAMETER
 from autotune.kernel.launch import EPILOGUES
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call, Variants
-from autotune.runtime.table.kinds import load_cubins, packed
+from autotune.runtime.table.gpu_models import load_cubins, packed
 from autotune.runtime.table.soundness import OLDEST
 from autotune.runtime.table.table import SCHEMA_VERSION, Table, launchable, load, parse, render
 

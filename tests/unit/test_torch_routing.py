@@ -570,7 +570,7 @@ def test_another_table_is_taken_between_two_routed_products(torch, driver, tmp_p
     """In C++ and in Python, without that routing is left; calls before that still count."""
     program = Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver)
     later = make_table(*(make_kernel(f"later-{x}", make_spec(x, group=8)) for x in ("NN", "NT", "TN", "TT")))
-    other = Dispatcher(write_table(later, tmp_path / "other")).kinds[0]
+    other = Dispatcher(write_table(later, tmp_path / "other")).models[0]
     driver.table = replace(driver.table, kernels=(*driver.table.kernels, *later.kernels[:4]))
     with program.torch() as routing:
         for name in ("NN", "later-NN"):

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from ...facts.gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
 from ...files.arguments import flag
 from ...files.errors import DispatchError, UsageError
-from ..table.kinds import FALLBACK
+from ..table.gpu_models import FALLBACK
 
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
 Forms = tuple[Form, Form, Form | None]  # of A, B and C; without an out, none of C

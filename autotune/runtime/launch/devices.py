@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...files.errors import DispatchError, is_sticky
 from ...kernel.launch import PACK_THREADS, REDUCE_THREADS
-from ..table.kinds import GpuModel, no_table
+from ..table.gpu_models import GpuModel, no_table
 from ..table.table import Kernel, Table
 from . import conditions
 from .conditions import Conditions

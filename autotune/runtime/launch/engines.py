@@ -1,4 +1,4 @@
-"""Which engine serves which GPU of this process: that of the table for its kind, or cuBLAS, or none.
+"""Which engine serves which GPU of this process: that of the table for its model, or cuBLAS, or none.
 
 Copied into exported tables.
 """
@@ -13,8 +13,8 @@ from ...facts.gemm import Triple
 from ...files.errors import DispatchError, DispatchWarning
 from ..calls.product import Fallback, common_device
 from ..cublas.blas_provider import BlasProvider
-from ..one_kind import OneKind
-from ..table.kinds import GpuModel, no_table
+from ..served_model import ServedModel
+from ..table.gpu_models import GpuModel, no_table
 from ..torch.routed_engine import RoutedEngine, RoutedSignatures
 from .cuda_driver import Driver
 from .devices import first_served, gpu_model_here
@@ -28,16 +28,16 @@ class Engines:
 
     def __init__(
         self,
-        kinds: Sequence[OneKind],
+        models: Sequence[ServedModel],
         driver: Driver,
         fallback: Fallback,
         on_new: Callable[[Planner], None],
     ) -> None:
         self.driver = driver
-        self._kinds, self._fallback, self._on_new = kinds, fallback, on_new
+        self._models, self._fallback, self._on_new = models, fallback, on_new
         self._lock = threading.RLock()
         self._by_devices: dict[Triple, Planner] = {}
-        self._kind_of: dict[int, OneKind | None] = {}
+        self._model_of: dict[int, ServedModel | None] = {}
         self._for_host: dict[int | None, int] = {}  # by the current GPU
         self._cublas: BlasEngine | None = None
         self._routed: list[RoutedEngine] = []
@@ -67,17 +67,17 @@ class Engines:
                 self._by_devices[devices] = found
         return found
 
-    def kind(self, device: int) -> OneKind | None:
-        """The kind whose table is for a GPU; None if cuBLAS serves it. Raises DispatchError if it is not
+    def model(self, device: int) -> ServedModel | None:
+        """The model whose table is for a GPU; None if cuBLAS serves it. Raises DispatchError if it is not
         served."""
-        if device not in self._kind_of:
+        if device not in self._model_of:
             here = gpu_model_here(self.driver, device)
-            of = {kind.gpu_model: kind for kind in self._kinds}
-            found = next((of[kind] for kind in here.accepted if kind in of), None)
+            of = {model.gpu_model: model for model in self._models}
+            found = next((of[model] for model in here.accepted if model in of), None)
             if found is None and self._fallback == "refuse":
                 raise DispatchError(self._no_table(device, here))
-            self._kind_of[device] = found
-        return self._kind_of[device]
+            self._model_of[device] = found
+        return self._model_of[device]
 
     def for_host(self) -> int:
         """The GPU for host arrays: the current one if there is a table for it, else the first with a table,
@@ -93,8 +93,8 @@ class Engines:
             self._for_host[current] = found
         return self._for_host[current]
 
-    def routed_kinds(self, has_bias: bool) -> RoutedSignatures:
-        """What serves torch's own products, with or without a bias. The first kind's engine leaves alone
+    def routed_signatures(self, has_bias: bool) -> RoutedSignatures:
+        """What serves torch's own products, with or without a bias. The first model's engine leaves alone
         calls on GPUs without a table."""
         try:
             first = self.for_host()
@@ -103,35 +103,35 @@ class Engines:
         return RoutedSignatures(self.routed(has_bias), first)
 
     def routed(self, has_bias: bool) -> Callable[[int], RoutedEngine]:
-        """Makes the engine for torch's own products on a GPU, one for each kind."""
-        made: dict[OneKind, RoutedEngine] = {}
+        """Makes the engine for torch's own products on a GPU, one for each model."""
+        made: dict[ServedModel, RoutedEngine] = {}
 
         def make(device: int) -> RoutedEngine:
             try:
-                kind = self.kind(device) or self._kinds[0]
+                model = self.model(device) or self._models[0]
             except DispatchError:
-                kind = self._kinds[0]
-            if kind not in made:
-                engine = made[kind] = kind.routed_engine(self.driver, has_bias=has_bias)
+                model = self._models[0]
+            if model not in made:
+                engine = made[model] = model.routed_engine(self.driver, has_bias=has_bias)
                 with self._lock:
                     self._routed.append(engine)
                     self._on_new(engine)
-            return made[kind]
+            return made[model]
 
         return make
 
     def _fault(self, device: int) -> str | None:
         here = gpu_model_here(self.driver, device)
-        is_known = any(kind.gpu_model in here.accepted for kind in self._kinds)
+        is_known = any(model.gpu_model in here.accepted for model in self._models)
         return None if is_known else self._no_table(device, here)
 
     def _no_table(self, device: int, here: GpuModel) -> str:
-        return no_table([kind.table for kind in self._kinds], device, here)
+        return no_table([model.table for model in self._models], device, here)
 
     def _made(self, device: int) -> Planner:
-        kind = self.kind(device)
-        if kind is not None:
-            made: Planner = kind.open(self.driver)[0]
+        model = self.model(device)
+        if model is not None:
+            made: Planner = model.open(self.driver)[0]
         else:
             self._warn(device)
             self._cublas = made = self._cublas or BlasEngine(self.driver, BlasProvider(is_on=True))
@@ -144,7 +144,7 @@ class Engines:
         here = gpu_model_here(self.driver, device)
         if here not in self._warned:
             self._warned.add(here)
-            names = " and ".join(str(kind.gpu_model) for kind in self._kinds)
+            names = " and ".join(str(model.gpu_model) for model in self._models)
             warnings.warn(
                 f"no table is for GPU {device}, {here}: cuBLAS serves its products (the folder is for "
                 f"{names}); run `autotune search --gpu {device}` here and add its table with `autotune "

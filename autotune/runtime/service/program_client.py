@@ -30,8 +30,8 @@ from ..native.processes import FORK_LOCK, is_one_of_several, torch_distributed
 if TYPE_CHECKING:
     from ..choose.pick import Counted
     from ..launch.planner import Planner
-    from ..one_kind import OneKind
-    from ..table.kinds import CubinFiles, GpuModel
+    from ..served_model import ServedModel
+    from ..table.gpu_models import CubinFiles, GpuModel
     from ..table.table import Table
     from ..torch.torch_gain import ProgramGain
 
@@ -48,7 +48,7 @@ class ServedProgram(Protocol):
     is_exchangeable: bool
 
     @property
-    def kinds(self) -> tuple[OneKind, ...]: ...
+    def models(self) -> tuple[ServedModel, ...]: ...
 
     @property
     def cublas_version(self) -> str | None: ...
@@ -117,17 +117,17 @@ class ProgramClient:
 
     # ---- tables
 
-    def offer(self, dispatcher: ServedProgram, kind: GpuModel, offered: Offered) -> None:
+    def offer(self, dispatcher: ServedProgram, model: GpuModel, offered: Offered) -> None:
         """A table that was checked: take it, or keep it until all ranks do."""
         with self._lock:
-            self._offered[kind] = offered
+            self._offered[model] = offered
         if not is_one_of_several():
             self._take(dispatcher, self._chosen())
 
     def take(self, gather: Callable[[str], Sequence[str]] | None) -> bool:
         """See `Dispatcher.take_update`."""
         dispatcher, offered = self._dispatcher(), self._chosen()
-        text = ",".join(sorted(f"{kind}={one[0]}" for kind, one in offered.items()))
+        text = ",".join(sorted(f"{model}={one[0]}" for model, one in offered.items()))
         everybody = (gather or _gather)(text)
         if dispatcher is None or any(one != text for one in everybody):
             return False
@@ -140,19 +140,19 @@ class ProgramClient:
     def _take(self, dispatcher: ServedProgram, offered: Mapping[GpuModel, Offered]) -> bool:
         if not offered or not dispatcher.is_exchangeable or _is_deterministic():
             return False
-        dispatcher.exchange({kind: (table, code) for kind, (_, table, code) in offered.items()})
+        dispatcher.exchange({model: (table, code) for model, (_, table, code) in offered.items()})
         with self._lock:
-            for kind, one in offered.items():
-                self.taken[kind] = one[0]
-                if self._offered.get(kind) is one:
-                    del self._offered[kind]
+            for model, one in offered.items():
+                self.taken[model] = one[0]
+                if self._offered.get(model) is one:
+                    del self._offered[model]
         return True
 
-    def knows(self, kind: GpuModel) -> str | None:
+    def knows(self, model: GpuModel) -> str | None:
         """The address of the table that was taken or offered last."""
         with self._lock:
-            offered = self._offered.get(kind)
-            return self.taken.get(kind) if offered is None else offered[0]
+            offered = self._offered.get(model)
+            return self.taken.get(model) if offered is None else offered[0]
 
 
 def _is_deterministic() -> bool:

@@ -17,8 +17,8 @@ from ...facts.gemm import Gemm
 from ...files.cache_folder import default_cache_dir, own_folder
 from ...files.errors import DispatchError
 from ..choose.pick import Counted
-from ..one_kind import OneKind
-from ..table.kinds import GpuModel
+from ..served_model import ServedModel
+from ..table.gpu_models import GpuModel
 from .server_calls import SERVER, TOKEN, ServerCalls, fetch_files
 from .signed_table import KEY, is_address, parse_signed, read_artifact, read_keys, write_artifact
 
@@ -44,15 +44,15 @@ class ProgramExchange:
 
     def tell(self, dispatcher: ServedProgram) -> None:
         """How calls were served since the last time. Raises NoAnswer, and tells the same again."""
-        kinds = {id(kind.table): kind for kind in dispatcher.kinds}
+        models = {id(model.table): model for model in dispatcher.models}
         by_gpu: dict[GpuModel, list[tuple[tuple[int, Counted], int, dict[str, Any]]]] = {}
         for engine, counted in dispatcher.counts_by_engine():
-            kind = kinds.get(id(getattr(engine, "table", None)))
+            model = models.get(id(getattr(engine, "table", None)))
             key = id(engine), counted._replace(calls=0)
             new = counted.calls - self._reported.get(key, 0)
-            if kind is not None and counted.gemm is not None and new > 0:
-                by_gpu.setdefault(kind.gpu_model, []).append(
-                    (key, counted.calls, _served(kind, counted, new))
+            if model is not None and counted.gemm is not None and new > 0:
+                by_gpu.setdefault(model.gpu_model, []).append(
+                    (key, counted.calls, _served(model, counted, new))
                 )
         gain = _gain(dispatcher)
         for gpu_model, served in by_gpu.items():
@@ -75,10 +75,10 @@ class ProgramExchange:
         if not self._keys:
             return
         folder = own_folder(default_cache_dir(), _FOLDER)
-        for kind in dispatcher.kinds:
+        for model in dispatcher.models:
             with suppress(DispatchError, FileNotFoundError):
-                address = (folder / _last_of(kind.gpu_model)).read_text(encoding="ascii").strip()
-                self._offer(dispatcher, kind, folder, address)
+                address = (folder / _last_of(model.gpu_model)).read_text(encoding="ascii").strip()
+                self._offer(dispatcher, model, folder, address)
 
     def ask(self, dispatcher: ServedProgram) -> None:
         """Take tables that are current, if they are signed by a key of this program. Raises NoAnswer,
@@ -86,20 +86,20 @@ class ProgramExchange:
         if not self._keys:
             return
         folder = own_folder(default_cache_dir(), _FOLDER)
-        for kind in dispatcher.kinds:
-            known = self._client.knows(kind.gpu_model) or ""
-            environment, (major, minor) = kind.table.environment, kind.gpu_model.compute_capability
+        for model in dispatcher.models:
+            known = self._client.knows(model.gpu_model) or ""
+            environment, (major, minor) = model.table.environment, model.gpu_model.compute_capability
             answer = self._calls.get(
-                "tables", "current", tag=f'"{known}"' if known else "", gpu_name=kind.gpu_model.name,
+                "tables", "current", tag=f'"{known}"' if known else "", gpu_name=model.gpu_model.name,
                 compute_capability=f"{major}.{minor}", driver=environment.driver_version,
                 cublas=dispatcher.cublas_version or environment.cublas_version,
             )  # fmt: skip
             if answer.status == 200:
                 address = answer.document().get("address")
                 if isinstance(address, str) and is_address(address) and address != known:
-                    self._offer(dispatcher, kind, folder, address)
+                    self._offer(dispatcher, model, folder, address)
 
-    def _offer(self, dispatcher: ServedProgram, kind: OneKind, folder: Path, address: str) -> None:
+    def _offer(self, dispatcher: ServedProgram, model: ServedModel, folder: Path, address: str) -> None:
         """Offer a table to the program, from the cache folder or the server. Raises as `ask`."""
         if not is_address(address):
             raise DispatchError("another file lies where a table's address should")
@@ -115,21 +115,21 @@ class ProgramExchange:
         except DispatchError:
             shutil.rmtree(made, ignore_errors=True)  # the server may have a whole one
             raise
-        if statement.gpu_model != kind.gpu_model:
+        if statement.gpu_model != model.gpu_model:
             raise DispatchError(f"the server offers a table for {statement.gpu_model}; it was not loaded")
-        is_older = table.created_at <= kind.table.created_at
-        if is_older and kind.gpu_model not in self._client.taken:  # the folder's own is newer
+        is_older = table.created_at <= model.table.created_at
+        if is_older and model.gpu_model not in self._client.taken:  # the folder's own is newer
             return
         offered: Offered = address, table, code
-        self._client.offer(dispatcher, kind.gpu_model, offered)
-        _keep(folder, kind.gpu_model, address)
+        self._client.offer(dispatcher, model.gpu_model, offered)
+        _keep(folder, model.gpu_model, address)
 
 
-def _served(kind: OneKind, counted: Counted, calls: int) -> dict[str, Any]:
-    """How calls of one kind were served; what one takes, and what it takes cuBLAS, where that is known."""
+def _served(model: ServedModel, counted: Counted, calls: int) -> dict[str, Any]:
+    """How calls of one signature were served; what one takes, and what it takes cuBLAS, where known."""
     gemm = counted.gemm
     assert gemm is not None
-    pick = kind.pick(gemm)
+    pick = model.pick(gemm)
     is_packed = counted.lds == gemm.lds
     return {
         "m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout, "batch": gemm.batch,
@@ -148,13 +148,13 @@ def _gain(dispatcher: ServedProgram) -> tuple[int, float]:
     return (0, 0.0) if gain is None else gain.measured()
 
 
-def _last_of(kind: GpuModel) -> str:
-    return hashlib.sha256(str(kind).encode()).hexdigest()[:16] + _LAST
+def _last_of(model: GpuModel) -> str:
+    return hashlib.sha256(str(model).encode()).hexdigest()[:16] + _LAST
 
 
-def _keep(folder: Path, kind: GpuModel, address: str) -> None:
+def _keep(folder: Path, model: GpuModel, address: str) -> None:
     """Name the table for later processes, and delete the oldest of many."""
-    name = folder / _last_of(kind)
+    name = folder / _last_of(model)
     new = name.with_name(f"{name.name}.{os.getpid()}")
     new.write_text(address, encoding="ascii")
     new.replace(name)

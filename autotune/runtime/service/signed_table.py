@@ -26,7 +26,7 @@ from ...files.errors import DispatchError, EnvironmentProblem
 from ...files.strict import Within
 from ...files.wheel_libraries import CRYPTOGRAPHY, pip_install
 from ..table.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
-from ..table.kinds import CubinFiles, GpuModel
+from ..table.gpu_models import CubinFiles, GpuModel
 from ..table.table import CUBIN_FILE, TABLE_FILE, Table, parse
 
 KEY = "AUTOTUNE_SERVER_KEY"  # of the environment: see read_keys
@@ -96,9 +96,9 @@ def state(table: bytes, cubins: bytes, verified: str) -> Statement:
     """The statement on a table and its cubins. Raises DispatchError if it cannot be read."""
     found = parse(_text(table))
     environment = found.environment
-    kind = GpuModel.of_table(found)
+    model = GpuModel.of_table(found)
     return Statement(
-        FORMAT, VERSION, *kind, environment.driver_version, environment.cublas_version, found.created_at,
+        FORMAT, VERSION, *model, environment.driver_version, environment.cublas_version, found.created_at,
         verified, FileSum.of(table), FileSum.of(cubins),
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The exported table: its kernels, the GPU they are for, and their times on the tuned shapes.
 
-A folder holds `table.json`, the cubins (kinds.py) and a little Python. The reader trusts nothing: a
+A folder holds `table.json`, the cubins (gpu_models.py) and a little Python. The reader trusts nothing: a
 newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
 a dangling reference, one changed byte raises DispatchError. Launch parameters are not stored: they follow
 from the config. Copied into exported tables.

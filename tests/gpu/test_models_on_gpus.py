@@ -21,7 +21,7 @@ from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.gpu.driver import device_limits
 from autotune.runtime.cublas import blas_provider
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.kinds import load_cubins
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import Table, load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]

@@ -22,7 +22,7 @@ from .calls.product import Settle, packed
 from .choose.chooser import Chooser
 from .choose.pick import Call, Pick
 from .cublas.blas_provider import BlasProvider
-from .table.kinds import CubinFiles, GpuModel, load_kinds, read_whole
+from .table.gpu_models import CubinFiles, GpuModel, load_models, read_whole
 from .table.table import Table
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 MAX_PICKS = 4096  # shapes whose picks are remembered
 
 
-class OneKind:
-    """Serves GPUs of one kind. Threads may share it. The modules that launch are imported when it is opened.
+class ServedModel:
+    """Serves GPUs of one model. Threads may share it. The modules that launch are imported when it is opened.
 
     `settles`: how call signatures that the model picks for are settled. `is_deterministic`: the loaded cuBLAS
     decides nothing.
@@ -70,18 +70,18 @@ class OneKind:
         """Of the cuBLAS that this process has loaded, if it may serve."""
         return self._given_blas.loaded_version()
 
-    def with_table(self, table: Table, code: CubinFiles) -> OneKind:
+    def with_table(self, table: Table, code: CubinFiles) -> ServedModel:
         """As this one, with another table for such GPUs. Raises DispatchError if that does not serve its
         class of accuracy."""
         table = table.for_class(self.table.accuracy)
-        return OneKind(table, code, self._given_blas, self._settles, is_deterministic=False)
+        return ServedModel(table, code, self._given_blas, self._settles, is_deterministic=False)
 
     def cached_pick(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
         """The earlier pick for a shape: with exactly these types, as 1, True and 1.0 are one key."""
         return self._picks.get(key)
 
     def pick(self, gemm: Gemm) -> Pick:
-        """What a product of packed, aligned matrices would run, on any GPU of the kind."""
+        """What a product of packed, aligned matrices would run, on any GPU of the model."""
         key = gemm if gemm.is_batched else (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
         picks = self._picks  # `settle` replaces them
         found = picks.get(key) or self.choose(gemm)
@@ -118,7 +118,7 @@ class OneKind:
             return self._known
 
     def open(self, driver: Driver) -> tuple[Engine, Settler]:
-        """The engine and the settler for all GPUs of the kind."""
+        """The engine and the settler for all GPUs of the model."""
         from .launch.engine import Engine
         from .settle.settling import Settler
 
@@ -175,22 +175,22 @@ def _describe_for_others(tell: Callable[[], str]) -> str:
     return f"{tell()}; {LIKE} accepts other GPUs as {os.environ.get(LIKE)}"
 
 
-def open_kinds(
+def open_models(
     folder: Path,
     blas: BlasProvider,
     settles: Settle,
     *,
     is_deterministic: bool,
     accuracy: str = STRICT,
-) -> tuple[OneKind, ...]:
-    """All kinds of a folder, read at once, as they serve a class of accuracy. Raises DispatchError where
+) -> tuple[ServedModel, ...]:
+    """All models of a folder, read at once, as they serve a class of accuracy. Raises DispatchError where
     anything is missing or damaged, or if no table serves that class."""
 
-    def read() -> tuple[OneKind, ...]:
-        found = load_kinds(folder)
+    def read() -> tuple[ServedModel, ...]:
+        found = load_models(folder)
         serving = [one for one in found if serves(accuracy, one[1].accuracy)] or found
         return tuple(
-            OneKind(
+            ServedModel(
                 table.for_class(accuracy),
                 CubinFiles(path, table),
                 blas,

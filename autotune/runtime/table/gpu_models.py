@@ -1,11 +1,11 @@
 """The GPU models that an exported folder holds tables for, one table each.
 
-    table.json, cubins.gz               of the kind that was exported first
-    kinds/NAME/table.json, cubins.gz    of each other kind
+    table.json, cubins.gz               of the model that was exported first
+    kinds/NAME/table.json, cubins.gz    of each other model
 
-A folder with one kind is the same as before there could be several, and the folder of each kind also works as
-an exported folder. A GPU's name and compute capability alone decide which table serves it. The cubins of a
-table lie in one file, each packed, and are read when a product first needs them. Copied into exported tables.
+The folder of each model also works as an exported folder. A GPU's name and compute capability alone decide
+which table serves it. The cubins of a table lie in one file, each packed, and are read when a product first
+needs them. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .folder_files import KeptFile
 from .soundness import check_identity
 from .table import CUBIN_FILE, Table, load
 
-KINDS_FOLDER = "kinds"
+MODELS_FOLDER = "kinds"
 FALLBACK = "AUTOTUNE_FALLBACK"  # of the environment: what serves a GPU without a table
 _Read = TypeVar("_Read")
 
 
 class GpuModel(NamedTuple):
-    """The GPUs that one table is for. Slices of a GPU belong to its kind."""
+    """The GPUs that one table is for. Slices of a GPU belong to its model."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -47,21 +47,21 @@ class GpuModel(NamedTuple):
 
     @property
     def accepted(self) -> tuple[GpuModel, ...]:
-        """The kinds whose tables serve such a GPU, its own first (facts/device.py)."""
+        """The models whose tables serve such a GPU, its own first (facts/device.py)."""
         return tuple(self._replace(name=name) for name in names_for(self.name))
 
     def __str__(self) -> str:
         return f"{self.name} (sm_{''.join(map(str, self.compute_capability))})"
 
 
-def load_kinds(folder: Path) -> list[tuple[Path, Table]]:
-    """The table of each kind, and the folder of the table and its cubins, the first kind's first. Raises
-    DispatchError if one cannot be read, or if two are for one kind."""
+def load_models(folder: Path) -> list[tuple[Path, Table]]:
+    """The table of each model, and the folder of the table and its cubins, the first model's first. Raises
+    DispatchError if one cannot be read, or if two are for one model."""
     found = [(path, load(path)) for path in _folders(folder)]
-    kinds = [GpuModel.of_table(table) for _, table in found]
-    for kind in kinds:
-        if kinds.count(kind) > 1:
-            raise DispatchError(f"{folder} holds two tables for {kind}; export it again")
+    models = [GpuModel.of_table(table) for _, table in found]
+    for model in models:
+        if models.count(model) > 1:
+            raise DispatchError(f"{folder} holds two tables for {model}; export it again")
     return found
 
 
@@ -81,10 +81,10 @@ def read_whole(folder: Path, read: Callable[[], _Read]) -> _Read:
 
 def no_table(tables: Sequence[Table], device: int, here: GpuModel) -> str:
     """Says that no table is for a GPU, and what to do."""
-    kinds = " and ".join(str(GpuModel.of_table(table)) for table in tables)
+    models = " and ".join(str(GpuModel.of_table(table)) for table in tables)
     what = "this table is" if len(tables) == 1 else "the tables of this folder are"
     return (
-        f"{what} for {kinds}, but GPU {device} is {here}: tune on it with `autotune search --gpu {device}` "
+        f"{what} for {models}, but GPU {device} is {here}: tune on it with `autotune search --gpu {device}` "
         "and add its table with `autotune export-table --add`, or have cuBLAS serve it: fallback='cublas' or "
         f"{FALLBACK}=cublas. If it is nearly one of those, accept it as such: {LIKE}="
         f"'{tables[0].environment.gpu_name}'"
@@ -93,7 +93,7 @@ def no_table(tables: Sequence[Table], device: int, here: GpuModel) -> str:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        with os.scandir(folder / KINDS_FOLDER) as entries:
+        with os.scandir(folder / MODELS_FOLDER) as entries:
             return [folder, *sorted(Path(entry.path) for entry in entries if entry.is_dir())]
     except (FileNotFoundError, NotADirectoryError):
         return [folder]

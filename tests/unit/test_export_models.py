@@ -15,7 +15,7 @@ import pytest
 from kind_cases import FIRST, H100, H200, SECOND, TUNED, add, driver_of_kinds, table_for
 from table_cases import code_of, write_older, write_table
 from test_export_replaced import snapshot
-from test_kinds import multiply
+from test_gpu_models import multiply
 
 from autotune.export import exchange, package
 from autotune.export.check_files import check_files
@@ -23,7 +23,7 @@ from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.folder_files import KeptFile
-from autotune.runtime.table.kinds import GpuModel, load_kinds
+from autotune.runtime.table.gpu_models import GpuModel, load_models
 from autotune.runtime.table.table import Table
 
 NEW = "2027-02-02T00:00:00+00:00"
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def tables_of(folder: Path) -> list[Table]:
-    return [table for _, table in load_kinds(folder)]
+    return [table for _, table in load_models(folder)]
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
@@ -56,21 +56,21 @@ def test_what_is_there_stays_byte_for_byte(folder: Path) -> None:
         "NVIDIA H200", "NVIDIA H100", "Tesla T4!",
     }  # fmt: skip
     found = check_files(folder)
-    assert not found.unexpected and [kind.table for kind in found.kinds] == tables_of(folder)
+    assert not found.unexpected and [model.table for model in found.models] == tables_of(folder)
 
 
 @pytest.mark.parametrize("older", [FIRST, SECOND], ids=["first", "second"])
 def test_a_kind_that_is_there_is_replaced_and_told(folder: Path, older: Table) -> None:
     add(SECOND, folder)
     other = SECOND if older is FIRST else FIRST
-    places = {GpuModel.of_table(table): path for path, table in load_kinds(folder)}
+    places = {GpuModel.of_table(table): path for path, table in load_models(folder)}
     before = contents(places[GpuModel.of_table(other)])
     newer = replace(older, created_at=NEW)
     (notes,) = add(newer, folder)
     assert f"held a table for {GpuModel.of_table(older)}: it is replaced" in notes
     assert sorted(tables_of(folder), key=str) == sorted([newer, other], key=str)
     assert contents(places[GpuModel.of_table(other)]) == before
-    assert {GpuModel.of_table(table): path for path, table in load_kinds(folder)} == places
+    assert {GpuModel.of_table(table): path for path, table in load_models(folder)} == places
 
 
 def test_a_slice_is_of_its_gpu_s_kind(folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_table_that_is_lost_is_no_folder_without_it(folder: Path) -> None:
         add(THIRD, folder)
     (folder / "kinds" / "nvidia_h100_sm_90" / "table.json").unlink()
     with pytest.raises(DispatchError, match=r"no table\.json"):
-        load_kinds(folder)
+        load_models(folder)
 
 
 def test_two_tables_for_one_kind_are_refused(folder: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(
             other.rename(other.with_name("gone"))
         return KeptFile(path, advice)
 
-    monkeypatch.setattr("autotune.runtime.table.kinds.KeptFile", late)
+    monkeypatch.setattr("autotune.runtime.table.gpu_models.KeptFile", late)
     runtime = Dispatcher(folder)
     assert list(runtime.tables) == [THIRD]
 

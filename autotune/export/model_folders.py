@@ -14,18 +14,18 @@ from pathlib import Path
 from ..files.errors import DispatchError
 from ..files.words import option
 from ..runtime.table.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
-from ..runtime.table.kinds import KINDS_FOLDER, GpuModel, load_kinds, packed, sums
+from ..runtime.table.gpu_models import MODELS_FOLDER, GpuModel, load_models, packed, sums
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table, render
 from .check_files import GpuModelFiles, check_files
 from .exchange import Note
 
-_MOST_NAME = 60  # characters of a kind's folder
+_MOST_NAME = 60  # characters of a model's folder
 _HINT = "export it again"
 
 
 @dataclass(frozen=True)
-class KindContent:
-    """One kind's table, its cubins by SHA-256, and its files by their names in the kind's folder."""
+class ModelContent:
+    """One model's table, its cubins by SHA-256, and its files by their names in the model's folder."""
 
     table: Table
     code: Mapping[str, bytes]
@@ -38,8 +38,8 @@ class KindContent:
 
 def with_table(
     folder: Path, table: Table, code: Mapping[str, bytes], note: Note, *, adds: bool
-) -> list[KindContent]:
-    """The future content of the folder: this table, with `adds` beside its present tables of other kinds.
+) -> list[ModelContent]:
+    """The future content of the folder: this table, with `adds` beside its present tables of other models.
     Raises DispatchError if one of those is damaged."""
     new = _written(table, code)
     if not holds_any(folder):
@@ -47,11 +47,11 @@ def with_table(
     if not adds:
         _tell_of_others(folder, new.gpu, note)
         return [new]
-    kinds = [_as_it_is(kind) for kind in check_files(folder).kinds]
-    if any(kind.gpu == new.gpu for kind in kinds):
+    models = [_as_it_is(model) for model in check_files(folder).models]
+    if any(model.gpu == new.gpu for model in models):
         note(f"{folder} held a table for {new.gpu}: it is replaced")
-        return [new if kind.gpu == new.gpu else kind for kind in kinds]
-    return [*kinds, new]
+        return [new if model.gpu == new.gpu else model for model in models]
+    return [*models, new]
 
 
 def holds_any(folder: Path) -> bool:
@@ -59,13 +59,13 @@ def holds_any(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def files_of(kinds: Sequence[KindContent]) -> dict[str, bytes]:
+def files_of(models: Sequence[ModelContent]) -> dict[str, bytes]:
     """All of them, by names relative to the exported folder."""
-    files = dict(kinds[0].files)
+    files = dict(models[0].files)
     taken: list[str] = []
-    for kind in kinds[1:]:
-        taken.append(_name_of(kind.gpu, taken))
-        files |= {f"{KINDS_FOLDER}/{taken[-1]}/{name}": content for name, content in kind.files.items()}
+    for model in models[1:]:
+        taken.append(_name_of(model.gpu, taken))
+        files |= {f"{MODELS_FOLDER}/{taken[-1]}/{name}": content for name, content in model.files.items()}
     return files
 
 
@@ -75,7 +75,7 @@ def _name_of(gpu: GpuModel, taken: Sequence[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _written(table: Table, code: Mapping[str, bytes]) -> KindContent:
+def _written(table: Table, code: Mapping[str, bytes]) -> ModelContent:
     """A table with the sizes of its cubins. Kernels may share one, which is written once."""
     cubins = {name: packed(code[name]) for name in sums(table)}
     kernels = tuple(
@@ -84,19 +84,19 @@ def _written(table: Table, code: Mapping[str, bytes]) -> KindContent:
     )
     table = replace(table, kernels=kernels)
     files = {TABLE_FILE: render(table).encode(), CUBIN_FILE: b"".join(cubins.values())}
-    return KindContent(table, code, files)
+    return ModelContent(table, code, files)
 
 
-def _as_it_is(kind: GpuModelFiles) -> KindContent:
-    most = {TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBIN_BYTES * len(kind.code)}
-    files = {name: read_file(kind.folder / name, num_bytes, _HINT) for name, num_bytes in most.items()}
-    return KindContent(kind.table, kind.code, files)
+def _as_it_is(model: GpuModelFiles) -> ModelContent:
+    most = {TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBIN_BYTES * len(model.code)}
+    files = {name: read_file(model.folder / name, num_bytes, _HINT) for name, num_bytes in most.items()}
+    return ModelContent(model.table, model.code, files)
 
 
 def _tell_of_others(folder: Path, new: GpuModel, note: Note) -> None:
     """A user who exports for one GPU model may not want to remove the others."""
     try:
-        others = [kind for _, table in load_kinds(folder) if (kind := GpuModel.of_table(table)) != new]
+        others = [model for _, table in load_models(folder) if (model := GpuModel.of_table(table)) != new]
     except DispatchError:
         return  # what is damaged is replaced
     if others:
