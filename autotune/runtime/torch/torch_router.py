@@ -54,8 +54,8 @@ class _Router(ctypes.Structure):
         *(
             (name, ctypes.c_void_p)
             for name in (
-                "meet", "leaves_alone", "serve", "release_plan", "begin_turn", "end_turn", "current_stream", "plain",
-                "biased", "num_left_alone", "watch",
+                "meet", "leaves_alone", "serve", "release_plan", "begin_turn", "end_turn", "current_stream",
+                "plain", "biased", "num_left_alone", "watch",
             )
         ),
         ("is_live", ctypes.c_int64),
