@@ -9,8 +9,8 @@ ever waited for the other:
   left of a call if it takes as long as the quickest way to serve one in a loop, instead of as long as torch's
   in the same loop.
 
-Where the GPU waits for the host the first shortens nothing, and where it does not, the second: no program
-reaches all of it.
+No step is shorter than what is left of the GPU's busy time. Above that, where the GPU waits for the host the
+first shortens nothing, and where it does not, the second: no program reaches all of it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def attainable(found: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, f
         call_us = host[product["op"].removeprefix("aten::")]
         part = product["host_us"] / profile["host_us"]
         host_saved += step_us * part * max(1 - call_us[QUICKEST] / call_us[TORCH], 0.0)
-    best_us = step_us - gpu_saved - host_saved
+    best_us = min(max(step_us - gpu_saved - host_saved, profile["busy_us"] - gpu_saved), step_us)
     return {
         "ratio": step_us / best_us, "step_us": step_us, "best_us": best_us,
         "host_saved_us": host_saved, "gpu_saved_us": gpu_saved,

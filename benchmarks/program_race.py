@@ -63,10 +63,10 @@ def _warm_up(side: Side, wait: Wait) -> float:
 
 
 def _stretch_s(side: Side, num_steps: int, wait: Wait) -> float:
-    """Seconds per step. A short step runs once before the clock begins."""
+    """Seconds per step. One runs before the clock begins: to enter a context leaves a processor's caches to
+    it, which a program does once, and a stretch of a long step each time."""
     with side.around():
-        if num_steps > 1:
-            side.step()
+        side.step()
         wait()
         started = time.perf_counter()
         for _ in range(num_steps):

@@ -239,7 +239,7 @@ static autotune_status multiply(autotune_handle *handle, void *stream, const row
     if (!call->m || !call->n || !call->batch.products) return AUTOTUNE_OK;
     if (!has_memory(call, alpha)) return AUTOTUNE_BAD_CALL;
     bool is_left_alone; /* never here */
-    autotune_plan *plan = at_recall(handle->runner, &kind, AUTOTUNE_AS_SETTLED, &is_left_alone);
+    autotune_plan *plan = at_recall(handle->runner, &kind, AUTOTUNE_AS_SETTLED, 0, &is_left_alone);
     if (!plan) {
         status = new_plan(handle, call, &kind, &plan);
         if (status) return status;

@@ -142,6 +142,7 @@ static at_remembered *place_of(at_runner *runner, const autotune_kind *kind) {
 static void forget(at_runner *runner) {
     for (size_t i = 0; i < num_places(runner); i++) at_plan_release(runner->remembered[i].plan);
     memset(runner->remembered, 0, num_places(runner) * sizeof *runner->remembered);
+    memset(runner->recent, 0, sizeof runner->recent);
     runner->num_remembered = 0;
 }
 
@@ -157,6 +158,7 @@ void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *pl
     if (runner->num_remembered >= runner->bounds->max_plans) forget(runner);
     at_remembered *place = place_of(runner, &of);
     if (!place->plan) runner->num_remembered++;
+    if (place->plan) memset(runner->recent, 0, sizeof runner->recent);
     at_plan_release(place->plan);
     place->kind = of;
     place->plan = at_plan_hold(plan);
@@ -175,20 +177,32 @@ static autotune_plan *wanted_of(autotune_plan *plan, int32_t wanted) {
     return wanted == AUTOTUNE_IN_TURNS ? plan : at_live_first(plan->live);
 }
 
-autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, int32_t wanted, bool *is_left_alone) {
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, int32_t wanted, uint64_t signature,
+                         bool *is_left_alone) {
     const autotune_kind of = normal(*kind);
     *is_left_alone = false;
     if (!at_use_cuda()) return NULL;
     pthread_mutex_lock(&runner->lock);
-    autotune_plan *plan = wanted_of(place_of(runner, &of)->plan, wanted);
+    autotune_plan *const known = place_of(runner, &of)->plan, *plan = wanted_of(known, wanted);
     *is_left_alone = plan && !plan->live && plan->planned.is_left_alone;
     if (*is_left_alone) {
         at_count_call(plan);
+        if (signature && plan == known) runner->recent[signature % AT_RECENT] = (at_recent){signature, plan};
     } else if (plan) {
         at_plan_hold(plan);
     }
     pthread_mutex_unlock(&runner->lock);
     return *is_left_alone ? NULL : plan;
+}
+
+bool at_is_left_alone(at_runner *runner, uint64_t signature) {
+    if (at_is_forked()) return false;
+    pthread_mutex_lock(&runner->lock);
+    const at_recent *recent = &runner->recent[signature % AT_RECENT];
+    const bool is_known = recent->plan && recent->signature == signature;
+    if (is_known) at_count_call(recent->plan);
+    pthread_mutex_unlock(&runner->lock);
+    return is_known;
 }
 
 /* ------------------------------------------------------------------------------------------ launching */

@@ -52,12 +52,12 @@ typedef struct {
 typedef struct autotune_plan {
     atomic_int references;
     atomic_ullong num_tensor_calls; /* of autotune_sgemm_of_tensors */
+    at_tally *tally;                /* to count a call, nothing behind the first of `planned` is read */
     autotune_planned planned;
     struct at_live *live; /* several plans serve in turn, until one has won (live.h); NULL: this one serves */
     const autotune_kernel *kernel; /* NULL: cuBLAS alone serves */
     at_workspaces *workspaces;
     at_handles *handles;
-    at_tally *tally;
     at_grid grid;
     autotune_batch loop; /* products that are launched separately */
     uint32_t schedule[AT_SCHEDULE_WORDS];
@@ -67,6 +67,14 @@ typedef struct {
     autotune_kind kind;
     autotune_plan *plan; /* NULL: a free place */
 } at_remembered;
+
+/* A remembered plan that leaves calls alone, by a signature of theirs: a router's hash of all that tells kinds apart.
+ * Found by it, a call costs a program's caches two lines instead of a hundred. */
+typedef struct {
+    uint64_t signature;
+    autotune_plan *plan; /* NULL: a free place */
+} at_recent;
+enum { AT_RECENT = 512 };
 
 /* What runs plans. Threads may share it. */
 typedef struct {
@@ -80,6 +88,7 @@ typedef struct {
     const autotune_constants *bounds;
     int32_t num_remembered;
     at_remembered *remembered; /* (2 max_plans), hashed */
+    at_recent recent[AT_RECENT];
 } at_runner;
 
 /* Addresses. `bias`: of as many elements as C has columns; 0 if the kernel adds none. */
@@ -105,8 +114,13 @@ void at_forget(at_runner *runner);
 enum { AUTOTUNE_AS_PLANNED, AUTOTUNE_AS_SETTLED, AUTOTUNE_IN_TURNS };
 
 /* The plan for a call signature, with its own reference; NULL if there is none, or this process is the fork of one that
- * used CUDA, or if the plan leaves such calls alone: then this one is counted. */
-autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, int32_t wanted, bool *is_left_alone);
+ * used CUDA, or if the plan leaves such calls alone: then this one is counted. `signature`: of such calls, for
+ * at_is_left_alone; 0: none. */
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind, int32_t wanted, uint64_t signature,
+                         bool *is_left_alone);
+
+/* Whether the plan of calls with this signature was recalled of late, and leaves them alone: then this one is counted. */
+bool at_is_left_alone(at_runner *runner, uint64_t signature);
 
 /* One call more of tensors. */
 void at_count_call(autotune_plan *plan);

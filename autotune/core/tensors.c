@@ -267,8 +267,8 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
     const bool is_read = read_product(all, arguments, &asked) &&
                          (num == PLAIN_ARGUMENTS || read_epilogue(all, arguments, &asked));
     bool is_left_alone = false;
-    autotune_plan *plan = is_read ? at_recall(all->handle->runner, &asked.kind, AUTOTUNE_AS_SETTLED, &is_left_alone)
-                                  : NULL;
+    at_runner *runner = all->handle->runner;
+    autotune_plan *plan = is_read ? at_recall(runner, &asked.kind, AUTOTUNE_AS_SETTLED, 0, &is_left_alone) : NULL;
     if (!plan) return answer(is_left_alone ? python->no : python->none);
     at_count_call(plan);
     void *result = served(all, arguments, &asked, plan);
@@ -277,7 +277,7 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
 }
 
 autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void *b, const void *out, const void *bias,
-                             int32_t wanted, int32_t *answer) {
+                             int32_t wanted, uint64_t signature, int32_t *answer) {
     const tensor *const operands[] = {a, b, out};
     product asked = {.kind.bias = bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE};
     *answer = AUTOTUNE_SERVED;
@@ -289,9 +289,13 @@ autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void 
     if (!out) expect_new(&asked.kind);
     if (bias && !read_bias(bias, &asked.bias, &asked.kind)) return NULL;
     bool is_left_alone;
-    autotune_plan *plan = at_recall(handle->runner, &asked.kind, wanted, &is_left_alone);
+    autotune_plan *plan = at_recall(handle->runner, &asked.kind, wanted, signature, &is_left_alone);
     *answer = is_left_alone ? AUTOTUNE_LEFT_ALONE : plan && plan->live ? AUTOTUNE_TURN : AUTOTUNE_SERVED;
     return plan;
+}
+
+int32_t autotune_leaves_alone(const autotune_handle *handle, uint64_t signature) {
+    return at_is_left_alone(handle->runner, signature);
 }
 
 static uint64_t address_of(const tensor *x) { return x ? (uint64_t)(uintptr_t)x->data + x->byte_offset : 0; }

@@ -61,11 +61,15 @@ AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments,
  * Without an out, C is new, packed and aligned.
  *
  * The known plan that serves a product, with its own reference; NULL if there is none, or if the known plan leaves such
- * calls alone: then the call is counted. `wanted`: AUTOTUNE_AS_PLANNED and so on (plan.h). `answer`: the caller begins a
- * turn of a plan whose calls take turns. */
+ * calls alone: then the call is counted. `wanted`: AUTOTUNE_AS_PLANNED and so on (plan.h). `signature`: the caller's, for
+ * autotune_leaves_alone; 0: none. `answer`: the caller begins a turn of a plan whose calls take turns. */
 enum { AUTOTUNE_SERVED, AUTOTUNE_LEFT_ALONE, AUTOTUNE_TURN };
 AUTOTUNE_API autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void *b, const void *out,
-                                          const void *bias, int32_t wanted, int32_t *answer);
+                                          const void *bias, int32_t wanted, uint64_t signature, int32_t *answer);
+
+/* Whether calls with this signature are known to be left alone: then the call is counted. Signatures are equal for calls
+ * on which autotune_meet decides alike, and else differ; false for those that it met too long ago. */
+AUTOTUNE_API int32_t autotune_leaves_alone(const autotune_handle *handle, uint64_t signature);
 
 /* Launches such a plan for its tensors, of which only the bias may be NULL, on a stream, and counts the call. Returns
  * AUTOTUNE_OVERLAP, with nothing launched, if C shares memory with an operand, and AUTOTUNE_UNKNOWN if it is aligned

@@ -185,7 +185,7 @@ def test_the_router_is_not_told_of_a_plan_for_them(runtime, offered):  # noqa: F
         extents = [(ctypes.c_int64 * 2)(*SHAPES[name]) for name in ("a", "b")]
         text = [_DLTensor(address, CUDA, 0, 2, FLOAT, 32, 1, ctypes.addressof(one)) for one in extents]
         at, found, numbers = map(ctypes.addressof, text), ctypes.c_int32(), core.library.numbers
-        requested = None, None, numbers.AS_SETTLED
+        requested = None, None, numbers.AS_SETTLED, 0
         assert not core.library.autotune_meet(core.handle, *at, *requested, ctypes.byref(found))
         return found.value == numbers.LEFT_ALONE
 

@@ -54,8 +54,8 @@ class _Router(ctypes.Structure):
         *(
             (name, ctypes.c_void_p)
             for name in (
-                "meet", "serve", "release_plan", "begin_turn", "end_turn", "current_stream", "plain",
-                "biased", "num_left_alone", "watch",
+                "meet", "leaves_alone", "serve", "release_plan", "begin_turn", "end_turn", "current_stream",
+                "plain", "biased", "num_left_alone", "watch",
             )
         ),
         ("is_live", ctypes.c_int64),
@@ -141,8 +141,8 @@ class Router:
         self._reasons, self._counts = reasons, (ctypes.c_uint64 * len(reasons))()
         core = loaded()
         calls = (
-            core.autotune_meet, core.autotune_serve, core.autotune_release_plan, core.autotune_begin_turn,
-            core.autotune_end_turn,
+            core.autotune_meet, core.autotune_leaves_alone, core.autotune_serve, core.autotune_release_plan,
+            core.autotune_begin_turn, core.autotune_end_turn,
         )  # fmt: skip
         self.watch = Watch()
         self._router = _Router(
