@@ -24,6 +24,7 @@ MOST_CALLS = 3000
 def routing(torch: Any, tmp_path: Path) -> TorchRouting:
     config = plain_config(device_limits(0), vec_b=1)
     winners = {Gemm(512, 512, 512, layout[0] == "T", layout[1] == "T"): config for layout in LAYOUTS}
+    winners[Gemm(256, 256, 256, batch=8)] = config  # a kernel for batches
     folder = export_winners(winners, tmp_path / "exported_for_live")
     made = Dispatcher(folder, settle="live-any-order").torch()
     assert not made.no_router, made.no_router
@@ -73,6 +74,20 @@ def test_a_program_that_waits_for_each_product_is_settled_by_the_hosts(
     (state,) = routing.live()
     print(routing.call_counts(), state)
     assert state.is_settled and (state.is_dropped or state.limited_by == "the host"), state
+
+
+def test_a_batch_that_nobody_tuned_is_settled(torch: Any, routing: TorchRouting) -> None:
+    a, b = torch.randn(64, 200, 400, device="cuda"), torch.randn(64, 400, 200, device="cuda")
+    with routing:
+        for number in range(MOST_CALLS):
+            c = a @ b
+            if number % 50 == 49:
+                assert is_right(torch, a, b, c)
+            if routing.live() and routing.live()[0].is_settled:
+                break
+    (state,) = routing.live()
+    print(routing.call_counts(), state)
+    assert state.is_settled and len(state.times_us) == 2, state
 
 
 def test_graphs_hold_what_is_settled_and_disturb_nothing(
