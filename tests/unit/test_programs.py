@@ -222,6 +222,7 @@ def test_what_a_step_gains_is_the_sum_of_its_parts() -> None:
     assert "| one | 20.0 | 6.0 | 2.0 | -1.0 |" in text and "of 1 promises 0 are kept within 5%" in text
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_promises_are_explained_without_a_gpu(tmp_path: Path) -> None:
     out = tmp_path / "promises.json"
     promises.main(["--device", "cpu", "--tiny", "--pairs", "2", "--only", "policy", "--out", str(out)])
