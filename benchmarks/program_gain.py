@@ -33,32 +33,37 @@ WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize
 
 
 def profiled(step: Step, routing: Any, wait: Wait) -> dict[str, Any]:
-    """Of a step, plain and routed: us in which the GPU is busy, us in which the host works (longer than
-    without a profiler), kernels. Plain also `products`: calls, us of the GPU and of the host by extents."""
+    """Of a step, plain and routed: us in which the GPU is busy, and with anything but products; us of these,
+    added up; us in which the host works (longer than without a profiler); kernels; `products`: calls, us of
+    the GPU and of the host by extents."""
     found: dict[str, Any] = {}
-    for name, around in ((PLAIN, nullcontext()), (ROUTED, routing)):
+    for name, around in ((PLAIN, nullcontext()), (ROUTED, routing or nullcontext())):
         with around:
-            found[name] = _profiled_side(step, wait, with_products=name == PLAIN)
+            found[name] = _profiled_side(step, wait)
     return found
 
 
-def _profiled_side(step: Step, wait: Wait, with_products: bool) -> dict[str, Any]:
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities, record_shapes=with_products) as profile:
+def _profiled_side(step: Step, wait: Wait) -> dict[str, Any]:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    activities += [torch.profiler.ProfilerActivity.CUDA] * torch.cuda.is_available()
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
         for _ in range(NUM_STEPS):
             step()
         wait()
     events = profile.profiler.kineto_results.events()
     on_gpu = [event for event in events if event.device_type() == torch.autograd.DeviceType.CUDA]
+    calls = {event.correlation_id() for event in events if event.name() in PRODUCTS}
     spans = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_gpu]
-    found: dict[str, Any] = {
-        "busy_us": union(spans) / 1e3 / NUM_STEPS,
+    is_product = [event.linked_correlation_id() in calls for event in on_gpu]
+    others = [span for span, is_one in zip(spans, is_product, strict=True) if not is_one]
+    of_products = [end - begin for (begin, end), is_one in zip(spans, is_product, strict=True) if is_one]
+    ns = {"busy_us": union(spans), "others_us": union(others), "products_us": sum(of_products)}
+    return {
+        **{name: value / 1e3 / NUM_STEPS for name, value in ns.items()},
         "num_kernels": len(spans) / NUM_STEPS,
         "host_us": _work_us(profile.key_averages()),
+        "products": _products(profile.key_averages(group_by_input_shape=True)),
     }
-    if with_products:
-        found["products"] = _products(profile.key_averages(group_by_input_shape=True))
-    return found
 
 
 def _work_us(averages: Any) -> float:
@@ -95,7 +100,7 @@ def attainable(found: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, f
     step_us = 1e6 * statistics.median(found["eager"]["step_s"][PLAIN])
     gpu_saved = host_saved = 0.0
     for product in profile["products"]:
-        kernel_us, num_calls = table_us.get(_extents(product)), product["num_calls"]
+        kernel_us, num_calls = table_us.get(extents_of(product)), product["num_calls"]
         if kernel_us is not None:
             gpu_saved += max(product["gpu_us"] - num_calls * kernel_us, 0.0)
         call_us = host[product["op"].removeprefix("aten::")]
@@ -108,7 +113,7 @@ def attainable(found: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, f
     }  # fmt: skip
 
 
-def _extents(one: Mapping[str, Any]) -> tuple[int, int, int, int]:
+def extents_of(one: Mapping[str, Any]) -> tuple[int, int, int, int]:
     return one["batch"], one["m"], one["n"], one["k"]
 
 
@@ -117,6 +122,6 @@ def _table_us(kinds: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int, int, i
     calls, us = Counter[Any](), Counter[Any]()
     for kind in kinds:
         if not kind["reason"] and kind["expected_us"]:
-            calls[_extents(kind)] += kind["num_calls"]
-            us[_extents(kind)] += kind["num_calls"] * kind["expected_us"]
+            calls[extents_of(kind)] += kind["num_calls"]
+            us[extents_of(kind)] += kind["num_calls"] * kind["expected_us"]
     return {extents: us[extents] / calls[extents] for extents in calls}

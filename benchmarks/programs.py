@@ -65,13 +65,18 @@ class Place(NamedTuple):
 
 def settled(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
     """Routed steps, until what is settled on their calls is settled, or for so many seconds."""
-    until = time.perf_counter() + args.settling
+    before, begun = _num_open(place), time.perf_counter()
     with place.routing:
-        while time.perf_counter() < until:
+        step()
+        while _num_open(place) > before and time.perf_counter() < begun + args.settling:
             step()
         place.wait()
-    states = [state._asdict() for state in place.routing.live()]
-    found["live"] = states  # of all programs so far
+    found["live"] = [state._asdict() for state in place.routing.live()]  # of all programs so far
+    print(f"in {time.perf_counter() - begun:.1f} s", *place.routing.live_lines(), sep="\n", file=sys.stderr)
+
+
+def _num_open(place: Place) -> int:
+    return sum(not state.is_settled for state in place.routing.live())
 
 
 def by_key(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
@@ -145,7 +150,7 @@ def chosen(args: argparse.Namespace) -> dict[str, Program]:
     return {name: PROGRAMS[name] for name in names}
 
 
-def _place(args: argparse.Namespace) -> Place:
+def place_of(args: argparse.Namespace) -> Place:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     if args.device == "cpu":
@@ -169,9 +174,9 @@ def imported(folder: Path) -> Any:
 
 
 def _run(args: argparse.Namespace) -> None:
-    programs, place, report = chosen(args), _place(args), _identity(args)
+    programs, place, report = chosen(args), place_of(args), identity(args)
     if args.record is not None:
-        _measure_all(programs, place, [called], report, args)
+        measure_all(programs, place, [called], report, args)
         return
     if place.routing is not None:
         report["host"] = program_host.measured(args.table, with_setting=args.host)
@@ -182,7 +187,7 @@ def _run(args: argparse.Namespace) -> None:
     ways = [by_key] if place.routing is None else [by_key, called, raced_graphs, profiled]
     if args.settle:
         ways = [settled, *ways]
-    _measure_all(programs, place, ways, report, args)
+    measure_all(programs, place, ways, report, args)
     for found in report["programs"].values():
         if "profile" in found:
             found["attainable"] = program_gain.attainable(found, program_host.medians(report["host"]))
@@ -190,7 +195,7 @@ def _run(args: argparse.Namespace) -> None:
     console.show(describe(report["programs"]))
 
 
-def _measure_all(
+def measure_all(
     programs: Mapping[str, Program],
     place: Place,
     ways: Sequence[Way],
@@ -222,7 +227,7 @@ def _made(program: Program, place: Place, args: argparse.Namespace) -> Step:
     return program.make(place.device, **program.tiny if args.tiny else {})
 
 
-def _identity(args: argparse.Namespace) -> dict[str, Any]:
+def identity(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "benchmark": "programs", "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",

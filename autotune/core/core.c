@@ -136,12 +136,12 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
 }
 
 autotune_status autotune_make_live(autotune_handle *handle, autotune_plan *const rivals[], int32_t num,
-                                   double expected_us, uint64_t seed, autotune_plan **plan) {
-    if (num < 1 || num > AT_MAX_RIVALS) return AUTOTUNE_BAD_CALL;
+                                   double expected_us, uint64_t seed, int32_t winner, autotune_plan **plan) {
+    if (num < 1 || num > AT_MAX_RIVALS || winner < -1 || winner >= num || !rivals[0]->planned.context) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;
     *plan = at_plan_new(runner, handle->table, &rivals[0]->planned);
     if (!*plan) return AUTOTUNE_NO_MEMORY;
-    (*plan)->live = at_live_new(runner->cuda, rivals, num, expected_us, seed);
+    (*plan)->live = at_live_new(runner->cuda, rivals, num, expected_us, seed, winner);
     if ((*plan)->live) return AUTOTUNE_OK;
     at_plan_release(*plan);
     return AUTOTUNE_NO_MEMORY;

@@ -8,8 +8,12 @@
 #include <time.h>
 
 #define SAMPLE_US 4.0      /* that a sample takes the host: three calls for events, two that ask */
-#define MOST_SHARE 0.005   /* of the time of a kind's calls that samples take */
-#define MOST_APART 1000    /* calls from one sample to the next, in the mean */
+#define SHARE 0.005        /* of the time of a kind's calls that samples may take, */
+#define CALLS_AHEAD 3.0    /* besides the time of so many at first */
+#define LEAST_CALL_US 0.8  /* that a call counts as taking: beyond it samples would never be due */
+#define MOST_CALLS 1e6     /* from one sample to the next */
+#define SLOWER 1.25        /* by its least time, than the least of all: such a plan has no more samples */
+#define SAMPLES_OUT 2      /* that tell this: the first may have loaded what it launches */
 #define MOST_TRIES 64      /* samples that are begun: those between regimes tell nothing */
 #define MOST_SPREAD 0.25   /* of the middle samples around their median: beyond it nothing is decided */
 #define NOT_READY 600      /* CUDA_ERROR_NOT_READY */
@@ -27,7 +31,8 @@ struct at_live {
     pthread_mutex_t lock;
     atomic_int winner; /* -1 before it is settled */
     autotune_plan *rivals[AT_MAX_RIVALS];
-    int32_t num, apart, wait, tries;
+    int32_t num, wait, tries, outcome, fault;
+    double call_us, credit_us;
     bool is_dropped;
     uint64_t random;
     samples found[AT_REGIMES][AT_MAX_RIVALS];
@@ -51,19 +56,23 @@ static int32_t drawn(at_live *live, int32_t limit) {
     return (int32_t)((live->random * 0x2545F4914F6CDD1Du >> 33) % (uint64_t)limit);
 }
 
-static void wait_anew(at_live *live) { live->wait = 1 + drawn(live, 2 * live->apart - 1); }
+/* Until the calls have paid for a sample, in the mean; never of calls in a fixed order. */
+static void wait_anew(at_live *live) {
+    const double apart = ceil((SAMPLE_US - live->credit_us) / (SHARE * live->call_us));
+    live->wait = 1 + drawn(live, 2 * (int32_t)fmin(fmax(apart, 2), MOST_CALLS) - 1);
+}
 
 at_live *at_live_new(const autotune_driver *cuda, autotune_plan *const rivals[], int32_t num, double expected_us,
-                     uint64_t seed) {
+                     uint64_t seed, int32_t winner) {
     at_live *live = calloc(1, sizeof *live);
     if (!live) return NULL;
     pthread_mutex_init(&live->lock, NULL);
-    atomic_init(&live->winner, -1);
+    atomic_init(&live->winner, winner);
     live->cuda = cuda;
     live->num = num;
     for (int32_t i = 0; i < num; i++) live->rivals[i] = at_plan_hold(rivals[i]);
-    const double apart = ceil(SAMPLE_US / (MOST_SHARE * fmax(expected_us, SAMPLE_US / MOST_APART)));
-    live->apart = (int32_t)fmin(apart, MOST_APART);
+    live->call_us = fmax(expected_us, LEAST_CALL_US);
+    live->credit_us = CALLS_AHEAD * live->call_us;
     live->random = seed | 1;
     wait_anew(live);
     return live;
@@ -103,20 +112,45 @@ static double median_host(const samples *of) { return median(of->host_us, of->nu
 /* Most samples of one lie below all of another: the slowest of each is not looked at. */
 static bool is_surely_less(const double *one, const double *other) { return one[MIDDLE] < other[0]; }
 
-static bool spreads(const double *ascending) {
-    return ascending[MIDDLE] - ascending[0] > MOST_SPREAD * median(ascending, AT_SAMPLES_EACH);
+static bool spreads(const samples *of, int32_t regime) {
+    const double *ascending = regime == AT_BUSY ? of->gpu_us : of->host_us;
+    return of->num == AT_SAMPLES_EACH && ascending[MIDDLE] - ascending[0] > MOST_SPREAD * median(ascending, of->num);
 }
 
-/* The rival that surely serves better than the first, or the first. */
-static int32_t best_of(at_live *live, int32_t regime) {
-    const samples *all = live->found[regime], *first = &all[0];
+/* The least time of the GPU in a regime, infinite without a sample. */
+static double least_us(const at_live *live, int32_t regime) {
+    double least = INFINITY;
+    for (int32_t i = 0; i < live->num; i++) {
+        const samples *of = &live->found[regime][i];
+        if (of->num) least = fmin(least, of->gpu_us[0]);
+    }
+    return least;
+}
+
+/* Whether a rival has as many samples as it takes. */
+static bool is_known(const at_live *live, int32_t regime, int32_t rival) {
+    const samples *of = &live->found[regime][rival];
+    return of->num == AT_SAMPLES_EACH ||
+           (of->num >= SAMPLES_OUT && of->gpu_us[0] > SLOWER * least_us(live, regime));
+}
+
+/* By the GPU's time alone where that is the limit; else by either side's, if the other's is not longer. */
+static bool is_surely_better(const samples *one, const samples *first, int32_t regime) {
+    const bool takes_gpu_less = is_surely_less(one->gpu_us, first->gpu_us);
+    if (regime == AT_BUSY) return takes_gpu_less;
+    const bool takes_host_less = is_surely_less(one->host_us, first->host_us);
+    return (takes_gpu_less && median_host(one) <= median_host(first)) ||
+           (takes_host_less && median_gpu(one) <= median_gpu(first));
+}
+
+/* The rival with the least time of the GPU of those that surely serve better than the first, or the first. */
+static int32_t best_of(const at_live *live, int32_t regime) {
+    const samples *all = live->found[regime];
     int32_t best = 0;
     for (int32_t i = 1; i < live->num; i++) {
-        const double *own = regime == AT_BUSY ? all[i].gpu_us : all[i].host_us;
-        const double *others = regime == AT_BUSY ? first->gpu_us : first->host_us;
-        if (regime == AT_IDLE && median_gpu(&all[i]) > median_gpu(first)) continue;
-        const double *leader = regime == AT_BUSY ? all[best].gpu_us : all[best].host_us;
-        if (is_surely_less(own, others) && median(own, AT_SAMPLES_EACH) < median(leader, AT_SAMPLES_EACH)) best = i;
+        const bool is_complete = all[i].num == AT_SAMPLES_EACH;
+        if (!is_complete || !is_surely_better(&all[i], &all[0], regime)) continue;
+        if (!best || median_gpu(&all[i]) < median_gpu(&all[best])) best = i;
     }
     return best;
 }
@@ -128,25 +162,35 @@ static void settle(at_live *live, int32_t winner, bool is_dropped) {
 
 static void decide(at_live *live, int32_t regime) {
     for (int32_t i = 0; i < live->num; i++) {
-        if (live->found[regime][i].num < AT_SAMPLES_EACH) return;
+        if (!is_known(live, regime, i)) return;
     }
     const int32_t best = best_of(live, regime);
-    const samples *first = &live->found[regime][0], *chosen = &live->found[regime][best];
-    const bool is_busy = regime == AT_BUSY;
-    const bool is_dropped = spreads(is_busy ? first->gpu_us : first->host_us) ||
-                            spreads(is_busy ? chosen->gpu_us : chosen->host_us);
+    const samples *all = live->found[regime];
+    const bool is_dropped = spreads(&all[0], regime) || spreads(&all[best], regime);
+    if (is_dropped) live->outcome = AT_SPREADS;
     settle(live, is_dropped ? 0 : best, is_dropped);
 }
 
 /* ------------------------------------------------------------------------------------------ sampling */
 
+/* Keep a sample, which costs what its plan loses: but the first, which may load what later calls have. */
 static void keep(at_live *live, double gpu_us) {
     samples *of = &live->found[live->regime][live->rival];
-    if (of->num >= AT_SAMPLES_EACH) return;
+    if (of->num) live->credit_us -= fmax(gpu_us - least_us(live, live->regime), 0);
     insert(of->gpu_us, of->num, gpu_us);
     insert(of->host_us, of->num, live->host_us);
     of->num++;
+    live->outcome = AT_TAKEN;
     decide(live, live->regime);
+    wait_anew(live);
+}
+
+/* Whether a call of the driver succeeded; `fault` is its last other result. */
+static bool is_well(at_live *live, int result) {
+    if (!result) return true;
+    live->outcome = AT_REFUSED;
+    live->fault = result;
+    return false;
 }
 
 /* Take in the sample that is waited for, if the GPU has passed it. */
@@ -156,40 +200,55 @@ static void take_in(at_live *live) {
     if (state == NOT_READY) return;
     live->stage = NO_SAMPLE;
     float ms = 0;
-    if (!state && !live->cuda->elapsed(&ms, live->events[0], live->events[1]) && ms > 0) keep(live, (double)ms * 1e3);
+    if (!is_well(live, state) || !is_well(live, live->cuda->elapsed(&ms, live->events[0], live->events[1]))) return;
+    if (ms > 0) keep(live, (double)ms * 1e3);
 }
 
-/* The regime of a stream on which a sample may begin; -1: none may. */
-static int32_t regime_of(const autotune_driver *cuda, uint64_t stream) {
+static bool is_captured(at_live *live, uint64_t stream) {
     int capture = 0;
-    if (cuda->is_capturing(stream, &capture) || capture) return -1;
-    const int state = cuda->query_stream(stream);
-    return state == NOT_READY ? AT_BUSY : state ? -1 : AT_IDLE;
+    const bool is_known = is_well(live, live->cuda->is_capturing(stream, &capture));
+    if (capture) live->outcome = AT_CAPTURED;
+    return is_known && capture;
 }
 
-/* One of those with the fewest samples of a regime, at random. */
+/* The regime of a stream; -1: it is in none. */
+static int32_t regime_of(at_live *live, uint64_t stream) {
+    const int state = live->cuda->query_stream(stream);
+    return state == NOT_READY ? AT_BUSY : is_well(live, state) ? AT_IDLE : -1;
+}
+
+/* One of those with the fewest samples of a regime that has not enough, at random. */
 static int32_t next_rival(at_live *live, int32_t regime) {
     const samples *all = live->found[regime];
-    int32_t least = all[0].num, num = 0, found = 0;
-    for (int32_t i = 1; i < live->num; i++) least = all[i].num < least ? all[i].num : least;
+    int32_t least = AT_SAMPLES_EACH, num = 0, found = 0;
     for (int32_t i = 0; i < live->num; i++) {
-        if (all[i].num == least && !drawn(live, ++num)) found = i;
+        if (!is_known(live, regime, i) && all[i].num < least) least = all[i].num;
+    }
+    for (int32_t i = 0; i < live->num; i++) {
+        if (!is_known(live, regime, i) && all[i].num == least && !drawn(live, ++num)) found = i;
     }
     return found;
 }
 
 static bool has_events(at_live *live) {
     for (int i = 0; i < 2; i++) {
-        if (!live->events[i] && live->cuda->make_event(&live->events[i], 0)) return false;
+        if (!live->events[i] && !is_well(live, live->cuda->make_event(&live->events[i], 0))) return false;
     }
     return true;
 }
 
-static void begin_sample(at_live *live, uint64_t stream, autotune_turn *turn) {
+/* Whether another sample may begin: all that do are paid for, and end if too few count. */
+static bool may_begin(at_live *live) {
+    live->credit_us -= SAMPLE_US;
     wait_anew(live);
     if (++live->tries > MOST_TRIES) settle(live, 0, true);
-    const int32_t regime = at_live_winner(live) ? -1 : regime_of(live->cuda, stream);
-    if (regime < 0 || !has_events(live) || live->cuda->record_event(live->events[0], stream)) return;
+    return live->tries <= MOST_TRIES;
+}
+
+static void begin_sample(at_live *live, uint64_t stream, autotune_turn *turn) {
+    if (is_captured(live, stream) || !may_begin(live)) return;
+    const int32_t regime = regime_of(live, stream);
+    if (regime < 0 || !has_events(live) || !is_well(live, live->cuda->record_event(live->events[0], stream))) return;
     live->stage = BEGUN;
     live->regime = regime;
     live->rival = turn->number = next_rival(live, regime);
@@ -202,10 +261,10 @@ typedef struct {
     int mode;
 } state_before;
 
-static bool enter(const autotune_driver *cuda, uint64_t context, state_before *before) {
+static bool enter(at_live *live, uint64_t context, state_before *before) {
     *before = (state_before){.mode = AT_CAPTURE_RELAXED};
-    if (at_enter_context(cuda, context, &before->is_pushed)) return false;
-    before->is_relaxed = !cuda->exchange_capture_mode(&before->mode);
+    if (!is_well(live, at_enter_context(live->cuda, context, &before->is_pushed))) return false;
+    before->is_relaxed = !live->cuda->exchange_capture_mode(&before->mode);
     return true;
 }
 
@@ -215,16 +274,22 @@ static void leave(const autotune_driver *cuda, state_before *before) {
     if (before->is_pushed) (void)cuda->pop_context(&popped);
 }
 
+static bool is_due(const at_live *live) {
+    return live->stage == NO_SAMPLE && live->wait <= 0 && !at_live_winner(live);
+}
+
 void at_begin_turn(at_live *live, uint64_t context, uint64_t stream, autotune_turn *turn) {
     *turn = (autotune_turn){.plan = live->rivals[0], .number = -1};
     state_before before;
     if (!pthread_mutex_trylock(&live->lock)) {
-        if (live->stage == NO_SAMPLE) live->wait--;
-        const bool is_due = live->stage == WAITED_FOR || (live->stage == NO_SAMPLE && live->wait <= 0);
-        if (is_due && enter(live->cuda, context, &before)) {
+        live->credit_us += SHARE * live->call_us;
+        live->wait--;
+        if ((live->stage == WAITED_FOR || is_due(live)) && enter(live, context, &before)) {
             take_in(live);
-            if (live->stage == NO_SAMPLE && live->wait <= 0 && !at_live_winner(live)) begin_sample(live, stream, turn);
+            if (is_due(live)) begin_sample(live, stream, turn);
             leave(live->cuda, &before);
+        } else if (is_due(live)) {
+            (void)may_begin(live); /* the driver refuses the context */
         }
         autotune_plan *winner = at_live_winner(live);
         if (winner) turn->plan = winner;
@@ -235,8 +300,10 @@ void at_begin_turn(at_live *live, uint64_t context, uint64_t stream, autotune_tu
 }
 
 /* A stream that was busy is still, or the sample is of no regime: its GPU waited for the host in between. */
-static bool is_sound(const at_live *live) {
-    return live->regime == AT_IDLE || live->cuda->query_event(live->events[0]) == NOT_READY;
+static bool is_sound(at_live *live) {
+    const int state = live->regime == AT_IDLE ? NOT_READY : live->cuda->query_event(live->events[0]);
+    if (state != NOT_READY && is_well(live, state)) live->outcome = AT_BETWEEN;
+    return state == NOT_READY;
 }
 
 void at_end_turn(at_live *live, uint64_t context, uint64_t stream, const autotune_turn *turn, bool is_done) {
@@ -246,8 +313,9 @@ void at_end_turn(at_live *live, uint64_t context, uint64_t stream, const autotun
     pthread_mutex_lock(&live->lock);
     live->host_us = host_us;
     live->stage = NO_SAMPLE;
-    if (is_done && enter(live->cuda, context, &before)) {
-        if (is_sound(live) && !live->cuda->record_event(live->events[1], stream)) live->stage = WAITED_FOR;
+    if (!is_done) live->outcome = AT_NOT_MADE;
+    if (is_done && enter(live, context, &before)) {
+        if (is_sound(live) && is_well(live, live->cuda->record_event(live->events[1], stream))) live->stage = WAITED_FOR;
         leave(live->cuda, &before);
     }
     pthread_mutex_unlock(&live->lock);
@@ -255,7 +323,11 @@ void at_end_turn(at_live *live, uint64_t context, uint64_t stream, const autotun
 
 void at_live_tell(at_live *live, autotune_live_state *state) {
     pthread_mutex_lock(&live->lock);
-    *state = (autotune_live_state){.num_rivals = live->num, .is_dropped = live->is_dropped};
+    *state = (autotune_live_state){.num_rivals = live->num,
+                                   .is_dropped = live->is_dropped,
+                                   .outcome = live->stage == NO_SAMPLE ? live->outcome : AT_UNDER_WAY,
+                                   .fault = live->fault,
+                                   .calls_left = live->wait > 0 ? live->wait : 0};
     const int winner = atomic_load(&live->winner);
     state->is_settled = winner >= 0;
     state->winner = winner < 0 ? 0 : winner;

@@ -21,6 +21,7 @@ from .tuned import TunedResults
 
 # Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
 OF_LAYERS = ("NN", "NT")
+PER_BATCHED = 4  # kernels for shapes that nobody tuned, one of which is for batches, too
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,17 @@ def all_wishes(
         for config in configs
         if (layout, config) not in required
     ]
-    wishes = [*winners, *more, *defaults(results.limits, order)]
+    wishes = [*winners, *more, *defaults(results.limits, order), *for_batches(portfolio)]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
     return list(reversed(unique.values()))
+
+
+def for_batches(portfolio: Mapping[str, Sequence[Config]]) -> Iterator[Wish]:
+    """Of each layout the first kernels that add nothing up afterwards: batches that nobody tuned have blocks
+    enough."""
+    for layout, configs in portfolio.items():
+        whole = [one for one in configs if one.reduction == "none"]
+        yield from (Wish(one, layout, is_batched=True) for one in whole[: len(configs) // PER_BATCHED])
 
 
 def winners_of(results: TunedResults) -> Iterator[Wish]:

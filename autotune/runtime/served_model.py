@@ -165,7 +165,8 @@ class ServedModel:
         from .native.core import core_of
         from .torch.routed_engine import AsPicked, RoutedEngine
 
-        rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, self._known, AsPicked()
+        known = self.choices() if self._settles.startswith("live") else self._known
+        rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, known, AsPicked()
         made = RoutedEngine(has_bias, core_of(self.table), self._settles, *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
         return made

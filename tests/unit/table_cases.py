@@ -461,6 +461,7 @@ class FakeDriver:
         self._codes: dict[int, bytes] = {}
         self.clock_us = 0.0
         self.handles: dict[int, Any] = {}  # streams, events and graphs of the runtime's own
+        self._context_of: dict[int, int] = {}  # of events
         self._captured: dict[int, list[Callable[[], None]]] = {}  # by stream
         self.allowed_smem: dict[tuple[int, int], int] = {}
         self._user_objects: dict[int, Callable[[], None]] = {}
@@ -516,9 +517,13 @@ class FakeDriver:
         return self.context_stack[-1] if self.context_stack else 0
 
     def push_context(self, context: int) -> None:
+        if not 0 <= context - 100 < len(self.names):
+            raise CudaFault("making a context current", 201, "CUDA_ERROR_INVALID_CONTEXT")
         self.context_stack.append(context)
 
     def pop_context(self) -> None:
+        if not self.context_stack:
+            raise CudaFault("restoring a context", 201, "CUDA_ERROR_INVALID_CONTEXT")
         self.context_stack.pop()
 
     def current_device(self) -> int | None:
@@ -771,7 +776,9 @@ class FakeDriver:
         return self._make("stream")
 
     def make_event(self) -> int:
-        return self._make(0.0)
+        assert self.current_context()
+        self._context_of[made := self._make(None)] = self.current_context()  # not recorded yet
+        return made
 
     def free_handle(self, handle: int) -> None:
         del self.handles[handle]
@@ -783,17 +790,23 @@ class FakeDriver:
         self.handles[event] = self.clock_us
 
     def record_on(self, event: int, stream: int) -> None:
-        """On a stream of the program's."""
+        """On a stream of the program's, which is of the current context."""
+        if self._context_of[event] != self.current_context():
+            raise CudaFault("recording an event", 400, "CUDA_ERROR_INVALID_HANDLE")
         self.handles[event] = self.clock_us
 
     def query_event(self, event: int) -> None:
-        """Raises CudaFault if the GPU has not passed it."""
+        """Raises CudaFault if the GPU has not passed it. An event that was never recorded is passed."""
 
     def query_stream(self, stream: int) -> None:
         """Raises CudaFault if the GPU works on it."""
 
     def elapsed_us(self, begin: int, end: int) -> float:
-        return self.handles[end] - self.handles[begin]
+        for event in (begin, end):
+            if self.handles[event] is None:
+                raise CudaFault("reading events", 400, "CUDA_ERROR_INVALID_HANDLE")
+            self.query_event(event)
+        return float(self.handles[end] - self.handles[begin])
 
     def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
         assert self.loading_depth == 1 and self.handles[stream] == "stream"

@@ -209,7 +209,7 @@ def test_every_kernel_is_legal_and_has_a_model(folder: Path) -> None:
         config = record.config
         gemm = Gemm(4096, 4096, 4096, record.layout[0] == "T", record.layout[1] == "T")
         assert not broken_rules(config, table.limits, gemm, kinds=("template", "device"))
-        assert (record.model is None) == (not record.is_plain)
+        assert (record.model is None) == (not record.is_plain or record.variant.is_batched)
     timed = {k.config.split_k for k in table.kernels if k.model and k.model.num_samples == 2}
     assert 16 in timed  # SPLIT was timed on two shapes
 
@@ -256,7 +256,7 @@ def test_kernels_that_differ_in_split_only_share_a_cubin(tmp_path: Path) -> None
 def test_each_kernel_comes_with_each_epilogue_that_is_requested_for(
     tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that layers call have a bias in any case."""
+    """Those that layers call have a bias in any case, but not those for batches."""
     monkeypatch.setattr("autotune.export.exporter.held_out", lambda *_: [])  # of shapes: another matter
     requested = named(["bias", "bias-gelu"])
     options: Any = {"matrices": matrices(), "max_kernels": 32}
@@ -265,7 +265,8 @@ def test_each_kernel_comes_with_each_epilogue_that_is_requested_for(
     plain = [kernel for kernel in least.kernels if kernel.is_plain]
     added = {kernel.id for kernel in least.kernels if not kernel.is_plain}
     assert least.epilogues == () and table.epilogues == requested
-    assert added == {f"{kernel.id}-bias_columns" for kernel in plain if kernel.layout in ("NN", "NT")}
+    linear = [one for one in plain if one.layout in ("NN", "NT") and not one.variant.is_batched]
+    assert added == {f"{kernel.id}-bias_columns" for kernel in linear}
     assert [kernel for kernel in table.kernels if kernel.is_plain] == plain
     assert len(table.kernels) == 3 * len(plain)
     assert (table.entries, table.defaults, table.places) == (least.entries, least.defaults, least.places)

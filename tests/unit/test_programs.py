@@ -18,6 +18,7 @@ import program_gain
 import program_host
 import program_race
 import programs
+import promises
 from program_host import OURS, OURS_OUT, SERVED, TORCH
 from program_race import PLAIN, ROUTED, Side
 from program_steps import PROGRAMS
@@ -123,7 +124,7 @@ def test_all_are_raced_before_any_is_captured_or_profiled(monkeypatch: Any, tmp_
         side = {"busy_us": 1.0, "num_kernels": 1, "host_us": 1.0, "products": products}
         return {PLAIN: side, ROUTED: side}
 
-    monkeypatch.setattr(programs, "_place", lambda _: place)
+    monkeypatch.setattr(programs, "place_of", lambda _: place)
     monkeypatch.setattr(programs, "captured", captured)
     monkeypatch.setattr(programs.program_gain, "profiled", profiled)
     times = {f"{name}, {way}": [9.0] for name in ("linear", "mm", "bmm") for way in WAYS}
@@ -140,7 +141,7 @@ def test_all_are_raced_before_any_is_captured_or_profiled(monkeypatch: Any, tmp_
 
 def test_a_step_of_each_is_run_for_a_recording(monkeypatch: Any) -> None:
     routing = FakeRouting()
-    monkeypatch.setattr(programs, "_place", lambda _: programs.Place("cpu", lambda: None, routing))
+    monkeypatch.setattr(programs, "place_of", lambda _: programs.Place("cpu", lambda: None, routing))
     monkeypatch.setitem(PROGRAMS, "policy", PROGRAMS["policy"]._replace(make=lambda *_, **__: routing.step))
     programs.main(["--table", "t", "--record", "calls.json", "--only", "policy"])
     assert routing.num == 1 and not routing.is_on
@@ -198,3 +199,35 @@ def test_a_row_tells_ratio_interval_and_share() -> None:
     row = "| one | 2000.000 | 1.250 [1.250, 1.250] | 1.500 | 7 -> 9 | 5 | 2 | none | 2.000 | 40% |"
     assert "geometric mean 1.250 of 1; wholly below 0.99: none" in text
     assert row in text and "one is not captured: it waits" in text and "40% in the mean" in text
+
+
+def test_what_a_step_gains_is_the_sum_of_its_parts() -> None:
+    """Two served calls, which the table promises 5 us instead of 8, and one that is left alone."""
+    served = {"batch": 1, "m": 32, "n": 256, "k": 64, "reason": "", "num_calls": 2}
+    kinds = [served | {"expected_us": 5.0, "cublas_us": 8.0}, served | {"m": 4, "reason": "as fast"}]
+
+    def side(served_us: float, left_us: float, others_us: float, busy_us: float) -> dict[str, Any]:
+        products = [served | {"gpu_us": served_us}, served | {"m": 4, "gpu_us": left_us}]
+        times = {"products_us": served_us + left_us, "others_us": others_us, "busy_us": busy_us}
+        return {"products": products, **times}
+
+    found = {
+        "calls": {"kinds": kinds},
+        "eager": {"step_s": {PLAIN: [100e-6] * 3, ROUTED: [80e-6] * 3}},
+        "profile": {PLAIN: side(18.0, 9.0, 50.0, 75.0), ROUTED: side(11.0, 8.0, 48.0, 64.0)},
+        "alone": [{PLAIN: {"warm": 8.0, "cold": 9.0}, ROUTED: {"warm": 5.0, "cold": 5.5}}],
+    }
+    parts = promises.explained(found)
+    assert [parts[name] for name in promises.PARTS] == pytest.approx([6.0, 2.0, -1.0, 1.0, 1.0, 2.0, 9.0])
+    assert parts["gained"] == pytest.approx(20.0) and parts["missed"] == pytest.approx(1 / 18)
+    assert (parts["provider, cold"], parts["kernel, warm"]) == pytest.approx((2.0, 0.0))
+    text = promises.describe({"one": {"explained": parts}, "failed": {}})
+    assert "| one | 20.0 | 6.0 | 2.0 | -1.0 |" in text and "of 1 promises 0 are kept within 5%" in text
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+def test_promises_are_explained_without_a_gpu(tmp_path: Path) -> None:
+    out = tmp_path / "promises.json"
+    promises.main(["--device", "cpu", "--tiny", "--pairs", "2", "--only", "policy", "--out", str(out)])
+    found = json.loads(out.read_text())["programs"]["policy"]
+    assert found["profile"][PLAIN]["products"] and found["profile"][PLAIN]["busy_us"] == 0

@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from ...facts.gemm import SINGLE, Gemm, Triple
+from ...facts.gemm import MAX_EXTENT, SINGLE, Gemm, Triple
 from ...files.errors import DispatchError
 from ...files.words import counted, time_text
 from ...kernel.launch import Epilogue, plan
 from ..calls.product import Product, folded
-from ..table.table import Entry, Table
+from ..table.table import Entry, Kernel, Table
 from .pick import Call, How, Pick, in_splits
 
 if TYPE_CHECKING:  # both take long to import, and an application may never need one
@@ -78,6 +78,30 @@ class Chooser:
         tell = partial(self._why, call, found[0], None)
         slower = (self._picked(one, partial(_why_not_first, tell, at)) for at, one in enumerate(found) if at)
         return self._picked(found[0], tell), *slower
+
+    @cached_property
+    def _batched(self) -> dict[tuple[str, Any], Kernel]:
+        """Kernels for batches, by layout and config."""
+        those = (kernel for kernel in self._table.kernels if kernel.variant.is_batched and kernel.is_plain)
+        return {(kernel.layout, kernel.config): kernel for kernel in those}
+
+    def ranked_in_batch(self, call: Call, num: int) -> list[Pick]:
+        """Up to `num` launches for a batch that was not tuned, the best first; none where the table has no
+        kernels for batches. The model's times are those of one product of all rows, longer by the rows that
+        tiles reach beyond each product."""
+        gemm, rows = call.gemm, call.gemm.m * call.gemm.batch
+        if not self._batched or rows > MAX_EXTENT:
+            return []
+        whole = replace(gemm, m=rows, batch=1, shares_a=False, shares_b=False)
+        found = dict[tuple[str, int], Pick]()
+        for one in self.ranked(Call(whole, call.lds, call.single.addresses), len(self.kernels)):
+            kernel = self._batched.get((gemm.layout, self.kernels[one.kernel_id].config))
+            if kernel is not None and one.expected_us and not call.rejection(kernel, one.split_k):
+                tiles = math.ceil(gemm.m / kernel.spec.bm)
+                time_us = one.expected_us * (tiles * kernel.spec.bm / gemm.m)
+                served = replace(one, kernel_id=kernel.id, expected_us=time_us)
+                found.setdefault((kernel.id, one.split_k), served)
+        return sorted(found.values(), key=lambda one: one.expected_us or math.inf)[:num]
 
     def with_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick:
         """The same pick with the variant of its kernel. Raises DispatchError if the table lacks the

@@ -20,9 +20,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
-from ...facts.gemm import Gemm
+from ...facts.gemm import Gemm, Triple
 from ...files import strict
 from ...files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ...files.errors import AutotuneError, DispatchError, DispatchWarning
@@ -41,6 +41,7 @@ from ..table.table import Extent, Kernel, Table, TimeUs
 from .summation import slower_by
 
 FORMAT = "autotune choices"
+LIVE_FORMAT = "autotune live choices"
 SCHEMA_VERSION = 2
 WITHOUT_ERRORS = 1  # of pinned files that are read, too: they have no errors
 MOST_EXCESS = 1e30
@@ -52,7 +53,10 @@ _HINT = "write it again with export_choices, from this table"
 _REPEAT = "it is settled anew"
 
 Lead = Annotated[int, Within(1, 1 << 62)]
+Distance = Annotated[int, Within(0, 1 << 62)]
 Offset = Annotated[int, Within(0, 8)]
+Key = TypeVar("Key")
+One = TypeVar("One", bound=Any)
 Tell = Callable[[str, str], None]  # of what, and what
 
 
@@ -85,6 +89,9 @@ class Choice:
     def call(self) -> Call:
         return Call(Gemm(self.m, self.n, self.k, self.trans_a, self.trans_b), self.lds, self.offsets)
 
+    def overrules(self, _: Choice) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class SettledOn:
@@ -104,6 +111,36 @@ class SettledOn:
 
 
 @dataclass(frozen=True)
+class LiveKey:
+    """A call signature of a routed program. `batch`: the number of products, and their distances."""
+
+    m: Extent
+    n: Extent
+    k: Extent
+    trans_a: bool
+    trans_b: bool
+    batch: tuple[Extent, Distance, Distance, Distance]
+    lds: tuple[Lead, Lead, Lead]
+    offsets: tuple[Offset, Offset, Offset]
+    has_bias: bool
+
+
+@dataclass(frozen=True)
+class LiveChoice:
+    """What served such calls best in a program: a launch, or torch's own kernel (""). `limited_by`: what
+    limited the program meanwhile; `num_samples`: by which it was decided."""
+
+    call: LiveKey
+    kernel: str
+    split_k: Extent
+    limited_by: str
+    num_samples: Annotated[int, Within(1, 256)]
+
+    def overrules(self, other: LiveChoice) -> bool:
+        return self.num_samples >= other.num_samples
+
+
+@dataclass(frozen=True)
 class ChoiceFile:
     """All that a file of choices holds. `settled_on` is None in what was exported."""
 
@@ -115,10 +152,28 @@ class ChoiceFile:
     choices: tuple[Choice, ...]
 
 
+@dataclass(frozen=True)
+class LiveFile:
+    """The same of what programs settled on their own calls."""
+
+    format: str
+    schema_version: int
+    checksum: str
+    table: str
+    settled_on: SettledOn | None
+    choices: tuple[LiveChoice, ...]
+
+
+def offsets_of(addresses: Triple) -> Triple:
+    """Of operands at addresses, as far as these limit vectors."""
+    a, b, c = (address & -address & 15 for address in addresses)
+    return a, b, c
+
+
 def call_signature(call: Call) -> Call:
     """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
-    a, b, c = (address & -address & 15 for address in call.addresses)
-    return call if (a, b, c) == call.addresses else call._replace(addresses=(a, b, c))
+    offsets = offsets_of(call.addresses)
+    return call if offsets == call.addresses else call._replace(addresses=offsets)
 
 
 def name_of(table: Table) -> str:
@@ -131,10 +186,10 @@ def name_of(table: Table) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def render(table: str, settled_on: SettledOn | None, choices: Iterable[Choice]) -> str:
+def render(table: str, settled_on: SettledOn | None, choices: Iterable[Any], form: str = FORMAT) -> str:
     """The text of a file, a choice a line. `table` is its name."""
     head = {
-        "format": FORMAT,
+        "format": form,
         "schema_version": SCHEMA_VERSION,
         "checksum": folder_files.BLANK,
         "table": table,
@@ -144,15 +199,15 @@ def render(table: str, settled_on: SettledOn | None, choices: Iterable[Choice]) 
     return folder_files.with_checksum(f'{head_text[:-1]}, "choices": [\n{lines}\n]}}\n')
 
 
-def read(path: Path, table: str, advice: str) -> ChoiceFile:
-    """The choices of a file for the table of this name. Raises DispatchError, which ends with `advice`, if
-    the file is damaged or of another table, FileNotFoundError if there is none."""
+def read(path: Path, table: str, advice: str, form: str = FORMAT, whole: Any = ChoiceFile) -> Any:
+    """A `whole` file of choices for the table of this name. Raises DispatchError, which ends with `advice`,
+    if the file is damaged or of another table, FileNotFoundError if there is none."""
     try:
         text = read_file(path, MAX_FILE_BYTES, advice).decode()
         data = strict.parse(text)
-        _check_head(data)
+        _check_head(data, form)
         folder_files.verify(text, data.get("checksum"))
-        found: ChoiceFile = strict.read(ChoiceFile, _latest(data), "choices")
+        found = strict.read(whole, _latest(data), "choices")
     except strict.NewerVersion as error:
         raise DispatchError(f"{path} holds choices of {error}; use a newer autotune, or {advice}") from error
     except (strict.Mismatch, UnicodeError) as error:
@@ -162,8 +217,8 @@ def read(path: Path, table: str, advice: str) -> ChoiceFile:
     return found
 
 
-def _check_head(data: Any) -> None:
-    if type(data) is not dict or data.get("format") != FORMAT:
+def _check_head(data: Any, form: str) -> None:
+    if type(data) is not dict or data.get("format") != form:
         raise strict.Mismatch("it is no file of choices")
     strict.check_version(data.get("schema_version"), SCHEMA_VERSION, "schema")
     if data.get("schema_version") not in (SCHEMA_VERSION, WITHOUT_ERRORS):
@@ -178,9 +233,9 @@ def _latest(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "choices": [{**one, "excess": 1.0} if type(one) is dict else one for one in choices]}
 
 
-class Choices:
+class Choices(Generic[Key, One]):
     """What was settled on one GPU model, in memory and, where it has a path, in a file. Threads may share
-    it.
+    it. `form`, `whole`: of the file.
 
     Two processes may write at once: each adds its choices to those that it finds in the file. A choice that
     one writes after the other has read, and before the other replaces the file, is lost from the file until
@@ -188,8 +243,17 @@ class Choices:
     hold one for ever.
     """
 
-    def __init__(self, table: str, settled_on: SettledOn | None, path: Path | None, tell: Tell) -> None:
+    def __init__(
+        self,
+        table: str,
+        settled_on: SettledOn | None,
+        path: Path | None,
+        tell: Tell,
+        form: str = FORMAT,
+        whole: Any = ChoiceFile,
+    ) -> None:
         self._table, self._settled_on, self._path, self._tell = table, settled_on, path, tell
+        self._form, self._whole = form, whole
         self._lock = threading.Lock()
         self._known = self._stored()
 
@@ -197,35 +261,40 @@ class Choices:
     def is_full(self) -> bool:
         return len(self._known) >= MAX_CHOICES
 
-    def find(self, kind: Call) -> Choice | None:
+    def find(self, kind: Key) -> One | None:
         return self._known.get(kind)
 
-    def all(self) -> Mapping[Call, Choice]:
+    def all(self) -> Mapping[Key, One]:
         return self._known
 
-    def add(self, choice: Choice) -> None:
-        """Keep a choice, and write it to the file if possible: no product depends on that."""
+    def add(self, *choices: One) -> None:
+        """Keep choices, and write them to the file if possible: no product depends on that."""
         with self._lock:
-            self._known = {**self._stored(), **self._known, choice.call: choice}
+            found = {**self._stored(), **self._known}
+            for choice in choices:
+                before = found.get(choice.call)
+                if before is None or choice.overrules(before):
+                    found[choice.call] = choice
+            self._known = found
             if self._path is None:
                 return
             try:
                 own_folder(self._path.parent.parent, FOLDER)
-                text = render(self._table, self._settled_on, self._latest())
+                text = render(self._table, self._settled_on, self._latest(), self._form)
                 write_file(self._path, text, option="AUTOTUNE_CACHE")
             except (OSError, AutotuneError) as error:
                 self._path = None
                 self._tell("keeping", f"What this table settles is not kept: {error}")
 
-    def _latest(self) -> Collection[Choice]:
+    def _latest(self) -> Collection[One]:
         return list(self._known.values())[-MAX_CHOICES:]
 
-    def _stored(self) -> dict[Call, Choice]:
+    def _stored(self) -> dict[Key, One]:
         """What the file holds. A file that cannot be used is reported, and replaced at the next write."""
         if self._path is None:
             return {}
         try:
-            found = read(self._path, self._table, _REPEAT)
+            found = read(self._path, self._table, _REPEAT, self._form, self._whole)
             if found.settled_on == self._settled_on:
                 return {choice.call: choice for choice in found.choices}
             fault = f"{self._path} was settled elsewhere; {_REPEAT}"
@@ -260,7 +329,8 @@ class KnownChoices:
         self._kernels = kernels
         self._table = name_of(table)
         self._pinned = _pinned(pinned, self._table)
-        self._settled: dict[int, Choices] = {}  # by GPU
+        self._settled: dict[int, Choices[Call, Choice]] = {}  # by GPU
+        self._live: dict[int, Choices[LiveKey, LiveChoice]] = {}  # likewise
         self._left: set[Call] = set()  # that this process does not settle
         self._reported: set[str] = set()
         self._lock = threading.Lock()
@@ -287,13 +357,22 @@ class KnownChoices:
             self._left = set()
         self._left.add(call_signature(call))
 
-    def choices_on(self, gpu: OpenGpu) -> Choices:
+    def choices_on(self, gpu: OpenGpu) -> Choices[Call, Choice]:
         """The choices of a GPU; its file is read the first time."""
-        found = self._settled.get(gpu.device)
+        return self._on(self._settled, gpu, FORMAT, ChoiceFile)
+
+    def live_on(self, gpu: OpenGpu) -> Choices[LiveKey, LiveChoice]:
+        """What programs settled on their own calls on a GPU, likewise."""
+        return self._on(self._live, gpu, LIVE_FORMAT, LiveFile)
+
+    def _on(
+        self, kept: dict[int, Choices[Key, One]], gpu: OpenGpu, form: str, whole: Any
+    ) -> Choices[Key, One]:
+        found = kept.get(gpu.device)
         if found is None:
             with self._lock:
-                found = self._settled.get(gpu.device) or self._open(gpu)
-                self._settled[gpu.device] = found
+                found = kept.get(gpu.device) or self._open(gpu, form, whole)
+                kept[gpu.device] = found
         return found
 
     def export(self, path: Path) -> None:
@@ -326,11 +405,11 @@ class KnownChoices:
         measured = choice.time_us, None, provider, choice.cublas_us
         return Pick(kernel.id, "settled", shown, choice.split_k, *measured)
 
-    def _open(self, gpu: OpenGpu) -> Choices:
+    def _open(self, gpu: OpenGpu, form: str, whole: Any) -> Choices[Any, Any]:
         path, here = None, gpu.conditions
         settled_on = None if here is None else SettledOn.under(here, self._blas.version)
         if settled_on is not None:
-            key = json.dumps([SCHEMA_VERSION, self._table, asdict(settled_on)])
+            key = json.dumps([SCHEMA_VERSION, *[form] * (form != FORMAT), self._table, asdict(settled_on)])
             name = hashlib.sha256(key.encode()).hexdigest()[:32]
             try:
                 folder = (cache := default_cache_dir()) / FOLDER
@@ -341,7 +420,7 @@ class KnownChoices:
             except RuntimeError as error:  # without a home
                 advice = "set AUTOTUNE_CACHE to a folder of yours"
                 self.tell("keeping", f"What this table settles is not kept: {error}; {advice}")
-        return Choices(self._table, settled_on, path, self.tell)
+        return Choices(self._table, settled_on, path, self.tell, form, whole)
 
 
 def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:

@@ -19,11 +19,24 @@ from ..table.table import Kernel
 
 # What limited the program while it was sampled, as core/live.h numbers it
 REGIMES = ("the GPU", "the host")
+# What became of the last sample, likewise
+OUTCOMES = (
+    "no call was due for a sample yet",
+    "the calls so far have not paid for the next sample",
+    "the GPU has not passed the last sample",
+    "the stream was busy first and idle then",
+    "the stream was captured",
+    "the product failed",
+    "the driver refused the sample",
+    "samples spread",
+)
 
 
 class LiveState(NamedTuple):
     """What is known of a call signature. `times_us`: median times of the GPU and of the host, by each of
-    `LivePlan.rivals`; 0 without a sample. `is_dropped`: samples spread too far, or too few were alike."""
+    `LivePlan.rivals`; 0 without a sample. `is_dropped`: samples spread too far, or too few were alike.
+    `reason`: why it is not settled or was dropped, of which `fault` is the CUresult; "": it is settled.
+    `calls_left`: until the next sample."""
 
     is_settled: bool
     is_dropped: bool
@@ -31,18 +44,29 @@ class LiveState(NamedTuple):
     limited_by: str
     num_samples: int
     times_us: tuple[tuple[float, float], ...]
+    reason: str = ""
+    fault: int = 0
+    calls_left: int = 0
 
 
 class LivePlan:
     """A plan of the core whose calls are served in turn by `rivals`, the first of which serves where no turns
-    are taken."""
+    are taken. `kept`: the number of the one that has won in an earlier process, what limited that, and the
+    number of samples."""
 
-    def __init__(self, core: Core, rivals: Sequence[CorePlan], expected_us: float) -> None:
-        self._library, self.rivals = core.library, tuple(rivals)
+    def __init__(
+        self,
+        core: Core,
+        rivals: Sequence[CorePlan],
+        expected_us: float,
+        kept: tuple[int, str, int] | None = None,
+    ) -> None:
+        self._library, self.rivals, self.kept = core.library, tuple(rivals), kept
         addresses = (ctypes.c_void_p * len(rivals))(*(plan.address for plan in rivals))
         made, seed = ctypes.c_void_p(), secrets.randbits(63)  # Python's own generator is the program's
+        winner = kept[0] if kept else -1
         status = self._library.autotune_make_live(
-            core.handle, addresses, len(rivals), expected_us, seed, ctypes.byref(made)
+            core.handle, addresses, len(rivals), expected_us, seed, winner, ctypes.byref(made)
         )
         if status:
             tell(status, None, None)
@@ -52,9 +76,13 @@ class LivePlan:
         found = self._library.structs.live_state()
         self._library.autotune_tell_live(self.address, ctypes.byref(found))
         times_us = zip(found.gpu_us, found.host_us, strict=True)
+        reason = "" if found.is_settled and not found.is_dropped else OUTCOMES[found.outcome]
+        if reason and found.outcome == self._library.numbers.AT_REFUSED:
+            reason += f" (CUresult {found.fault})"
+        _, limited_by, num_samples = self.kept or (0, REGIMES[found.regime], found.num_samples)
         return LiveState(
-            bool(found.is_settled), bool(found.is_dropped), found.winner, REGIMES[found.regime],
-            found.num_samples, tuple(times_us)[: found.num_rivals],
+            bool(found.is_settled), bool(found.is_dropped), found.winner, limited_by,
+            num_samples, tuple(times_us)[: found.num_rivals], reason, found.fault, found.calls_left,
         )  # fmt: skip
 
     def __del__(self) -> None:

@@ -25,6 +25,7 @@ from ..launch.engine import Engine
 from ..launch.planner import CorePlan, Key, Plan, key_of
 from ..native.core import Core
 from ..native.processes import is_one_of_several
+from ..settle.choices import LiveChoice, LiveKey, offsets_of
 from .live_plans import LivePlan, LiveState, sums_as
 from .tensor_calls import CombinedCalls
 from .torch_router import Tables
@@ -47,7 +48,8 @@ _NOT_TUNED = "a batch of a product that was not tuned in batches"
 class Decided:
     """The decision on a call signature: `reason` says why it is left alone, and is "" if it is served.
     `is_forgotten`: its calls are in the totals, and are not counted any more. `live`: its calls are served in
-    turn by this and by `beside`, until one has won."""
+    turn by this and by `beside`, until one has won; `kept_as`: what that is kept as for a next process, until
+    it is; `device`: the GPU."""
 
     gemm: Gemm
     pick: Pick | None
@@ -56,10 +58,30 @@ class Decided:
     is_forgotten: bool = False
     beside: tuple[Decided, ...] = ()
     live: LivePlan | None = None
+    kept_as: LiveKey | None = None
+    device: int = 0
+
+    @property
+    def rivals(self) -> tuple[Decided, ...]:
+        return self, *self.beside
+
+    @property
+    def served_by(self) -> tuple[str, int]:
+        """The kernel and its splits; "" for torch's own."""
+        return (self.pick.kernel_id, self.pick.split_k) if self.pick and not self.reason else ("", 1)
 
     @property
     def is_served(self) -> bool:
         return not self.reason
+
+    def settled_choice(self) -> LiveChoice | None:
+        """What its calls have settled, and is not kept yet."""
+        if self.live is None or self.kept_as is None:
+            return None
+        state = self.live.state()
+        served_by = self.rivals[state.winner].served_by
+        settled = LiveChoice(self.kept_as, *served_by, state.limited_by, state.num_samples)
+        return None if state.reason else settled
 
     @property
     def num_calls(self) -> int:
@@ -154,7 +176,7 @@ class RoutedEngine(Engine):
         self._new_beside = tuple(islice(rivals, self.core.library.numbers.AT_MAX_RIVALS - 1))
         if not reason:
             return self._served(problem, gpu, pick, addresses)
-        return Plan(problem, gpu, NO_LAUNCH, core=self._skipped(problem, gpu.device, addresses))
+        return Plan(problem, gpu, NO_LAUNCH, core=self._skipped(problem, gpu.device, addresses, gpu.context))
 
     def _served(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Plan:
         return super().plan_of(problem, gpu, replace(pick, provider="autotune"), addresses)
@@ -162,17 +184,21 @@ class RoutedEngine(Engine):
     def _is_live(self, pick: Pick, problem: Product) -> bool:
         """Whether a call signature that the model picks for is settled on its own calls. Ranks would each
         settle on what they measure, and replicated products would differ."""
-        is_open = pick.how == "modelled" and not problem.gemm.is_batched
+        is_open = pick.how == "modelled"
+        if problem.gemm.is_batched:
+            is_open = (pick.is_looped or pick.how == "nearest") and not self._has_bias
         return self.is_live and self.table.order is None and is_open and not is_one_of_several()
 
     def _references(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Iterator[Decided]:
         """What serves in turn with a pick, which serves or is left alone: torch's own kernel, and the
         launches that are ranked first, those that sum in the same order unless others are asked for."""
         gemm, epilogue = problem.gemm, self._chooser.kernels[pick.kernel_id].variant.epilogue
-        launches = [pick] if self._new[1] else []
-        if not launches:
-            yield Decided(gemm, pick, _SETTLED, self._skipped(problem, gpu.device, addresses))
-        for one in self._chooser.ranked(Call(gemm, problem.lds, addresses), NUM_RANKED):
+        launches = [pick] if self._new[1] and not pick.is_looped else []
+        if not self._new[1]:
+            yield Decided(gemm, pick, _SETTLED, self._skipped(problem, gpu.device, addresses, gpu.context))
+        call = Call(gemm, problem.lds, addresses, problem.batch)
+        rank = self._chooser.ranked_in_batch if gemm.is_batched else self._chooser.ranked
+        for one in rank(call, NUM_RANKED):
             own = one if epilogue == PLAIN else self._chooser.with_epilogue(one, epilogue)
             is_like = self._settles == "live-any-order" or self._sums(own) == self._sums(pick)
             if is_like and (own.kernel_id, own.split_k) != (pick.kernel_id, pick.split_k):
@@ -205,23 +231,48 @@ class RoutedEngine(Engine):
     def requested(self, pick: Pick) -> Epilogue:
         return self._requested  # also where C begins as a copy of it
 
-    def _skipped(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
-        """It launches nothing; its calls count as those of the other program's cuBLAS."""
+    def _skipped(self, problem: Product, device: int, addresses: Triple, context: int = 0) -> CorePlan:
+        """It launches nothing; its calls count as those of the other program's cuBLAS. `context`: in which
+        its calls are sampled."""
         gemm = problem.gemm
         depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
         return self.core_plan(
             problem, device, addresses, m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, is_cublas=True,
-            is_left_alone=True, **numbered(self._requested),
+            is_left_alone=True, context=context, **numbered(self._requested),
         )  # fmt: skip
 
     def remember(self, key: Key, plan: Plan) -> None:
         if plan.core is not None:  # else there is nothing to launch
             beside, (pick, reason) = self._new_beside, self._new
-            found = Decided(plan.problem.gemm, pick, reason, plan.core, beside=beside)
+            found = Decided(plan.problem.gemm, pick, reason, plan.core, beside=beside, device=plan.gpu.device)
             if beside:
                 expected_us = (pick and (pick.expected_us or pick.cublas_us)) or SHORT_US
-                found.live = LivePlan(self.core, [plan.core, *(one.plan for one in beside)], expected_us)
+                signature = live_key(plan.problem, key[2], self._has_bias)
+                kept = self._kept(found, signature, plan.gpu)
+                found.kept_as = None if kept else signature
+                found.live = LivePlan(self.core, [one.plan for one in found.rivals], expected_us, kept)
             self._keep(key, found)
+
+    def _kept(self, found: Decided, signature: LiveKey, gpu: OpenGpu) -> tuple[int, str, int] | None:
+        """Which of its rivals has won in an earlier process, what limited that, and by how many samples."""
+        assert self._known is not None
+        kept = self._known.live_on(gpu).find(signature)
+        names = [one.served_by for one in found.rivals]
+        if kept is None or (kept.kernel, kept.split_k) not in names:
+            return None
+        return names.index((kept.kernel, kept.split_k)), kept.limited_by, kept.num_samples
+
+    def keep_settled(self) -> None:
+        """Keep for the next process what was settled since."""
+        found: dict[int, list[LiveChoice]] = {}
+        with self._lock:
+            for one in self._decided.values():
+                if (choice := one.settled_choice()) is not None:
+                    found.setdefault(one.device, []).append(choice)
+                    one.kept_as = None
+        for device, choices in found.items():
+            assert self._known is not None
+            self._known.live_on(self.devices.gpu(device)).add(*choices)
 
     def _keep(self, key: Key, decided: Decided) -> None:
         if len(self._decided) >= MAX_DECIDED:
@@ -261,7 +312,13 @@ class RoutedEngine(Engine):
 
     def _all(self) -> Iterator[Decided]:
         for one in self._decided.values():
-            yield from (one, *one.beside)
+            yield from one.rivals
+
+
+def live_key(problem: Product, addresses: Triple, has_bias: bool) -> LiveKey:
+    gemm, batch = problem.gemm, problem.batch
+    extents = gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b
+    return LiveKey(*extents, (batch.products, *batch[1:]), problem.lds, offsets_of(addresses), has_bias)
 
 
 class RoutedSignatures:
@@ -307,6 +364,11 @@ class RoutedSignatures:
             saved_us += counts.saved_us
             live += counts.live
         return AllSignatures(kinds, forgotten, saved_us, live)
+
+    def keep_settled(self) -> None:
+        """Keep for the next process what was settled on its calls since."""
+        for engine in dict.fromkeys((*self._former, *self._engines.values())):
+            engine.keep_settled()
 
     def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
         """Decide by the engines that this makes from the next call on. Former ones stay: threads may be

@@ -105,6 +105,7 @@ class TorchRouting:
     def __exit__(self, *_: object) -> None:
         if self._router is not None:
             self._router.leave()
+        self._keep_settled()
         self._library = None  # torch takes back what it registered
         _ENTERED.release()
 
@@ -135,6 +136,10 @@ class TorchRouting:
         a bias."""
         self._plain.exchange(make(False))
         self._biased.exchange(make(True))
+
+    def _keep_settled(self) -> None:
+        for products in (self._plain, self._biased):
+            products.keep_settled()
 
     def _do_without(self, reason: str) -> None:
         """Continue without the router in C++."""
@@ -272,6 +277,7 @@ class TorchRouting:
 
     def report(self) -> str:
         """The same as text: hits, misses with reasons, and the GPU time that the table predicts they save."""
+        self._keep_settled()
         misses = self.call_counts()
         hits = misses.pop("", 0)
         lines = [
@@ -279,7 +285,7 @@ class TorchRouting:
             f"predicted, not measured: {self.saved_us / 1e3:,.1f} ms of the GPU's time saved"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
-        lines += self._live_lines()
+        lines += self.live_lines()
         if self.no_router:
             lines.append(f"  by kernels in Python, which take longer on the host: {self.no_router}")
         if why_tf32 := forced_tf32():
@@ -294,18 +300,20 @@ class TorchRouting:
         """What is known of the kinds that are settled on their own calls."""
         return [*self._plain.call_counts().live, *self._biased.call_counts().live]
 
-    def _live_lines(self) -> list[str]:
+    def live_lines(self) -> list[str]:
+        """How many kinds are settled on their own calls, and why others are not, in lines of the report."""
         if self.no_router and self._plain.is_live:
             return ["  nothing is settled on the program's calls: that takes the router in C++"]
         live = self.live()
-        num_settled = sum(one.is_settled and not one.is_dropped for one in live)
-        num_dropped, num_won = sum(one.is_dropped for one in live), sum(one.winner > 0 for one in live)
+        num_settled, num_won = sum(not one.reason for one in live), sum(one.winner > 0 for one in live)
         if not live:
             return []
-        return [
-            f"  settled on their own calls: {num_settled} of {counted(len(live), 'kind')}, of which "
-            f"{num_won} changed; {num_dropped} dropped, since what was measured spreads"
-        ]
+        kinds = counted(len(live), "kind")
+        lines = [f"  settled on their own calls: {num_settled} of {kinds}, of which {num_won} changed"]
+        for name, is_dropped in (("dropped", True), ("not yet", False)):
+            reasons = Counter(one.reason for one in live if one.reason and one.is_dropped == is_dropped)
+            lines += [f"    {name}: {number:,} x {reason}" for reason, number in reasons.most_common()]
+        return lines
 
 
 class _Products:
@@ -367,6 +375,10 @@ class _Products:
 
     def call_counts(self) -> AllSignatures:
         return self._engine.call_counts()
+
+    def keep_settled(self) -> None:
+        if self.is_live:
+            self._engine.keep_settled()
 
     def exchange(self, make: Callable[[int], RoutedEngine]) -> None:
         self._engine.exchange(make)

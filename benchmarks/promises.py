@@ -1,0 +1,190 @@
+"""Why programs gain less, or more, than a table promises for their products.
+
+    python benchmarks/promises.py --table FOLDER [--only vit policy ...] [--seconds 1] [--out FILE]
+    python benchmarks/promises.py --device cpu --tiny --pairs 3            a test of this script without a GPU
+
+What a step gains is its time plain less routed. It is the sum of these, in us of a step:
+
+    promised    of the products that the table serves: cuBLAS's time less the table's, as it says them
+    provider    cuBLAS takes longer in the program than the table says of it
+    kernel      kernels take less in the program than the table says of them
+    left        products that are left alone take less
+    overlap     more of the products' time is covered by other kernels, or by each other
+    neighbours  other kernels take less, which may find their operands in L2
+    host        the GPU waits less for the host
+
+A GPU is busy as long as the union of its kernels' intervals, and products take what they add to the union of
+the others. For provider and kernel it is said what L2 can explain: the same, of calls that are timed alone
+with operands that are all in L2 as far as they fit (warm), or none (cold).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import program_gain
+import programs
+import reports
+import torch
+from program_race import PLAIN, ROUTED
+from program_steps import PROGRAMS, Step
+from programs import Place
+
+from autotune.cli import console
+
+PARTS = "promised", "provider", "kernel", "left", "overlap", "neighbours", "host"
+STATES = "warm", "cold"
+NUM_TIMED = 9  # of a call in a state
+AGREE = 0.05  # of their time, within which a promise for products is kept
+FLUSHED_FLOATS = 1 << 26  # 256 MB: more than any L2
+AHEAD_CYCLES = 400_000  # that the GPU waits, so that the host is ahead of it
+Kind = Mapping[str, Any]
+
+
+# ------------------------------------------------------------------------------------------------
+# What is measured
+
+
+def timed_alone(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
+    """The time of each kind that is served, plain and routed, warm and cold."""
+    found["alone"] = [
+        {side: {state: _call_us(kind, place, side, state) for state in STATES} for side in (PLAIN, ROUTED)}
+        for kind in found["calls"]["kinds"]
+        if not kind["reason"]
+    ]
+
+
+def _call_us(kind: Kind, place: Place, side: str, state: str) -> float:
+    a, b = (
+        _operand(kind, *extents, is_transposed=letter == "T")
+        for extents, letter in zip((("m", "k"), ("k", "n")), kind["gemm"].split(":")[1][:2], strict=True)
+    )
+    bias = torch.randn(kind["n"], device="cuda") if kind["has_bias"] else None
+    flushed = torch.empty(FLUSHED_FLOATS, device="cuda")
+
+    def multiply() -> None:
+        torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
+
+    times_us = []
+    with place.routing if side == ROUTED else nullcontext():
+        for _ in range(NUM_TIMED):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(AHEAD_CYCLES)
+            multiply() if state == "warm" else flushed.zero_()
+            begin.record()
+            multiply()
+            end.record()
+            place.wait()
+            times_us.append(1e3 * float(begin.elapsed_time(end)))
+    return statistics.median(times_us)
+
+
+def _operand(kind: Kind, rows: str, columns: str, *, is_transposed: bool) -> Any:
+    extents = [kind[rows], kind[columns]]
+    stored = [kind["batch"]] * (kind["batch"] > 1) + (extents[::-1] if is_transposed else extents)
+    made = torch.randn(stored, device="cuda")
+    return made.mT if is_transposed else made
+
+
+# ------------------------------------------------------------------------------------------------
+# What it says
+
+
+def explained(found: Mapping[str, Any]) -> dict[str, float]:
+    """The parts of what a step gains, their sum, and what L2 explains of two of them by state, in us; and how
+    much of the time of the products that are served their gain misses the promise by."""
+    profile, kinds = found["profile"], [kind for kind in found["calls"]["kinds"] if not kind["reason"]]
+    plain, routed = profile[PLAIN], profile[ROUTED]
+    seen = {side: _products_us(profile[side]["products"], kinds) for side in (PLAIN, ROUTED)}
+    cublas_us, table_us = (_sum_us(kinds, name) for name in ("cublas_us", "expected_us"))
+    step_us = {side: 1e6 * statistics.median(found["eager"]["step_s"][side]) for side in (PLAIN, ROUTED)}
+    covered = {side: one["products_us"] + one["others_us"] - one["busy_us"] for side, one in profile.items()}
+    left = {side: profile[side]["products_us"] - seen[side] for side in (PLAIN, ROUTED)}
+    parts = {
+        "promised": cublas_us - table_us,
+        "provider": seen[PLAIN] - cublas_us,
+        "kernel": table_us - seen[ROUTED],
+        "left": left[PLAIN] - left[ROUTED],
+        "overlap": covered[ROUTED] - covered[PLAIN],
+        "neighbours": plain["others_us"] - routed["others_us"],
+        "host": (step_us[PLAIN] - plain["busy_us"]) - (step_us[ROUTED] - routed["busy_us"]),
+    }
+    parts["gained"] = sum(parts[name] for name in PARTS)
+    gain_us = seen[PLAIN] - seen[ROUTED]
+    parts["missed"] = (gain_us - parts["promised"]) / seen[PLAIN] if seen[PLAIN] else 0.0
+    for state in STATES if "alone" in found else ():
+        alone = {
+            side: sum(
+                kind["num_calls"] * one[side][state] for kind, one in zip(kinds, found["alone"], strict=True)
+            )
+            for side in (PLAIN, ROUTED)
+        }
+        parts[f"provider, {state}"] = alone[PLAIN] - cublas_us
+        parts[f"kernel, {state}"] = table_us - alone[ROUTED]
+    return parts
+
+
+def _sum_us(kinds: Iterable[Kind], name: str) -> float:
+    return float(sum(kind["num_calls"] * kind[name] for kind in kinds))
+
+
+def _products_us(products: Iterable[Kind], kinds: Iterable[Kind]) -> float:
+    """The GPU's time of products whose extents are of one of these kinds."""
+    served = {program_gain.extents_of(kind) for kind in kinds}
+    return float(sum(one["gpu_us"] for one in products if program_gain.extents_of(one) in served))
+
+
+def describe(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each program, and how many promises are kept."""
+    explains = {name: one["explained"] for name, one in found.items() if "explained" in one}
+    by_state = [f"{part}, {state}" for part in ("provider", "kernel") for state in STATES]
+    headers = ["program", "gained us", *PARTS, *by_state, "missed"]
+    rows = [
+        [
+            name,
+            *(f"{one.get(part, 0.0):.1f}" for part in ("gained", *PARTS, *by_state)),
+            f"{one['missed']:.1%}",
+        ]
+        for name, one in explains.items()
+    ]
+    num_kept = sum(abs(one["missed"]) <= AGREE for one in explains.values())
+    text = f"of {len(explains)} promises {num_kept} are kept within {AGREE:.0%} of the products' time"
+    return "\n".join([*reports.table(headers, rows), text])
+
+
+def _run(args: argparse.Namespace) -> None:
+    chosen, place = programs.chosen(args), programs.place_of(args)
+    report = programs.identity(args) | {"benchmark": "promises"}
+    ways = [programs.by_key, programs.profiled]
+    if place.routing is not None:
+        ways = [programs.by_key, programs.called, timed_alone, programs.profiled]
+    programs.measure_all(chosen, place, ways, report, args)
+    for found in report["programs"].values():
+        if {"calls", "profile", "eager"} <= found.keys():
+            found["explained"] = explained(found)
+    reports.keep(args.out, report)
+    console.show(describe(report["programs"]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=", ".join(PROGRAMS))
+    parser.add_argument("--own", action="store_true", help="the five of other kinds instead of the ten")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a program")
+    parser.add_argument("--pairs", type=int, default=10, help="how many there are at least")
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
+    parser.add_argument("--out", type=Path)
+    parser.set_defaults(settle=None, record=None)
+    reports.run(_run, parser.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    main()
