@@ -120,6 +120,12 @@ class Call(NamedTuple):
         return Call(gemm, self.lds, (a % TUNED_ALIGNMENT, b % TUNED_ALIGNMENT, c % TUNED_ALIGNMENT))
 
 
+def call_signature(call: Call) -> Call:
+    """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
+    a, b, c = (address & -address & 15 for address in call.addresses)
+    return call if (a, b, c) == call.addresses else call._replace(addresses=(a, b, c))
+
+
 class Counted(NamedTuple):
     """A call signature, what served it, and how often. `lds`: leading dimensions in elements;
     `alignment`: of the addresses of A, B and C in bytes, 4, 8 or 16; `epilogue`: what the call adds to the

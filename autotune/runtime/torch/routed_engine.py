@@ -94,7 +94,7 @@ class AsPicked(BlasProvider):
     def __init__(self) -> None:
         super().__init__(is_on=False)
 
-    def served(self, pick: Pick, call: Call) -> Pick:
+    def served(self, pick: Pick, call: Call, device: int | None = None) -> Pick:
         return pick
 
     def with_epilogue(self, pick: Pick) -> Pick:

@@ -7,20 +7,17 @@ closest relative.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from ...kernel.config import PACKED_ORDERS, WARP, Config, Value, lanes_k, threads_along_k
+from ...kernel.config import PACKED_ORDERS, Config, Value
 from ...kernel.feasible_set import FeasibleSet
-from ...kernel.relatives import in_pairs
+from ...kernel.relatives import in_pairs, in_ways, side_by_side
 from ...kernel.templates import AnyConfig
 from .candidates import Candidates
 
 _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
-_LEAST_BK = 8  # that is searched
-_FEW_SPLITS = 4  # with which none, in place of chunks, may be as fast
 
 
 def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
@@ -43,8 +40,8 @@ def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
     )
     here: Iterable[Config] = (c for c in configs if isinstance(c, Config))
     if slices == [1]:
-        here = (other for c in here for other in _side_by_side(c))
-    here = (other for c in here for other in _in_ways(c, ways))
+        here = (other for c in here for other in side_by_side(c))
+    here = (other for c in here for other in in_ways(c, ways))
     if not set(PACKED_ORDERS).isdisjoint(orders):
         here = (in_pairs(c, are_packed=True) for c in here)
     for config in one_per_tile(here):
@@ -52,33 +49,6 @@ def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
         number = candidates.nearest(wanted)
         if _tile(space.point(number)) == _tile(wanted) and space.are_points(np.array([number]))[0]:
             yield number
-
-
-def _side_by_side(config: Config) -> Iterator[Config]:
-    """The config; if its threads share out k, those with about as large tiles whose threads lie side by side
-    instead, where splits take the place of lanes."""
-    depth = max(config.bk // config.slice_k, _LEAST_BK)
-    flat = replace(config, slice_k=1, bk=depth, unroll_k=depth)
-    if threads_along_k(config) == 1:
-        yield config
-    elif lanes_k(config) == 1:
-        yield flat
-    else:
-        for down in (1, 4, WARP):
-            wm, wn = config.tm * down, config.tn * (WARP // down)
-            sizes = {"wm": wm, "wn": wn, "bm": max(config.bm, wm), "bn": max(config.bn, wn)}
-            yield replace(flat, **sizes, reduction="two_pass", split_k=WARP)
-
-
-def _in_ways(config: Config, ways: Sequence[Value]) -> Iterator[Config]:
-    """The config, or those that stand for it if its way to split k is not among these."""
-    if config.reduction in ways:
-        yield config
-        return
-    if "chunks" in ways:
-        yield replace(config, reduction="chunks", split_k=1)
-    if "chunks" not in ways or config.split_k <= _FEW_SPLITS:
-        yield replace(config, reduction="none", split_k=1)
 
 
 def one_per_tile(configs: Iterable[Config]) -> Iterator[Config]:
