@@ -553,7 +553,7 @@ def export_table(
                         them, nor the number of splits of a shape that was not tuned
         max_workspace   MiB that a launch may take for packed copies and partial sums, on any shape; None:
                         1 GiB of each
-        order           in which all kernels of the table sum, as of `tune`; cuBLAS then never serves
+        order           in which all kernels of the table sum, as of `tune`: cuBLAS serves as settling finds
         accuracy        `fp32`: the table holds kernels on tensor cores, too, for calls that ask for that
                         class (`Dispatcher(accuracy=)`, `sgemm(accuracy=)`); others are served as before.
                         Conditions concern the kernels that have the parameter

@@ -1,27 +1,44 @@
-#!/bin/sh
-# All that orders of sums owe a GPU, in about five minutes on an H100:
-#     sh benchmarks/bits_on_gpu.sh OUT [SECONDS of each search, 45]
-# Bars of bits, then searches within orders and without, on the shapes of dev.toml; what each table serves there
-# against cuBLAS; the cost of an order, shape by shape; the logits of a transformer. OUT keeps databases, tables, texts.
-set -eu
-out=$1 seconds=${2:-45} bin=${BIN:-.venv/bin} suite=studies/suites/dev.toml
+#!/bin/bash
+# What a summation order costs on this GPU: searches within orders and without, for as long, then one race of their
+# tables and cuBLAS. In 230 s on a GPU with 16 cores, each part:
+#     bash benchmarks/bits_on_gpu.sh OUT dev      the shapes of dev.toml: chunks:512 and chain; verify; the cost by trials
+#     bash benchmarks/bits_on_gpu.sh OUT drawn    60 drawn shapes: chunks:512; the logits of a transformer
+# The bits themselves are tests/gpu/test_gpu_bits.py. OUT keeps databases, tables and texts.
+set -u
+out=$1 part=$2 bin=${BIN:-.venv/bin}
 mkdir -p "$out"
 
-"$bin/python" -m pytest tests/gpu/test_gpu_bits.py --require-gpu -q | tee "$out/tests.txt"
-for order in none chain chunks:512; do
-    name=$(echo "$order" | tr -d :) asked=""
-    [ "$order" = none ] || asked="--order $order"
-    # shellcheck disable=SC2086
-    "$bin/autotune" search --suite "$suite" --seconds "$seconds" --db "$out/$name.db" --quiet $asked
-    # shellcheck disable=SC2086
-    "$bin/autotune" export-table --db "$out/$name.db" --out "$out/sgemm_$name" $asked
-    "$bin/python" benchmarks/on_suite.py --table "$out/sgemm_$name" --suite "$suite" --rounds 7 \
-        --out "$out/$name-on-suite.json" | tee "$out/$name.txt"
-done
-"$bin/autotune" verify "$out/sgemm_chunks512" | tee "$out/verify.txt"
-for name in chain chunks512; do
-    "$bin/autotune" trials compare "$out/none.db" "$out/$name.db" | tee "$out/compare-$name.txt"
-done
-"$bin/python" benchmarks/order_cost.py "$out/none.db" "$out/chunks512.db" "$out/chain.db" --least 1 \
-    | tee "$out/order-cost.txt"
-"$bin/python" benchmarks/same_logits.py --table "$out/sgemm_chunks512" | tee "$out/logits.txt"
+table() { # NAME SECONDS TRIALS [--order ORDER]
+    name=$1 seconds=$2 trials=$3
+    shift 3
+    "$bin/autotune" search --suite "$suite" --seconds "$seconds" --trials "$trials" --effort quick \
+        --db "$out/$name.db" --quiet "$@" > "$out/$name-search.txt" 2>&1 || tail -1 "$out/$name-search.txt"
+    "$bin/autotune" export-table --db "$out/$name.db" --out "$out/sgemm_$name" "$@" > "$out/$name-export.txt" 2>&1 ||
+        tail -3 "$out/$name-export.txt"
+}
+
+race() { # FREE TABLE ...
+    free=$1
+    shift
+    "$bin/python" benchmarks/order_race.py --suite "$suite" --free "$free" --tables "$@" --out "$out/$part-race.json"
+}
+
+if [ "$part" = dev ]; then
+    suite=studies/suites/dev.toml
+    table dev_chunks512 50 28 --order chunks:512
+    table dev_free 50 28
+    table dev_chain 35 20 --order chain
+    race "$out/sgemm_dev_free" "$out/sgemm_dev_chunks512" "$out/sgemm_dev_chain"
+    for name in chunks512 chain; do
+        time "$bin/autotune" verify "$out/sgemm_dev_$name" > "$out/$name-verify.txt" 2>&1
+        tail -3 "$out/$name-verify.txt"
+    done
+    "$bin/python" benchmarks/order_cost.py "$out/dev_free.db" "$out/dev_chunks512.db" "$out/dev_chain.db" --least 1
+else
+    suite=$out/drawn.toml
+    "$bin/python" benchmarks/drawn_suite.py --seed 4701 --num 60 --mixed --layouts > "$suite"
+    table drawn_chunks512 62 16 --order chunks:512
+    table drawn_free 62 16
+    race "$out/sgemm_drawn_free" "$out/sgemm_drawn_chunks512"
+    "$bin/python" benchmarks/same_logits.py --table "$out/sgemm_drawn_chunks512"
+fi

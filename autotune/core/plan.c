@@ -98,6 +98,7 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
     plan->loop = planned->is_looped ? planned->batch : AT_SINGLE;
     if (planned->kernel == AUTOTUNE_ONLY_BLAS) return plan;
     plan->kernel = &table->kernels[planned->kernel];
+    plan->has_order = table->has_order;
     const at_call call = call_of(planned, planned->is_looped ? AT_SINGLE : planned->batch);
     plan->grid = at_plan(plan->kernel, &call, planned->split_k);
     at_schedule(plan->kernel, &plan->grid, plan->schedule);
@@ -354,6 +355,7 @@ static int enqueue_blas(const at_runner *runner, const autotune_plan *plan, cons
 static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
                            float alpha, float beta, uint64_t workspace, at_outcome *outcome) {
     if (!plan->planned.is_cublas || !runner->blas || (plan->kernel && !multiplies(plan, alpha))) return false;
+    if (plan->has_order && (alpha != 1 || beta != 0)) return false; /* its sums are known, not how it scales them */
     const autotune_driver *cuda = runner->cuda;
     at_idle_handle *handle =
         at_take_handle(plan->handles, runner->blas, cuda, runner->bounds, stream, &outcome->blas);

@@ -60,6 +60,7 @@ typedef struct autotune_plan {
     at_handles *handles;
     at_grid grid;
     autotune_batch loop; /* products that are launched separately */
+    bool has_order; /* the table is of one summation order */
     uint32_t schedule[AT_SCHEDULE_WORDS];
 } autotune_plan;
 

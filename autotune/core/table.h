@@ -126,7 +126,7 @@ typedef struct {
     const autotune_ranked *ranked;
     const autotune_code *codes; /* NULL if the core's user loads kernels itself */
     int32_t num_kernels, num_entries, num_codes;
-    int32_t has_order; /* all kernels sum in one order, which nobody promises of cuBLAS: it never serves */
+    int32_t has_order; /* all kernels sum in one order, which nobody promises of cuBLAS: no choice is for it */
 } autotune_table;
 
 #endif

@@ -96,7 +96,7 @@ def export_table(
         on_step(f"choosing kernels for shapes that were not tuned ({option('max_kernels')} 0: none)")
     known = _known(results, matrices, where)
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
-    # it is in no order that anyone promises, and never serves beside kernels of one
+    # it is in no order that anyone promises: no model picks it beside kernels of one
     cublas = {} if where.order else times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
     requested = all_wishes(tuned, chosen, where.order)

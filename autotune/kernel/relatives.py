@@ -7,18 +7,20 @@ A relative predicates its edges. One that does not split k has a second version 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from .config import PACKED_ORDERS, PARAMETER, Config
+from .config import PACKED_ORDERS, PARAMETER, WARP, Config, Value, lanes_k, threads_along_k
 from .rules import NARROW, NARROW_FLUSH, broken_rules
 
 _WIDE_FLUSH = 512  # where no side of a tile is narrow: it serves a C whose k cuBLAS splits in a few, too
 _PACKED = {"row_snake": "packed_row_snake", "col_snake": "packed_col_snake"}
 _OTHER_ORDER = _PACKED | {packed: order for order, packed in _PACKED.items()}  # of two FMAs at a time, of one
+_LEAST_BK = 8  # that is searched
+_FEW_SPLITS = 4  # with which none, in place of chunks, may be as fast
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 
@@ -63,6 +65,33 @@ def in_pairs(config: Config, *, are_packed: bool) -> Config:
     if (config.order in PACKED_ORDERS) == are_packed:
         return config
     return replace(config, order=_OTHER_ORDER.get(config.order, PACKED_ORDERS[0]))
+
+
+def side_by_side(config: Config) -> Iterator[Config]:
+    """The config; if its threads share out k, those with about as large tiles whose threads lie side by side
+    instead, where splits take the place of lanes."""
+    depth = max(config.bk // config.slice_k, _LEAST_BK)
+    flat = replace(config, slice_k=1, bk=depth, unroll_k=depth)
+    if threads_along_k(config) == 1:
+        yield config
+    elif lanes_k(config) == 1:
+        yield flat
+    else:
+        for down in (1, 4, WARP):
+            wm, wn = config.tm * down, config.tn * (WARP // down)
+            bm, bn = max(config.bm, wm), max(config.bn, wn)
+            yield replace(flat, wm=wm, wn=wn, bm=bm, bn=bn, reduction="two_pass", split_k=WARP)
+
+
+def in_ways(config: Config, ways: Sequence[Value]) -> Iterator[Config]:
+    """The config, or those that stand for it if its way to split k is not among these."""
+    if config.reduction in ways:
+        yield config
+        return
+    if "chunks" in ways:
+        yield replace(config, reduction="chunks", split_k=1)
+    if "chunks" not in ways or config.split_k <= _FEW_SPLITS:
+        yield replace(config, reduction="none", split_k=1)
 
 
 def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -> Config | None:

@@ -21,7 +21,7 @@ from ..files.errors import DispatchError
 from .calls.product import Settle, packed
 from .choose.chooser import Chooser
 from .choose.pick import Call, Pick
-from .cublas.blas_provider import BlasProvider
+from .cublas.blas_provider import BlasProvider, ProvenBlas
 from .table.gpu_models import CubinFiles, GpuModel, load_models, read_whole
 from .table.table import Table
 
@@ -55,7 +55,7 @@ class ServedModel:
         self.table, self.gpu_model = table, GpuModel.of_table(table)
         self._given_blas = blas
         if table.order is not None:  # which nobody promises of cuBLAS
-            blas = BlasProvider(is_on=False)
+            blas = ProvenBlas(blas.is_on)
         self._code, self._blas, self._settles = code, blas, settles
         self._is_first_use = settles == "first-use"
         # deterministic: processes differ in which cuBLAS they have loaded, and when
@@ -97,7 +97,7 @@ class ServedModel:
             problem = self.chooser.served_as(packed(gemm), (0, 0, 0))
             call = Call(problem.gemm, problem.lds, batch=problem.batch)
             known = self._known and self._known.pick(call, device)
-            found = self._blas.served(known or self.chooser.pick(call), call)
+            found = self._blas.served(known or self.chooser.pick(call), call, device)
             if os.environ.get(LIKE) == self.gpu_model.name:
                 found = replace(found, tell=partial(_describe_for_others, found.tell))
             return replace(found, tell_workspace=partial(self.chooser.workspace_bytes, found, call))

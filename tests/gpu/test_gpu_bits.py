@@ -122,6 +122,22 @@ def test_a_captured_product_has_the_same_bits(torch: Any, folder: Path) -> None:
     assert same(torch, out, expected)
 
 
+def test_cublas_serves_where_settling_finds_the_bits_of_the_order(
+    torch: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shapes that it splits, and others; what serves then has the bits of what served before."""
+    shapes = [(256, 256, 256), (1024, 1024, 1024), (2048, 2048, 2048), (256, 256, 16384), (64, 2000, 700)]
+    table, settled = Dispatcher(folder, cublas=False), Dispatcher(folder)
+    providers = [pick.provider for pick in settled.settle(shapes)]
+    for m, n, k in shapes:
+        a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+        for alpha in (1.0, 0.7):
+            assert same(torch, settled.sgemm(a, b, alpha=alpha), table.sgemm(a, b, alpha=alpha)), (m, n, k)
+    with capsys.disabled():
+        print(f"\n{folder.name}: {dict(zip(shapes, providers, strict=True))}")
+    assert providers[3] == "autotune"  # it splits k there
+
+
 def test_the_check_of_a_folder_proves_its_order(folder: Path) -> None:
     found = verify_table(folder, num_tuned=0)
     assert found.is_ok, found.failures[:3]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from table_cases import FakeDriver, inexact
 
+from autotune import reference
 from autotune.runtime.cublas import blas_provider
 from autotune.runtime.cublas.blas_provider import BlasLibrary
 
@@ -68,6 +69,7 @@ class FakeBlas:
     driver: FakeDriver
     time_us: float = 100.0  # of a product
     error: float = 0.0  # relative, besides that of rounding the result
+    summed: str = ""  # the order of sums, bit by bit; "": in float64
     version: tuple[int, ...] = VERSION
     rejected: dict[str, int] = field(default_factory=dict)
     served: list[Served] = field(default_factory=list)
@@ -136,7 +138,11 @@ class FakeBlas:
             driver.clock_us += self.time_us
             first = by_columns(a, k, m, lda).T if trans_a else by_columns(a, m, k, lda)
             second = by_columns(b, n, k, ldb).T if trans_b else by_columns(b, k, n, ldb)
-            product, result = inexact(first.astype(np.float64) @ second, self.error), by_columns(c, m, n, ldc)
+            result = by_columns(c, m, n, ldc)
+            if self.summed:
+                product = reference(first, second, self.summed)
+            else:
+                product = inexact(first.astype(np.float64) @ second, self.error)
             result[...] = scales[0] * product + (scales[1] * result if scales[1] else 0)
 
         driver._captured.get(setting.stream, _AtOnce()).append(partial(play))

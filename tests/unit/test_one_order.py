@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from exports import CARRIED
 from fake_blas import FakeBlas, install
-from table_cases import FakeDriver, isolated, make_kernel, make_spec, make_table, rank, write_table
+from table_cases import FakeDriver, OnGpu, isolated, make_kernel, make_spec, make_table, rank, write_table
 from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, matrices, results
 from test_runtime_table import sign
+from test_settling_fake import matrices as operands_of
 
 import autotune
 from autotune.export import check
@@ -25,6 +29,7 @@ from autotune.kernel.where import Where
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.settle import settling
 from autotune.runtime.table.table import Table, load, parse, render
 from autotune.runtime.torch.routed_engine import RoutedEngine
 
@@ -126,14 +131,73 @@ def test_conditions_tell_their_order() -> None:
     assert not where.holds({"flush_k": 256, "foreign": 1}) and bool(Where.parse((), order="chain"))
 
 
-def test_settling_never_takes_cublas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# ------------------------------------------------------------------------------------------------
+# cuBLAS, where it has the bits of the order
+
+MODELLED, TUNED, SMALL = Gemm(16, 36, 24), Gemm(16, 32, 24), Gemm(3, 5, 24)
+
+
+@pytest.fixture
+def served_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Dispatcher, FakeBlas]]:
+    """A dispatcher of a table in the order `chain`, or in none, beside a faster cuBLAS that sums so."""
     monkeypatch.delenv("AUTOTUNE_CUBLAS", raising=False)
     isolated(monkeypatch, tmp_path)
+    for name in ("MAX_LAUNCHES", "MAX_ROUNDS"):
+        monkeypatch.setattr(settling, name, 1)
     kernels = make_kernel("one", make_spec()), make_kernel("other", make_spec(group=4))
-    for order, provider in (("chain", "autotune"), (None, "cublas")):
-        table = make_table(*kernels, order=order)
-        driver = FakeDriver(table)
-        install(monkeypatch, FakeBlas(driver, time_us=1.0))
-        folder = write_table(table, tmp_path / f"table_{order}".lower())
-        (pick,) = Dispatcher(folder, driver=driver).settle([(64, 64, 900)])
-        assert (pick.how, pick.provider) == ("settled", provider)
+
+    def made(summed: str, order: str | None = "chain", **options: Any) -> tuple[Dispatcher, FakeBlas]:
+        entries = (replace(rank(TUNED, "one"), cublas_us=3.0),)
+        date = f"2026-11-21T00:00:0{len(order or '')}+00:00"  # of tables that differ
+        table = make_table(*kernels, entries=entries, order=order, created_at=date)
+        driver = FakeDriver(table, summed="chain")
+        blas = FakeBlas(driver, time_us=1.0, summed=summed)
+        install(monkeypatch, blas)
+        folder = tmp_path / f"table_{order}".lower()
+        if not folder.exists():
+            write_table(table, folder)
+        return Dispatcher(folder, driver=driver, **options), blas
+
+    return made
+
+
+@pytest.mark.parametrize(("summed", "provider"), [("chain", "cublas"), ("chunks:16", "autotune")])
+def test_settling_takes_cublas_only_where_it_has_the_bits(served_by: Any, summed: str, provider: str) -> None:
+    """Of what was tuned, too, where it was faster; a later process compares again before it serves."""
+    shapes = [(gemm.m, gemm.n, gemm.k) for gemm in (MODELLED, TUNED, SMALL)]
+    for _ in range(2):
+        table, _ = served_by(summed)
+        assert {table.pick(*shape).provider for shape in shapes} == {"autotune"}
+        picks = table.settle(shapes)
+        assert [pick.provider for pick in picks] == [provider, provider, "autotune"]
+        tuned = "settled" if provider == "cublas" else "exact"
+        assert [pick.how for pick in picks] == ["settled", tuned, "settled"]
+    assert served_by(summed, order=None)[0].settle(shapes[:1])[0].provider == "cublas"
+
+
+def test_a_first_use_compares_once_and_scaled_products_stay_with_kernels(served_by: Any) -> None:
+    table, blas = served_by("chain", settle="first-use")
+    a, b, c = operands_of(TUNED)
+    expected, operands = autotune.reference(a, b), (OnGpu(a), OnGpu(b), OnGpu(c))
+    table.sgemm(*operands)
+    assert np.array_equal(c, expected) and blas.served
+    for alpha, num in ((1.0, 1), (2.0, 0)):
+        before = len(blas.served)
+        table.sgemm(*operands, alpha=alpha)
+        assert np.array_equal(c, alpha * expected) and len(blas.served) == before + num
+    other, blas = served_by("chunks:16", settle="first-use")
+    for _ in range(3):
+        other.sgemm(*operands)
+        assert np.array_equal(c, expected) and len(blas.served) == 1
+
+
+def test_cublas_is_not_compared_under_capture(served_by: Any) -> None:
+    table, blas = served_by("chain", settle="first-use")
+    a, b, c = operands_of(TUNED)
+    driver = table._driver
+    driver.capturing = frozenset({0})
+    table.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+    assert not blas.served and np.array_equal(c, autotune.reference(a, b))
+    driver.capturing = frozenset()
+    table.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+    assert blas.served

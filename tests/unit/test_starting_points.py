@@ -15,6 +15,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import PACKED_ORDERS, Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import broken_rules
+from autotune.kernel.summation_order import SummationOrder, order_of
 from autotune.search.propose.seeds import seeds
 from autotune.shipped.starting_points import StartingPoints
 
@@ -66,6 +67,27 @@ def test_where_no_sum_is_split_a_kernel_that_splits_stands_for_its_tile_alone() 
     found = Config.from_dict(large.point(number))
     assert (_tile(found), found.reduction, found.split_k) == (_tile(whole), "none", 1)
     assert [small.point(number)["reduction"] for number in seeds(small, ways)] == ["two_pass", "last_block"]
+
+
+@pytest.mark.parametrize(("order", "splits"), [("chain", "none"), ("chunks:512", "chunks")])
+def test_within_an_order_kernels_that_share_out_k_stand_for_their_tiles(order: str, splits: str) -> None:
+    tile = Config(bm=64, bn=64, bk=32, wm=32, wn=64, tm=8, tn=8, reduction="last_block", split_k=12)
+    few = replace(tile, bm=128, split_k=2)
+    slices = replace(tile, bn=128, slice_k=2)
+    lanes = Config(bm=8, bn=16, bk=4, wm=2, wn=4, tm=2, tn=4, stages=1)
+    space = feasible_set(KNOWN["h200"], Gemm(256, 256, 8192), order=SummationOrder.parse(order))
+    found = [Config.from_dict(space.point(number)) for number in seeds(space, [tile, few, slices])]
+    assert {str(order_of(config)) for config in found} == {order}
+    ways = [(*_tile(config)[:3], config.reduction) for config in found]
+    whole = [(128, 64, 32, "none")] if splits == "chunks" else []
+    assert ways == [
+        (64, 64, 32, splits), (128, 64, 32, splits), *whole, (64, 128, 16, splits)
+    ]  # fmt: skip
+    flat = feasible_set(KNOWN["h200"], Gemm(8, 256, 8192), order=SummationOrder.parse(order))
+    (number,) = seeds(flat, [lanes])
+    assert (*_tile(Config.from_dict(flat.point(number))), flat.point(number)["reduction"]) == (
+        8, 128, 8, 2, 4, 2, 128, 1, splits
+    )  # fmt: skip
 
 
 def test_a_space_of_another_kernel_has_no_seeds() -> None:

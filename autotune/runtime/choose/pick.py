@@ -120,6 +120,18 @@ class Call(NamedTuple):
         return Call(gemm, self.lds, (a % TUNED_ALIGNMENT, b % TUNED_ALIGNMENT, c % TUNED_ALIGNMENT))
 
 
+def offsets_of(addresses: Triple) -> Triple:
+    """Of operands at addresses, as far as these limit vectors."""
+    a, b, c = (address & -address & 15 for address in addresses)
+    return a, b, c
+
+
+def call_signature(call: Call) -> Call:
+    """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
+    offsets = offsets_of(call.addresses)
+    return call if offsets == call.addresses else call._replace(addresses=offsets)
+
+
 class Counted(NamedTuple):
     """A call signature, what served it, and how often. `lds`: leading dimensions in elements;
     `alignment`: of the addresses of A, B and C in bytes, 4, 8 or 16; `epilogue`: what the call adds to the

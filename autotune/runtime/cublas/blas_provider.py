@@ -7,6 +7,7 @@ this process has loaded already, else the one that cuda.pathfinder finds. Copied
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 from dataclasses import replace
@@ -16,21 +17,23 @@ from typing import Any
 
 from ...facts.gemm import MAX_EXTENT
 from ...files.errors import DispatchError
-from ..choose.pick import Call, Pick
+from ..choose.pick import MAX_PLANS, Call, Pick, call_signature
+
+_LEAST_PROOF = 256  # elements of C: by chance some have the same bits in another order
 
 
 class BlasProvider:
     """cuBLAS for one dispatcher; without `is_on` it is neither located nor called."""
 
     def __init__(self, is_on: bool) -> None:
-        self._is_on = is_on
+        self.is_on = is_on
         self._loaded_version: str | None = None
         self._has_looked = not is_on
 
     @cached_property
     def library(self) -> BlasLibrary | None:
         """Located at its first use: loading it takes time and memory."""
-        if not self._is_on:
+        if not self.is_on:
             return None
         library = find_library()
         if library is not None:
@@ -52,14 +55,25 @@ class BlasProvider:
         library = self.library
         return None if library is None else library.version
 
-    def may_serve(self, call: Call) -> bool:
-        """Whether cuBLAS can be called for this: its leading dimensions are `int`, and kernels serve products
-        without depth."""
+    def may_serve(self, call: Call, device: int | None = None) -> bool:
+        """Whether cuBLAS can be called for this, on any GPU: its leading dimensions are `int`, and kernels
+        serve products without depth."""
         return call.gemm.k > 0 and max(call.lds) <= MAX_EXTENT and self.library is not None
 
-    def served(self, pick: Pick, call: Call) -> Pick:
+    def is_wanted(self, pick: Pick) -> bool:
+        """Whether it should be timed beside this pick."""
+        return pick.how == "modelled"
+
+    def is_unproven(self, pick: Pick, call: Call, device: int) -> bool:
+        """Whether it is wanted, and may serve once its bits are found to be a kernel's."""
+        return False
+
+    def prove(self, call: Call, device: int, has_bits: bool) -> None:
+        """Keep whether all of its C had the bits of a kernel's."""
+
+    def served(self, pick: Pick, call: Call, device: int | None = None) -> Pick:
         """A pick that names the provider that really serves."""
-        if pick.provider == "autotune" or self.may_serve(call):
+        if pick.provider == "autotune" or self.may_serve(call, device):
             return pick
         return replace(pick, provider="autotune", tell=partial(_instead, pick, self.library is None))
 
@@ -67,6 +81,35 @@ class BlasProvider:
         """As `served`, for a pick whose kernel has an epilogue: the kernel serves. cublasSgemm has none, and
         would need another pass over C."""
         return replace(pick, provider="autotune") if pick.provider == "cublas" else pick
+
+
+class ProvenBlas(BlasProvider):
+    """cuBLAS beside a table of one summation order, which NVIDIA does not promise: it serves call signatures
+    alone for which this process found a kernel's bits in its C (`prove`), on each GPU for itself, where
+    alpha is 1 and beta 0 (core/plan.c). What it does may depend on the shape, layout, leading dimensions,
+    alignment and workspace, on its version, the driver, the GPU's SMs and the environment."""
+
+    def __init__(self, is_on: bool) -> None:
+        super().__init__(is_on)
+        self._found: dict[tuple[Call, int], bool] = {}
+
+    def may_serve(self, call: Call, device: int | None = None) -> bool:
+        kind = call_signature(call)
+        devices = {on for one, on in self._found if one == kind} if device is None else {device}
+        return any(self._found.get((kind, on)) for on in devices) and super().may_serve(call)
+
+    def is_wanted(self, pick: Pick) -> bool:
+        return pick.how == "modelled" or (pick.cublas_us or math.inf) < (pick.expected_us or 0.0)
+
+    def is_unproven(self, pick: Pick, call: Call, device: int) -> bool:
+        is_known = (call_signature(call), device) in self._found
+        may_be = not is_known and call.gemm.num_results >= _LEAST_PROOF and not call.gemm.is_batched
+        return may_be and self.is_wanted(pick) and super().may_serve(call)
+
+    def prove(self, call: Call, device: int, has_bits: bool) -> None:
+        if len(self._found) >= MAX_PLANS:
+            self._found = {}
+        self._found[call_signature(call), device] = has_bits
 
 
 def _instead(pick: Pick, is_absent: bool) -> str:

@@ -59,13 +59,14 @@ class Engine(Planner):
         if known is not None and known.is_first_use:
             known.choices_on(gpu)
         pick = (known and known.pick(call, device)) or self._chooser.pick(call)
+        is_open = known is not None and known.is_open(call, pick, device)
         epilogue = key[-1]
         if epilogue is None:
-            pick = self.blas.served(pick, call)
+            pick = self.blas.served(pick, call, device)
         else:
             pick = self.blas.with_epilogue(self._chooser.with_epilogue(pick, epilogue))
         plan = self.plan_of(problem, gpu, pick, aligned)
-        if known is not None and known.is_open(call, pick):
+        if is_open:
             return plan._replace(key=key, open_call=call)
         return plan
 

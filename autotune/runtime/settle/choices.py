@@ -31,7 +31,7 @@ from ...files.strict import Within
 from ...files.words import counted
 from ...kernel.launch import has_work
 from ...perf_model.model_figures import VALUES
-from ..choose.pick import Call, Pick, Provider, in_splits
+from ..choose.pick import Call, Pick, Provider, call_signature, in_splits
 from ..cublas.blas_provider import BlasProvider
 from ..launch.conditions import Conditions
 from ..launch.devices import OpenGpu
@@ -162,18 +162,6 @@ class LiveFile:
     table: str
     settled_on: SettledOn | None
     choices: tuple[LiveChoice, ...]
-
-
-def offsets_of(addresses: Triple) -> Triple:
-    """Of operands at addresses, as far as these limit vectors."""
-    a, b, c = (address & -address & 15 for address in addresses)
-    return a, b, c
-
-
-def call_signature(call: Call) -> Call:
-    """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
-    offsets = offsets_of(call.addresses)
-    return call if offsets == call.addresses else call._replace(addresses=offsets)
 
 
 def name_of(table: Table) -> str:
@@ -346,10 +334,12 @@ class KnownChoices:
                 found = self._of(call, choices.find(kind), "the fastest")
         return found
 
-    def is_open(self, call: Call, pick: Pick) -> bool:
+    def is_open(self, call: Call, pick: Pick, device: int) -> bool:
         """Whether a call is to be settled at its first use. Batches never are."""
-        is_modelled = self.is_first_use and pick.how == "modelled" and not call.gemm.is_batched
-        return is_modelled and call.gemm.k > 0 and call_signature(call) not in self._left
+        may_be = self.is_first_use and not call.gemm.is_batched and call.gemm.k > 0
+        if not may_be or call_signature(call) in self._left:
+            return False
+        return pick.how == "modelled" or self._blas.is_unproven(pick, call, device)
 
     def leave(self, call: Call) -> None:
         """Settle no call of this kind any more, as long as it is remembered."""
@@ -401,7 +391,7 @@ class KnownChoices:
         against = f"cuBLAS, {how} beside {counted(num, 'kernel')}"
         what = f"{how} of {num}" if provider == "autotune" else against
         rest = ", none of which is accurate enough" if choice.excess > 1 else ""
-        shown = partial(str, f"{call.gemm} was not tuned: {what} that were timed{rest}")
+        shown = partial(str, f"{call.gemm} was settled: {what} that were timed{rest}")
         measured = choice.time_us, None, provider, choice.cublas_us
         return Pick(kernel.id, "settled", shown, choice.split_k, *measured)
 

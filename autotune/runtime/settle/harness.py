@@ -4,6 +4,7 @@ own, on its own stream, with events. Copied into exported tables.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -21,13 +22,15 @@ from ..launch.planner import Plan
 from ..table.table import Table
 from .summation import Depths
 
-Numbers = Literal["normal", "uniform"]  # of mean 0; of 0 ... 1
+Numbers = Literal["normal", "uniform", "tiny"]  # of mean 0; of 0 ... 1; of mean 0, with subnormal products
 
 MEMORY_SHARE = 0.25  # of the free memory that operands and workspace take at most
 L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
 # Numbers that are made, which operands repeat. A prime, so that rows do not: sums of equal terms err
 # otherwise.
 NUM_RANDOM = (1 << 18) - 5
+TINY = np.float32(2.0**-66)  # times a normal number: squared, it is below the least normal one, 2^-126
+PIECE_BYTES = 16 << 20  # of C, that are copied at a time
 _ALIGNMENT = 256  # bytes: of operands, and of a workspace
 
 
@@ -111,6 +114,19 @@ class Harness:
         found: np.ndarray[Any, Any] = _random_numbers(numbers)[(start + at) % NUM_RANDOM]
         return found
 
+    def digest(self, launch: Launch) -> bytes:
+        """Of all bits of C that a launch computes of the first set of operands. Waits for the GPU."""
+        self.clear_result()
+        launch(self.sets[0])
+        found, address = hashlib.blake2b(), self.sets[0][2]
+        end = address + self._sizes[2] - self._offsets[2]
+        piece = np.empty(min(end - address, PIECE_BYTES), np.uint8)
+        for start in range(address, end, PIECE_BYTES):
+            part = piece[: end - start]
+            self.copy_out(part.ctypes.data, start, part.nbytes)
+            found.update(part.data)
+        return found.digest()
+
     def copy_out(self, host: int, address: int, num_bytes: int) -> None:
         """Copies to the host, after the work of the stream. Waits for it."""
         self._driver.copy_out(host, address, num_bytes, self.stream)
@@ -170,9 +186,10 @@ def _workspace_bytes(plans: Sequence[Plan]) -> tuple[int, int]:
 @cache
 def _random_numbers(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.float32]]:
     generator = np.random.default_rng(0)
-    if numbers == "normal":
-        return generator.standard_normal(NUM_RANDOM, dtype=np.float32)
-    return generator.random(NUM_RANDOM, dtype=np.float32)
+    if numbers == "uniform":
+        return generator.random(NUM_RANDOM, dtype=np.float32)
+    normal = generator.standard_normal(NUM_RANDOM, dtype=np.float32)
+    return normal * TINY if numbers == "tiny" else normal
 
 
 LEAST_ELEMENTS, MOST_ELEMENTS = 16, 64 * 64  # of C: an error is known to 18 % and to 1 % then

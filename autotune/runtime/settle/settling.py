@@ -14,6 +14,10 @@ hardly anything (docs/decisions/0040). So these are timed, as a search times its
 5. The graphs run in rounds, in shuffled order, so that drift affects all alike. The first round warms up.
 6. The launch with the least median of its shares of the rounds is chosen.
 
+Beside a table of one summation order cuBLAS may serve only where all of its C has a kernel's bits, which is
+found out first, in each process (ProvenBlas, 0094): of what the model picks for, and of what was tuned where
+it was faster.
+
 If cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The fastest
 kernel is still timed to the end: it serves if cuBLAS cannot be called. Where no launch is accurate enough,
 all count as slower, as when the model picks (summation.slower_by).
@@ -30,6 +34,7 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -41,14 +46,14 @@ from ...files.errors import DispatchError
 from ...perf_model.model_figures import Floats
 from ..calls.product import Product
 from ..choose.chooser import Chooser
-from ..choose.pick import NUM_FIRST, Call, Pick
+from ..choose.pick import NUM_FIRST, Call, Pick, call_signature
 from ..launch.cuda_driver import LEGACY_STREAMS, CudaFault
 from ..launch.devices import OpenGpu
 from ..launch.engine import Engine
 from ..launch.planner import Plan
 from ..table.table import Table
-from .choices import MOST_EXCESS, Choice, KnownChoices, call_signature
-from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch
+from .choices import MOST_EXCESS, Choice, KnownChoices
+from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch, Numbers
 from .summation import SHORTEST_CHAIN, excess_depth, slower_by
 
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
@@ -100,13 +105,18 @@ class Settler:
                 return True
 
     def _try(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> None:
-        if self._known.pick(call, gpu.device) is not None:
-            return  # by another thread, or before
-        choices, kind = self._known.choices_on(gpu), call_signature(call)
+        blas, device, kind = self._engine.blas, gpu.device, call_signature(call)
+        before, choices = self._known.pick(call, device), self._known.choices_on(gpu)
         try:
+            picked = before or self._chooser.pick(call)
+            if blas.is_unproven(picked, call, device):
+                self._prove(problem, kind, gpu, stream, picked)
+            if before is not None:
+                return  # settled by another thread, or before
             ranked = self._chooser.ranked(call, NUM_FIRST)
-            is_single = len(ranked) < 2 and not self._engine.blas.may_serve(call)
-            if ranked[0].how != "modelled" or is_single or not call.gemm.k or choices.is_full:
+            has_others = ranked[0].how == "modelled" and len(ranked) > 1
+            has_others |= blas.is_wanted(picked) and blas.may_serve(call, device)
+            if not (has_others and call.gemm.k) or choices.is_full:
                 self._known.leave(call)
                 return
             choice = self._race(problem, kind, gpu, stream, ranked)
@@ -115,6 +125,11 @@ class Settler:
             self._known.tell("settling", f"{call.gemm} is not settled, the model's choice serves: {fault}")
             return
         choices.add(choice)
+
+    def _prove(self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, pick: Pick) -> None:
+        """Find out whether cuBLAS has the bits of a launch. Raises DispatchError if that is not known."""
+        with _Race.on(self._engine, problem, kind, gpu, stream, l2_bytes=0) as race:
+            self._engine.blas.prove(kind, gpu.device, race.has_bits_of(pick))
 
     def first(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> Sequence[Pick]:
         """The launches that settling times, as far as they are accurate. Raises DispatchError."""
@@ -156,7 +171,8 @@ class _Race:
     def __init__(self, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, harness: Harness) -> None:
         self._engine, self._problem, self._kind, self._gpu = engine, problem, kind, gpu
         self._harness = harness
-        self._references = [engine.blas_plan(problem, gpu)] if engine.blas.may_serve(kind) else []
+        may_serve = engine.blas.may_serve(kind, gpu.device)
+        self._references = [engine.blas_plan(problem, gpu)] if may_serve else []
 
     @classmethod
     @contextmanager
@@ -205,6 +221,22 @@ class _Race:
         harness.fill_first("normal")
         harness.take_workspace([*(candidate.plan for candidate in candidates), *self._references])
         return candidates
+
+    def has_bits_of(self, pick: Pick) -> bool:
+        """Whether all of cuBLAS's C has the bits of a launch's, of normal numbers and of some whose products
+        are subnormal. Raises DispatchError if there is no room."""
+        harness = self._harness
+        plans = [
+            self._engine.plan_of(self._problem, self._gpu, replace(pick, provider="autotune")),
+            self._engine.blas_plan(self._problem, self._gpu),
+        ]
+        harness.take(1, plans)
+        given: tuple[Numbers, ...] = "normal", "tiny"
+        for numbers in given:
+            harness.fill_first(numbers)
+            if len({harness.digest(self._launch_of(plan)) for plan in plans}) > 1:
+                return False
+        return True
 
     def times_us(self, candidates: Sequence[_TimedLaunch], slower: Floats) -> Floats:
         """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve. `slower`: the

@@ -18,14 +18,14 @@ from ...files.errors import DispatchError
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
 from ...perf_model.model_figures import LAUNCH_APART_US
 from ..calls.product import Forms, Product, Settle, make_gemm, packed
-from ..choose.pick import MAX_PLANS, Call, Pick, numbered
+from ..choose.pick import MAX_PLANS, Call, Pick, numbered, offsets_of
 from ..cublas.blas_provider import BlasProvider
 from ..launch.devices import OpenGpu
 from ..launch.engine import Engine
 from ..launch.planner import CorePlan, Key, Plan, key_of
 from ..native.core import Core
 from ..native.processes import is_one_of_several
-from ..settle.choices import LiveChoice, LiveKey, offsets_of
+from ..settle.choices import LiveChoice, LiveKey
 from .live_plans import LivePlan, LiveState, sums_as
 from .tensor_calls import CombinedCalls
 from .torch_router import Tables
@@ -116,7 +116,7 @@ class AsPicked(BlasProvider):
     def __init__(self) -> None:
         super().__init__(is_on=False)
 
-    def served(self, pick: Pick, call: Call) -> Pick:
+    def served(self, pick: Pick, call: Call, device: int | None = None) -> Pick:
         return pick
 
     def with_epilogue(self, pick: Pick) -> Pick:

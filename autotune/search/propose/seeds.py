@@ -8,13 +8,12 @@ closest relative.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from ...kernel.config import PACKED_ORDERS, Config, Value
 from ...kernel.feasible_set import FeasibleSet
-from ...kernel.relatives import in_pairs
+from ...kernel.relatives import in_pairs, in_ways, side_by_side
 from ...kernel.templates import AnyConfig
 from .candidates import Candidates
 
@@ -24,9 +23,10 @@ _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
 def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
     """Numbers of points to start with, in the order of these configs, one for each tile and way to split k.
 
-    Where the set has no config with its way to split k, a config stands for its tile without splits; where
-    the GPU does FMAs in pairs, for itself with pairs. It is left out if its nearest point has another tile or
-    another way to split k: a recorded sample may hold nothing similar, and a distant relative is no better
+    Where the set has no config with its way to split k, a config stands for its tile with splits that are
+    chunks, or without splits; where none shares out k among threads, for a tile that does not; where the GPU
+    does FMAs in pairs, for itself with pairs. It is left out if its nearest point has another tile or another
+    way to split k: a recorded sample may hold nothing similar, and a distant relative is no better
     than a random point. None for a space that is not of our kernels, as in recordings of other tools. Those
     of the kernel on tensor cores count as they are. Each is computed when it is requested.
     """
@@ -34,12 +34,14 @@ def seeds(space: FeasibleSet, configs: Iterable[AnyConfig]) -> Iterator[int]:
         yield from (n for n in space.find_all([c.to_dict() for c in configs]) if n is not None)
         return
     candidates = Candidates(space)
-    ways, orders = (
+    ways, slices, orders = (
         next(factor for factor in space.factors if name in factor.names).reached(name)
-        for name in ("reduction", "order")
+        for name in ("reduction", "slice_k", "order")
     )
-    owned = (c for c in configs if isinstance(c, Config))
-    here = (c if c.reduction in ways else replace(c, reduction="none", split_k=1) for c in owned)
+    here: Iterable[Config] = (c for c in configs if isinstance(c, Config))
+    if slices == [1]:
+        here = (other for c in here for other in side_by_side(c))
+    here = (other for c in here for other in in_ways(c, ways))
     if not set(PACKED_ORDERS).isdisjoint(orders):
         here = (in_pairs(c, are_packed=True) for c in here)
     for config in one_per_tile(here):
