@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
-from ...facts.gemm import Gemm, Triple
+from ...facts.gemm import Gemm
 from ...files import strict
 from ...files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ...files.errors import AutotuneError, DispatchError, DispatchWarning
