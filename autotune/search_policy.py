@@ -8,7 +8,6 @@ which step each counts.
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -41,7 +40,6 @@ class SearchPolicy:
     num_drawn: int = 1500  # points drawn over the whole set, or among kernels that are compiled
     num_fitted: int = 240  # results that the model is conditioned on at most: more make a proposal slower
     most_planned: int = 12  # points planned together; the last are planned without the results of the first
-    bandit_after: int = 100  # results; before, what leads anywhere is looked for, and no region is chosen
     # Who is the fastest
     close: float = (
         0.05  # a candidate farther from the best needs no comparison: a trial may be off by disturbance
@@ -53,6 +51,7 @@ class SearchPolicy:
     batch_s: float = 0.04  # of a comparison at a time: a ready candidate waits no longer than this
     most_trial_s: float = 0.15  # a compiled kernel that takes longer on a shape would keep candidates waiting
 
+    lend_less: ClassVar[int] = 50  # proposals after which lent points are half as frequent, then a third, ...
     growth: ClassVar[float] = 1.1  # times as many results as at the last fit: then lengths are fitted again
     # Shares of the seconds
     polish_share: ClassVar[float] = 0.15  # of those to search, at their end, for steps from the best
@@ -69,11 +68,6 @@ class SearchPolicy:
         return -(-self.num_loans // 3)
 
     @property
-    def lend_less(self) -> int:
-        """Proposals of a shape after which lent points are half as frequent, then a third, ..."""
-        return max(1, self.bandit_after // 2)
-
-    @property
     def num_founders(self) -> int:
         """Regions (of our kernel: tiles) whose best point is a parent, too."""
         return self.num_parents + 2
@@ -87,17 +81,6 @@ class SearchPolicy:
     def num_climbed(self) -> int:
         """Most promising points whose neighbours are evaluated next."""
         return self.num_parents // 2
-
-    @property
-    def num_mixed(self) -> int:
-        """Points mixed from parents and others."""
-        return 4 * self.num_drawn // 15
-
-    @property
-    def bandit_hope(self) -> float:
-        """Share of its best time that a region may gain, over the root of its trials: 4 % after as many as
-        the bandit waits for."""
-        return 0.04 * math.sqrt(self.bandit_after)
 
     @property
     def final_error(self) -> float:

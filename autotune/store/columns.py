@@ -156,49 +156,17 @@ class Json(_SafeType):
         return json.loads(stored)
 
 
-class Samples(Json):
-    """A list of times."""
+class JsonOf(Json):
+    """JSON of which a condition holds."""
 
     cache_ok = True
 
-    def is_fit(self, value: Any) -> bool:
-        return isinstance(value, list) and all(map(is_time, value))
-
-
-class Names(Json):
-    """A list of strings."""
-
-    cache_ok = True
+    def __init__(self, condition: Callable[[Any], bool]) -> None:
+        super().__init__()
+        self.condition = condition
 
     def is_fit(self, value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-class PointColumn(Json):
-    """Parameters by name."""
-
-    cache_ok = True
-
-    def is_fit(self, value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(item, int | float | str) for item in value.values())
-
-
-class Numbers(Json):
-    """Numbers and booleans by name."""
-
-    cache_ok = True
-
-    def is_fit(self, value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(item, int | float) for item in value.values())
-
-
-class Texts(Json):
-    """Texts by name."""
-
-    cache_ok = True
-
-    def is_fit(self, value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+        return self.condition(value)
 
 
 class Document(_SafeType):
@@ -216,24 +184,30 @@ class Document(_SafeType):
         return dict(json.loads(value))
 
 
-class DiscardedColumn(Json):
-    """A list of `measurement.Discarded`."""
-
-    cache_ok = True
-
-    def is_fit(self, value: Any) -> bool:
-        return isinstance(value, list) and all(map(_is_discarded, value))
-
-
 def is_time(value: Any) -> bool:
     """Whether a value may be a time: a positive number."""
     return type(value) in (int, float) and 0 < value < math.inf
 
 
+def _is_list_of(is_fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_fit, value))
+
+
+def _is_dict_of(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(isinstance(item, types) for item in value.values())
+
+
 def _is_discarded(item: Any) -> bool:
-    if not isinstance(item, dict) or set(item) != {"samples_us", "marks"}:
-        return False
-    return Samples().is_fit(item["samples_us"]) and Names().is_fit(item["marks"])
+    is_one = isinstance(item, dict) and set(item) == {"samples_us", "marks"}
+    return is_one and SAMPLES.is_fit(item["samples_us"]) and NAMES.is_fit(item["marks"])
+
+
+SAMPLES = JsonOf(_is_list_of(is_time))
+NAMES = JsonOf(_is_list_of(lambda item: isinstance(item, str)))
+POINT = JsonOf(_is_dict_of(int, float, str))  # parameters by name
+NUMBERS = JsonOf(_is_dict_of(int, float))  # and booleans, by name
+TEXTS = JsonOf(_is_dict_of(str))  # by name
+DISCARDED = JsonOf(_is_list_of(_is_discarded))  # measurement.Discarded
 
 
 def read_text(stored: bytes) -> str | InvalidValue:

@@ -25,15 +25,15 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from ..kernel.config import Value
 from .columns import (
-    DiscardedColumn,
+    DISCARDED,
+    NAMES,
+    NUMBERS,
+    POINT,
+    SAMPLES,
+    TEXTS,
     Document,
     Flag,
-    Names,
     Number,
-    Numbers,
-    PointColumn,
-    Samples,
-    Texts,
     UtcDateTime,
     Whole,
     Words,
@@ -62,13 +62,13 @@ class Base(DeclarativeBase):
         int: Whole,
         float: Number,
         str: Words,
-        list[float]: Samples,
-        list[str]: Names,
-        dict[str, Value]: PointColumn,
-        dict[str, float]: Numbers,
-        dict[str, str]: Texts,
+        list[float]: SAMPLES,
+        list[str]: NAMES,
+        dict[str, Value]: POINT,
+        dict[str, float]: NUMBERS,
+        dict[str, str]: TEXTS,
         dict[str, Any]: Document,
-        list[dict[str, Any]]: DiscardedColumn,
+        list[dict[str, Any]]: DISCARDED,
     }
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
@@ -60,6 +61,7 @@ from .records import (
 )
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
+T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it fails
 
 
@@ -179,9 +181,7 @@ class Store(Closing):
         sources = same_code.equivalents(source_hash)
         source_hash = sources[0]
         with self._writing() as session:
-            environment_id, _ = queries.find_or_add(
-                session, EnvironmentRow, **rows.environment_columns(environment)
-            )
+            environment_id = _environment_id(session, environment)
             kernel_id, _ = queries.find_or_add(session, KernelRow, source_hash=source_hash, compiler=compiler)
             conditions = {
                 "environment_id": environment_id, "policy": policy.value, "policy_version": policy_version,
@@ -212,7 +212,6 @@ class Store(Closing):
                 return summaries
             return [queries.with_best(session, self.bad_rows, one, max_error) for one in summaries]
 
-    @retry_while_away
     def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:
         """Studies of other shapes with the same kernel code and policy on GPUs of the same name, at most this
         many, the most similar shape first: sources for a new search's first points."""
@@ -220,37 +219,27 @@ class Store(Closing):
         query = _related_studies(study).with_only_columns(
             StudyRow.id, *(getattr(StudyRow, name) for name in names)
         )
-        found: list[StudyRef] = []
-        with self._reading() as session:
-            others = self.bad_rows.readable(session.execute(query), rows.study_gemm)
-            ranked = sorted(
-                (_distance(gemm, study.gemm), study_id)
-                for study_id, gemm in others
-                if problem_of(study.source_hash, gemm) != study.gemm
-            )
-            for _, study_id in ranked:  # a program may have hundreds: few are read completely
-                if len(found) == most:
-                    break
-                query = queries.STUDIES.where(StudyRow.id == study_id)
-                found += self.bad_rows.readable(session.execute(query), rows.study_ref)
-        return found
+        ranked = sorted(
+            (_distance(gemm, study.gemm), study_id)
+            for study_id, gemm in self._all(query, rows.study_gemm)
+            if problem_of(study.source_hash, gemm) != study.gemm
+        )
+        each = (self._all(queries.STUDIES.where(StudyRow.id == at), rows.study_ref) for _, at in ranked)
+        return list(islice(chain.from_iterable(each), most))  # of hundreds few are read completely
 
-    @retry_while_away
     def sibling_studies(self, study: StudyRef) -> list[StudyRef]:
         """Studies of the same problem with the same kernel code and policy on other GPUs of the same name
         and compute capability, or under another driver, oldest first; what was recorded is a kind of its own.
         """
         own = study.environment
         query = _related_studies(study).filter_by(**rows.gemm_columns(study.gemm)).order_by(StudyRow.id)
-        with self._reading() as session:
-            return [
-                ref
-                for ref in self.bad_rows.readable(session.execute(query), rows.study_ref)
-                if ref.environment.compute_capability == own.compute_capability
-                and ref.environment.recorded_on == own.recorded_on
-            ]
+        return [
+            ref
+            for ref in self._all(query, rows.study_ref)
+            if ref.environment.compute_capability == own.compute_capability
+            and ref.environment.recorded_on == own.recorded_on
+        ]
 
-    @retry_while_away
     def compiled_otherwise(self, study: StudyRef) -> list[StudyRef]:
         """Studies of the same problem and policy on the same GPU under the same driver, for which another
         compiler, or this one from another source, made the kernels, newest first. cuBLAS may be another."""
@@ -265,11 +254,9 @@ class Store(Closing):
                 for name, value in {**conditions, **rows.gemm_columns(study.gemm)}.items()
             ),
         )
-        with self._reading() as session:
-            found = session.execute(query.order_by(StudyRow.id.desc()))
-            others = self.bad_rows.readable(found, rows.study_ref)
-            own = accuracy_of(study.source_hash)
-            return [other for other in others if accuracy_of(other.source_hash) == own]
+        others = self._all(query.order_by(StudyRow.id.desc()), rows.study_ref)
+        own = accuracy_of(study.source_hash)
+        return [other for other in others if accuracy_of(other.source_hash) == own]
 
     def with_siblings(self, study: StudyRef) -> list[StudyRef]:
         """Its twins and, last, the study itself: all that is known of its problem on such GPUs."""
@@ -318,13 +305,17 @@ class Store(Closing):
                 found.setdefault(ref.gemm, []).append(ref)
         return found
 
-    @retry_while_away
     def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
         """Studies of autotune's kernels with an ok trial that is accurate to `max_error`, the most recently
         measured first."""
+        found = self._all(queries.measured(max_error), rows.study_ref)
+        return [ref for ref in found if not is_external(ref.source_hash)]
+
+    @retry_while_away
+    def _all(self, query: Select[*tuple[Any, ...]], read: Callable[..., T]) -> list[T]:
+        """What is read of each row, in one transaction, without damaged ones."""
         with self._reading() as session:
-            found = self.bad_rows.readable(session.execute(queries.measured(max_error)), rows.study_ref)
-            return [ref for ref in found if not is_external(ref.source_hash)]
+            return list(self.bad_rows.readable(session.execute(query), read))
 
     # ---- trials
 
@@ -398,7 +389,6 @@ class Store(Closing):
                 )
                 optuna_rows.end(session, study.id, config_id, is_ok=False)
 
-    @retry_while_away
     def crash_points(self, study: StudyRef) -> list[dict[str, Value]]:
         """Points that killed a GPU worker or the compiler in other studies of this kernel code on GPUs of
         this name: they must not run again."""
@@ -415,9 +405,7 @@ class Store(Closing):
                 TrialRow.outcome.in_(_KILLED),
             )
         )
-        with self._reading() as session:
-            crash_points = self.bad_rows.readable(session.execute(query), rows.check_config)
-            return [dict(config.point) for config in crash_points]
+        return [dict(config.point) for config in self._all(query, rows.check_config)]
 
     @retry_while_away
     def trials(self, study: StudyRef) -> list[TrialRecord]:
@@ -446,15 +434,16 @@ class Store(Closing):
         """These trials of a study, in the order they were stored."""
         query = queries.trials(study.id)
         return [
-            one for some in queries.chunks(ids) for one in self._trials(query.where(TrialRow.id.in_(some)))
+            one
+            for some in queries.chunks(ids)
+            for one in self._all(query.where(TrialRow.id.in_(some)), rows.trial_record)
         ]
 
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
         """The trial of this point; None if it was not tried."""
-        found = self._trials(queries.trials(study.id).where(ConfigRow.key == key))
+        found = self._all(queries.trials(study.id).where(ConfigRow.key == key), rows.trial_record)
         return found[0] if found else None
 
-    @retry_while_away
     def find_trial(self, trial_id: int) -> tuple[StudyRef, TrialRecord] | None:
         """The trial with this id and the study that it belongs to; None if there is none."""
         if not 0 <= trial_id <= LARGEST:
@@ -462,9 +451,8 @@ class Store(Closing):
         query = queries.STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(
             TrialRow.id == trial_id
         )
-        with self._reading() as session:
-            refs = list(self.bad_rows.readable(session.execute(query), rows.study_ref))
-            found = refs and self._read(session, queries.trials(refs[0].id).where(TrialRow.id == trial_id))
+        refs = self._all(query, rows.study_ref)
+        found = refs and self.trials_by_id(refs[0], [trial_id])
         return (refs[0], found[0]) if found else None
 
     @retry_while_away
@@ -496,14 +484,6 @@ class Store(Closing):
     def failures(self, study: StudyRef) -> list[TrialRecord]:
         """All trials that are not ok, in the order they were stored."""
         return list(self.each_trial(study, is_failed=True))
-
-    @retry_while_away
-    def _trials(self, query: queries.Trials) -> list[TrialRecord]:
-        with self._reading() as session:
-            return self._read(session, query)
-
-    def _read(self, session: Session, query: queries.Trials) -> list[TrialRecord]:
-        return list(self.bad_rows.readable(session.execute(query), rows.trial_record))
 
     @retry_while_away
     def keys(
@@ -599,12 +579,9 @@ class Store(Closing):
             if latest is None or any(getattr(latest, name) != value for name, value in known.items()):
                 session.add(SearchRow(study_id=study.id, created_at=utc_now(), **known))
 
-    @retry_while_away
     def searches(self, study: StudyRef) -> list[SearchRecord]:
         """The options of the searches of a study, oldest first, as far as databases store them."""
-        with self._reading() as session:
-            found = session.execute(queries.searches(study.id))
-            return list(self.bad_rows.readable(found, rows.search_record))
+        return self._all(queries.searches(study.id), rows.search_record)
 
     # ---- runs
 
@@ -614,9 +591,7 @@ class Store(Closing):
         name = my_name()
         known = {"host": run_facts.host(), "login": run_facts.login(), "command": run_facts.command()}
         with self._writing() as session:
-            environment_id, _ = queries.find_or_add(
-                session, EnvironmentRow, **rows.environment_columns(environment)
-            )
+            environment_id = _environment_id(session, environment)
             session.add(
                 RunRow(
                     environment_id=environment_id, name=name, shapes=list(shapes), began_at=utc_now(),
@@ -632,13 +607,10 @@ class Store(Closing):
             ended = {"num_trials": num_trials, "ended_at": utc_now()}
             session.execute(update(RunRow).where(RunRow.name == name).values(ended))
 
-    @retry_while_away
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first, as far as databases store them."""
         query = select(RunRow, EnvironmentRow).join(EnvironmentRow, isouter=True)
-        with self._reading() as session:
-            found = session.execute(query.order_by(RunRow.began_at, RunRow.id))
-            return list(self.bad_rows.readable(found, rows.run_record))
+        return self._all(query.order_by(RunRow.began_at, RunRow.id), rows.run_record)
 
     @retry_while_away
     def forget(self, study: StudyRef) -> None:
@@ -652,9 +624,7 @@ class Store(Closing):
     ) -> None:
         """Store times of cuBLAS on single products that nobody searched. Those that are there stay."""
         with self._writing() as session:
-            environment_id, _ = queries.find_or_add(
-                session, EnvironmentRow, **rows.environment_columns(environment)
-            )
+            environment_id = _environment_id(session, environment)
             for gemm, time_us in times_us.items():
                 queries.find_or_add(
                     session,
@@ -666,7 +636,6 @@ class Store(Closing):
                     **{name: getattr(gemm, name) for name in ("m", "n", "k", "trans_a", "trans_b")},
                 )
 
-    @retry_while_away
     def cublas_times(self, environment: Environment, policy: CachePolicy) -> dict[Gemm, float]:
         """Times in us of the same cuBLAS on GPUs of this name, of products that nobody searched."""
         query = (
@@ -681,8 +650,7 @@ class Store(Closing):
             )
             .order_by(CublasTimeRow.id)
         )
-        with self._reading() as session:
-            return dict(self.bad_rows.readable(session.execute(query), rows.cublas_time))
+        return dict(self._all(query, rows.cublas_time))
 
     # ---- comparisons
 
@@ -700,13 +668,9 @@ class Store(Closing):
                 )
             )  # fmt: skip
 
-    @retry_while_away
     def comparisons(self, study: StudyRef) -> list[ComparisonRecord]:
         """All comparisons of a study in the order they were stored."""
-        with self._reading() as session:
-            return list(
-                self.bad_rows.readable(session.execute(queries.comparisons(study.id)), rows.comparison_record)
-            )
+        return self._all(queries.comparisons(study.id), rows.comparison_record)
 
     # ---- finals
 
@@ -767,6 +731,11 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
             schema.create(connection)
         elif found != schema.REVISIONS[-1]:  # nobody else was faster
             schema.migrate(connection)
+
+
+def _environment_id(session: Session, environment: Environment) -> int:
+    """The row of an environment, made if there is none."""
+    return queries.find_or_add(session, EnvironmentRow, **rows.environment_columns(environment))[0]
 
 
 def find_or_add_trial(

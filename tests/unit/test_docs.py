@@ -122,7 +122,7 @@ def test_the_policy_is_told_whole_with_its_values() -> None:
     message = {name: ast.literal_eval(value) for name, value in _POLICY.findall(SEARCH)}
     policy = SearchPolicy()
     assert message == {name: getattr(policy, name, None) for name in message}
-    others = [name for name, value in vars(SearchPolicy).items() if isinstance(value, property | float)]
+    others = [name for name, value in vars(SearchPolicy).items() if isinstance(value, property | float | int)]
     assert message.keys() == {*policy.to_dict(), *others}
 
 

@@ -47,5 +47,5 @@ def test_every_generator_gets_its_share_in_time(proposer):
         proposer.tell(proposal.number, float(np.exp(0.3 * score + 0.02 * random.standard_normal())))
     assert set(found[:15]) == {origins.RANDOM}
     assert set(found[15:]) <= set(origins.MODELLED)
-    assert {origins.BANDIT, origins.NEIGHBOUR, origins.CLIMBED} <= set(found)
+    assert {origins.NEIGHBOUR, origins.CLIMBED} <= set(found)
     assert len(set(found)) >= 6

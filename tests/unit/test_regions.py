@@ -107,31 +107,6 @@ def test_moves_change_splits_and_reduction_together(space):
     assert start not in moves
 
 
-@given(factors(), st.integers(0, 9), st.data())
-def test_rows_like_another_come_from_the_region_requested_for_the_likest_among_them(factor, seed, data):
-    regions, rng = Regions(factor), np.random.default_rng(seed)
-    row = data.draw(st.integers(0, len(factor) - 1))
-    region = data.draw(st.integers(0, len(regions) - 1))
-    of = regions.of(np.arange(len(factor)))
-    similar = regions.similar(rng, row, region, 12)
-    assert len(similar) and set(of[similar].tolist()) == {region}
-    assert row in similar or of[row] != region  # nothing is more like a row than itself
-    drawn = regions.drawn(rng, region, 5)
-    assert len(drawn) == 5 and set(of[drawn].tolist()) == {region}
-
-
-def test_points_within_a_tile_keep_the_tile_and_are_launched_as_parents_are_or_otherwise():
-    space = feasible_set(known_limits("h200"), Gemm(512, 512, 512))
-    candidates, rng = Candidates(space), np.random.default_rng(0)
-    parents = candidates.random(rng, 3)
-    [region] = candidates.regions_of(candidates.random(rng, 1)).tolist()
-    within = candidates.within(rng, region, parents, 12, 50)
-    assert set(candidates.regions_of(within).tolist()) == {region}
-    assert len({_tile(space, number) for number in within.tolist()}) == 1
-    launches = {(p["reduction"], p["split_k"]) for p in map(space.point, within.tolist())}
-    assert {(p["reduction"], p["split_k"]) for p in map(space.point, parents.tolist())} <= launches
-
-
 @pytest.mark.parametrize("shape", ["512", "16x13x44808:TN"])
 def test_every_way_to_split_and_every_order_is_a_step(shape):
     """Also where k is deepest, and the ways to split are the most."""

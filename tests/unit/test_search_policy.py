@@ -40,8 +40,8 @@ def test_what_follows_stays_in_its_bounds() -> None:
     assert SearchPolicy(duel_error=0.2).final_error == 1.0
     with pytest.raises(UsageError, match=r"duel_error is 0\.21, and more than 0\.2"):
         SearchPolicy(duel_error=0.21)
-    least = SearchPolicy(num_loans=0, num_parents=1, num_drawn=1, bandit_after=1, num_finalists=1)
-    assert (least.num_lenders, least.lend_less, least.num_leaders, least.num_founders) == (0, 1, 1, 3)
+    least = SearchPolicy(num_loans=0, num_parents=1, num_drawn=1, num_finalists=1)
+    assert (least.num_lenders, least.num_leaders, least.num_founders) == (0, 1, 3)
 
 
 def test_a_file_goes_on_from_an_effort(tmp_path: Path) -> None:

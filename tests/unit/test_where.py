@@ -194,7 +194,7 @@ def test_every_generator_of_proposals_obeys(store):
     trials = store.trials(study_of(store, target, gemm))
     assert all(where.holds(trial.point) for trial in trials)
     found = {trial.origin for trial in trials}
-    assert {origins.SEED, origins.LATER_SEED, origins.TRANSFER, origins.BANDIT, origins.POLISH} <= found
+    assert {origins.SEED, origins.LATER_SEED, origins.TRANSFER, origins.POLISH} <= found
     assert len(found & set(origins.MODELLED)) >= 5
 
 

@@ -7,23 +7,20 @@ benchmarks/search_replay.py) the pair finds the optimum where either alone somet
 
 A region of points (regions.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
 leave it. So candidates are also moved between regions, and parents come from many regions: otherwise each
-search of a shape spent most of its trials on the hill that it found first. And once there are some results,
-every second proposal goes to a region that a bandit chooses (bandit.py).
+search of a shape spent most of its trials on the hill that it found first.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...search_policy import SearchPolicy
-from .bandit import next_region
 from .candidates import Candidates
-from .origins import BANDIT, CLIMBED, DRAWN, MIXTURE, NEIGHBOUR, merged
+from .origins import CLIMBED, DRAWN, NEIGHBOUR, merged
 from .sum_limit import Inaccurate
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
@@ -61,7 +58,6 @@ class Model:
             for is_cut, width in ((False, NARROW), (True, WIDE))
         ]
         self._num_views_taken = 0
-        self._num_proposed = 0
 
     def propose(
         self,
@@ -70,71 +66,15 @@ class Model:
         seen: Collection[int],
         wanted: int = 1,
     ) -> list[tuple[int, str]]:
-        """The next points, none of those seen, and their origins: of the whole set, best first, then of
-        regions that a bandit chooses. Empty if no candidate was found.
+        """The next points, none of those seen, best first, and their origins. Empty if there is no candidate.
 
         `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points needed
         before there are new results; the plan holds at least as many, if possible.
         """
         points, log_times = self._results(results)
         surrogate = self._surrogate(points, log_times, pending)
-        order = np.argsort(log_times, kind="stable")
-        ranked = points[order]
         size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points))))
-        num_from_bandit = self._num_from_bandit(len(points), size)
-        bandit_points = self._from_bandit(surrogate, ranked, log_times[order], pending, seen, num_from_bandit)
-        from_whole_set = self._from_whole_set(
-            surrogate, ranked, {*seen, *bandit_points}, size - len(bandit_points)
-        )
-        return [*from_whole_set, *((number, BANDIT) for number in bandit_points)]
-
-    def _num_from_bandit(self, num_results: int, size: int) -> int:
-        """How many of these proposals go to regions that the bandit chooses: half of all."""
-        if num_results < self._policy.bandit_after:
-            return 0
-        first = self._num_proposed
-        self._num_proposed += size
-        return self._num_proposed // 2 - first // 2
-
-    def _from_bandit(
-        self,
-        surrogate: Surrogate,
-        ranked: np.ndarray,
-        log_times: np.ndarray,
-        pending: Collection[int],
-        seen: Collection[int],
-        size: int,
-    ) -> list[int]:
-        """At most this many points, the most promising of the regions that the bandit chooses. Ranked: all
-        points with a result, best first, and the logarithms of their times."""
-        if size == 0:
-            return []
-        regions = self._candidates.regions_of(ranked)
-        under_way = self._candidates.regions_of(np.array(sorted(pending), dtype=np.int64)).tolist()
-        wanted: Counter[int] = Counter()
-        for _ in range(size):
-            region = next_region(regions, log_times, self._policy.bandit_hope, under_way)
-            under_way.append(region)
-            wanted[region] += 1
-        found: list[int] = []
-        for region, num in wanted.items():
-            best = self._policy.num_parents
-            parents = np.union1d(ranked[:best], ranked[regions == region][:best])
-            near = self._candidates.within(
-                self._rng, region, parents, self._policy.num_carried, num_drawn=_SHORTLIST
-            )
-            pool = self._allowed(_not_proposed(near, seen))
-            if len(pool):
-                found += self._best(surrogate, pool, num)
-        return found
-
-    def _from_whole_set(
-        self, surrogate: Surrogate, ranked: np.ndarray, seen: Collection[int], size: int
-    ) -> list[tuple[int, str]]:
-        """At most this many points of the whole set, best first, and the origin of each."""
-        if size <= 0:
-            return []
-        found, origins = merged(self._pool(self._parents(ranked)))
+        found, origins = merged(self._pool(self._parents(points[np.argsort(log_times, kind="stable")])))
         pool = self._allowed(_not_proposed(found, seen))
         if not len(pool):
             return []
@@ -148,15 +88,8 @@ class Model:
         top = np.argsort(-predictions.gain, kind="stable")[:_SHORTLIST]
         chosen = pool[top[surrogate.best_batch(predictions.at(top), size)]]
         at = np.minimum(np.searchsorted(found, chosen), len(found) - 1)
-        return list(
-            zip(chosen.tolist(), np.where(found[at] == chosen, origins[at], CLIMBED).tolist(), strict=True)
-        )
-
-    def _best(self, surrogate: Surrogate, pool: np.ndarray, size: int) -> list[int]:
-        """The most promising points of a pool, at most this many, best first."""
-        predictions = surrogate.predictions(self._candidates.features(pool), _SHORTLIST)
-        chosen: list[int] = pool[predictions.places[surrogate.best_batch(predictions, size)]].tolist()
-        return chosen
+        named = np.where(found[at] == chosen, origins[at], CLIMBED)
+        return list(zip(chosen.tolist(), named.tolist(), strict=True))
 
     def pick(
         self,
@@ -169,7 +102,10 @@ class Model:
         pool = self._allowed(pool)
         if not len(pool):
             return []
-        return self._best(self._surrogate(*self._results(results), pending), pool, size)
+        surrogate = self._surrogate(*self._results(results), pending)
+        predictions = surrogate.predictions(self._candidates.features(pool), _SHORTLIST)
+        chosen: list[int] = pool[predictions.places[surrogate.best_batch(predictions, size)]].tolist()
+        return chosen
 
     def _allowed(self, numbers: np.ndarray) -> np.ndarray:
         points = self._candidates.points_of(numbers)
@@ -218,12 +154,10 @@ class Model:
 
     def _pool(self, parents: np.ndarray) -> dict[str, np.ndarray]:
         """Candidates by origin, starting with the smallest changes."""
-        drawn = self._candidates.random(self._rng, self._policy.num_drawn)
         return {
             NEIGHBOUR: self._candidates.neighbours(parents),
             **self._candidates.moves(self._rng, parents, self._policy.num_carried),
-            MIXTURE: self._candidates.mixtures(self._rng, parents, self._policy.num_mixed),
-            DRAWN: drawn,
+            DRAWN: self._candidates.random(self._rng, self._policy.num_drawn),
         }
 
 

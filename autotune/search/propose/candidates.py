@@ -111,33 +111,6 @@ class Candidates:
         }
         return {name: np.setdiff1d(points, numbers) for name, points in found.items()}
 
-    def within(
-        self, rng: np.random.Generator, region: int, parents: np.ndarray, num_similar: int, num_drawn: int
-    ) -> np.ndarray:
-        """Points of one region: for each of the parents at most this many similar ones, both with the
-        parent's rows of the other factors and with others; and as many drawn at random, each with a parent's
-        rows; parents: (q,)."""
-        drawn = list(np.unravel_index(rng.choice(parents, size=num_drawn), self._dims))
-        drawn[self._largest] = self._regions.drawn(rng, region, num_drawn)
-        rows = np.unravel_index(parents, self._dims)[self._largest].tolist()
-        similar = [self._regions.similar(rng, row, region, num_similar) for row in rows]
-        both = np.concatenate(
-            [_repeated(parents, similar), _repeated(self._resampled(rng, parents), similar)]
-        )
-        found = [
-            np.ravel_multi_index(drawn, self._dims),
-            self._with_rows(both, self._largest, np.tile(_joined(similar), 2)),
-            self._resplit(rng, _repeated(parents, similar), _joined(similar)),
-        ]
-        return np.unique(np.concatenate(found))
-
-    def _resampled(self, rng: np.random.Generator, numbers: np.ndarray) -> np.ndarray:
-        """These points, with the row of each factor drawn again with a chance of a half; (q,) -> (q,)."""
-        shape = len(self._dims), len(numbers)
-        others = np.array(np.unravel_index(self.random(rng, len(numbers)), self._dims))
-        rows = np.where(rng.integers(2, size=shape), others, np.unravel_index(numbers, self._dims))
-        return np.asarray(np.ravel_multi_index(tuple(rows), self._dims), dtype=np.int64)
-
     @cached_property
     def _splitting(self) -> int | None:
         """The factor that holds splits of k, if they have a separate one."""
@@ -182,22 +155,6 @@ class Candidates:
         codes[np.arange(len(codes)), np.tile(columns, len(numbers))] = np.tile(values, len(numbers))
         found = self.find(codes)
         return np.setdiff1d(found, numbers)
-
-    def mixtures(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
-        """Feasible points that take a few parameters from another point: half of them two or three at
-        random, half a run of neighbouring parameters, which belong together, from another point."""
-        if not len(numbers):
-            return np.array([], dtype=np.int64)
-        codes = self.codes(rng.choice(numbers, size=size))
-        donors = np.concatenate([self.random(rng, size - size // 2), rng.choice(numbers, size=size // 2)])
-        given = self.codes(rng.permutation(donors))
-        num = codes.shape[1]
-        is_run = rng.random(size) < 0.5
-        start, length = rng.integers(num, size=size), rng.integers(2, max(3, num // 2 + 1), size=size)
-        offset = (np.arange(num)[None, :] - start[:, None]) % num
-        scattered = rng.random((size, num)).argsort(axis=1) < rng.integers(2, 4, size=size)[:, None]
-        taken = np.where(is_run[:, None], offset < length[:, None], scattered)
-        return np.unique(self.find(np.where(taken, given, codes)))
 
     def nearest(self, point: Mapping[str, Value]) -> int:
         """The point that agrees with a wish on as many parameters as it can, earlier ones first.

@@ -54,23 +54,6 @@ class Regions:
         nearest = [int(off[begin : begin + num].argmin()) for begin, num in zip(begins, nums, strict=True)]
         return self._rows(starts + np.array(nearest, dtype=np.int64))
 
-    def similar(self, rng: np.random.Generator, row: int, region: int, size: int) -> np.ndarray:
-        """At most this many rows of this region that are similar to that one: two by each of half as many
-        weightings, as the most similar one in its own region is the row itself."""
-        _, codes = self._home(row)
-        weights = _weights(rng, (len(codes) - self._depth, (size + 1) // 2))
-        start, end = self._bounds[region], self._bounds[region + 1]
-        off = weights.T @ (self._codes[start:end, self._depth :] != codes[self._depth :]).T  # (ways, rows)
-        nearest = [off.argmin(axis=1)]
-        if end - start > 1:
-            off[np.arange(len(off)), nearest[0]] = np.inf
-            nearest.append(off.argmin(axis=1))
-        return self._rows(np.unique(start + np.concatenate(nearest)))
-
-    def drawn(self, rng: np.random.Generator, region: int, size: int) -> np.ndarray:
-        """Rows of this region at random, with replacement; (size,)."""
-        return self._rows(rng.integers(self._bounds[region], self._bounds[region + 1], size=size))
-
     def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
         """For every other value of every later parameter in this row's region, the most similar row that has
         it."""
@@ -111,7 +94,7 @@ def _regions(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:
     return codes.shape[1], 1 + np.flatnonzero(is_start)
 
 
-def _weights(rng: np.random.Generator, size: int | tuple[int, int]) -> np.ndarray:
+def _weights(rng: np.random.Generator, size: int) -> np.ndarray:
     """The weight of a difference in each parameter: drawn for each move, as none is known."""
     weights: np.ndarray = rng.exponential(size=size).astype(np.float32)
     return weights
