@@ -70,7 +70,7 @@ def recording_of(folder: Path, model: str) -> Path:
     data["problems"] = [square | {"gemm": f"{gemm}"} for gemm in shapes()]
     data["environment"]["gpu_name"] = data["limits"]["name"] = model
     path = folder / f"{model.replace(' ', '-')}.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    path.write_bytes(gzip.compress(json.dumps(data).encode(), 1))
     return path
 
 
