@@ -60,10 +60,10 @@ class Node:
 
     def ray(self) -> list[str]:
         """The command that is a node of Ray until it ends."""
-        kind = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        kind = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0"]
         if self._ip != f"{NET}.2":
-            kind = [f"--address={self.head}"]
-        kind += [f"--node-ip-address={self._ip}", "--num-cpus=2", "--object-store-memory=80000000"]
+            kind = [f"--address={self.head}", "--num-cpus=1"]
+        kind += [f"--node-ip-address={self._ip}", "--object-store-memory=80000000"]
         return self.within([sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *kind])
 
     def processes(self) -> list[int]:

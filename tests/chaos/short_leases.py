@@ -20,7 +20,7 @@ def _inject() -> None:
         return f"({clock} + (SELECT offset_s FROM chaos_clock))"
 
 
-_OTHERS = (b"nvrtc_worker", b"agent", b"log_monitor", b"ray.scripts.scripts", b"monitor.py")
+_OTHERS = (b"nvrtc_worker", b"agent.py", b"agent/main.py", b"monitor.py", b"ray.scripts.scripts")
 _command = Path("/proc/self/cmdline").read_bytes()
 if not any(one in _command for one in _OTHERS):
     _inject()

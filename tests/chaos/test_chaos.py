@@ -70,7 +70,7 @@ def recording_of(folder: Path, model: str) -> Path:
     data["problems"] = [square | {"gemm": f"{gemm}"} for gemm in shapes()]
     data["environment"]["gpu_name"] = data["limits"]["name"] = model
     path = folder / f"{model.replace(' ', '-')}.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    path.write_bytes(gzip.compress(json.dumps(data).encode(), 1))
     return path
 
 
@@ -300,9 +300,12 @@ def _run(url: str, admin: Any, services: list[Service], draw: random.Random) -> 
             for one in services:
                 one.keep_alive()
         chaos.mend(all_of_it=True)
-        counts, by_host = queue.counts(), Counter(one.worker.partition("/")[0] for one in queue.requests())
+        counts, ended = queue.counts(), queue.requests()
+        by_host = Counter((one.worker.partition("/")[0], one.state.value) for one in ended)
     print(f"{time.monotonic() - started_s:.0f} s", dict(chaos.done), dict(counts))
-    print(f"{built.result()} of {NUM_BUILDS} kernels came from a compile worker; who tuned: {dict(by_host)}")
+    print(
+        f"requests ended on {dict(by_host)}; a compile worker made {built.result()} of {NUM_BUILDS} kernels"
+    )
     assert counts[RequestState.TUNED] >= NUM_SHAPES, "most are tuned in spite of it"
     assert sum(counts.values()) == 2 * NUM_SHAPES and built.result() > 0
 

@@ -1,13 +1,19 @@
 """A search on a Ray cluster: three nodes of this machine, whose GPUs replayed spaces stand in for.
-Skipped without Ray: `make ray-test` installs it."""
+Skipped without Ray: `make ray-test` installs it. What a cluster relays is tried without it, too."""
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,10 +22,11 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy
 from autotune.files.errors import TrialFailure, UsageError
 from autotune.kernel.compiler import CompileJob, compiler_version
+from autotune.search import InterruptHandler
 from autotune.search.progress import Event, TrialDone
 from autotune.service import queue_worker, ray_cluster, several_gpus
 from autotune.service.queue_worker import QueueWork
-from autotune.service.ray_cluster import Cluster, cluster_gpus, resources
+from autotune.service.ray_cluster import Cluster, RayHelpers, cluster_gpus, resources
 from autotune.store import RequestState, Store, Wanted
 from autotune.target_finder import Selected
 
@@ -35,6 +42,89 @@ def test_gpus_of_a_cluster_are_models_and_numbers() -> None:
     for wrong in ("all", "h100", "h100:0", "tpu:4", "h100:x"):
         with pytest.raises(UsageError, match="--gpu"):
             cluster_gpus(wrong)
+
+
+class SimulatedRay:
+    """As much of Ray as a cluster of threads needs. What `is_full` is not placed."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self) -> None:
+        self.threads, self.is_full, self.actors = ThreadPoolExecutor(8), False, list[Any]()
+
+    def init(self, **options: Any) -> None:
+        assert options["address"] == "ray://head:10001"
+
+    def shutdown(self) -> None:
+        self.threads.shutdown()
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
+    def remote(self, **options: Any) -> Any:
+        return lambda kind: SimpleNamespace(remote=lambda: self.place(kind()))
+
+    def place(self, actor: Any) -> Any:
+        self.actors.append(actor)
+        handle = MagicMock()
+        for name in ("run", "told", "answer", "num_cores"):
+            method = getattr(actor, name, None)
+            start = partial(self.threads.submit, method) if method and not self.is_full else pending
+            getattr(handle, name).remote = start
+        return handle
+
+    def get(self, future: Future[Any]) -> Any:
+        return future.result(10)
+
+    def wait(self, futures: list[Future[Any]], timeout: float) -> tuple[list[Any], list[Any]]:
+        done, left = wait(futures, timeout)
+        return list(done), list(left)
+
+    def kill(self, actor: Any, no_restart: bool) -> None:
+        assert no_restart
+
+
+def pending(*_: Any) -> Future[Any]:
+    return Future()
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedRay:
+    found = SimulatedRay()
+    monkeypatch.setattr(ray_cluster, "_ray", lambda: found)
+    monkeypatch.setattr(ray_cluster, "POLL_S", 0.02)
+    return found
+
+
+def until_interrupted(parent: Any, selector: str, question: str, helpers: RayHelpers) -> None:
+    parent.tell("answer", selector, parent.ask(question), helpers.num_slots)
+    with InterruptHandler() as handler:
+        while not handler.is_requested:
+            time.sleep(0.005)
+    parent.tell("signal", handler.number)
+
+
+def test_an_actor_is_as_a_process_here(simulated: SimulatedRay) -> None:
+    with Cluster("ray://head:10001") as cluster:
+        child = cluster.start(until_interrupted, "h100", "how many?")
+        assert child.hear() == ("how many?", [])
+        actor = simulated.actors[-1]
+        actor.answer("an earlier life", 1)
+        child.answer(4)
+        assert child.hear() == ("answer", ["0", 4, 2])
+        child.signal(signal.SIGTERM)
+        assert child.hear() == ("signal", [signal.SIGTERM]) and child.hear() is None
+        child.end(1)
+
+
+def test_a_gpu_that_is_not_free_is_told_of(simulated: SimulatedRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "PLACED_S", 0.01)
+    with Cluster("ray://head:10001") as cluster:
+        simulated.is_full = True
+        child = cluster.start(until_interrupted, "h100", "how many?")
+        what, (error,) = child.hear() or ("", [None])
+        assert what == "error" and "none was free on the cluster" in str(error)
+        child.end(1)
 
 
 @pytest.fixture(scope="module")
