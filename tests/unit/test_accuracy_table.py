@@ -27,6 +27,7 @@ from table_cases import (
 from test_dispatcher import operands
 from test_export import EXACT, ODD, SQUARE, FakeCompiler, FakeCubin, results
 
+from autotune import tuning
 from autotune.export import exporter
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
@@ -40,6 +41,7 @@ from autotune.kernel.config import values_in
 from autotune.kernel.launch import PLAIN
 from autotune.kernel.templates import TENSOR, launch_spec, source_of, tflops
 from autotune.kernel.tensor_config import TensorConfig
+from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
@@ -286,6 +288,18 @@ def of_any_shape(tmp_path_factory) -> Table:
     folder = tmp_path_factory.mktemp("any") / "t"
     export_table(results(), folder, NamingCompiler(), tensor=tensor_results(shapes=()))
     return load(folder).for_class(FP32)
+
+
+def test_a_class_is_exported_where_nothing_was_searched_for_it():
+    notes: list[str] = []
+
+    def unread(**_):
+        raise AssertionError("nothing is read of studies that are not there")
+
+    limits = known_limits("h200")
+    found = tuning._of_wider(unread, ENVIRONMENT, limits, (), ANY, FP32, False, notes.append)
+    assert (found.shapes, found.source_hash) == ((), source_of(FP32))
+    assert len(notes) == 1 and "no shape was searched for accuracy fp32" in notes[0]
 
 
 @pytest.mark.parametrize("name", ["h200", "h100"])
