@@ -607,7 +607,8 @@ def export_table(
         )  # fmt: skip
         tensor = None
         if accuracy != STRICT:
-            tensor = _of_wider(reading, latest, limits, gemms, conditions, accuracy, note)
+            searched = bool(store.studies_by_problem(latest, read, max_error, accuracy))
+            tensor = _of_wider(reading, latest, limits, gemms, conditions, accuracy, searched, note)
         conditions = conditions.within(VALUES)
         known = store.studies_by_problem(latest, read, max_error)
         also = {shape.gemm for shape in tensor.shapes} if tensor else set()
@@ -656,13 +657,18 @@ def _of_wider(
     gemms: Sequence[Gemm],
     conditions: Where,
     accuracy: str,
+    searched: bool,
     note: Note,
 ) -> TunedResults:
-    """The results of kernels of a wider class, for those of the shapes that have any. Where a GPU has no such
-    kernels, none: strict ones serve. Raises DispatchError if nothing was searched for it."""
+    """The results of kernels of a wider class, for those of the shapes that have any: none where nothing was
+    searched for it, or where a GPU has no such kernels: strict ones serve."""
+    none = TunedResults(environment, limits, source_of(accuracy), "", 0, ())
     if not has_kernels(accuracy, limits):
         note(f"{limits.name} runs strict kernels alone: they serve calls for accuracy {accuracy}, too")
-        return TunedResults(environment, limits, source_of(accuracy), "", 0, ())
+        return none
+    if not searched:
+        note(f"no shape was searched for accuracy {accuracy}: tensor kernels serve where that is surely kept")
+        return none
     found = reading(where=conditions.within(OF_CLASS[accuracy].parameters), accuracy=accuracy)
     return replace(found, shapes=tuple(s for s in found.shapes if not gemms or s.gemm in gemms))
 

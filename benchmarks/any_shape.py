@@ -47,6 +47,7 @@ from autotune import search
 from autotune import target_finder as targets
 from autotune.cli import bench, common, console
 from autotune.facts import distribution
+from autotune.facts.accuracy_class import STRICT
 from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.facts.measurement import CachePolicy
@@ -85,14 +86,19 @@ class JudgedCall:
         return text if self.call.is_packed else f"{text} ld {','.join(map(str, self.call.lds))}"
 
 
-def drawn_calls(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) -> list[JudgedCall]:
-    """So many products for a GPU of such a roofline. The first of more are those of fewer."""
+def drawn_calls(
+    num: int, seed: int, fma_tflops: float, bandwidth_gbs: float, least: int = 1
+) -> list[JudgedCall]:
+    """So many products for a GPU of such a roofline, of extents that are not less. The first of more are
+    those of fewer."""
     sources = {x: _of_layout(x, seed, i, fma_tflops, bandwidth_gbs) for i, x in enumerate(LAYOUTS)}
     turns = cycle([layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)])
     found: dict[Call, JudgedCall] = {}
     while len(found) < num:
         evaluated = next(sources[next(turns)])
-        found.setdefault(evaluated.call, evaluated)
+        gemm = evaluated.call.gemm
+        if min(gemm.m, gemm.n, gemm.k) >= least:
+            found.setdefault(evaluated.call, evaluated)
     return list(found.values())
 
 
@@ -214,14 +220,14 @@ def _run(args: argparse.Namespace) -> None:
     if args.rounds < LEAST_ROUNDS:
         raise UsageError(f"--rounds {args.rounds} are too few to choose by half of them; name {LEAST_ROUNDS}")
     limits = device_limits(find_gpu(args.gpu).index)
-    evaluated = drawn_calls(args.num, args.seed, limits.fma_tflops, limits.bandwidth_gbs)
+    evaluated = drawn_calls(args.num, args.seed, limits.fma_tflops, limits.bandwidth_gbs, args.least)
     if args.part == "alone":
         tune_alone(args, list(dict.fromkeys(tuned_as(one.call) for one in evaluated[: args.alone])))
         return
     if args.table is None or args.out is None:
         raise UsageError(f"--part {args.part} needs a --table, a folder made by export-table, and an --out")
     arena = Arena(args.gpu, CachePolicy.COLD, with_torch=False)
-    tables = TableArena(arena, args.table)
+    tables = TableArena(arena, args.table, args.accuracy)
     check_unseen(evaluated, tables.table)
     kept = KeptReport(args.out, _head(args, tables), evaluated)
     identity = reports.identity(arena, "any_shape", args.rounds)
@@ -438,6 +444,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, help="a folder made by export-table")
     parser.add_argument("--seed", type=int, help="of the shapes: one that was used for no decision")
     parser.add_argument("--num", type=int, default=200, help="shapes (default: 200)")
+    parser.add_argument("--least", type=int, default=1, help="of each extent")
+    parser.add_argument("--accuracy", default=STRICT, help="the class of what the table may pick")
     parser.add_argument("--alone", type=int, default=60, help="of them so many tuned alone (default: 60)")
     parser.add_argument("--seconds-alone", type=float, default=8.0, help="each (default: 8)")
     parser.add_argument("--db", help="a database of searches of one shape each")

@@ -2,6 +2,7 @@
 
     python benchmarks/programs.py --table FOLDER [--only bert policy ...] [--own] [--seconds 4] [--out FILE]
     python benchmarks/programs.py --table FOLDER --settle live             settled on their own calls before
+    python benchmarks/programs.py --table FOLDER --accuracy fp32           by kernels on tensor cores, too
     python benchmarks/programs.py --table FOLDER --host [--out FILE]       host time of a call, beside torch's
     python benchmarks/programs.py --table FOLDER --record FILE             what they call, for a search
     python benchmarks/programs.py --device cpu --tiny --pairs 3            a test of this script without a GPU
@@ -163,7 +164,7 @@ def place_of(args: argparse.Namespace) -> Place:
     table = imported(args.table)
     if args.record is not None:
         table.record_calls(args.record)
-    return Place(args.device, torch.cuda.synchronize, table.torch())
+    return Place(args.device, torch.cuda.synchronize, table.torch(accuracy=args.accuracy))
 
 
 def imported(folder: Path) -> Any:
@@ -232,7 +233,7 @@ def identity(args: argparse.Namespace) -> dict[str, Any]:
         "benchmark": "programs", "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "torch": torch.__version__, "table": str(args.table), "seed": args.seed, "is_tiny": args.tiny,
-        "settle": args.settle,
+        "settle": args.settle, "accuracy": args.accuracy,
         "programs": {}, "failed": {},
     }  # fmt: skip
 
@@ -297,6 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--settle", choices=["live", "live-any-order"], help="AUTOTUNE_SETTLE, of all programs"
     )
+    parser.add_argument("--accuracy", choices=["strict", "fp32"], help="the class of what may serve")
     parser.add_argument("--settling", type=float, default=3.0, help="seconds of each program for that")
     parser.add_argument("--pairs", type=int, default=30, help="how many there are at least")
     parser.add_argument("--seed", type=int, default=5)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from contest import Arena
 
 from autotune.cli import console
+from autotune.facts.accuracy_class import STRICT
 from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.files.errors import DispatchError, EnvironmentProblem
 from autotune.gpu import instance
@@ -128,9 +129,9 @@ class Runner:
 class TableArena:
     """A table on the GPU of an arena. Raises DispatchError where it is not for this GPU."""
 
-    def __init__(self, arena: Arena, folder: Path) -> None:
+    def __init__(self, arena: Arena, folder: Path, accuracy: str = STRICT) -> None:
         self.arena, self.session = arena, arena.session
-        self.table = load(folder)
+        self.table = load(folder).for_class(accuracy)
         self.chooser = Chooser(self.table)
         self._kernels = {kernel.id: kernel for kernel in self.table.kernels}
         self._driver = Driver()

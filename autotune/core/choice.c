@@ -82,7 +82,7 @@ static modelled understood(const autotune_table *table, int32_t number) {
         .lost_n = lost_bytes(table, kernel->bn),
         .lost_k = lost_bytes(table, kernel->bk),
         .caution = 1 + CAUTION * kernel->relative_error,
-        .chains = sums_in_splits && !kernel->flush_k ? (double)kernel->threads_along_k : INFINITY,
+        .chains = sums_in_splits && !kernel->flush_k && kernel->added_k == 1 ? (double)kernel->threads_along_k : INFINITY,
     };
     if (reduction == AUTOTUNE_REDUCE_CLUSTER) found.overhead_us += c->cluster_us;
     if (reduction == AUTOTUNE_REDUCE_LAST_BLOCK || is_last_wave)
@@ -210,8 +210,8 @@ static depths depths_of(const autotune_constants *c, const autotune_kernel *kern
     const double levels = log2((double)kernel->threads_along_k / kernel->slices);
     const double of_zero_mean = more_slices + in_group + more_groups + c->level_zero_mean * levels;
     const double of_positive = more_slices + in_group / groups + more_groups + c->level_positive * levels;
-    return (depths){chain + more_chains + of_zero_mean,
-                    (chain * chain + more_chains * length) / k + of_positive};
+    return (depths){chain / kernel->added_k + more_chains + of_zero_mean + kernel->parts_zero_mean,
+                    (chain * chain / kernel->added_k + more_chains * length) / k + of_positive + kernel->parts_positive};
 }
 
 /* Whether cuBLAS computes dot products (summation._is_dots). */
@@ -276,6 +276,16 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
     return allowed;
 }
 
+/* Whether a kernel of a class with a promise may break it, where sums may be so deep (Sums.may_break). */
+static bool may_break(const autotune_constants *c, const autotune_kernel *kernel, const depths *sums,
+                      const at_call *call, const depths *allowed) {
+    const double zero_mean = allowed->zero_mean / (c->error_zero_mean * c->error_zero_mean);
+    const double positive = allowed->positive / (c->error_positive * c->error_positive);
+    return kernel->parts_zero_mean > 0 &&
+           (sums->zero_mean > c->promised_zero_mean * zero_mean || sums->positive > c->promised_positive * positive ||
+            (double)call->m * call->n < c->promised_results);
+}
+
 /* ------------------------------------------------------------------------------------------ times */
 
 /* Covariances of a place with those of the fit (perf_model/residual.py): Matern 3/2. */
@@ -311,6 +321,7 @@ typedef struct {
     const at_call *call;
     double least_bytes;
     depths allowed;
+    depths of_sgemm; /* the same, whatever kernels were measured nearby: a promise is held by cuBLAS alone */
 } shape;
 
 /* Adds the steps of waves, and of the queue on the busiest SM, for blocks of `k_steps` steps each. */
@@ -428,6 +439,7 @@ static void consider(forecast *by, const modelled *row, double split_k, double m
     mine.careful_us = mine.time_us * row->caution;
     const depths sums = depths_of(&by->of.table->constants, kernel, split_k, call);
     const depths allowed = by->of.allowed;
+    if (may_break(&by->of.table->constants, kernel, &sums, call, &by->of.of_sgemm)) return;
     mine.excess = fmax(1, fmax(sums.zero_mean / allowed.zero_mean, sums.positive / allowed.positive));
     const double squares = mine.excess * mine.excess; /* the fourth power: steep (decision 0062) */
     mine.handicapped_us = mine.careful_us * (squares * squares);
@@ -548,6 +560,7 @@ static int32_t nearest(const at_chooser *chooser, const at_call *call, int32_t b
 /* The best legal kernel of the nearest tuned shape that has one. */
 static bool choose_nearest(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
+    const depths allowed = allowed_anywhere(table, call);
     int32_t at = -1;
     for (int32_t looked = 0; looked < NUM_NEAREST; looked++) {
         at = nearest(chooser, call, at);
@@ -557,6 +570,8 @@ static bool choose_nearest(const at_chooser *chooser, const at_call *call, autot
             const autotune_kernel *kernel = &table->kernels[number];
             if (!at_has_work(kernel, kernel->split_k, call->k)) continue;
             if (!at_may_serve(kernel, call, kernel->split_k)) continue;
+            const depths sums = depths_of(&table->constants, kernel, kernel->split_k, call);
+            if (may_break(&table->constants, kernel, &sums, call, &allowed)) continue;
             choice->how = AUTOTUNE_NEAREST;
             choice->kernel = number;
             choice->split_k = kernel->split_k;
@@ -675,6 +690,7 @@ static bool begin_forecast(const at_chooser *chooser, const at_call *call, const
         .call = call,
         .least_bytes = AT_FLOAT_BYTES * (m * k + k * n + m * n),
         .allowed = allowed ? *allowed : allowed_depths(table, call, by->near),
+        .of_sgemm = allowed ? *allowed : allowed_anywhere(table, call),
     };
     return true;
 }

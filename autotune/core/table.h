@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 16 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 17 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -39,6 +39,9 @@ typedef struct {
     int32_t plain, bias, activation;
     int32_t registers, blocks_per_sm;
     int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
+    int32_t added_k; /* products that are added at a time */
+    /* Depths of sums that count for products of parts, in kernels of a class that promises SGEMM's error; else 0 */
+    double parts_zero_mean, parts_positive;
     int32_t chunk; /* depth of a split, only for AUTOTUNE_REDUCE_CHUNKS; else 0 */
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
     int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
@@ -80,6 +83,7 @@ typedef struct {
 /* Constants that Python's modules define and explain, under these names. */
 typedef struct {
     double error_zero_mean, error_positive;            /* runtime/settle/summation.py */
+    double promised_zero_mean, promised_positive, promised_results; /* runtime/settle/summation.py */
     double level_zero_mean, level_positive, chain_share, splits; /* runtime/settle/summation.py */
     double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/settle/summation.py */
     double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* runtime/settle/summation.py */

@@ -24,7 +24,7 @@ from ..files.strict import Mismatch
 from ..files.words import command, counted, option
 from ..kernel import same_code, template, templates
 from ..kernel.launch import Epilogue
-from ..kernel.templates import TENSOR
+from ..kernel.templates import TENSOR, has_kernels
 from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
 from ..runtime.table.soundness import check_identity
@@ -36,7 +36,7 @@ from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, portfolio
 from .provider import known_of_cublas, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape
-from .wishes import Wish, all_wishes, defaults, winners_of, with_epilogues
+from .wishes import Wish, all_wishes, defaults, on_tensor_cores, winners_of, with_epilogues
 
 MEGABYTE = 1e6  # bytes
 MOST_NAMED = 3  # shapes in a note
@@ -110,9 +110,11 @@ def export_table(
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
     if fast is not None:
-        requested = list({wish.id: wish for wish in winners_of(fast)}.values())
+        more = on_tensor_cores() if most and has_kernels(FP32, limits) else ()
+        requested = list({wish.id: wish for wish in (*more, *winners_of(fast))}.values())
         on_step(f"compiling {counted(len(requested), 'kernel')} on tensor cores")
         cubins |= compiling.wait(requested, on_compiled)
+        requested = within(requested, cubins, max_megabytes * MEGABYTE)
         kernels += figures.on_tensor_cores(fast, requested, cubins, TENSOR.source_hash)
         wishes += requested
     added = with_epilogues(wishes, epilogues, called)

@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from ..facts.accuracy_class import FP32, STRICT
-from ..facts.fitted import number
+from ..facts.device import DeviceLimits
+from ..facts.fitted import number, numbers
 from ..facts.gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.templates import TENSOR, launch_spec, residency, tflops
-from ..perf_model.fit import Sample, guess, learn
+from ..kernel.tensor_config import BK, BM
+from ..perf_model.fit import Sample, fma_step_us, guess, learn
 from ..perf_model.model_figures import Floats, ModelFigures
 from ..runtime.table.table import Kernel, KernelRecord, launchable
 from .cubins import CubinLike
@@ -23,6 +25,14 @@ from .wishes import Wish
 _DEFAULT = number("_DEFAULT")  # times the rule-of-thumb figures: the assumed cost of a step of a default
 LEAST_TIMED = 6  # shapes from which the model was seen to predict others within a tenth
 _FEW = number("_FEW")  # deviation of times of a kernel that was timed on one shape; half as much on two
+# Of kernels on tensor cores: of a step, of each time more that sums leave them within it, of a flush of a
+# tile of 128 x 128
+_TENSOR_STEP_US, _TENSOR_PROMOTE_US, _TENSOR_FLUSH_US = numbers(
+    "TENSOR_STEP_US TENSOR_PROMOTE_US TENSOR_FLUSH_US"
+)
+_TENSOR_FIXED_US, _TENSOR_ERROR = numbers("TENSOR_FIXED_US TENSOR_ERROR")
+# The sums of splits are written and read while no tensor core computes
+_TENSOR_SPLIT_EFFICIENCY = number("TENSOR_SPLIT_EFFICIENCY")
 
 Samples = Mapping[str, Mapping[Config, Sequence[Sample]]]  # of each layout, by `Config.in_any_splits`
 Places = dict[str, tuple[tuple[int, int, int], ...]]
@@ -55,15 +65,18 @@ def kernels(
 def on_tensor_cores(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], source_hash: str
 ) -> list[Kernel]:
-    """Kernels on tensor cores that searches found. One has a model if it was timed on LEAST_TIMED shapes of
-    its layout or more; else it serves the shapes that it was tuned for, and no others."""
+    """Kernels on tensor cores. One that was timed on LEAST_TIMED shapes of its layout or more has a model of
+    its own; another one the figures that such kernels have; one for batches has none."""
     limits = results.limits
     fast = replace(limits, fma_tflops=tflops(FP32, limits))  # whose steps are shorter than FMAs allow
     known = {shape.gemm: shape.all_times for shape in results.shapes if not shape.gemm.is_batched}
     found: list[Kernel] = []
     for layout in LAYOUTS:
         there = [wish for wish in wishes if wish.layout == layout]
-        records = {wish.id: _record(wish, cubins[wish.id], results) for wish in there}
+        records = {
+            wish.id: replace(_record(wish, cubins[wish.id], results), model=_guessed(wish, fast))
+            for wish in there
+        }
         times: dict[str, list[Sample]] = {}
         for wish in there:
             spec = launch_spec(wish.config, wish.gemm, limits)
@@ -81,6 +94,20 @@ def on_tensor_cores(
                 records[name] = replace(records[name], model=model)
         found += [launchable(record, limits, source_hash) for record in records.values()]
     return found
+
+
+def _guessed(wish: Wish, fast: DeviceLimits) -> ModelFigures | None:
+    """Of a kernel on tensor cores that nobody timed: a step of k takes what a third of TF32's rate allows, a
+    time whatever the tile is, and what leaving the tensor cores, and then the registers, takes."""
+    if wish.is_batched:
+        return None
+    config, spec = wish.config, launch_spec(wish.config, wish.gemm, fast)
+    flushes = BK / config.flush_k * config.bn / BM if config.flush_k else 0.0
+    step_us = fma_step_us(spec, fast) + _TENSOR_STEP_US + _TENSOR_FLUSH_US * flushes
+    step_us += _TENSOR_PROMOTE_US * (BK / config.promote_k - 1)
+    found = replace(guess(spec, fast), fixed_us=_TENSOR_FIXED_US, round_us=0.0, step_us=step_us)
+    efficiency = found.memory_efficiency if config.reduction == "none" else _TENSOR_SPLIT_EFFICIENCY
+    return replace(found, memory_efficiency=efficiency, relative_error=_TENSOR_ERROR)
 
 
 def with_epilogues(

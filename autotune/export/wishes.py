@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from ..facts.device import DeviceLimits
@@ -22,6 +23,8 @@ from .tuned import TunedResults
 # Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
 OF_LAYERS = ("NN", "NT")
 PER_BATCHED = 4  # kernels for shapes that nobody tuned, one of which is for batches, too
+_TENSOR_TILES = (TensorConfig(group=16), TensorConfig(bn=64, loaders=1, stages=4, ahead=4))
+_TENSOR_SUMS = ((32, 0), (32, 1024), (16, 512), (16, 256))  # promote_k, flush_k
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,22 @@ def defaults(limits: DeviceLimits, order: SummationOrder | None) -> list[Wish]:
         if broken:
             raise DispatchError(f"{limits.name} cannot run the default kernel: {broken[0].sentence}")
     return [Wish(config, x, is_wide=True, is_required=True) for x in LAYOUTS]
+
+
+def on_tensor_cores() -> list[Wish]:
+    """Kernels on tensor cores for shapes that nobody tuned: of each layout and tile those that were fast
+    (decision 0093), from the way of summing that takes the least time to the one that errs least, in any
+    splits of k or in none; and those that pack operands without aligned rows."""
+    return [
+        Wish(config, layout)
+        for layout in LAYOUTS
+        for tile, (promote_k, flush_k) in product(_TENSOR_TILES, _TENSOR_SUMS)
+        for config in (
+            replace(tile, promote_k=promote_k, flush_k=flush_k),
+            replace(tile, promote_k=promote_k, flush_k=flush_k, reduction="two_pass", split_k=2),
+            replace(tile, promote_k=promote_k, flush_k=flush_k, pack_a=1, pack_b=1, vec_c=1),
+        )
+    ]
 
 
 def with_epilogues(

@@ -113,7 +113,8 @@ def options(tmp_path: Path, **changes: object) -> Namespace:
         write_table(TABLE, table)
     values = {
         "report": None, "part": "pick", "gpu": "0", "table": table, "seed": 77, "num": 3, "alone": 2,
-        "seconds_alone": 1.0, "db": None, "rounds": 4, "seconds": None, "out": tmp_path / "a.json.xz",
+        "seconds_alone": 1.0, "db": None, "rounds": 4, "least": 1, "accuracy": "strict",
+        "seconds": None, "out": tmp_path / "a.json.xz",
     }  # fmt: skip
     return Namespace(**(values | changes))
 

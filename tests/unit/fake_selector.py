@@ -68,13 +68,16 @@ class Modelled:
             1 + CAUTION * np.array([one.relative_error for one in figures])[self._prediction.kernel]
         )
 
-    def candidates(self, call: Call, allowed: Depths) -> Considered:
-        """All launches that may serve a call. `allowed`: how deep their sums may be."""
+    def candidates(self, call: Call, allowed: Depths, of_sgemm: Depths) -> Considered:
+        """All launches that may serve a call. `allowed`: how deep their sums may be; `of_sgemm`: whatever
+        was measured nearby."""
         k = max(call.gemm.k, 1)
         accurate = self._sums.accurate_splits(k, allowed)
         kernel, split_k, time_us = self._prediction.expected(Shapes.of(*call[:3]), accurate)
+        depths = self._sums_of_launches.depths(split_k, call.gemm)
+        time_us = np.where(self._sums_of_launches.may_break(depths, call.gemm, of_sgemm), np.inf, time_us)
         careful_us = time_us * self._caution
-        excess = excess_depth(self._sums_of_launches.depths(split_k, call.gemm), allowed)
+        excess = excess_depth(depths, allowed)
         return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * slower_by(excess))
 
 
@@ -126,7 +129,9 @@ class Selector:
         if first.how != "modelled":
             return (first,)
         known = self._model(call.gemm.layout)
-        found = known.candidates(call, allowed or self._allowed_depths(call.gemm, self._near(call.gemm)))
+        guessed = allowed_depths(call.gemm, self._table.limits.num_sms)
+        deep = allowed or self._allowed_depths(call.gemm, self._near(call.gemm))
+        found = known.candidates(call, deep, allowed or guessed)
         index = known.kernels.index(self.kernels[first.kernel_id])
         is_first = (found.kernel == index) & (found.split_k == first.split_k)
         most = max(1.0, float(found.excess[is_first].min()))
@@ -227,14 +232,15 @@ class Selector:
         if not known.kernels:
             return None
         near = self._near(call.gemm)
+        of_sgemm = allowed or allowed_depths(call.gemm, self._table.limits.num_sms)
         allowed = allowed or self._allowed_depths(call.gemm, near)
-        found = known.candidates(call, allowed)
+        found = known.candidates(call, allowed, of_sgemm)
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])
         if time_us == math.inf:
             return None
         kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
-        tell, entry = partial(self._why_modelled, call, allowed, at), near.gemm if near else None
+        tell, entry = partial(self._why_modelled, call, (allowed, of_sgemm), at), near.gemm if near else None
         return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
 
     def _compare_to_cublas(self, pick: Pick, call: Call) -> Pick:
@@ -252,9 +258,9 @@ class Selector:
         uncertainty = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
         return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty)
 
-    def _why_modelled(self, call: Call, allowed: Depths, at: int) -> str:
+    def _why_modelled(self, call: Call, allowed: tuple[Depths, Depths], at: int) -> str:
         known = self._model(call.gemm.layout)
-        found = known.candidates(call, allowed)
+        found = known.candidates(call, *allowed)
         num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
         reason = f"{self._not_exact(call)}: the least modelled time of {counted(num_legal, 'legal kernel')}"
         if found.excess[at] > 1:

@@ -16,8 +16,9 @@ from ...facts import column_major
 from ...facts.column_major import describe_status
 from ...facts.gemm import LAYOUTS, Gemm
 from ...files.errors import DispatchError, DispatchWarning
-from ...kernel.config import PARAMETER, Config, threads_along_k
-from ...kernel.tensor_config import TensorConfig
+from ...kernel.config import PARAMETER
+from ...kernel.templates import AnyConfig
+from ...kernel.tensor_config import LEAST_RESULTS
 from ...perf_model import model_figures as model
 from ..calls.product import many_launches, no_scale
 from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
@@ -183,13 +184,14 @@ def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
     )  # fmt: skip
 
 
-def _sums(config: Config | TensorConfig) -> dict[str, int]:
-    """How a thread adds up k, from which the core guesses errors. Those of tensor cores were verified when
-    the kernel was searched: what they sum at a time stands for a chain."""
-    if isinstance(config, TensorConfig):
-        return {"flush_k": config.promote_k, "threads_along_k": 1, "slices": 1}
-    along_k = int(threads_along_k(config))
-    return {"flush_k": config.flush_k, "threads_along_k": along_k, "slices": config.slice_k}
+def _sums(config: AnyConfig) -> dict[str, float]:
+    """How a thread adds up k, from which the core guesses errors."""
+    one = summation.summed(config)
+    return {
+        "flush_k": config.flush_k, "threads_along_k": int(one.threads), "slices": int(one.slices),
+        "added_k": int(one.added), "parts_zero_mean": one.parts_zero_mean,
+        "parts_positive": one.parts_positive,
+    }  # fmt: skip
 
 
 def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableArrays) -> Any:
@@ -227,6 +229,8 @@ def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:
 def _constants(of: Any, kept: TableArrays) -> Any:
     return of.constants(
         error_zero_mean=summation.DEFAULT_ERRORS[0], error_positive=summation.DEFAULT_ERRORS[1],
+        promised_zero_mean=summation.PROMISED[0], promised_positive=summation.PROMISED[1],
+        promised_results=LEAST_RESULTS,
         level_zero_mean=summation.LEVEL[0], level_positive=summation.LEVEL[1],
         chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
         shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,

@@ -15,9 +15,14 @@ added in a tree, and each of its levels adds to the depth (LEVEL). Where g group
 splits of two_pass (launch.reduce_groups), (s / g - 1) + (g - 1) counts instead of s - 1, for positive data
 (s / g - 1) / g + (g - 1).
 
+Tensor cores add the products of p steps of k at a time (promote_k), and only their sums are added like
+those of FMAs: b / p for zero mean, b b / (p K) for positive data. Parts of floats, and what tensor cores
+lose, count as a depth of their own, which depends on p alone (0092).
+
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
 no more often than `most_splits` says. By that guess a kernel may have GUESSED_ERRORS times its error. Where
-errors are measured, by a search or by settling, they decide instead.
+errors are measured, by a search or by settling, they decide instead. A kernel of a class that promises an
+error no larger than SGEMM's serves with a depth of at most PROMISED times the least that SGEMM may have.
 
 Copied into exported tables.
 """
@@ -32,14 +37,22 @@ import numpy as np
 
 from ...facts.fitted import MAX_ERROR, number, numbers
 from ...facts.gemm import Gemm
-from ...kernel.config import Config, threads_along_k
+from ...kernel.config import threads_along_k
 from ...kernel.launch import reduce_groups
+from ...kernel.templates import AnyConfig
+from ...kernel.tensor_config import LEAST_RESULTS, TensorConfig
 from ...perf_model.model_figures import Floats
 
 # Of a depth of 1: for data of zero mean, and for positive data
 ERRORS = numbers("ERROR_OF_ZERO_MEAN ERROR_OF_POSITIVE")
 # Times cuBLAS's, on data of zero mean, and on positive data (0066)
 DEFAULT_ERRORS = MAX_ERROR, number("GUESSED_OF_POSITIVE")
+# What a promise is kept by, in cuBLAS's depths: also where exponents are wide, for which its sums are as good
+# as of a fifth of their depth (0092)
+PROMISED = numbers("PROMISED_OF_ZERO_MEAN PROMISED_OF_POSITIVE")
+# Of products of parts, by the k after which their sums leave the tensor cores
+PARTS = {k: numbers(f"PARTS_ZERO_MEAN_{k} PARTS_POSITIVE_{k}") for k in (16, 32, 64)}
+UNKNOWN = (1e9, 1e9)  # no promise allows it
 CHAIN_SHARE = number("CHAIN_SHARE")  # of the depth that is allowed: the rest is for adding up the splits
 # Of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
 LEVEL = numbers("LEVEL_OF_ZERO_MEAN LEVEL_OF_POSITIVE")
@@ -76,6 +89,16 @@ class Depths(NamedTuple):
         return Depths(zero_mean**2 * self.zero_mean, positive**2 * self.positive)
 
 
+class Summed(NamedTuple):
+    """How one kernel sums; as the columns of `Sums`."""
+
+    slices: float
+    threads: float
+    added: float
+    parts_zero_mean: float
+    parts_positive: float
+
+
 class Sums(NamedTuple):
     """How kernels sum; arrays."""
 
@@ -89,18 +112,22 @@ class Sums(NamedTuple):
     is_split: Floats
     is_two_pass: Floats  # the same
     chains: Floats  # `threads` where splits alone shorten the chains of sums, else infinite
+    added: Floats  # products at a time
+    parts_zero_mean: Floats  # depths of products of parts; 0 for FMAs
+    parts_positive: Floats
 
     @classmethod
-    def of(cls, configs: Sequence[Config]) -> Sums:
+    def of(cls, configs: Sequence[AnyConfig]) -> Sums:
         flush_k = np.array([config.flush_k or np.inf for config in configs])
-        slices = np.array([config.slice_k for config in configs], float)
-        threads = np.array([threads_along_k(config) for config in configs], float)
+        sums = np.array([summed(config) for config in configs], float).reshape(-1, len(Summed._fields))
+        slices, threads, added, *parts = sums.T
         levels = np.log2(threads / slices)
         whole = ("none", "last_wave", "chunks")  # chunks are flushed sums
         is_split = np.array([config.reduction not in whole for config in configs], float)
         is_two_pass = np.array([config.reduction == "two_pass" for config in configs], float)
-        chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
-        return cls(flush_k, 1 / flush_k, threads, slices - 1, levels, is_split, is_two_pass, chains)
+        chains = np.where((is_split > 0) & np.isinf(flush_k) & (added == 1), threads, np.inf)
+        ways = (flush_k, 1 / flush_k, threads, slices - 1, levels, is_split, is_two_pass, chains)
+        return cls(*ways, added, *parts)
 
     def take(self, index: Any) -> Sums:
         """Those selected, or rearranged, by an index of NumPy."""
@@ -118,8 +145,18 @@ class Sums(NamedTuple):
         of_zero_mean = self.more_slices + in_group + more_groups + LEVEL[0] * self.levels
         of_positive = self.more_slices + in_group / (more_groups + 1) + more_groups + LEVEL[1] * self.levels
         return Depths(
-            chain + more_chains + of_zero_mean, (chain * chain + more_chains * length) / k + of_positive
+            chain / self.added + more_chains + of_zero_mean + self.parts_zero_mean,
+            (chain * chain / self.added + more_chains * length) / k + of_positive + self.parts_positive,
         )
+
+    def may_break(self, depths: Depths, gemm: Gemm, allowed: Depths) -> Any:
+        """Whether kernels of a class with a promise may break it, where sums of this shape are so deep, and
+        may be as deep as allowed."""
+        kept = allowed.within(1 / DEFAULT_ERRORS[0], 1 / DEFAULT_ERRORS[1])
+        is_too_deep = (depths.zero_mean > PROMISED[0] * kept.zero_mean) | (
+            depths.positive > PROMISED[1] * kept.positive
+        )
+        return (self.parts_zero_mean > 0) & (is_too_deep | (gemm.num_results < LEAST_RESULTS))
 
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
         """The number of splits from which on the sums over k products, at least one, are hardly deeper than
@@ -127,6 +164,12 @@ class Sums(NamedTuple):
         longest = min(CHAIN_SHARE * allowed.zero_mean, math.sqrt(CHAIN_SHARE * allowed.positive * k))
         splits: Floats = k / (self.chains * longest)
         return splits
+
+
+def summed(config: AnyConfig) -> Summed:
+    if isinstance(config, TensorConfig):
+        return Summed(1, 1, config.promote_k, *PARTS.get(config.promote_k, UNKNOWN))
+    return Summed(config.slice_k, float(threads_along_k(config)), 1, 0, 0)
 
 
 def most_splits(gemm: Gemm, num_sms: int) -> float:
