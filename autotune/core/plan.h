@@ -70,7 +70,7 @@ typedef struct {
 } at_remembered;
 
 /* A remembered plan that leaves calls alone, by a signature of theirs: a router's hash of all that tells kinds apart.
- * Found by it, a call costs a program's caches two lines instead of a hundred. */
+ * A call that is found by it reads less than half of the instructions, and of the memory, that its tensors take. */
 typedef struct {
     uint64_t signature;
     autotune_plan *plan; /* NULL: a free place */

@@ -169,8 +169,9 @@ def test_what_has_no_elements_needs_none(runtime, driver):
     assert not driver.launches
 
 
-def test_the_router_is_not_told_of_a_plan_for_them(runtime, offered):  # noqa: F811
-    """Python looks at the call instead."""
+@pytest.fixture
+def left_alone(runtime, offered):  # noqa: F811
+    """The core, which leaves such products alone, and whether it says so of operands at an address."""
     offered()
     runtime.sgemm(_Tensor(matrices()["a"]), _Tensor(matrices()["b"]))
     core = runtime._engines[0].core
@@ -181,15 +182,33 @@ def test_the_router_is_not_told_of_a_plan_for_them(runtime, offered):  # noqa: F
     kind = structs.kind(rows, columns, columns, (1, 1, 1), batch)
     core.library.autotune_remember(core.handle, ctypes.byref(kind), plan.address)
 
-    def is_left_alone(address: int) -> bool:
+    def is_left_alone(address: int, signature: int = 0) -> bool:
         extents = [(ctypes.c_int64 * 2)(*SHAPES[name]) for name in ("a", "b")]
         text = [_DLTensor(address, CUDA, 0, 2, FLOAT, 32, 1, ctypes.addressof(one)) for one in extents]
         at, found, numbers = map(ctypes.addressof, text), ctypes.c_int32(), core.library.numbers
-        requested = None, None, numbers.AS_SETTLED, 0
+        requested = None, None, numbers.AS_SETTLED, signature
         assert not core.library.autotune_meet(core.handle, *at, *requested, ctypes.byref(found))
         return found.value == numbers.LEFT_ALONE
 
+    return core, kind, plan, is_left_alone
+
+
+def test_the_router_is_not_told_of_a_plan_for_them(left_alone):
+    """Python looks at the call instead."""
+    *_, is_left_alone = left_alone
     assert is_left_alone(1 << 40) and not is_left_alone(0) and not is_left_alone(1 << 20)
+
+
+def test_what_is_left_alone_is_found_by_its_signature_until_its_plan_is_forgotten(left_alone):
+    core, kind, plan, is_left_alone = left_alone
+    known = lambda signature: core.library.autotune_leaves_alone(core.handle, signature)  # noqa: E731
+    assert is_left_alone(1 << 40) and not known(7)
+    assert is_left_alone(1 << 40, 7) and known(7) and known(7) and not known(8) and not known(7 + 512)
+    assert plan.num_tensor_calls == 4
+    core.library.autotune_remember(core.handle, ctypes.byref(kind), plan.address)  # another might be
+    assert not known(7) and is_left_alone(1 << 40, 7) and known(7)
+    core.library.autotune_forget(core.handle)
+    assert not known(7) and plan.num_tensor_calls == 6
 
 
 @pytest.fixture
