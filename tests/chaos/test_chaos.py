@@ -39,10 +39,11 @@ from autotune.store import RequestState, Store
 
 NUM_SHAPES = 50  # for each of two models
 NUM_EACH = 12  # kills, suspensions, partitions, clock jumps
-LONGEST_S = 780.0
+PLACED_S, LONGEST_S = 240.0, 580.0  # until all workers are there; of all that goes wrong
 MODELS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
 HERE = Path(__file__).resolve().parent
 PORT = 8579  # of the server
+NUM_GPUS = 4  # two of them on the cluster
 NUM_BUILDS = 20  # kernels that the compile worker is asked for
 RESTART_S = 1.0
 
@@ -285,9 +286,14 @@ def _run(url: str, admin: Any, services: list[Service], draw: random.Random) -> 
     chaos = Chaos(services, admin.execute, draw)
     events = [what for what in ("kill", "suspend", "partition", "jump") for _ in range(NUM_EACH)]
     draw.shuffle(events)
-    started_s, is_asking = time.monotonic(), True
     with Store.open(url) as store, StoreHelpers(store.builds()) as helpers, ThreadPoolExecutor(1) as thread:
-        queue, built = store.queue(), thread.submit(_build, helpers)
+        queue, started_s, is_asking = store.queue(), time.monotonic(), True
+        while sum(one.kind == "gpu" and one.is_alive for one in queue.workers()) < NUM_GPUS:
+            assert time.monotonic() - started_s < PLACED_S, "not all workers came"
+            time.sleep(1)
+            for one in services:
+                one.keep_alive()
+        built, started_s = thread.submit(_build, helpers), time.monotonic()
         while events or is_asking or queue.has_open():
             assert time.monotonic() - started_s < LONGEST_S, (queue.counts(), chaos.done)
             is_asking = is_asking and _ask(store, draw)
