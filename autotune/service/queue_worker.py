@@ -8,6 +8,7 @@ systemd) or Ctrl-C lets each finish its candidate and give back its request, whi
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -209,13 +210,13 @@ def serve(
 
 
 def _supervise(served: list[_Served], interrupt_handler: InterruptHandler, note: Note) -> None:
-    is_told = False
+    killed_s = math.inf
     running = {one.child.pipe: one for one in served}
     waiting: list[_Served] = []
     try:
-        while running or waiting:
-            if interrupt_handler.is_requested and not is_told:
-                is_told, waiting = True, []
+        while (running or waiting) and time.monotonic() < killed_s:
+            if interrupt_handler.is_requested and killed_s == math.inf:
+                killed_s, waiting = time.monotonic() + END_S, []
                 for one in running.values():
                     one.child.signal(signal.SIGTERM)
             for one in _due(waiting):
@@ -235,7 +236,7 @@ def _supervise(served: list[_Served], interrupt_handler: InterruptHandler, note:
         for one in served:
             one.child.signal(signal.SIGTERM)
         for one in served:
-            one.child.end(END_S)
+            one.child.end(min(END_S, max(0.0, killed_s - time.monotonic())))
 
 
 def _due(waiting: Sequence[_Served]) -> Iterator[_Served]:

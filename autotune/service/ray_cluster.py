@@ -32,7 +32,7 @@ from ..target_finder import REPLAY, Selected
 from .child_process import ChildHandle, Signal
 from .compile_worker import ARCH, made
 
-PLACED_S = 120.0  # until Ray has found a GPU, and started an actor there
+PLACED_S = 120.0  # until Ray has found a GPU and started an actor there, or started it again
 POLL_S = 1.0
 AHEAD = 2  # compile tasks for each core of the cluster: no more wait
 KEPT = 4096  # kernels that the cluster has at hand
@@ -202,17 +202,17 @@ class ClusterChild(ChildHandle):
     def _relay(self) -> None:
         ray = self._cluster.ray
         with suppress(OSError, ray.exceptions.RayError):
-            told = self._actor.told.remote()
-            if not ray.wait([told], timeout=PLACED_S)[0]:
-                lacks = f"none was free on the cluster within {PLACED_S:.0f} s; look at `ray status`"
-                self._theirs.send(("", "error", EnvironmentProblem(lacks)))
-                told = None
-            while told is not None:
+            is_last, messages = False, list[Any]()
+            while not is_last or messages:
                 is_last = bool(ray.wait([self._running], timeout=0)[0])
+                told = self._actor.told.remote()
+                if not ray.wait([told], timeout=PLACED_S)[0]:  # it was lost, too, and Ray has no other place
+                    lacks = f"none was free on the cluster within {PLACED_S:.0f} s; look at `ray status`"
+                    self._theirs.send(("", "error", EnvironmentProblem(lacks)))
+                    break
                 life, messages = ray.get(told)
                 for message in messages:
                     self._theirs.send((life, *message))
-                told = None if is_last and not messages else self._actor.told.remote()
         self._theirs.close()
 
     def hear(self) -> tuple[str, list[Any]] | None:

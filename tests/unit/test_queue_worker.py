@@ -9,13 +9,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from autotune import target_finder as targets
 from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
+from autotune.service import queue_worker
+from autotune.service.child_process import ChildHandle
+from autotune.service.queue_worker import QueueWork
 from autotune.store import RequestState, Store, Wanted
+from autotune.target_finder import Selected
 
 RECORDED = targets.default_recording()
 SMALL = Gemm.parse("1024")
@@ -84,3 +91,22 @@ def test_a_worker_without_work_is_refused(tmp_path: Path) -> None:
     assert "no file" in end(start(tmp_path / "a.db", "--gpu", "replay:"), 2)
     keyed = start(tmp_path / "a.db", "--compile", "1", "--key", str(tmp_path / "key"))
     assert "`tables follow`" in end(keyed, 2)
+
+
+class Deaf(ChildHandle):
+    """A process that heeds no signal."""
+
+    ending, is_killed = "", False
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+def test_who_heeds_no_signal_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_worker, "END_S", 0.05)
+    ours, theirs = Pipe()
+    deaf, work = Deaf(ours), QueueWork(str(tmp_path / "a.db"), 1.0, CachePolicy.COLD, None, "quick")
+    Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    queue_worker.serve([Selected("0", "")], 0, work, print, lambda *_: deaf)
+    assert deaf.is_killed
+    theirs.close()

@@ -68,10 +68,11 @@ class SimulatedRay:
         self.actors.append(actor)
         handle = MagicMock()
         for name in ("run", "told", "answer", "num_cores"):
-            method = getattr(actor, name, None)
-            start = partial(self.threads.submit, method) if method and not self.is_full else pending
-            getattr(handle, name).remote = start
+            getattr(handle, name).remote = partial(self.call, getattr(actor, name, None))
         return handle
+
+    def call(self, method: Any, *arguments: Any) -> Future[Any]:
+        return Future() if self.is_full else self.threads.submit(method, *arguments)
 
     def get(self, future: Future[Any]) -> Any:
         return future.result(10)
@@ -82,10 +83,6 @@ class SimulatedRay:
 
     def kill(self, actor: Any, no_restart: bool) -> None:
         assert no_restart
-
-
-def pending(*_: Any) -> Future[Any]:
-    return Future()
 
 
 @pytest.fixture
@@ -117,14 +114,25 @@ def test_an_actor_is_as_a_process_here(simulated: SimulatedRay) -> None:
         child.end(1)
 
 
-def test_a_gpu_that_is_not_free_is_told_of(simulated: SimulatedRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "PLACED_S", 0.01)
+@pytest.mark.parametrize("is_lost_later", [False, True])
+def test_a_gpu_that_is_not_free_is_told_of(
+    is_lost_later: bool, simulated: SimulatedRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "PLACED_S", 0.3)
     with Cluster("ray://head:10001") as cluster:
-        simulated.is_full = True
-        child = cluster.start(until_interrupted, "h100", "how many?")
+        simulated.is_full = not is_lost_later
+        child = cluster.start(asking, "h100", "how many?")
+        if is_lost_later:
+            assert child.hear() == ("how many?", [])
+            simulated.is_full = True
         what, (error,) = child.hear() or ("", [None])
         assert what == "error" and "none was free on the cluster" in str(error)
         child.end(1)
+        simulated.actors[-1].answer(simulated.actors[-1].life, 4)  # its thread ends
+
+
+def asking(parent: Any, selector: str, question: str, helpers: RayHelpers) -> None:
+    parent.ask(question)
 
 
 @pytest.fixture(scope="module")
