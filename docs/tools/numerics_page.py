@@ -44,8 +44,9 @@ larger of the two, and of all kinds of operands.
 `autotune_create_accuracy` ask for it; a call that does not is served as before. Kernels on tensor cores run
 on compute capability 9.0; elsewhere strict kernels serve the class. The search refuses a kernel whose error
 is larger than SGEMM's on normal, uniform positive, wide (2^-20 to 2^20 by element), scaled (2^-15 to 2^15
-by row) or cancelling operands (the second half of k nearly undoes the first). **This has not run on a GPU
-yet.**
+by row) or cancelling operands (the second half of k nearly undoes the first). Shapes that were not searched
+are served by tensor kernels where their sums are surely no worse than those that cuBLAS may choose
+([0092](../decisions/0092-promises-kept-by-depth.md)); settling measures cuBLAS's, and lets them serve more.
 
 What `fp32` does not promise:
 
