@@ -67,17 +67,18 @@ def export_table(
 
     `tensor`: results of kernels on tensor cores, for a table that serves accuracy fp32, too.
     `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
-    the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, whose cubins take at
-    most `max_megabytes`, of those that obey `where` in some number of splits. `calls`: how often a program
-    calls for each shape, tuned or not: these kernels are chosen for its shapes, too. `epilogues`: each kernel
-    is also written with each of these, beyond `max_megabytes`; `called`: those that may serve such a shape
-    with these, as calls for it ask for them. `with_c`: with sources for programs in C
-    (c_source.py). `adds`: beside the tables of other GPU models that the folder holds. `note` receives
-    files that are kept and tables that are replaced (`write_folder`), and a recording that was made with
-    another source of the kernel; `on_step` what is done next, `on_compiled` the compiler's progress. Raises
-    DispatchError if there is nothing to export, if results are of another kernel source or GPU architecture
-    than is compiled here, or if the folder holds anything that no export wrote, or is damaged and to be
-    extended; UsageError if Python cannot import its name; EnvironmentProblem if the disk is full.
+    the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, a quarter of them
+    for batches, too; their cubins take at most `max_megabytes`. They are of those that obey `where` in some
+    number of splits. `calls`: how often a program calls for each shape, tuned or not: these kernels are
+    chosen for its shapes, too. `epilogues`: each kernel is also written with each of these, beyond
+    `max_megabytes`; `called`: those that may serve such a shape with these, as calls for it ask for them.
+    `with_c`: with sources for programs in C (c_source.py). `adds`: beside the tables of other GPU models that
+    the folder holds. `note` receives files that are kept and tables that are replaced (`write_folder`), and a
+    recording that was made with another source of the kernel; `on_step` what is done next, `on_compiled` the
+    compiler's progress. Raises DispatchError if there is nothing to export, if results are of another kernel
+    source or GPU architecture than is compiled here, or if the folder holds anything that no export wrote, or
+    is damaged and to be extended; UsageError if Python cannot import its name; EnvironmentProblem if the disk
+    is full.
     """
     prepare(folder, note, adds=adds)
     _check(results, tensor, compiler, note)
