@@ -142,6 +142,7 @@ typedef struct {
     int is_looped;      /* if the kernel serves, it is launched for each product of the batch */
     double expected_us; /* measured (exact) or modelled; 0 if unknown */
     double cublas_us;
+    const char *order;       /* in which all kernels of the table sum, as chunks:512; NULL if each has its own */
     int64_t workspace_bytes; /* that a launch of the kernel takes for packed copies and partial sums */
 } autotune_pick_info;
 

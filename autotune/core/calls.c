@@ -372,6 +372,7 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
         .is_looped = choice.is_looped,
         .expected_us = choice.expected_us,
         .cublas_us = choice.cublas_us,
+        .order = handle->table->order,
         .workspace_bytes = grid.pack_bytes + grid.sum_bytes + grid.counter_bytes,
     };
     return AUTOTUNE_OK;

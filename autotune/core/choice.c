@@ -740,7 +740,7 @@ static int by_all(const at_chooser *chooser, const at_call *call, const char *cu
 int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
               autotune_choice *choice) {
     const int status = by_all(chooser, call, cublas_version, choice);
-    if (chooser->table->has_order) choice->is_cublas = false;
+    if (chooser->table->order) choice->is_cublas = false;
     return status;
 }
 

@@ -98,7 +98,7 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
     plan->loop = planned->is_looped ? planned->batch : AT_SINGLE;
     if (planned->kernel == AUTOTUNE_ONLY_BLAS) return plan;
     plan->kernel = &table->kernels[planned->kernel];
-    plan->has_order = table->has_order;
+    plan->has_order = table->order != NULL;
     const at_call call = call_of(planned, planned->is_looped ? AT_SINGLE : planned->batch);
     plan->grid = at_plan(plan->kernel, &call, planned->split_k);
     at_schedule(plan->kernel, &plan->grid, plan->schedule);

@@ -124,13 +124,13 @@ typedef struct {
     const char *gpu_name; /* the GPU model that the table is for */
     int32_t capability_major, capability_minor;
     int64_t smem_per_block; /* bytes, after opting in */
+    const char *order; /* in which all kernels sum, which nobody promises of cuBLAS: no choice is for it; NULL: several */
     const autotune_kernel *kernels;
     autotune_layout layouts[AUTOTUNE_LAYOUTS];
     const autotune_entry *entries;
     const autotune_ranked *ranked;
     const autotune_code *codes; /* NULL if the core's user loads kernels itself */
     int32_t num_kernels, num_entries, num_codes;
-    int32_t has_order; /* all kernels sum in one order, which nobody promises of cuBLAS: no choice is for it */
 } autotune_table;
 
 #endif

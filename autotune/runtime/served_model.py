@@ -85,7 +85,7 @@ class ServedModel:
         key = gemm if gemm.is_batched else (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
         picks = self._picks  # `settle` replaces them
         found = picks.get(key) or self.choose(gemm)
-        if not (self._is_first_use and found.how == "modelled"):  # which may be settled at any time
+        if not (self._is_first_use and self._blas.is_wanted(found)):  # which may be settled at any time
             if len(picks) >= MAX_PICKS:
                 picks.clear()
             picks[key] = found

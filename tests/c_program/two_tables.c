@@ -12,7 +12,9 @@ const char *PART(void) {
     autotune_pick_info pick = {0};
     if (autotune_create(&handle) || autotune_pick(handle, 0, 0, 4, 4, 4, &pick)) return "none";
     autotune_destroy(handle);
-    return pick.kernel;
+    static char told[256];
+    snprintf(told, sizeof told, "%s,%s", pick.kernel, pick.order ? pick.order : "none");
+    return told;
 }
 
 #else

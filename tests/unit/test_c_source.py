@@ -328,7 +328,7 @@ def test_a_program_may_have_two_tables(table, objects, tmp_path, form):
     parts = [str(PROGRAM / "two_tables.c")]
     for name, one in (
         ("first", table),
-        ("second", replace(table, kernels=renamed, defaults=defaults, entries=())),
+        ("second", replace(table, kernels=renamed, defaults=defaults, entries=(), order="chain")),
     ):
         sources = write(one, tmp_path / name)
         part = _object(PROGRAM / "two_tables.c", sources, objects, ["gcc", f"-DPART={name}"])
@@ -339,6 +339,7 @@ def test_a_program_may_have_two_tables(table, objects, tmp_path, form):
     done = subprocess.run([str(tmp_path / "program")], capture_output=True, text=True, check=True)
     first, second = done.stdout.split()
     assert second.startswith("other-") and not first.startswith("other-")
+    assert second.endswith(",chain") and first.endswith(",none")
     both = "".join(f'#include "{name}/c/autotune_sgemm.h"\n' for name in ("first", "first", "second"))
     shown = subprocess.run(
         ["gcc", f"-I{tmp_path}", "-fsyntax-only", "-x", "c", "-"], input=both, capture_output=True, text=True,

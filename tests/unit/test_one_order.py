@@ -16,6 +16,8 @@ from table_cases import FakeDriver, OnGpu, isolated, make_kernel, make_spec, mak
 from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, matrices, results
 from test_runtime_table import sign
 from test_settling_fake import matrices as operands_of
+from test_torch_routing import expected_times as expected_times
+from test_torch_routing import fake_torch as fake_torch
 
 import autotune
 from autotune.export import check
@@ -81,6 +83,13 @@ def test_routing_leaves_nothing_alone_that_kernels_of_an_order_serve() -> None:
         pick = chooser.pick(Call.packed(UNTUNED))
         engine = RoutedEngine(False, chooser.core, "off", table, {}, chooser, FakeDriver(table))
         assert engine.why_not(UNTUNED, pick) == reason
+
+
+def test_routing_says_the_order(tmp_path: Path, fake_torch: object) -> None:
+    for table, told in ((chained(), True), (replace(chained(), order=None), False)):
+        folder = write_table(table, tmp_path / f"order_{told}".lower())
+        routing = Dispatcher(folder, driver=FakeDriver(table)).torch()
+        assert ("sums of all that is served have the order chain" in routing.report()) == told
 
 
 def test_a_kernel_of_another_order_is_refused() -> None:

@@ -163,7 +163,7 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
         num_kernels=len(table.kernels),
         num_entries=len(entries),
         num_codes=len(codes),
-        has_order=table.order is not None,
+        order=table.order and table.order.encode(),
     )
 
 

@@ -335,6 +335,11 @@ class RoutedSignatures:
         self._is_open = self._add(first)
         self.is_live = self._engines[first].is_live
 
+    @property
+    def orders(self) -> list[str]:
+        """The summation orders of its tables that have one."""
+        return sorted({engine.table.order for engine in self._engines.values() if engine.table.order})
+
     def tensor_calls(self) -> CombinedCalls | None:
         """What serves torch's tensors on all GPUs; None if this torch does not support it."""
         return self._calls if self._is_open else None

@@ -285,6 +285,7 @@ class TorchRouting:
             f"predicted, not measured: {self.saved_us / 1e3:,.1f} ms of the GPU's time saved"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
+        lines += [f"  sums of all that is served have the order {order}" for order in self._plain.orders]
         lines += self.live_lines()
         if self.no_router:
             lines.append(f"  by kernels in Python, which take longer on the host: {self.no_router}")
@@ -327,6 +328,10 @@ class _Products:
             raise DispatchError("this torch does not offer its tensors to C; update it to 2.10 or later")
         self._calls = calls
         self._known: dict[tuple[Any, ...], Decided] = {}  # by what two tensors look like
+
+    @property
+    def orders(self) -> list[str]:
+        return self._engine.orders
 
     def sgemm(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
         """The result; False if the call signature is left alone, None if these tensors are."""
