@@ -36,6 +36,7 @@ from .models import RequestRow, ServiceWorkerRow, WorkerRow
 
 MAX_ATTEMPTS = 3
 RETRY_S = 10.0  # after the first failure; twice as long after the second
+MOST_PAUSE_S = RETRY_S * MAX_ATTEMPTS
 REMEMBERED_S = 86_400.0  # workers that ended
 ANY_GPU = ""
 
@@ -167,7 +168,8 @@ class Queue:
         worker_id = member.id
         with self._database.writing() as session:
             self._take_back_expired(session)
-            is_due = (RequestRow.state == RequestState.WAITING) & (RequestRow.not_before_s <= now_s())
+            later_s = RequestRow.not_before_s - now_s()  # more than any pause: the clock was set back
+            is_due = (RequestRow.state == RequestState.WAITING) & ((later_s <= 0) | (later_s > MOST_PAUSE_S))
             best = (
                 select(RequestRow.id)
                 .where(is_due, RequestRow.gpu.in_((*gpus, ANY_GPU)))

@@ -100,6 +100,9 @@ def test_what_failed_waits_a_while_and_what_is_given_back_does_not(store: Store)
         assert claimed and claimed.num_tries == 0
         assert requested.fail(claimed, "no memory")
         assert requested.claim(one, [], 60) is None
+        with store._database.writing() as session:  # as after its clock was set back by a day
+            session.execute(update(RequestRow).values(not_before_s=RequestRow.not_before_s + 86_400))
+        assert requested.claim(one, [], 60)
 
 
 def test_workers_are_listed_with_what_they_do(store: Store) -> None:
