@@ -121,6 +121,22 @@ def test_splits_of_k_and_packed_operands(build: Build, layout: str) -> None:
     run_and_check(build, config, variant, *cases)
 
 
+def test_special_values_are_as_the_manual_says(build: Build) -> None:
+    """What infinity, NaN, or a value that rounds to infinity is part of is NaN, and nothing else is."""
+    one = problem(NARROW, Variant(), (128, 64, 160))
+    (a,), (b,) = one.a.matrices, one.b.matrices
+    a[3, 10], a[5, 7], a[9, 2], b[20, 8] = np.inf, np.nan, np.float32(3.4028e38), -np.inf
+    a[11], a[12, 3:] = -0.0, 0.0
+    (result,) = run(build(NARROW, Variant()).result(), [one])
+    (c,) = result.c
+    is_part = np.zeros(c.shape, bool)
+    is_part[[3, 5, 9]] = is_part[:, 8] = True
+    np.testing.assert_array_equal(np.isnan(c), is_part)
+    assert np.isfinite(c[~is_part]).all()
+    assert not c[11, ~is_part[11]].any()
+    np.testing.assert_allclose(c[12, ~is_part[12]], (a[12, :3] @ b[:3])[~is_part[12]], rtol=1e-5)
+
+
 def test_splits_alone_store_planes_of_whole_tiles(build: Build) -> None:
     config, variant = replace(NARROW, vec_a=1, vec_b=1, vec_c=1, reduction="two_pass", split_k=4), Variant()
     run_and_check(build, config, variant, problem(config, variant, (129, 65, 160), order=REVERSE))
