@@ -20,7 +20,7 @@ from typing import Any
 from ..facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ..files.errors import DispatchError
 from ..kernel.launch import PLAIN, Epilogue, name_of
-from ..runtime.calls.product import Form, Leading, Product, folded, read_operands, stacked
+from ..runtime.calls.product import Product, folded, form_of, read_operands, stacked
 from ..runtime.choose.pick import OTHERS, TUNED_ALIGNMENT, Counted
 
 CALLS, WORK = "calls.json", "work.json"  # in the folder that is written
@@ -92,8 +92,8 @@ class WorkCounts:
             return f"products in {dtype}", None
         if self._allows_tf32():
             return TF32, None
-        (form_a, leading_a), (form_b, leading_b) = _form(a), _form(b)
-        form_c, leading_c = (None, None) if out is None else _form(out)
+        (form_a, leading_a), (form_b, leading_b) = (form_of(x.shape, x.stride()) for x in (a, b))
+        form_c, leading_c = (None, None) if out is None else form_of(out.shape, out.stride())
         forms, leading = (form_a, form_b, form_c), (leading_a, leading_b, leading_c)
         try:
             if len(a.shape) == _MATRIX:
@@ -170,13 +170,6 @@ def _epilogue(epilogue: Epilogue) -> str:
 def _alignment(address: int) -> int:
     """The largest power of two that divides an address, from a float's size up to a vector's."""
     return max(FLOAT_BYTES, (address | TUNED_ALIGNMENT) & -(address | TUNED_ALIGNMENT))
-
-
-def _form(x: Any) -> tuple[Form, Leading]:
-    """Form and leading dimensions of a tensor."""
-    *extents, rows, columns = x.shape
-    *strides, by_row, by_column = x.stride()
-    return (rows, columns, by_row, by_column), tuple(zip(extents, strides, strict=True))
 
 
 def _replace(path: Path, content: str) -> None:

@@ -17,7 +17,7 @@ from ...facts.gemm import FLOAT_BYTES
 from ...files.errors import DispatchError
 from ..launch.cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, CudaFault, Driver
 from ..torch.tensor_calls import check_no_trace, count_of_writes, forward_mode_of
-from .product import NO_DEVICE, Form, Leading, packed_form
+from .product import NO_DEVICE, Form, Leading, form_of, packed_form
 
 # address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
 Operand = tuple[int, int, Form, Leading]
@@ -118,9 +118,7 @@ def _form(role: str, shape: Any, byte_strides: Any) -> tuple[Form, Leading]:
     steps = [divmod(int(stride), FLOAT_BYTES) for stride in byte_strides]
     if any(rest for _, rest in steps):
         raise _refuse(role, f"has strides {tuple(byte_strides)} that are no whole floats", "copy it")
-    *leading, by_row, by_col = (step for step, _ in steps)
-    rows, cols = extents[-2:]
-    return (rows, cols, by_row, by_col), tuple(zip(extents[:-2], leading, strict=True))
+    return form_of(extents, [step for step, _ in steps])
 
 
 class Torch(Library):

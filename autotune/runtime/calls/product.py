@@ -84,6 +84,13 @@ def packed(gemm: Gemm) -> Product:
     return Product(gemm, gemm.lds, gemm.operand_bytes, gemm.strides)
 
 
+def form_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[Form, Leading]:
+    """Of an array of at least two dimensions, with its strides in elements."""
+    *extents, rows, columns = shape
+    *steps, by_row, by_column = strides
+    return (rows, columns, by_row, by_column), tuple(zip(extents, steps, strict=True))
+
+
 def packed_form(extents: Sequence[int]) -> tuple[Form, Leading]:
     """Of a packed array."""
     rows, cols = extents[-2:]
