@@ -55,7 +55,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program, beside a torch that is simulated, in the folder that the command runs in."""
     monkeypatch.syspath_prepend(str(FAKE))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(FAKE), str(REPOSITORY))))
-    monkeypatch.setattr(ShippedFigures, "kinds", lambda _: [FakeFigures()])
+    monkeypatch.setattr(ShippedFigures, "of_models", lambda _: [FakeFigures()])
     monkeypatch.setattr(command.targets, "matrices", list)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.py"
