@@ -41,7 +41,7 @@ struct at_chooser {
     double *missed_places[AUTOTUNE_LAYOUTS], *cublas_places[AUTOTUNE_LAYOUTS];
 };
 
-/* How deep sums are, for data of zero mean and for positive data: runtime/settle/summation.py. */
+/* How deep sums are, for data of zero mean and for positive data: perf_model/sum_depths.py. */
 typedef struct {
     double zero_mean, positive;
 } depths;

@@ -3,7 +3,7 @@
  * exact     the shape was tuned, packed and aligned as the call is, and a kernel ranked for it is legal
  * modelled  the legal kernel with the least modelled time (perf_model/prediction.py), in its best number of splits, the
  *           default competing. The less is known of a kernel, the slower it is assumed to be. A kernel whose sums are
- *           too deep (runtime/settle/summation.py) counts as slower by the fourth power of the excess: it wins only where all
+ *           too deep (perf_model/sum_depths.py) counts as slower by the fourth power of the excess: it wins only where all
  *           else is far slower
  * nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
  * default   nothing else is legal

@@ -25,7 +25,7 @@ enum {
 /* What a kernel applies to alpha AB + beta C before it stores it. */
 enum { AUTOTUNE_BIAS_NONE, AUTOTUNE_BIAS_ROWS, AUTOTUNE_BIAS_COLUMNS };
 
-/* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (runtime/settle/summation.py), and what
+/* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (perf_model/sum_depths.py), and what
  * is known of its speed (perf_model/time_model.py, ModelFigures). */
 typedef struct {
     const char *id;
@@ -82,12 +82,12 @@ typedef struct {
 
 /* Constants that Python's modules define and explain, under these names. */
 typedef struct {
-    double error_zero_mean, error_positive;            /* runtime/settle/summation.py */
-    double promised_zero_mean, promised_positive, promised_results; /* runtime/settle/summation.py */
-    double level_zero_mean, level_positive, chain_share, splits; /* runtime/settle/summation.py */
-    double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/settle/summation.py */
-    double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* runtime/settle/summation.py */
-    double dot_rows, dot_elements, dot_threads, dot_added, dot_depth, dot_positive; /* runtime/settle/summation.py */
+    double error_zero_mean, error_positive;            /* perf_model/sum_depths.py */
+    double promised_zero_mean, promised_positive, promised_results; /* perf_model/sum_depths.py */
+    double level_zero_mean, level_positive, chain_share, splits; /* perf_model/sum_depths.py */
+    double shortest_chain, least_k, least_k_of_large, large_elements; /* perf_model/sum_depths.py */
+    double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* perf_model/sum_depths.py */
+    double dot_rows, dot_elements, dot_threads, dot_added, dot_depth, dot_positive; /* perf_model/sum_depths.py */
     double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* perf_model/time_model.py */
     double cluster_us, last_block_us, last_block_float_us;               /* perf_model/time_model.py */
     double fmas_per_l2_float, line_floats;             /* perf_model/time_model.py */

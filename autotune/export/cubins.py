@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError, TrialFailure
 from ..kernel.launch import Variant
-from ..kernel.templates import AnyConfig
+from ..kernel.tensor_config import AnyConfig
 from ..runtime.table.gpu_models import packed
 from .wishes import Wish
 

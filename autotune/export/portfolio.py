@@ -30,11 +30,11 @@ from ..kernel.relatives import base_config, example, fitted
 from ..kernel.resources import launch_spec, residency
 from ..perf_model.fit import Sample, fit, fma_step_us, learn, modelled
 from ..perf_model.launches import Launches, Shapes, Whole
-from ..perf_model.model_figures import Floats, ModelFigures
+from ..perf_model.model_figures import Floats, ModelFigures, excess_depth, slower_by
 from ..perf_model.prediction import Prediction
+from ..perf_model.sum_depths import Sums, allowed_depths
 from ..perf_model.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
-from ..runtime.settle.summation import Sums, allowed_depths, excess_depth, slower_by
 from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out
@@ -258,7 +258,7 @@ def learned(
 
 class Costs:
     """The costs of candidates of a layout on shapes: the least time, in us, measured or else expected. A
-    launch whose sums are too deep counts as slower by far (summation.py), as when a table picks."""
+    launch whose sums are too deep counts as slower by far (sum_depths.py), as when a table picks."""
 
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)

@@ -17,7 +17,7 @@ from ..files.errors import TrialFailure, UsageError
 from ..kernel import template, templates
 from ..kernel.compiler import Compiler, Cubin, Helpers
 from ..kernel.launch import LaunchSpec
-from ..kernel.templates import AnyConfig
+from ..kernel.tensor_config import AnyConfig
 from ..target import Point
 from . import instance
 from .protocol import KernelCode

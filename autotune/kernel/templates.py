@@ -20,9 +20,8 @@ from . import identity, resources, rules, same_code, template
 from . import tensor_config as tensor
 from .config import PARAMETER, Config, Parameter, Value, values_in
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
-from .tensor_config import TensorConfig
+from .tensor_config import AnyConfig, TensorConfig
 
-AnyConfig = Config | TensorConfig
 _CLASS_MARK = (
     ":"  # in what studies keep as the source of their kernels: its hash, then the class, if not strict
 )

@@ -16,7 +16,7 @@ from ..facts.device import DeviceLimits
 from ..facts.fitted import numbers
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
-from .config import Parameter, checked
+from .config import Config, Parameter, checked
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
 from .rules import LEGAL, Rule, RuleKind
 
@@ -84,6 +84,8 @@ class TensorConfig:
     def __str__(self) -> str:
         return self.key
 
+
+AnyConfig = Config | TensorConfig
 
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter("bn", (64, 128), "columns of C per block (BN)", "elements"),

@@ -1,18 +1,20 @@
-"""What a table stores on the speed of a kernel: the figures of the time model (time_model.py).
+"""What a table stores on the speed of a kernel: the figures of the time model (time_model.py); and the
+numbers that choices go by, here and in the core.
 
-Separate from the model, which a program that picks in C need not import. Copied into exported tables.
+Separate from the models, which a program that picks in C need not import. Copied into exported tables.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from ..facts.fitted import number, numbers
+from ..facts.fitted import MAX_ERROR, number, numbers
 from ..facts.frozen import frozen
 from ..files.strict import Within
-from ..kernel.config import PARAMETER
+from ..kernel.config import PARAMETER, threads_along_k
+from ..kernel.tensor_config import AnyConfig, TensorConfig
 
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]  # arrays of such numbers
 
@@ -55,6 +57,39 @@ VECTOR_APART = number("VECTOR_APART")
 TILE, TILE_APART = numbers("TILE TILE_APART")
 CUBLAS_FIXED_US = number("CUBLAS_FIXED_US")  # of a launch and the end of its last wave, on top of the limit
 
+# ---- the depth of sums (sum_depths.py)
+# Of a depth of 1: for data of zero mean, and for positive data
+ERRORS = numbers("ERROR_OF_ZERO_MEAN ERROR_OF_POSITIVE")
+# Times cuBLAS's, on data of zero mean, and on positive data (0066)
+DEFAULT_ERRORS = MAX_ERROR, number("GUESSED_OF_POSITIVE")
+# What a promise is kept by, in cuBLAS's depths: also where exponents are wide, for which its sums are as good
+# as of a fifth of their depth (0092)
+PROMISED = numbers("PROMISED_OF_ZERO_MEAN PROMISED_OF_POSITIVE")
+# Of products of parts, by the k after which their sums leave the tensor cores
+PARTS = {
+    16: numbers("PARTS_ZERO_MEAN_16 PARTS_POSITIVE_16"),
+    32: numbers("PARTS_ZERO_MEAN_32 PARTS_POSITIVE_32"),
+    64: numbers("PARTS_ZERO_MEAN_64 PARTS_POSITIVE_64"),
+}
+CHAIN_SHARE = number("CHAIN_SHARE")  # of the depth that is allowed: the rest is for adding up the splits
+# Of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
+LEVEL = numbers("LEVEL_OF_ZERO_MEAN LEVEL_OF_POSITIVE")
+# Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
+# of C for each SM, none shorter than a chain. It splits from the first k on if C is small, from the second if
+# each SM has a tile of 128 x 128 or more.
+SPLITS, SHORTEST_CHAIN = numbers("SPLITS SHORTEST_CHAIN")
+LEAST_K, LEAST_K_OF_LARGE, LARGE = numbers("LEAST_K LEAST_K_OF_LARGE LARGE")
+# A short side of C is at most NARROW. There k is divided among up to NARROW_PARTS threads, if each adds up
+# NARROW_DEPTH products. For positive data, adding up s of their sums adds NARROW_ADDING * s to the depth. Up
+# to FEW_ROWS rows have at least PARTS_OF_FEW_ROWS threads if rows of A lie along k. Where both operands lie
+# along k, a vector is dot products, and so are up to DOT_ROWS rows if A has at most DOT_ELEMENTS elements:
+# DOT_THREADS threads share k, DOT_ADDED sums are added in one chain, and no more than DOT_DEPTH is assumed.
+# DOT_POSITIVE is the depth for positive data, from LEAST_K on (0065).
+NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = numbers("NARROW NARROW_PARTS NARROW_DEPTH NARROW_ADDING")
+FEW_ROWS, PARTS_OF_FEW_ROWS = numbers("FEW_ROWS PARTS_OF_FEW_ROWS")
+DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED = numbers("DOT_ROWS DOT_ELEMENTS DOT_THREADS DOT_ADDED")
+DOT_DEPTH, DOT_POSITIVE = numbers("DOT_DEPTH DOT_POSITIVE")
+
 
 FigureUs = Annotated[float, Within(0, 1e12)]
 
@@ -71,3 +106,51 @@ class ModelFigures:
     num_samples: Annotated[int, Within(0, 1 << 31)]
     # deviation of a modelled time, as far as known; 0 without a fit
     relative_error: Annotated[float, Within(0, 1e12)]
+
+
+class Depths(NamedTuple):
+    """Depths of sums, numbers or arrays: squares of relative errors are in proportion to them."""
+
+    zero_mean: Any  # of data of zero mean
+    positive: Any
+
+    @classmethod
+    def of_errors(cls, zero_mean: float, positive: float) -> Depths:
+        """Those that sums have by their relative (Frobenius) errors."""
+        return cls((zero_mean / ERRORS[0]) ** 2, (positive / ERRORS[1]) ** 2)
+
+    def within(self, zero_mean: float, positive: float) -> Depths:
+        """Those of sums with so many times the errors."""
+        return Depths(zero_mean**2 * self.zero_mean, positive**2 * self.positive)
+
+
+def excess_depth(depths: Depths, allowed: Depths) -> Floats:
+    """The depth of kernels' sums over the allowed one, for either kind of data; 1 where they do not exceed
+    it."""
+    times = np.maximum(depths.zero_mean / allowed.zero_mean, depths.positive / allowed.positive)
+    excess: Floats = np.maximum(1.0, times)
+    return excess
+
+
+def slower_by(excess: Any) -> Any:
+    """The factor by which a launch counts as slower whose sums are so many times too deep: steep, so that a
+    more accurate one serves, or cuBLAS, unless it is far slower (decision 0062)."""
+    squares = excess * excess
+    return squares * squares
+
+
+class Summed(NamedTuple):
+    """How one kernel sums; as the columns of `Sums`."""
+
+    slices: float
+    threads: float
+    added: float
+    parts_zero_mean: float
+    parts_positive: float
+
+
+def summed(config: AnyConfig) -> Summed:
+    if isinstance(config, TensorConfig):
+        parts = PARTS.get(config.promote_k, (1e9, 1e9))  # of others no promise is kept
+        return Summed(1, 1, config.promote_k, *parts)
+    return Summed(config.slice_k, float(threads_along_k(config)), 1, 0, 0)

@@ -17,7 +17,7 @@ from typing import Any
 from ..facts.gemm import Gemm
 from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
-from ..kernel.templates import AnyConfig
+from ..kernel.tensor_config import AnyConfig
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.final_results import Finals

@@ -7,7 +7,7 @@ The columns of matrices (all that ship, where none is named) are held apart in f
 begin with on each is told by the others (autotune/shipped/starting_points.py), one for each tile and way to
 split k. Told are, by layout, the mean and the tenth percentile over columns held apart: what the best kernel
 of the matrix costs over what the best of the first so many seeds does. A launch whose sums are too deep costs
-more than its time (autotune/runtime/settle/summation.py).
+more than its time (autotune/perf_model/sum_depths.py).
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from autotune.export.check import error_ratio
 from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
+from autotune.perf_model.model_figures import Depths
 from autotune.runtime.calls.product import packed
 from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core
 from autotune.runtime.settle.choices import FOLDER
 from autotune.runtime.settle.settling import DEFAULT_STREAM, MOST_CHECKED
-from autotune.runtime.settle.summation import Depths
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

@@ -19,11 +19,12 @@ from autotune.files.words import counted, time_text
 from autotune.kernel.launch import has_work
 from autotune.perf_model import cublas_model, residual
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
+from autotune.perf_model.model_figures import Depths, excess_depth, slower_by
 from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
+from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.perf_model.time_model import Speeds
 from autotune.runtime.choose.pick import Call, How, Pick
-from autotune.runtime.settle.summation import Depths, Sums, allowed_depths, excess_depth, slower_by
 from autotune.runtime.table.table import CublasFigures, Entry, Kernel, KernelRecord, RankedKernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel

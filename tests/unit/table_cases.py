@@ -50,14 +50,14 @@ from autotune.kernel.summation_order import reference
 from autotune.kernel.tensor_config import TensorConfig
 from autotune.kernel.tensor_config import launch_spec as tensor_spec
 from autotune.perf_model.launches import Launches, Shapes, grids
-from autotune.perf_model.model_figures import ModelFigures
+from autotune.perf_model.model_figures import Depths, ModelFigures
+from autotune.perf_model.sum_depths import Sums
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime.launch.conditions import Conditions
 from autotune.runtime.launch.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.launch.devices import DEFAULT_SMEM
 from autotune.runtime.native import core_library
 from autotune.runtime.settle import choices
-from autotune.runtime.settle.summation import Depths, Sums
 from autotune.runtime.table.gpu_models import packed
 from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, load, render
 

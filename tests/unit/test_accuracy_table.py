@@ -43,10 +43,11 @@ from autotune.kernel.templates import TENSOR, launch_spec, source_of, tflops
 from autotune.kernel.tensor_config import TensorConfig
 from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
+from autotune.perf_model.model_figures import DEFAULT_ERRORS, Depths
+from autotune.perf_model.sum_depths import Sums
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.settle.summation import DEFAULT_ERRORS, Depths, Sums
 from autotune.runtime.table.gpu_models import CubinFiles
 from autotune.runtime.table.table import Table, load, parse, render
 from autotune.runtime.torch.live_plans import sums_as

@@ -35,7 +35,7 @@ from autotune.kernel.launch import plan as plan_grid
 from autotune.kernel.summation_order import CHUNKS
 from autotune.perf_model.cublas_model import CublasModel
 from autotune.perf_model.launches import Launches
-from autotune.perf_model.model_figures import ModelFigures
+from autotune.perf_model.model_figures import Depths, ModelFigures
 from autotune.perf_model.residual import Residuals
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.chooser import Chooser
@@ -45,7 +45,6 @@ from autotune.runtime.launch.engine import Engine
 from autotune.runtime.launch.planner import CorePlan
 from autotune.runtime.native import core, core_library
 from autotune.runtime.native.core import Core, core_of
-from autotune.runtime.settle.summation import Depths
 from autotune.runtime.table.table import (
     CublasFigures,
     Entry,

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "autotune"
 GROUPS = json.loads(FILE.read_text(encoding="utf-8"))
 NAMES = [name for group in GROUPS for name in group["values"]]
 # Modules of which each number at the top is fitted, but for counts
-MODELS = (*(PACKAGE / "perf_model").glob("*.py"), PACKAGE / "runtime/settle/summation.py")
+MODELS = tuple((PACKAGE / "perf_model").glob("*.py"))
 _FITTED = re.compile(r"unmeasured|measured (?:on|by)|learned|fitted|assumed|\bH[12]00\b", re.IGNORECASE)
 
 
@@ -52,7 +52,7 @@ def test_each_number_is_read_in_one_place() -> None:
     """By the module of Python that names it, or by the core, whose text has the same number."""
     requested: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
-        for names in re.findall(r"\bnumbers?\(\"([\w ]+)\"\)", path.read_text(encoding="utf-8")):
+        for names in re.findall(r"\bnumbers?\(\s*\"([\w ]+)\"\s*\)", path.read_text(encoding="utf-8")):
             requested.update(names.split())
     for name, value in re.findall(r"#define (\w+) ([\d.]+)", (PACKAGE / "core/choice.c").read_text("utf-8")):
         if name in NAMES:

@@ -17,10 +17,10 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.perf_model.fit import Sample, fit, fma_step_us, guess, learn
-from autotune.perf_model.model_figures import ModelFigures
+from autotune.perf_model.model_figures import ModelFigures, excess_depth
+from autotune.perf_model.sum_depths import allowed_depths
 from autotune.runtime.choose.chooser import Chooser
 from autotune.runtime.choose.pick import Call
-from autotune.runtime.settle.summation import allowed_depths, excess_depth
 from autotune.runtime.table.table import Table
 
 VECTORS = st.sampled_from((1, 2, 4))

@@ -32,6 +32,8 @@ from table_cases import (
 
 from autotune.facts.gemm import Gemm, Triple
 from autotune.files.errors import DispatchError, DispatchWarning
+from autotune.perf_model.model_figures import Depths
+from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.pick import Call, Pick
 from autotune.runtime.dispatcher import Dispatcher
@@ -40,7 +42,6 @@ from autotune.runtime.launch.engine import Engine
 from autotune.runtime.launch.planner import Plan
 from autotune.runtime.settle import harness as harness_module
 from autotune.runtime.settle.harness import ErrorSample, Harness
-from autotune.runtime.settle.summation import Depths, Sums, allowed_depths
 from autotune.runtime.table import folder_files
 from autotune.runtime.table.table import Table
 

@@ -19,8 +19,8 @@ from ..table.table import Entry, Kernel, Table
 from .pick import Call, How, Pick, in_splits
 
 if TYPE_CHECKING:  # both take long to import, and an application may never need one
+    from ...perf_model.model_figures import Depths
     from ..native.core import Core
-    from ..settle.summation import Depths
     from .pick import Variants
 
 _MATCHES: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them

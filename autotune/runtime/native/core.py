@@ -17,13 +17,11 @@ from ...facts.column_major import describe_status
 from ...facts.gemm import LAYOUTS, Gemm
 from ...files.errors import DispatchError, DispatchWarning
 from ...kernel.config import PARAMETER
-from ...kernel.templates import AnyConfig
-from ...kernel.tensor_config import LEAST_RESULTS
+from ...kernel.tensor_config import LEAST_RESULTS, AnyConfig
 from ...perf_model import model_figures as model
 from ..calls.product import many_launches, no_scale
 from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
 from ..launch.cuda_driver import CudaFault, error_name
-from ..settle import summation
 from ..table.table import CublasFigures, Kernel, Table
 from .core_library import VERSION, CoreLibrary, loaded
 from .processes import forked
@@ -186,7 +184,7 @@ def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
 
 def _sums(config: AnyConfig) -> dict[str, float]:
     """How a thread adds up k, from which the core guesses errors."""
-    one = summation.summed(config)
+    one = model.summed(config)
     return {
         "flush_k": config.flush_k, "threads_along_k": int(one.threads), "slices": int(one.slices),
         "added_k": int(one.added), "parts_zero_mean": one.parts_zero_mean,
@@ -228,19 +226,19 @@ def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:
 
 def _constants(of: Any, kept: TableArrays) -> Any:
     return of.constants(
-        error_zero_mean=summation.DEFAULT_ERRORS[0], error_positive=summation.DEFAULT_ERRORS[1],
-        promised_zero_mean=summation.PROMISED[0], promised_positive=summation.PROMISED[1],
+        error_zero_mean=model.DEFAULT_ERRORS[0], error_positive=model.DEFAULT_ERRORS[1],
+        promised_zero_mean=model.PROMISED[0], promised_positive=model.PROMISED[1],
         promised_results=LEAST_RESULTS,
-        level_zero_mean=summation.LEVEL[0], level_positive=summation.LEVEL[1],
-        chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
-        shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
-        least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
-        narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,
-        narrow_parts=summation.NARROW_PARTS, narrow_adding=summation.NARROW_ADDING,
-        few_rows=summation.FEW_ROWS, parts_of_few_rows=summation.PARTS_OF_FEW_ROWS,
-        dot_rows=summation.DOT_ROWS, dot_elements=summation.DOT_ELEMENTS,
-        dot_threads=summation.DOT_THREADS, dot_added=summation.DOT_ADDED, dot_depth=summation.DOT_DEPTH,
-        dot_positive=summation.DOT_POSITIVE,
+        level_zero_mean=model.LEVEL[0], level_positive=model.LEVEL[1],
+        chain_share=model.CHAIN_SHARE, splits=model.SPLITS,
+        shortest_chain=model.SHORTEST_CHAIN, least_k=model.LEAST_K,
+        least_k_of_large=model.LEAST_K_OF_LARGE, large_elements=model.LARGE,
+        narrow_side=model.NARROW, narrow_depth=model.NARROW_DEPTH,
+        narrow_parts=model.NARROW_PARTS, narrow_adding=model.NARROW_ADDING,
+        few_rows=model.FEW_ROWS, parts_of_few_rows=model.PARTS_OF_FEW_ROWS,
+        dot_rows=model.DOT_ROWS, dot_elements=model.DOT_ELEMENTS,
+        dot_threads=model.DOT_THREADS, dot_added=model.DOT_ADDED, dot_depth=model.DOT_DEPTH,
+        dot_positive=model.DOT_POSITIVE,
         prologue_steps=model.PROLOGUE_STEPS, bandwidth_sms=model.BANDWIDTH_SMS,
         launch_us=model.LAUNCH_US, launch_apart_us=model.LAUNCH_APART_US,
         cluster_us=model.CLUSTER_US, last_block_us=model.LAST_BLOCK_US,

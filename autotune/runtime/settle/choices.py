@@ -30,7 +30,7 @@ from ...files.output_file import write_file
 from ...files.strict import Within
 from ...files.words import counted
 from ...kernel.launch import has_work
-from ...perf_model.model_figures import VALUES
+from ...perf_model.model_figures import VALUES, slower_by
 from ..choose.pick import Call, Pick, Provider, call_signature, in_splits
 from ..cublas.blas_provider import BlasProvider
 from ..launch.conditions import Conditions
@@ -38,7 +38,6 @@ from ..launch.devices import OpenGpu
 from ..table import folder_files
 from ..table.folder_files import read_file
 from ..table.table import Extent, Kernel, Table, TimeUs
-from .summation import slower_by
 
 FORMAT = "autotune choices"
 LIVE_FORMAT = "autotune live choices"

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...facts.gemm import FLOAT_BYTES, Triple
 from ...files.errors import DispatchError
+from ...perf_model.model_figures import Depths
 from ..calls.product import Product
 from ..choose.pick import NUM_FIRST, Call
 from ..launch.cuda_driver import Driver
 from ..launch.planner import Plan
 from ..table.table import Table
-from .summation import Depths
 
 Numbers = Literal["normal", "uniform", "tiny"]  # of mean 0; of 0 ... 1; of mean 0, with subnormal products
 

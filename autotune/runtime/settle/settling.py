@@ -20,7 +20,7 @@ it was faster.
 
 If cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The fastest
 kernel is still timed to the end: it serves if cuBLAS cannot be called. Where no launch is accurate enough,
-all count as slower, as when the model picks (summation.slower_by).
+all count as slower, as when the model picks (model_figures.slower_by).
 
 All of this runs on its own stream, after the work of the caller's stream. The host waits for it. Under graph
 capture nothing is settled. A failure prevents the choice, never the product: the model's first choice serves,
@@ -43,7 +43,7 @@ import numpy as np
 from ...facts.fitted import MAX_ERROR
 from ...facts.gemm import Triple
 from ...files.errors import DispatchError
-from ...perf_model.model_figures import Floats
+from ...perf_model.model_figures import SHORTEST_CHAIN, Floats, excess_depth, slower_by
 from ..calls.product import Product
 from ..choose.chooser import Chooser
 from ..choose.pick import NUM_FIRST, Call, Pick, call_signature
@@ -54,7 +54,6 @@ from ..launch.planner import Plan
 from ..table.table import Table
 from .choices import MOST_EXCESS, Choice, KnownChoices
 from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch, Numbers
-from .summation import SHORTEST_CHAIN, excess_depth, slower_by
 
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
 MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs

@@ -14,7 +14,7 @@ import numpy as np
 from ...kernel.config import PACKED_ORDERS, Config, Value
 from ...kernel.feasible_set import FeasibleSet
 from ...kernel.relatives import in_pairs, in_ways, side_by_side
-from ...kernel.templates import AnyConfig
+from ...kernel.tensor_config import AnyConfig
 from .candidates import Candidates
 
 _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")

@@ -11,7 +11,7 @@ from ...facts.gemm import Gemm
 from ...facts.stats import Patience
 from ...files.arguments import number, whole
 from ...files.words import option
-from ...kernel.templates import AnyConfig
+from ...kernel.tensor_config import AnyConfig
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
 from ..part import Part

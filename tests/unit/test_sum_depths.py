@@ -23,21 +23,19 @@ from autotune.facts.device import known_limits
 from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import GROUP_SPLITS, MANY_THREADS, reduce_groups
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call
-from autotune.runtime.settle.summation import (
+from autotune.perf_model.model_figures import (
     DEFAULT_ERRORS,
     DOT_POSITIVE,
     FEW_ROWS,
     LEVEL,
     NARROW_DEPTH,
     Depths,
-    Sums,
-    allowed_depths,
     excess_depth,
-    most_splits,
     slower_by,
 )
+from autotune.perf_model.sum_depths import Sums, allowed_depths, most_splits
+from autotune.runtime.choose.chooser import Chooser
+from autotune.runtime.choose.pick import Call
 from autotune.runtime.table.table import Kernel
 
 # Relative errors of kernels on an H200 (normal operands, float64 for comparison): shape, split_k, reduction,

@@ -24,7 +24,7 @@ no more often than `most_splits` says. By that guess a kernel may have GUESSED_E
 errors are measured, by a search or by settling, they decide instead. A kernel of a class that promises an
 error no larger than SGEMM's serves with a depth of at most PROMISED times the least that SGEMM may have.
 
-Copied into exported tables.
+The core chooses by the same (core/choice.c); here it serves exports, and tests as the oracle.
 """
 
 from __future__ import annotations
@@ -35,68 +35,36 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...facts.fitted import MAX_ERROR, number, numbers
-from ...facts.gemm import Gemm
-from ...kernel.config import threads_along_k
-from ...kernel.launch import reduce_groups
-from ...kernel.templates import AnyConfig
-from ...kernel.tensor_config import LEAST_RESULTS, TensorConfig
-from ...perf_model.model_figures import Floats
-
-# Of a depth of 1: for data of zero mean, and for positive data
-ERRORS = numbers("ERROR_OF_ZERO_MEAN ERROR_OF_POSITIVE")
-# Times cuBLAS's, on data of zero mean, and on positive data (0066)
-DEFAULT_ERRORS = MAX_ERROR, number("GUESSED_OF_POSITIVE")
-# What a promise is kept by, in cuBLAS's depths: also where exponents are wide, for which its sums are as good
-# as of a fifth of their depth (0092)
-PROMISED = numbers("PROMISED_OF_ZERO_MEAN PROMISED_OF_POSITIVE")
-# Of products of parts, by the k after which their sums leave the tensor cores
-PARTS = {k: numbers(f"PARTS_ZERO_MEAN_{k} PARTS_POSITIVE_{k}") for k in (16, 32, 64)}
-UNKNOWN = (1e9, 1e9)  # no promise allows it
-CHAIN_SHARE = number("CHAIN_SHARE")  # of the depth that is allowed: the rest is for adding up the splits
-# Of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
-LEVEL = numbers("LEVEL_OF_ZERO_MEAN LEVEL_OF_POSITIVE")
-# Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
-# of C for each SM, none shorter than a chain. It splits from the first k on if C is small, from the second if
-# each SM has a tile of 128 x 128 or more.
-SPLITS, SHORTEST_CHAIN = numbers("SPLITS SHORTEST_CHAIN")
-LEAST_K, LEAST_K_OF_LARGE, LARGE = numbers("LEAST_K LEAST_K_OF_LARGE LARGE")
-# A short side of C is at most NARROW. There k is divided among up to NARROW_PARTS threads, if each adds up
-# NARROW_DEPTH products. For positive data, adding up s of their sums adds NARROW_ADDING * s to the depth. Up
-# to FEW_ROWS rows have at least PARTS_OF_FEW_ROWS threads if rows of A lie along k. Where both operands lie
-# along k, a vector is dot products, and so are up to DOT_ROWS rows if A has at most DOT_ELEMENTS elements:
-# DOT_THREADS threads share k, DOT_ADDED sums are added in one chain, and no more than DOT_DEPTH is assumed.
-# DOT_POSITIVE is the depth for positive data, from LEAST_K on (0065).
-NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = numbers("NARROW NARROW_PARTS NARROW_DEPTH NARROW_ADDING")
-FEW_ROWS, PARTS_OF_FEW_ROWS = numbers("FEW_ROWS PARTS_OF_FEW_ROWS")
-DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED = numbers("DOT_ROWS DOT_ELEMENTS DOT_THREADS DOT_ADDED")
-DOT_DEPTH, DOT_POSITIVE = numbers("DOT_DEPTH DOT_POSITIVE")
-
-
-class Depths(NamedTuple):
-    """Depths of sums, numbers or arrays: squares of relative errors are in proportion to them."""
-
-    zero_mean: Any  # of data of zero mean
-    positive: Any
-
-    @classmethod
-    def of_errors(cls, zero_mean: float, positive: float) -> Depths:
-        """Those that sums have by their relative (Frobenius) errors."""
-        return cls((zero_mean / ERRORS[0]) ** 2, (positive / ERRORS[1]) ** 2)
-
-    def within(self, zero_mean: float, positive: float) -> Depths:
-        """Those of sums with so many times the errors."""
-        return Depths(zero_mean**2 * self.zero_mean, positive**2 * self.positive)
-
-
-class Summed(NamedTuple):
-    """How one kernel sums; as the columns of `Sums`."""
-
-    slices: float
-    threads: float
-    added: float
-    parts_zero_mean: float
-    parts_positive: float
+from ..facts.gemm import Gemm
+from ..kernel.launch import reduce_groups
+from ..kernel.tensor_config import LEAST_RESULTS, AnyConfig
+from .model_figures import (
+    CHAIN_SHARE,
+    DEFAULT_ERRORS,
+    DOT_ADDED,
+    DOT_DEPTH,
+    DOT_ELEMENTS,
+    DOT_POSITIVE,
+    DOT_ROWS,
+    DOT_THREADS,
+    FEW_ROWS,
+    LARGE,
+    LEAST_K,
+    LEAST_K_OF_LARGE,
+    LEVEL,
+    NARROW,
+    NARROW_ADDING,
+    NARROW_DEPTH,
+    NARROW_PARTS,
+    PARTS_OF_FEW_ROWS,
+    PROMISED,
+    SHORTEST_CHAIN,
+    SPLITS,
+    Depths,
+    Floats,
+    Summed,
+    summed,
+)
 
 
 class Sums(NamedTuple):
@@ -166,12 +134,6 @@ class Sums(NamedTuple):
         return splits
 
 
-def summed(config: AnyConfig) -> Summed:
-    if isinstance(config, TensorConfig):
-        return Summed(1, 1, config.promote_k, *PARTS.get(config.promote_k, UNKNOWN))
-    return Summed(config.slice_k, float(threads_along_k(config)), 1, 0, 0)
-
-
 def most_splits(gemm: Gemm, num_sms: int) -> float:
     """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
     elements."""
@@ -208,18 +170,3 @@ def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
     if k >= LEAST_K and _is_dots(gemm):
         positive = DOT_POSITIVE
     return Depths(zero_mean, positive).within(*DEFAULT_ERRORS)
-
-
-def excess_depth(depths: Depths, allowed: Depths) -> Floats:
-    """The depth of kernels' sums over the allowed one, for either kind of data; 1 where they do not exceed
-    it."""
-    times = np.maximum(depths.zero_mean / allowed.zero_mean, depths.positive / allowed.positive)
-    excess: Floats = np.maximum(1.0, times)
-    return excess
-
-
-def slower_by(excess: Any) -> Any:
-    """The factor by which a launch counts as slower whose sums are so many times too deep: steep, so that a
-    more accurate one serves, or cuBLAS, unless it is far slower (decision 0062)."""
-    squares = excess * excess
-    return squares * squares
