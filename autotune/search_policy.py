@@ -83,6 +83,11 @@ class SearchPolicy:
         return self.num_parents // 2
 
     @property
+    def num_mixed(self) -> int:
+        """Points mixed from parents and others."""
+        return 4 * self.num_drawn // 15
+
+    @property
     def final_error(self) -> float:
         """Chance that a final drops one as fast as the fastest, over all looks."""
         return 5 * self.duel_error

@@ -21,7 +21,7 @@ from ..target import Point, point_key
 TRIED_SHARE = 0.3  # of the sample, at most: what searches tried
 KIN_SHARE = 0.2  # and at most: relatives of the best
 NUM_PARENTS = 6  # best configs of each problem whose relatives are taken
-NUM_CARRIED = 16  # other tiles to which each of them is moved
+MIXTURES = 300  # relatives that take several parameters from elsewhere
 FAIR_SHARE = 2.0  # of the random part: at most so many times an equal share for one problem
 _MOST_LISTED = 1 << 20  # points of a set that are shuffled as a list; from a larger one they are drawn
 
@@ -72,8 +72,9 @@ def _kin(source: Source, rng: np.random.Generator) -> Iterator[Point]:
     numbers = [source.space.find(point) for point in source.tried]
     parents = np.array([n for n in numbers if n is not None][:NUM_PARENTS], dtype=np.int64)
     candidates = Candidates(source.space)
-    near = [candidates.neighbours(parents), *candidates.moves(rng, parents, NUM_CARRIED).values()]
-    for number in rng.permutation(np.unique(np.concatenate(near))):
+    near = candidates.neighbours(parents)
+    mixed = candidates.mixtures(rng, parents, MIXTURES)
+    for number in rng.permutation(np.union1d(near, mixed)):
         yield source.space.point(int(number))
 
 

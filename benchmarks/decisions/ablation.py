@@ -85,6 +85,7 @@ WITHOUT: dict[str, tuple[Any, str, Any]] = {
     "the view of all times": (Model, "__init__", _one_view(1)),
     "the sum limit": (SumLimit, "will_fail", lambda self, numbers: np.zeros(len(numbers), bool)),
     "ratios and powers of two": (candidates_module, "_feature_table", _ranks),
+    "mixtures": (Candidates, "mixtures", _nothing),
     "moves of several parameters": (Candidates, "moves", lambda *args: {}),
     **{f"moves: {name}": (Candidates, "moves", _without_move(name)) for name in _MOVES},
     "climbing": (Candidates, "neighbours", _without_climbing),

@@ -317,9 +317,12 @@ def test_neighbours_differ_in_one_parameter_and_none_is_missed(space, data):
 
 
 @given(spaces(), st.integers(0, 100))
-def test_draws_are_feasible(space, seed):
-    drawn = Candidates(space).random(np.random.default_rng(seed), 20)
-    assert all(0 <= number < len(space) for number in drawn)
+def test_mixtures_and_draws_are_feasible(space, seed):
+    rng = np.random.default_rng(seed)
+    candidates = Candidates(space)
+    for found in (candidates.mixtures(rng, np.array([0]), 20), candidates.random(rng, 20)):
+        assert all(0 <= number < len(space) for number in found)
+    assert not len(candidates.mixtures(rng, np.array([], dtype=int), 20))
 
 
 @given(spaces(), st.data())

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...search_policy import SearchPolicy
 from .candidates import Candidates
-from .origins import CLIMBED, DRAWN, NEIGHBOUR, merged
+from .origins import CLIMBED, DRAWN, MIXTURE, NEIGHBOUR, merged
 from .sum_limit import Inaccurate
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
@@ -157,6 +157,7 @@ class Model:
         return {
             NEIGHBOUR: self._candidates.neighbours(parents),
             **self._candidates.moves(self._rng, parents, self._policy.num_carried),
+            MIXTURE: self._candidates.mixtures(self._rng, parents, self._policy.num_mixed),
             DRAWN: self._candidates.random(self._rng, self._policy.num_drawn),
         }
 

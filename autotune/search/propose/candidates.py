@@ -156,6 +156,22 @@ class Candidates:
         found = self.find(codes)
         return np.setdiff1d(found, numbers)
 
+    def mixtures(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
+        """Feasible points that take a few parameters from another point: half of them two or three at
+        random, half a run of neighbouring parameters, which belong together, from another point."""
+        if not len(numbers):
+            return np.array([], dtype=np.int64)
+        codes = self.codes(rng.choice(numbers, size=size))
+        donors = np.concatenate([self.random(rng, size - size // 2), rng.choice(numbers, size=size // 2)])
+        given = self.codes(rng.permutation(donors))
+        num = codes.shape[1]
+        is_run = rng.random(size) < 0.5
+        start, length = rng.integers(num, size=size), rng.integers(2, max(3, num // 2 + 1), size=size)
+        offset = (np.arange(num)[None, :] - start[:, None]) % num
+        scattered = rng.random((size, num)).argsort(axis=1) < rng.integers(2, 4, size=size)[:, None]
+        taken = np.where(is_run[:, None], offset < length[:, None], scattered)
+        return np.unique(self.find(np.where(taken, given, codes)))
+
     def nearest(self, point: Mapping[str, Value]) -> int:
         """The point that agrees with a wish on as many parameters as it can, earlier ones first.
 

@@ -22,9 +22,10 @@ REPAIRED = "repaired"  # one parameter, and those illegal with it
 CARRIED = "carried"  # a good point in another tile
 RESPLIT = "regrouped"  # that, with splits that give about as many threads
 FACTOR = "factor"  # a good point with another way to split k, or another order
+MIXTURE = "mixture"  # a few parameters of one point, the others of another
 DRAWN = "drawn"  # drawn over the whole set
 CLIMBED = "climbed"  # one parameter of a promising candidate changed
-MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, RESPLIT, FACTOR, DRAWN, CLIMBED)
+MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, RESPLIT, FACTOR, MIXTURE, DRAWN, CLIMBED)
 
 
 def merged(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
