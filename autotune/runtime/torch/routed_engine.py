@@ -30,9 +30,10 @@ from .live_plans import LivePlan, LiveState, sums_as
 from .tensor_calls import CombinedCalls
 from .torch_router import Tables
 
-# The GPU time of a product up to which a program waits for the host, which torch keeps busy longer for any
-# product, and a served call half as long. There what is expected to be faster serves without a margin
-SHORT_US = number("SHORT_US")
+# Without the margin of `sgemm`, whose rival costs the host as much: a served call takes it half as long as
+# torch's, which outweighs what is lost where cuBLAS was underestimated, on products of up to SHORT_US of the
+# GPU's time; and on longer ones that are expected to be SURELY_FASTER, little is lost, and seldom
+SHORT_US, SURELY_FASTER = number("SHORT_US"), number("SURELY_FASTER")
 LAUNCH_HOST_US = number("LAUNCH_HOST_US")  # that a launch takes the host
 NUM_RANKED = 16  # launches among which one of fewer kernels is sought
 MAX_DECIDED = 4 * MAX_PLANS  # call signatures that are told of one by one: 2 KB each
@@ -296,9 +297,12 @@ class RoutedEngine(Engine):
         moved = 2 * FLOAT_BYTES * gemm.num_results
         copy_us = LAUNCH_APART_US + moved / (1e3 * self.table.limits.bandwidth_gbs)
         kernel_us = pick.expected_us + (copy_us if is_copied else 0)
-        needs_margin = pick.cublas_us > SHORT_US
-        is_slower = kernel_us >= pick.cublas_us or (needs_margin and pick.provider == "cublas")
-        return _FASTER if is_slower else ""
+        is_open = pick.provider == "autotune" or pick.cublas_us <= SHORT_US
+        is_matrix = min(gemm.m, gemm.n) > 1  # what strided vectors take is known too badly
+        is_surely_faster = (
+            is_matrix and pick.how == "modelled" and pick.cublas_us >= SURELY_FASTER * kernel_us
+        )
+        return "" if kernel_us < pick.cublas_us and (is_open or is_surely_faster) else _FASTER
 
     def has(self, epilogue: Epilogue) -> bool:
         """Whether its table has kernels with it."""
