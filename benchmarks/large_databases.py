@@ -186,10 +186,10 @@ def _measure(db: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     steps = list(_commands(db, str(largest.gemm), best.id, other.id, largest.id))
     resume = [sys.executable, __file__, "--resume", str(largest.id), db]
     for name, command in [("search, until it asks", resume), *((n, _with_db(c, db)) for n, c in steps)]:
+        if name == "trials forget" and args.only in "view":
+            for page, measured in _pages(db, folder, largest.id):
+                keep(page, measured)
         if args.only in name:
-            if name == "trials forget":
-                for page, measured in _pages(db, folder, largest.id) if not args.only else ():
-                    keep(page, measured)
             keep(name, _ran(command, folder))
     if args.only in "coverage" and (folder / "sgemm_dispatch").exists():
         keep("coverage", _ran(_autotune("coverage", str(_records(folder)), "sgemm_dispatch"), folder))

@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, TextIO
 
 import typer
@@ -30,6 +30,7 @@ GAP, INDENT = "  ", "    "  # between columns; before what stands beneath a row
 _STYLE_MARK = f"\x1b{os.urandom(8).hex()}"  # begins what `painted` writes: no database knows it
 # Control characters but the end of a line, and those that turn the direction of text
 _CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_AT_ONCE = 500  # lines that are written
 MIN_TEXT_WIDTH = 30  # columns that sentences can be read in
 
 
@@ -99,16 +100,18 @@ def answer(facts: Mapping[str, Any], text: Callable[[], str], *, is_json: bool) 
 def show_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
     """The same facts for spreadsheets: a header of these names, a line for each row; lists are JSON. A
     terminal gets it harmless."""
-    lines = io.StringIO()
-    clean = sanitize if sys.stdout.isatty() else str
-    writer = csv.DictWriter(lines, names, extrasaction="ignore", lineterminator="\n")
+    table = io.StringIO()
+    writer = csv.DictWriter(table, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        _write(sys.stdout, clean(lines.getvalue()))
-        lines.seek(0)
-        lines.truncate()
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-    _write(sys.stdout, clean(lines.getvalue()))
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    show_lines([table.getvalue()])
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Whole lines of a table."""
+    clean, coming = sanitize if sys.stdout.isatty() else str, iter(lines)
+    while some := "".join(islice(coming, _AT_ONCE)):
+        _write(sys.stdout, clean(some))
 
 
 def _cell(value: Any) -> Any:

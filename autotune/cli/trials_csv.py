@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..store import Store, StudyRef, TrialRecord
@@ -16,24 +16,19 @@ def run(request: HistoryRequest, *, is_failed: bool = False) -> None:
     with common.open_existing(request.db) as store:
         found = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
         studies = [summary.study for summary in found]
-        rows = _rows(store, studies, request.limit, is_failed=is_failed)
-        console.show_csv(rows, names=_names(store, studies))
+        names = _names(store, studies)
+        latest = store.latest(studies, request.limit, is_failed=is_failed) if request.limit else []
+        console.show_csv((_row(study, record) for study, record in latest), names)
+        all_of = {study: _first(study) for study in studies if request.limit is None}
+        console.show_lines(store.csv_lines(all_of, names, is_failed=is_failed))
 
 
-def _rows(
-    store: Store, studies: Sequence[StudyRef], limit: int | None, *, is_failed: bool
-) -> Iterator[Mapping[str, Any]]:
-    if limit is not None:
-        for study, record in store.latest(studies, limit, is_failed=is_failed):
-            yield _row(study, record)
-        return
-    for study in studies:
-        for record in store.each_trial(study, is_failed=is_failed):
-            yield _row(study, record)
+def _first(study: StudyRef) -> dict[str, Any]:
+    return {"study": study.id, "shape": str(study.gemm), "gpu": study.environment.gpu_name}
 
 
 def _row(study: StudyRef, record: TrialRecord) -> dict[str, Any]:
-    return {"study": study.id, "shape": str(study.gemm), "gpu": study.environment.gpu_name, **record.flat()}
+    return {**_first(study), **record.flat()}
 
 
 def _names(store: Store, studies: Sequence[StudyRef]) -> list[str]:

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 _SHOWN = 40  # characters of the value in a message
-_EARLIEST = 1970
+EARLIEST = 1970
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class UtcDateTime(_SafeType):
         return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
 
     def is_fit(self, value: Any) -> bool:
-        return isinstance(value, datetime) and value.year >= _EARLIEST
+        return isinstance(value, datetime) and value.year >= EARLIEST
 
     def read(self, stored: Any) -> datetime:
         return datetime.fromisoformat(stored)

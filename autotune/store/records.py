@@ -14,6 +14,8 @@ from ..kernel.config import Value
 from ..target import Baseline
 from .process_name import is_gone
 
+PREFIX = "config."  # of the columns of parameters in a table of trials
+
 
 @dataclass(frozen=True)
 class StudyRef:
@@ -43,11 +45,11 @@ class TrialRecord:
     created_at: datetime
 
     def flat(self) -> dict[str, Any]:
-        """As a row of a table: a column for each fact, one `config.NAME` for each parameter."""
+        """As a row of a table: a column for each fact, then one for each parameter."""
         found = self.measurement  # not `to_dict`, which copies in depth: this runs for each of a million
         facts = {**vars(found), "discarded": tuple(map(asdict, found.discarded))}
         state = vars(facts.pop("state"))
-        point = {f"config.{name}": value for name, value in self.point.items()}
+        point = {f"{PREFIX}{name}": value for name, value in self.point.items()}
         made = {"id": self.id, "created_at": self.created_at.isoformat(), "origin": self.origin}
         return {**made, **facts, **state, **point}
 

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, Select, select, update
+from sqlalchemy import ColumnElement, Engine, Select, select, update
 from sqlalchemy.orm import Session
 
 from ..facts.accuracy_class import STRICT
@@ -414,10 +414,20 @@ class Store(Closing):
 
     def each_trial(self, study: StudyRef, *, is_failed: bool = False) -> Iterator[TrialRecord]:
         """The same, a few at a time; or those that are not ok."""
-        which = [TrialRow.study_id == study.id, *([~queries.IS_OK] if is_failed else [])]
         with self._reading() as session:
-            for _, record in trial_rows.records(session, self.bad_rows, *which):
+            for _, record in trial_rows.records(session, self.bad_rows, *_which(study, is_failed=is_failed)):
                 yield record
+
+    def csv_lines(
+        self, studies: Mapping[StudyRef, Mapping[str, Any]], names: Sequence[str], *, is_failed: bool = False
+    ) -> Iterator[str]:
+        """The same of several as lines of a table, columns of these names: first those that are given with
+        a study, then of `TrialRecord.flat`."""
+        configs: dict[int, str] = {}
+        for study, first in studies.items():
+            which = _which(study, is_failed=is_failed)
+            with self._reading() as session:
+                yield from trial_rows.csv_lines(session, self.bad_rows, first, names, configs, *which)
 
     def portions_of_trials(self, study: StudyRef) -> Iterator[list[TrialRecord]]:
         """The same, thousands at a time."""
@@ -736,6 +746,10 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
 def _environment_id(session: Session, environment: Environment) -> int:
     """The row of an environment, made if there is none."""
     return queries.find_or_add(session, EnvironmentRow, **rows.environment_columns(environment))[0]
+
+
+def _which(study: StudyRef, *, is_failed: bool) -> list[ColumnElement[bool]]:
+    return [TrialRow.study_id == study.id, *([~queries.IS_OK] if is_failed else [])]
 
 
 def find_or_add_trial(
