@@ -610,14 +610,15 @@ def export_table(
             searched = bool(store.studies_by_problem(latest, read, max_error, accuracy))
             tensor = _of_wider(reading, latest, limits, gemms, conditions, accuracy, searched, note)
         conditions = conditions.within(VALUES)
-        known = store.studies_by_problem(latest, read, max_error)
+        is_limited = bool(conditions) and not gemms
+        is_asked = is_limited or tensor is not None
+        known = store.studies_by_problem(latest, read, max_error) if is_asked else {}
         also = {shape.gemm for shape in tensor.shapes} if tensor else set()
         wanted = [gemm for gemm in gemms if gemm in known or gemm not in also]
         if tensor is not None and also and not (wanted if gemms else known):
             results = replace(tensor, shapes=(), source_hash=SGEMM.source_hash)
         else:
             results = reading(gemms=wanted or None, where=conditions)
-        is_limited = bool(conditions) and not gemms
         measured = known if is_limited else {}
     missing = sorted(measured.keys() - {shape.gemm for shape in results.shapes})
     if missing:

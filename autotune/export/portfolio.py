@@ -100,11 +100,13 @@ def _merged(own: TimedKernel, shipped: TimedKernel) -> TimedKernel:
 
 def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> list[TimedKernel]:
     searched = [shape for shape in shapes if shape.gemm.layout == layout]
+    specs: dict[Config, LaunchSpec] = {}  # of the layout: computing them takes most of the time
     samples: dict[Config, list[Sample]] = {}
     for shape in searched:
         for config, time_us in shape.all_times.items():
-            spec = launch_spec(config, shape.gemm, limits)
-            samples.setdefault(config.in_any_splits, []).append(Sample(spec, shape.gemm, time_us))
+            if config not in specs:
+                specs[config] = launch_spec(config, shape.gemm, limits)
+            samples.setdefault(config.in_any_splits, []).append(Sample(specs[config], shape.gemm, time_us))
     finders = _finders(searched)
     return [
         TimedKernel(

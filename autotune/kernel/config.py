@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..facts.frozen import frozen
@@ -17,6 +18,7 @@ from ..files.errors import UsageError
 
 Value = int | float | str  # floats: of others' kernels alone
 _PLAIN = frozenset({int, str})
+_REMEMBERED = 1 << 14  # configs
 WARP = 32  # threads
 PACKED_ORDERS = ("packed_row_snake", "packed_col_snake")
 
@@ -84,17 +86,26 @@ class Config:
 
         Those are the order of blocks over C, and the number of splits unless they are a cluster.
         """
-        given = {"none": 1, "chunks": 1, "cluster": self.split_k}
-        splits = given.get(self.reduction, 2)
-        return replace(self, raster="n", group=1, split_k=splits)
+        return _kernel(self)
 
     @property
     def in_any_splits(self) -> Config:
         """Equal for configs that differ only in their number of splits, if that is an argument."""
-        return replace(self, split_k=self.kernel.split_k)
+        return _in_any_splits(self)
 
     def __str__(self) -> str:
         return self.key
+
+
+@lru_cache(_REMEMBERED)
+def _kernel(config: Config) -> Config:
+    given = {"none": 1, "chunks": 1, "cluster": config.split_k}
+    return replace(config, raster="n", group=1, split_k=given.get(config.reduction, 2))
+
+
+@lru_cache(_REMEMBERED)
+def _in_any_splits(config: Config) -> Config:
+    return replace(config, split_k=config.kernel.split_k)
 
 
 def lanes_k(c: Any) -> Any:

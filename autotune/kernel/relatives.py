@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 from ..facts.device import DeviceLimits
@@ -39,6 +40,7 @@ def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Con
                 yield found
 
 
+@lru_cache(1 << 14)
 def base_config(config: Config) -> Config:
     """What a config shares with its relatives, if the GPU takes it unchanged: represents all of them."""
     plain = replace(config.in_any_splits, edges="predicated", vec_a=1, vec_b=1, vec_c=1)

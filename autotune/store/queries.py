@@ -30,10 +30,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.types import NullType
 
-from ..facts.measurement import Outcome
+from ..facts.measurement import LATENT_US, Outcome
 from ..files.errors import StoreError
 from ..kernel.config import Value
-from ..kernel.where import ANY, Where
+from ..kernel.where import ANY, Condition, Where
 from ..target import Baseline
 from . import rows
 from .bad_rows import BadRow, BadRows
@@ -57,6 +57,8 @@ Trials = Select[TrialRow, ConfigRow]
 V = TypeVar("V", int, str)
 MOST_NAMED = 5_000  # values in one statement
 
+# Statements that take this are made once: SQLAlchemy takes longer to make one than to run it.
+ITS_STUDY = bindparam("its_study")
 IS_OK = TrialRow.outcome == Outcome.OK.value
 # Outer joins: a row with a dangling reference must be named, not vanish.
 STUDIES = (
@@ -89,9 +91,11 @@ def may_match(where: Where) -> ColumnElement[bool]:
 
 def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, KernelRow]:
     """Studies with an accurate ok trial, the one with the newest such trial first."""
-    found = STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(IS_OK, is_accurate(max_error))
-    grouped = found.group_by(StudyRow.id, EnvironmentRow.id, KernelRow.id)
-    return grouped.order_by(func.max(TrialRow.created_at).desc(), func.max(TrialRow.id).desc())
+    latest = func.max(TrialRow.created_at).label("at"), func.max(TrialRow.id).label("id")
+    known = select(TrialRow.study_id, *latest).where(IS_OK, is_accurate(max_error))
+    seen = known.group_by(TrialRow.study_id).subquery()
+    found = STUDIES.join(seen, seen.c.study_id == StudyRow.id)
+    return found.order_by(seen.c.at.desc(), seen.c.id.desc())
 
 
 INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -133,12 +137,45 @@ def _latest(model: type[BaselineRow | FinalRow]) -> tuple[ColumnElement[Any], ..
     return model.created_at.desc(), model.id.desc()
 
 
+_BASELINES = select(BaselineRow).where(BaselineRow.study_id == ITS_STUDY).order_by(*_latest(BaselineRow))
+_FINALS = (
+    select(FinalRow, BaselineRow)
+    .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
+    .where(FinalRow.study_id == ITS_STUDY)
+    .order_by(*_latest(FinalRow))
+)
+
+
 def timestamp(
     session: Session, model: type[BaselineRow | FinalRow], study_id: int, now: datetime
 ) -> datetime:
     """Now, or where the clock was set back, just after the newest row of the study: the next is to count."""
     latest = session.scalar(select(func.max(model.created_at)).where(model.study_id == study_id))
     return now if not isinstance(latest, datetime) else max(now, latest + timedelta(microseconds=1))
+
+
+@cache
+def _fastest(max_error: float | None, but_of: tuple[str, ...], conditions: tuple[Condition, ...]) -> Trials:
+    """Ids first: few trials are read with their configs, however many there are."""
+    ids = select(TrialRow.id).where(
+        TrialRow.study_id == ITS_STUDY, IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of),
+        may_match(Where(conditions)),
+    )  # fmt: skip
+    by_time = ids.order_by(TrialRow.time_us, TrialRow.id).limit(bindparam("most"))
+    return TRIALS.where(TrialRow.id.in_(by_time)).order_by(TrialRow.time_us, TrialRow.id)
+
+
+@cache
+def timed(max_error: float | None, conditions: tuple[Condition, ...]) -> Select[Any]:
+    """Accurate ok trials of a study that may obey, the fastest first, but for those that were mostly latency:
+    as many as `most`."""
+    return (
+        select(TrialRow.id, TrialRow.config_id, TrialRow.outcome, TrialRow.time_us, TrialRow.origin)
+        .where(TrialRow.study_id == ITS_STUDY, IS_OK, is_accurate(max_error))
+        .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US), may_match(Where(conditions)))
+        .order_by(TrialRow.time_us, TrialRow.id)
+        .limit(bindparam("most"))
+    )
 
 
 def fastest(
@@ -152,14 +189,9 @@ def fastest(
 ) -> list[TrialRecord]:
     """The n fastest accurate ok trials that obey, without those of some origins; among equal ones the older
     first."""
-    ids = select(TrialRow.id).where(
-        TrialRow.study_id == study_id, IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of),
-        may_match(where),
-    )  # fmt: skip
-    by_time, num_requested = ids.order_by(TrialRow.time_us, TrialRow.id), n
-    while True:  # ids first: few trials are read with their configs, however many there are
-        query = trials(study_id).where(TrialRow.id.in_(by_time.limit(num_requested)))
-        found = session.execute(query.order_by(None).order_by(TrialRow.time_us, TrialRow.id)).all()
+    query, num_requested = _fastest(max_error, tuple(but_of), where.conditions), n
+    while True:
+        found = session.execute(query, {"its_study": study_id, "most": num_requested}).all()
         records = [r for r in bad_rows.readable(found, rows.trial_record) if where.holds(r.point)]
         if len(records) >= n or len(found) < num_requested:
             return records[:n]
@@ -183,9 +215,6 @@ def latest(
         if len(records) >= n or len(found) < num_requested:
             return records[:n][::-1]
         num_requested *= 2
-
-
-# SQLAlchemy takes longer to make a statement than to run it: these, which run for every trial, are made once.
 
 
 @cache
@@ -345,8 +374,7 @@ def with_best(
 
 
 def latest_baseline(session: Session, bad_rows: BadRows, study_id: int) -> Baseline | None:
-    query = select(BaselineRow).where(BaselineRow.study_id == study_id).order_by(*_latest(BaselineRow))
-    return next(bad_rows.readable(session.execute(query), rows.baseline), None)
+    return next(bad_rows.readable(session.execute(_BASELINES, {"its_study": study_id}), rows.baseline), None)
 
 
 def comparisons(study_id: int) -> Select[ComparisonRow, ConfigRow, ConfigRow]:
@@ -366,13 +394,7 @@ def latest_final(
 ) -> Final | None:
     """The newest final with an entry that is readable, accurate and obeys. With conditions, none that is
     older than a faster trial that obeys."""
-    query = (
-        select(FinalRow, BaselineRow)
-        .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
-        .where(FinalRow.study_id == study_id)
-        .order_by(*_latest(FinalRow))
-    )
-    for final, timed in session.execute(query):
+    for final, timed in session.execute(_FINALS, {"its_study": study_id}):
         for readable in bad_rows.readable([(final,)], rows.final_row):
             if entries := _final_entries(session, bad_rows, readable, max_error, where):
                 if where and _is_stale(session, bad_rows, readable, entries, max_error, where):
@@ -382,22 +404,27 @@ def latest_final(
     return None
 
 
+@cache
+def _entries(max_error: float | None) -> Select[FinalEntryRow, ConfigRow]:
+    of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == ITS_STUDY)
+    return (
+        select(FinalEntryRow, ConfigRow)
+        .join(ConfigRow, FinalEntryRow.config_id == ConfigRow.id, isouter=True)
+        .join(TrialRow, of_trial, isouter=True)
+        .where(FinalEntryRow.final_id == bindparam("its_final"), is_accurate(max_error))
+        .where(TrialRow.id.is_(None) | IS_OK)
+        .order_by(FinalEntryRow.rank)
+    )
+
+
 def _final_entries(
     session: Session, bad_rows: BadRows, final: FinalRow, max_error: float | None, where: Where
 ) -> tuple[FinalEntry, ...]:
     """The accurate entries that obey, by rank, without those whose trials a later final condemned: that final
     may have ended before it was stored. If the winner is left out, the next ones replace it: those tied with
     it, or else only the next."""
-    of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == final.study_id)
-    query = (
-        select(FinalEntryRow, ConfigRow)
-        .join(ConfigRow, FinalEntryRow.config_id == ConfigRow.id, isouter=True)
-        .join(TrialRow, of_trial, isouter=True)
-        .where(FinalEntryRow.final_id == final.id, is_accurate(max_error))
-        .where(TrialRow.id.is_(None) | IS_OK)
-        .order_by(FinalEntryRow.rank)
-    )
-    readable = bad_rows.readable(session.execute(query), rows.final_entry)
+    its = {"its_final": final.id, "its_study": final.study_id}
+    readable = bad_rows.readable(session.execute(_entries(max_error), its), rows.final_entry)
     entries = tuple(entry for entry in readable if where.holds(entry.point))
     return entries and (replace(entries[0], is_tied=True), *entries[1:])
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from ..facts.accuracy_class import STRICT
 from ..facts.device import Environment, names_for
 from ..facts.gemm import Gemm
-from ..facts.measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
+from ..facts.measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..facts.other_problem import is_external, problem_of
 from ..files.arguments import LARGEST
 from ..files.errors import DuplicateTrial, StoreError, UsageError
@@ -525,21 +525,15 @@ class Store(Closing):
     ) -> dict[str, tuple[float, str]]:
         """Time in us and origin by key of every ok trial that is accurate to `max_error` and obeys, or of the
         fastest: the input of a model. Times of a single launch that was mostly latency are left out."""
-        query = (
-            select(TrialRow.id, TrialRow.config_id, TrialRow.outcome, TrialRow.time_us, TrialRow.origin)
-            .where(TrialRow.study_id == study.id, queries.IS_OK, queries.is_accurate(max_error))
-            .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US), queries.may_match(where))
-            .order_by(TrialRow.time_us, TrialRow.id)
-        )
-        num_requested = most
+        query, num_requested = queries.timed(max_error, where.conditions), LARGEST if most is None else most
         with self._reading() as session:
             while True:
-                found = session.execute(query.limit(num_requested)).all()
+                found = session.execute(query, {"its_study": study.id, "most": num_requested}).all()
                 keys = self._keys_of(session, {row.config_id for row in found})
                 read = dict(self.bad_rows.readable(found, partial(rows.timed, keys)))
                 matching = (key for key in read if key and (not where or where.holds(read_key(key))))
                 fit = {key: read[key] for key in matching}
-                if num_requested is None or most is None or len(fit) >= most or len(found) < num_requested:
+                if most is None or len(fit) >= most or len(found) < num_requested:
                     return dict(list(fit.items())[:most])
                 num_requested *= 4  # many do not obey
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 import shutil
 import sqlite3
 from collections import Counter
@@ -16,7 +20,7 @@ from store_cases import config, failed, ok, study_of
 from autotune.cli import report, trials, trials_csv
 from autotune.cli.requests import FailuresRequest, HistoryRequest, ReportRequest
 from autotune.facts.gemm import Gemm
-from autotune.facts.measurement import Outcome
+from autotune.facts.measurement import Discarded, Outcome
 from autotune.kernel.where import Where
 from autotune.report import feed, numbers
 from autotune.store import Follower, Store, rows
@@ -146,3 +150,30 @@ def test_columns_of_a_csv_are_requested_for_once_a_kernel(
     trials_csv.run(HistoryRequest(str(path), limit=SHOWN))
     lines = capsys.readouterr().out.splitlines()
     assert len(requested) == 1 and len(lines) == 1 + SHOWN and "config.split_k" in lines[0]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_table_has_what_records_have(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Lines are made from rows: sound ones, and those that have to be read first."""
+    url = str(tmp_path / "t.db") if kind == "sqlite" else request.getfixturevalue("postgresql").new_database()
+    with Store.open(url) as store:
+        study = study_of(store, Gemm(64, 64, 64))
+        reason = 'ptxas: "C", line 3\nno'
+        discarded = (Discarded((5.0, 6.0), ("drift", "heat")),)
+        others = {"a=x,b=0.5": {"a": 'x,"y', "b": 0.5}, "c=1": {"c": 1}}
+        odd = replace(ok(0.1 + 0.2), samples_us=(0.3, 1e-7), discarded=discarded, error_ratio=math.inf)
+        found = {config(n).key: (config(n).to_dict(), ok(1.0 + n)) for n in range(3)}
+        found |= {key: (point, replace(odd, reason=reason)) for key, point in others.items()}
+        found |= {config(7).key: (config(7).to_dict(), replace(failed(), reason=reason))}
+        store.add_trials(study, found, "tpe,x")
+        first = {"study": study.id, "gpu": "NVIDIA {H200}, or so"}
+        records = [{**first, **record.flat()} for record in store.each_trial(study)]
+        names = list(dict.fromkeys(name for record in records for name in record))
+        read = list(csv.DictReader(io.StringIO("".join(store.csv_lines({study: first}, names))), names))
+        for record, line in zip(records, read, strict=True):
+            cells = {name: line[name] for name in names if line[name]}
+            tuples = {name: one for name, one in record.items() if isinstance(one, tuple)}
+            listed = json.loads(json.dumps(tuples))
+            assert {name: json.loads(cells.pop(name)) for name in listed} == listed
+            texts = {name: str(record[name]) for name in record.keys() - listed.keys()}
+            assert cells == {name: one for name, one in texts.items() if one not in ("", "None")}
