@@ -16,6 +16,20 @@ from .progress import Best
 from .propose.origins import FILL
 
 
+class Keys:
+    """Keys of which 64 bits are kept: a million of them take a sixth of the memory. That a new one is taken
+    for one of these is as likely as one in 10^13, and costs that trial."""
+
+    def __init__(self) -> None:
+        self._hashes: set[int] = set()
+
+    def add(self, key: str) -> None:
+        self._hashes.add(hash(key))
+
+    def __contains__(self, key: object) -> bool:
+        return hash(key) in self._hashes
+
+
 class Findings:
     """Those of one study, whoever made its trials. `limit_us` is the shape's; trials whose error is more than
     `max_error` times cuBLAS's cannot win (None: any that are right). Those that do not obey `where` are
@@ -36,7 +50,7 @@ class Findings:
         # Times of the searched trials, in their order (None: failed), and of kernels found on other shapes if
         # one was the best so far: the others say nothing about the progress of a search.
         self.times_us: list[float | None] = []
-        self.known: set[str] = set()  # keys of all trials
+        self.known = Keys()  # of all trials
         self.num_known = 0  # of these, trials that obey
         self._store, self._study, self._where = store, study, where
 

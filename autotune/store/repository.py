@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -501,7 +501,7 @@ class Store(Closing):
         study: StudyRef,
         but_of: Collection[str] = (),
         within: Collection[str] | None = None,
-        but: Collection[str] = (),
+        but: Container[str] = (),
     ) -> set[str]:
         """Keys of all points tried, or of those among some, including failures: none is proposed again. They
         include those of damaged trials, as far as they can be read. `but_of`: origins of trials that do not

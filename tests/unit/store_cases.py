@@ -143,3 +143,8 @@ def merge_in_small_pages(other: str, mine: str) -> None:
     merging.PAGE = 5
     with Store.open(other) as source, Store.open(mine) as target:
         target.merge(source)
+
+
+def forget_square(url: str) -> None:
+    with Store.open(url) as store:
+        store.forget(study_of(store))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import sqlite3
 from contextlib import closing
@@ -22,6 +23,7 @@ from store_cases import (
     add,
     config,
     failed,
+    forget_square,
     killed_before,
     merge_in_small_pages,
     ok,
@@ -29,6 +31,8 @@ from store_cases import (
     study_of,
 )
 
+from autotune.cli import trials_compare
+from autotune.cli.requests import CompareRequest
 from autotune.cli.trials_compare import _winners
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy
@@ -307,3 +311,33 @@ def test_a_study_is_forgotten_with_all_that_it_had(urls: tuple[str, str]) -> Non
         assert store.trials(study_of(store)) == []
         with pytest.raises(StoreError):
             add(store, study, 0, ok(1.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.every(12)
+@pytest.mark.parametrize("statement", range(1, 13))
+def test_a_study_is_forgotten_as_a_whole_or_not_at_all(
+    kind: str, statement: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Killed before any statement that writes; asked again it is gone, and another shape's is whole."""
+    url = str(tmp_path / "a.db") if kind == "sqlite" else request.getfixturevalue("postgresql").new_database()
+    with Store.open(url) as store:
+        fill(store, range(12)), fill(store, range(4), FLAT)
+        whole = content(store)
+    process = start(killed_before, statement, forget_square, url)
+    process.join()
+    assert process.exitcode in (-signal.SIGKILL, 0), "it may have taken fewer"
+    with Store.open(url) as store:
+        left = {name: one for name, one in whole.items() if name != str(SQUARE)}
+        assert content(store) in (whole, left)
+        store.forget(study_of(store))
+        assert content(store) == left
+
+
+def test_a_copy_compares_as_equal(urls: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
+        fill(other, range(12))
+        mine.merge(other)
+    trials_compare.run(CompareRequest(*urls), is_json=True)
+    (shape,) = json.loads(capsys.readouterr().out)["shapes"]
+    assert shape["shape"] == str(SQUARE) and shape["ratio"] == 1.0
