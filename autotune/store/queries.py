@@ -58,7 +58,7 @@ V = TypeVar("V", int, str)
 MOST_NAMED = 5_000  # values in one statement
 
 # Statements that take this are made once: SQLAlchemy takes longer to make one than to run it.
-ITS_STUDY = bindparam("its_study")
+ITS_STUDY: Any = bindparam("its_study")
 IS_OK = TrialRow.outcome == Outcome.OK.value
 # Outer joins: a row with a dangling reference must be named, not vanish.
 STUDIES = (
@@ -166,7 +166,7 @@ def _fastest(max_error: float | None, but_of: tuple[str, ...], conditions: tuple
 
 
 @cache
-def timed(max_error: float | None, conditions: tuple[Condition, ...]) -> Select[Any]:
+def timed(max_error: float | None, conditions: tuple[Condition, ...]) -> Any:
     """Accurate ok trials of a study that may obey, the fastest first, but for those that were mostly latency:
     as many as `most`."""
     return (

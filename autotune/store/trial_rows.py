@@ -156,9 +156,9 @@ def _record(row: Row) -> tuple[int, TrialRecord] | None:
         throttle, marks, discarded = _names(row[21]), _names(row[22]), _discarded(row[23])
     except _UNSOUND:
         return None
-    state = GpuState(*row[17:21], throttle)
+    figures: list[Any] = [*row[8:17], GpuState(*(*row[17:21], throttle))]
     timed = _OUTCOMES[row[3]], row[4], row[5], tuple(samples_us), bool(row[7])
-    measured = Measurement(*timed, *row[8:17], state, marks, discarded)
+    measured = Measurement(*(*timed, *figures, marks, discarded))
     return row[1], TrialRecord(row[0], row[26], point, measured, row[24], at)
 
 
@@ -175,7 +175,7 @@ def _discarded(text: str) -> tuple[Discarded, ...]:
 
 
 def _fit(name: str, found: Any) -> Any:
-    if not _TRIAL.c[name].type.is_fit(found):
+    if not getattr(TrialRow, name).type.is_fit(found):
         raise ValueError(name)
     return found
 
