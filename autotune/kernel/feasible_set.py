@@ -50,7 +50,7 @@ class Factor:
 
     names: tuple[str, ...]
     values: tuple[tuple[Value, ...], ...]
-    codes: np.ndarray  # uint8 (rows, parameters)
+    codes: np.ndarray  # uint8 (rows, parameters); uint16 where others' parameters have more values
     is_sorted: bool = False  # known to be in ascending order: checking takes a while
 
     def __len__(self) -> int:
@@ -61,10 +61,16 @@ class Factor:
         at = self.names.index(name)
         return [self.values[at][code] for code in np.unique(self.codes[:, at]).tolist()]
 
+    def _keys(self, codes: np.ndarray) -> np.ndarray:
+        """Rows as byte strings, which are in the order of their codes."""
+        kind = np.dtype("u1" if self.codes.dtype == np.uint8 else ">u2")
+        width = kind.itemsize * len(self.names)
+        return np.ascontiguousarray(codes, dtype=kind).view(f"S{width}").ravel()
+
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows as byte strings in ascending order, and the row of each if they were unsorted."""
-        keys = np.ascontiguousarray(self.codes, dtype=np.uint8).view(f"S{len(self.names)}").ravel()
+        keys = self._keys(self.codes)
         if self.is_sorted or np.all(keys[:-1] <= keys[1:]):
             return keys, None
         order = np.argsort(keys, kind="stable")
@@ -80,7 +86,7 @@ class Factor:
         keys, rows = self._sorted
         if not len(keys):
             return np.full(len(codes), -1)
-        wanted = np.ascontiguousarray(codes, dtype=np.uint8).view(keys.dtype).ravel()
+        wanted = self._keys(codes)
         at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where(keys[at] == wanted, at if rows is None else rows[at], -1)
 
@@ -189,7 +195,7 @@ class FeasibleSet:
     def find_all(self, points: Sequence[Mapping[str, Value]]) -> list[int | None]:
         """Numbers of points, None for each that is not in the set."""
         codes = [self._codes_of(point) for point in points]
-        known = np.array([c for c in codes if c is not None], dtype=np.uint8).reshape(-1, len(self.names))
+        known = np.array([c for c in codes if c is not None], dtype=np.uint16).reshape(-1, len(self.names))
         ends = np.cumsum([len(factor.names) for factor in self.factors])
         parts = np.split(known, ends[:-1], axis=1)
         rows = [f.rows_of(part).tolist() for f, part in zip(self.factors, parts, strict=True)]

@@ -21,7 +21,8 @@ from ..kernel.feasible_set import Factor, FeasibleSet
 from ..target import Baseline, Point
 
 COMPILE_THREADS = 16  # of the machine that recorded, where a file does not say
-MAX_VALUES = 256  # codes are bytes
+MAX_VALUES = 256  # of a parameter in our own files, whose codes are bytes
+MOST_VALUES = 1 << 16  # in those of others
 LEAST_US, MOST_US = 1e-6, 1e12  # of a sample that can be: from less than a cycle to more than a week
 MOST_S = 1e6  # of compiling, verifying, timing one candidate
 
@@ -32,7 +33,7 @@ Trials = Iterable[tuple[Point, Measurement]]
 class RecordedProblem:
     """What was recorded for one GEMM: row i of `codes` (configs, parameters) came to `measurements[i]`."""
 
-    codes: np.ndarray  # uint8, rows ascending and distinct
+    codes: np.ndarray  # uint8 or uint16, rows ascending and distinct
     measurements: tuple[Measurement, ...]
     cublas_us: tuple[float, ...]
 
@@ -75,6 +76,7 @@ def collect(
     source_hash: str,
     problems: Mapping[Gemm, tuple[Baseline, Trials]],
     compile_threads: int = COMPILE_THREADS,
+    most_values: int = MOST_VALUES,
 ) -> Recording:
     """A recording of these trials. Raises UsageError where there are none or their parameters differ."""
     trials = {gemm: list(pairs) for gemm, (_, pairs) in problems.items()}
@@ -86,8 +88,8 @@ def collect(
         raise UsageError("trials of different kernels cannot share a recording: their parameters differ")
     values = tuple(_natural_order(name, {point[name] for point in points}) for name in names)
     for name, choices in zip(names, values, strict=True):
-        if len(choices) > MAX_VALUES:
-            most = f"{len(choices):,} values, and {MAX_VALUES} are the most"
+        if len(choices) > most_values:
+            most = f"{len(choices):,} values, and {most_values:,} are the most"
             raise UsageError(f"the parameter {name} has {most}; take fewer configs")
     return Recording(
         limits, environment, policy, source_hash, names, values,
@@ -114,7 +116,8 @@ def _problem(
     if len(set(codes)) < len(codes):
         raise UsageError("a config was recorded twice for one problem")
     order = sorted(range(len(codes)), key=codes.__getitem__)
-    table = np.array([codes[i] for i in order], dtype=np.uint8)
+    kind = np.min_scalar_type(max(map(len, values), default=1) - 1)
+    table = np.array([codes[i] for i in order], dtype=kind)
     return RecordedProblem(table, tuple(trials[i][1] for i in order), cublas_us)
 
 

@@ -38,7 +38,7 @@ from ..facts.gemm import Gemm
 from ..facts.measurement import POLICY_VERSION, CachePolicy
 from ..files.output_file import write_file
 from ..target import Baseline
-from .recorded_space import COMPILE_THREADS, RecordedProblem, Trials, collect
+from .recorded_space import COMPILE_THREADS, MAX_VALUES, RecordedProblem, Trials, collect
 
 FORMAT = "autotune-recording"
 VERSION = 2
@@ -68,7 +68,7 @@ def write_recording(
     """
     # A recording does not tell which card of its kind it was made on: no replay needs that.
     stamped = replace(environment, recorded_on=recorded_on, gpu_uuid="")
-    recording = collect(limits, stamped, policy, source_hash, problems, compile_threads)
+    recording = collect(limits, stamped, policy, source_hash, problems, compile_threads, MAX_VALUES)
     configs = sorted({row.tobytes() for problem in recording.problems.values() for row in problem.codes})
     data = {
         "format": FORMAT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from autotune.recording.others_files import Made, Tried
 from autotune.recording.recorded_space import Recording
 from autotune.recording.replay import ReplayTarget, read_recording
 from autotune.recording.t1 import to_t1
+from autotune.recording.writer import write_recording
 from autotune.search import Options, tune
 from autotune.store import Store
+from autotune.target import Baseline
 from autotune.tuning import export_table
 
 NAMES = ["x", "y"]
@@ -54,6 +57,28 @@ def test_samples_of_a_gpu_that_warmed_up_meanwhile_are_taken_whole(tmp_path: Pat
     (gemm,) = target.gemms
     found = target.look_up(gemm, {"x": 1, "y": "a"}, cutoff_us=2000.0)
     assert (found.time_us, found.is_cut_short) == (2000.0, False)
+
+
+def test_a_parameter_may_have_very_many_values(tmp_path: Path) -> None:
+    """More than a byte counts: all are found in their order, searched, exported in the same format."""
+    values = [(3 * number) % 1000 for number in range(1000)]
+    path = cache_of(tmp_path, {str(y): {**SOUND, "x": y % 2, "y": y, "time": 2.0 + y} for y in values})
+    recording, target = read_recording(path), ReplayTarget(path)
+    (gemm,) = target.gemms
+    points = [point for point, _ in only(recording)]
+    space_of = target.space(gemm)
+    assert [space_of.find(point) for point in points] == list(range(1000))
+    assert space_of.find({"x": 0, "y": 1000}) is None and space_of.find({"x": 0, "y": 257}) is None
+    with Store.open(tmp_path / "a.db") as store:
+        tune(target, store, [gemm], Options(trials=12))
+        (summary,) = store.studies()
+    assert summary.num_trials == 12 and summary.best is not None
+    environment, problems = replace(H200, recorded_on=""), {gemm: (Baseline(None), only(recording))}
+    with pytest.raises(UsageError, match="y has 1,000 values, and 256 are the most"):
+        write_recording(
+            tmp_path / "r.json.gz", limits=KNOWN["h200"], environment=environment, policy=CachePolicy.COLD,
+            source_hash="5" * 64, recorded_on="2026-11-27", problems=problems,
+        )  # fmt: skip
 
 
 # ---- T1
