@@ -1,6 +1,6 @@
 """Every command and page on large databases: seconds by the clock and of processors, megabytes of memory.
 
-    python benchmarks/large_databases.py FILE... [--server] [--only NAME] [--out report.json.xz]
+    python benchmarks/large_databases.py FILE... [--server] [--no-merge] [--only NAME] [--out report.json.xz]
 
 FILE: as `python tests/large_database.py FILE [SHAPES [TRIALS]]` writes them. With `--server` the commands
 read its copy in a PostgreSQL server that is started for it. Nothing runs on a GPU: a search is continued with
@@ -216,7 +216,8 @@ def _run(args: argparse.Namespace) -> None:
             target = new_url() if new_url else str(folder / "merged.db")
             console.show(f"\n{file}")
             merge = _autotune("trials", "merge", str(file.resolve()), "--db", target)
-            merged = _ran(merge, folder) if new_url or args.only in "merge" else {}
+            is_merged = bool(new_url) or (args.only in "merge" and not args.no_merge)
+            merged = _ran(merge, folder) if is_merged else {}
             console.show(f"merge: {merged}")
             found = _measure(target if new_url else _copied(file, folder), folder, args)
             report["databases"][file.name] = {**found, "merge": merged}
@@ -232,6 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--server", action="store_true", help="copied into a PostgreSQL server")
+    parser.add_argument("--no-merge", action="store_true", help="not into a new database of SQLite")
     parser.add_argument("--only", default="", help="what has this in its name")
     parser.add_argument("--resume", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
