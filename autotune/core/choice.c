@@ -223,8 +223,8 @@ static bool is_dots(const autotune_constants *c, const at_call *call) {
     return lie_along_k && (call->m == 1 || call->n == 1 || are_few_rows);
 }
 
-/* The most parts that cuBLAS splits k into, as a rule. */
-static double most_splits(const autotune_table *table, const at_call *call) {
+/* The most parts that cuBLAS splits k into, as a rule. C is large if it has `large` elements per SM. */
+static double most_splits(const autotune_table *table, const at_call *call, double large) {
     const autotune_constants *c = &table->constants;
     const double elements = (double)call->m * call->n / table->num_sms, k = call->k;
     const double side = call->m < call->n ? call->m : call->n;
@@ -235,7 +235,7 @@ static double most_splits(const autotune_table *table, const at_call *call) {
     } else if (side <= c->narrow_side) {
         found = fmin(k / c->narrow_depth, c->narrow_parts);
         if (call->m <= c->few_rows && a_is_along_k && k >= c->narrow_depth) found = fmax(found, c->parts_of_few_rows);
-    } else if (k < (elements < c->large_elements ? c->least_k : c->least_k_of_large)) {
+    } else if (k < (elements < large ? c->least_k : c->least_k_of_large)) {
         found = 1;
     } else {
         found = fmin(c->splits * sqrt(k) / cbrt(elements), k / c->shortest_chain);
@@ -244,9 +244,9 @@ static double most_splits(const autotune_table *table, const at_call *call) {
 }
 
 /* How deep sums may be if nothing was measured (allowed_depths). */
-static depths allowed_anywhere(const autotune_table *table, const at_call *call) {
+static depths allowed_anywhere(const autotune_table *table, const at_call *call, double large) {
     const autotune_constants *c = &table->constants;
-    const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call);
+    const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call, large);
     const double zero_parts = fmin(parts, sqrt(k)), positive_parts = fmin(parts, cbrt(2 * k));
     const double side = call->m < call->n ? call->m : call->n;
     const bool is_narrow = side <= c->narrow_side;
@@ -258,11 +258,16 @@ static depths allowed_anywhere(const autotune_table *table, const at_call *call)
                     c->error_positive * c->error_positive * positive};
 }
 
+/* The least of that, whatever was measured nearby: a promise is held by cuBLAS alone. */
+static depths least_of_sgemm(const autotune_table *table, const at_call *call) {
+    return allowed_anywhere(table, call, table->constants.promised_large * table->constants.large_elements);
+}
+
 static bool are_near(double x, double y) { return x <= NEAR * y && y <= NEAR * x; }
 
 /* How deep sums may be: as deep as those of kernels that were accurate enough when measured at a near shape. */
 static depths allowed_depths(const autotune_table *table, const at_call *call, const autotune_entry *near) {
-    depths allowed = allowed_anywhere(table, call);
+    depths allowed = allowed_anywhere(table, call, table->constants.large_elements);
     const autotune_constants *c = &table->constants;
     if (!near || !are_near(near->m, call->m) || !are_near(near->n, call->n) || !are_near(near->k, call->k)) {
         return allowed;
@@ -321,7 +326,7 @@ typedef struct {
     const at_call *call;
     double least_bytes;
     depths allowed;
-    depths of_sgemm; /* the same, whatever kernels were measured nearby: a promise is held by cuBLAS alone */
+    depths of_sgemm; /* the least that these may be by SGEMM, to which a promise is held */
 } shape;
 
 /* Adds the steps of waves, and of the queue on the busiest SM, for blocks of `k_steps` steps each. */
@@ -560,7 +565,7 @@ static int32_t nearest(const at_chooser *chooser, const at_call *call, int32_t b
 /* The best legal kernel of the nearest tuned shape that has one. */
 static bool choose_nearest(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
-    const depths allowed = allowed_anywhere(table, call);
+    const depths allowed = least_of_sgemm(table, call);
     int32_t at = -1;
     for (int32_t looked = 0; looked < NUM_NEAREST; looked++) {
         at = nearest(chooser, call, at);
@@ -690,7 +695,7 @@ static bool begin_forecast(const at_chooser *chooser, const at_call *call, const
         .call = call,
         .least_bytes = AT_FLOAT_BYTES * (m * k + k * n + m * n),
         .allowed = allowed ? *allowed : allowed_depths(table, call, by->near),
-        .of_sgemm = allowed ? *allowed : allowed_anywhere(table, call),
+        .of_sgemm = allowed ? *allowed : least_of_sgemm(table, call),
     };
     return true;
 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 17 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 18 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -83,7 +83,7 @@ typedef struct {
 /* Constants that Python's modules define and explain, under these names. */
 typedef struct {
     double error_zero_mean, error_positive;            /* perf_model/sum_depths.py */
-    double promised_zero_mean, promised_positive, promised_results; /* perf_model/sum_depths.py */
+    double promised_zero_mean, promised_positive, promised_results, promised_large; /* perf_model/sum_depths.py */
     double level_zero_mean, level_positive, chain_share, splits; /* perf_model/sum_depths.py */
     double shortest_chain, least_k, least_k_of_large, large_elements; /* perf_model/sum_depths.py */
     double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* perf_model/sum_depths.py */

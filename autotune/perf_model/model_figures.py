@@ -65,6 +65,9 @@ DEFAULT_ERRORS = MAX_ERROR, number("GUESSED_OF_POSITIVE")
 # What a promise is kept by, in cuBLAS's depths: also where exponents are wide, for which its sums are as good
 # as of a fifth of their depth (0092)
 PROMISED = numbers("PROMISED_OF_ZERO_MEAN PROMISED_OF_POSITIVE")
+# Where a promise is at stake, C counts as large from so many times more elements on: with few waves of tiles
+# cuBLAS may split any k (1.1 and 1.5 waves did)
+PROMISED_LARGE = number("PROMISED_LARGE")
 # Of products of parts, by the k after which their sums leave the tensor cores
 PARTS = {
     16: numbers("PARTS_ZERO_MEAN_16 PARTS_POSITIVE_16"),

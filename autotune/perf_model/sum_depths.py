@@ -134,9 +134,9 @@ class Sums(NamedTuple):
         return splits
 
 
-def most_splits(gemm: Gemm, num_sms: int) -> float:
+def most_splits(gemm: Gemm, num_sms: int, large: float = LARGE) -> float:
     """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
-    elements."""
+    elements, and is large if these are `large` per SM."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
     if _is_dots(gemm):
         splits = gemm.k / min(gemm.k / DOT_THREADS + DOT_ADDED, DOT_DEPTH)
@@ -144,7 +144,7 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
         splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
         if gemm.m <= FEW_ROWS and not gemm.trans_a and gemm.k >= NARROW_DEPTH:
             splits = max(splits, PARTS_OF_FEW_ROWS)
-    elif gemm.k < (LEAST_K if elements < LARGE else LEAST_K_OF_LARGE):
+    elif gemm.k < (LEAST_K if elements < large else LEAST_K_OF_LARGE):
         splits = 1.0
     else:
         splits = min(SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / SHORTEST_CHAIN)
@@ -159,9 +159,11 @@ def _is_dots(gemm: Gemm) -> bool:
     return lie_along_k and (gemm.m == 1 or gemm.n == 1 or are_few_rows)
 
 
-def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
-    """How deep sums may be where nothing was measured, on a GPU with this number of SMs."""
-    k, splits = max(gemm.k, SHORTEST_CHAIN), most_splits(gemm, num_sms)  # shorter sums are accurate anyhow
+def allowed_depths(gemm: Gemm, num_sms: int, large: float = LARGE) -> Depths:
+    """How deep sums may be where nothing was measured, on a GPU with this number of SMs; `large` as of
+    `most_splits`."""
+    # shorter sums are accurate anyhow
+    k, splits = max(gemm.k, SHORTEST_CHAIN), most_splits(gemm, num_sms, large)
     # More splits than these would make sums deeper again
     of_zero_mean, of_positive = min(splits, math.sqrt(k)), min(splits, math.cbrt(2 * k))
     is_narrow = min(gemm.m, gemm.n) <= NARROW

@@ -19,7 +19,7 @@ from autotune.files.words import counted, time_text
 from autotune.kernel.launch import has_work
 from autotune.perf_model import cublas_model, residual
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
-from autotune.perf_model.model_figures import Depths, excess_depth, slower_by
+from autotune.perf_model.model_figures import LARGE, PROMISED_LARGE, Depths, excess_depth, slower_by
 from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.sum_depths import Sums, allowed_depths
@@ -130,7 +130,7 @@ class Selector:
         if first.how != "modelled":
             return (first,)
         known = self._model(call.gemm.layout)
-        guessed = allowed_depths(call.gemm, self._table.limits.num_sms)
+        guessed = allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
         deep = allowed or self._allowed_depths(call.gemm, self._near(call.gemm))
         found = known.candidates(call, deep, allowed or guessed)
         index = known.kernels.index(self.kernels[first.kernel_id])
@@ -233,7 +233,7 @@ class Selector:
         if not known.kernels:
             return None
         near = self._near(call.gemm)
-        of_sgemm = allowed or allowed_depths(call.gemm, self._table.limits.num_sms)
+        of_sgemm = allowed or allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
         allowed = allowed or self._allowed_depths(call.gemm, near)
         found = known.candidates(call, allowed, of_sgemm)
         at = int(found.handicapped_us.argmin())

@@ -228,7 +228,7 @@ def _constants(of: Any, kept: TableArrays) -> Any:
     return of.constants(
         error_zero_mean=model.DEFAULT_ERRORS[0], error_positive=model.DEFAULT_ERRORS[1],
         promised_zero_mean=model.PROMISED[0], promised_positive=model.PROMISED[1],
-        promised_results=LEAST_RESULTS,
+        promised_results=LEAST_RESULTS, promised_large=model.PROMISED_LARGE,
         level_zero_mean=model.LEVEL[0], level_positive=model.LEVEL[1],
         chain_share=model.CHAIN_SHARE, splits=model.SPLITS,
         shortest_chain=model.SHORTEST_CHAIN, least_k=model.LEAST_K,

@@ -20,7 +20,7 @@ from .kept_modules import library_path
 
 FOLDER = Path(__file__).parents[2] / "core"  # links are left in it: kept_modules.py knows it by this name
 LIBRARY = "libautotune_core.so"
-VERSION = 17  # AUTOTUNE_TABLE_VERSION of core/table.h
+VERSION = 18  # AUTOTUNE_TABLE_VERSION of core/table.h
 _MOST = 1 << 12  # declarations
 _STRUCT = re.compile(r"typedef struct \{ (.*) \} autotune_(\w+);")
 _NUMBERS = re.compile(r"(?:typedef )?enum \{ (.*) \}.*")
