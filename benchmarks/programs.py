@@ -179,13 +179,15 @@ def _run(args: argparse.Namespace) -> None:
     if args.record is not None:
         measure_all(programs, place, [called], report, args)
         return
-    if place.routing is not None:
+    if place.routing is not None and not args.eager:
         report["host"] = program_host.measured(args.table, with_setting=args.host)
         console.show(program_host.describe(report["host"]) + "\n")
         reports.keep(args.out, report)
     if args.host:
         return
-    ways = [by_key] if place.routing is None else [by_key, called, raced_graphs, profiled]
+    ways: list[Way] = [by_key]
+    if place.routing is not None:
+        ways += [called] if args.eager else [called, raced_graphs, profiled]
     if args.settle:
         ways = [settled, *ways]
     measure_all(programs, place, ways, report, args)
@@ -300,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--accuracy", choices=["strict", "fp32"], help="the class of what may serve")
     parser.add_argument("--settling", type=float, default=3.0, help="seconds of each program for that")
+    parser.add_argument("--eager", action="store_true", help="no graphs, profiles nor times of calls")
     parser.add_argument("--pairs", type=int, default=30, help="how many there are at least")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--device", default="cuda")

@@ -14,6 +14,8 @@
 #define MOST_CALLS 1e6     /* from one sample to the next */
 #define SLOWER 1.25        /* by its least time, than the least of all: such a plan has no more samples */
 #define SAMPLES_OUT 2      /* that tell this: the first may have loaded what it launches */
+#define MUCH_SLOWER 3.0    /* the same of torch's own kernel on an idle stream by its first sample: the host takes 100 us
+                            * and more for what it seldom calls (H200), each time */
 #define MOST_TRIES 64      /* samples that are begun: those between regimes tell nothing */
 #define MOST_SPREAD 0.25   /* of the middle samples around their median: beyond it nothing is decided */
 #define NOT_READY 600      /* CUDA_ERROR_NOT_READY */
@@ -130,8 +132,10 @@ static double least_us(const at_live *live, int32_t regime) {
 /* Whether a rival has as many samples as it takes. */
 static bool is_known(const at_live *live, int32_t regime, int32_t rival) {
     const samples *of = &live->found[regime][rival];
-    return of->num == AT_SAMPLES_EACH ||
-           (of->num >= SAMPLES_OUT && of->gpu_us[0] > SLOWER * least_us(live, regime));
+    if (!of->num || of->num == AT_SAMPLES_EACH) return of->num;
+    const double slower = of->gpu_us[0] / least_us(live, regime);
+    const bool is_guest = rival && regime == AT_IDLE && live->rivals[rival]->planned.is_left_alone;
+    return (of->num >= SAMPLES_OUT && slower > SLOWER) || (is_guest && slower > MUCH_SLOWER);
 }
 
 /* By the GPU's time alone where that is the limit; else by either side's, if the other's is not longer. */

@@ -203,6 +203,22 @@ def test_calls_that_find_the_stream_idle_are_compared_by_the_host(program: Progr
     assert state.winner in (2, 3) or state.is_dropped  # the machine may be slow amid it
 
 
+def test_torchs_own_kernel_is_sampled_once_where_it_is_seldom_called(
+    dispatcher: Dispatcher, driver: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an idle stream, if that takes thrice as long: the host's way to it is cold each time."""
+    pick = Pick("first", "modelled", str, 1, LONG_US, cublas_us=2 * LONG_US)
+    monkeypatch.setattr(Chooser, "pick", lambda *_: pick)
+    driver.kernel_us |= dict.fromkeys(NAMES, 10.0)
+    kinds, found = decided(dispatcher)
+    program = Program(kinds, driver, found)
+    for _ in range(100):
+        driver.now_us = driver.gpu_us + 1
+        program.call()
+    assert not found.rivals[0].reason and found.rivals[1].reason
+    assert program.served.count(1) == 1 and program.state.is_settled
+
+
 def test_busy_and_idle_calls_are_never_compared(program: Program, driver: Clocked) -> None:
     """Every other call is idle, and would make the launches that had those look slow."""
     for number in range(60):
