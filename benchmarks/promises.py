@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
     parser.add_argument("--out", type=Path)
-    parser.set_defaults(settle=None, record=None)
+    parser.set_defaults(settle=None, record=None, accuracy=None)
     reports.run(_run, parser.parse_args(arguments))
 
 
