@@ -11,7 +11,7 @@ from ..kernel.config import PARAMETERS, Config, Parameter
 from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
 from ..kernel.resources import register_estimate, smem_bytes, threads, workspace_bytes
-from ..kernel.rules import RULES, WITHOUT_ORDER, Rule, broken_rules
+from ..kernel.rules import RULES, Rule, broken_rules, rules_of
 from ..kernel.summation_order import has_order
 from ..kernel.where import VALUES, Where
 from ..target_finder import REPLAY, limits_named
@@ -97,7 +97,8 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
     config = Config.parse(text)
     broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
     if where.order:
-        broken = tuple(rule for rule in broken if rule.id not in WITHOUT_ORDER)
+        own = {rule.id: rule for rule in rules_of(where.order)}
+        broken = tuple(r for r in broken if r.id in own and not own[r.id].holds(config, limits, gemm))
     given = {item.partition("=")[0].strip() for item in text.split(",")}
     num_bytes = workspace_bytes(config, gemm, limits)
     violated = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]

@@ -22,7 +22,7 @@ from . import tensor_config as tensor
 from .config import PARAMETER, PARAMETERS, Parameter, Value
 from .launch import WORKSPACE_LIMIT
 from .resources import workspaces
-from .rules import RULE, RULES, WITHOUT_ORDER, Rule, rules_of
+from .rules import RULE, RULES, Rule, rules_of
 from .summation_order import CONDITIONS, SummationOrder
 from .where import VALUES, Condition, Where
 
@@ -478,7 +478,7 @@ def feasible_set(
     apart = (*_ORDER_FACTOR, *_WALK_FACTOR, *_LAUNCH_FACTOR)
     core = tuple(p.name for p in PARAMETERS if p.name not in apart)
     if order is not None:  # whether splits are chunks is decided with the tiles, whose memory depends on it
-        rules = [*(r for r in rules if r.id not in WITHOUT_ORDER), *rules_of(order)]
+        rules = rules_of(order, rules)
         groups = [(*_LAUNCH_FACTOR, *core), _ORDER_FACTOR, _WALK_FACTOR]
     else:
         rules = [r if set(r.needs) <= set(_LAUNCH_FACTOR) else _given(r, reduction="none") for r in rules]

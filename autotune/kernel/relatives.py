@@ -85,6 +85,17 @@ def side_by_side(config: Config) -> Iterator[Config]:
             yield replace(flat, wm=wm, wn=wn, bm=bm, bn=bn, reduction="two_pass", split_k=WARP)
 
 
+def shrunk(config: Config, parts: int) -> Iterator[Config]:
+    """The config; if it divides k among more than twice as many threads as there are `parts` that may be
+    divided, first the same with thread tiles of half the sides, twice as many in a block, and blocks of half
+    the size: as many threads then work, each on fewer sums."""
+    if config.split_k * threads_along_k(config) > 2 * parts:
+        longer = "bm" if config.bm > config.bn else "bn"
+        halved = ("wm", "wn", "tm", "tn", longer)
+        yield replace(config, **{name: getattr(config, name) // 2 for name in halved})
+    yield config
+
+
 def in_ways(config: Config, ways: Sequence[Value]) -> Iterator[Config]:
     """The config, or those that stand for it if its way to split k is not among these."""
     if config.reduction in ways:

@@ -12,7 +12,7 @@ Kinds of rule, from hard to soft:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -42,6 +42,8 @@ from .summation_order import CONDITIONS, SummationOrder
 RuleKind = Literal["template", "device", "shape", "worth"]
 PACK_USES = 2048  # of an element, from which on it pays to pack it
 LEAST_DEPTH = 128  # of a split's share of k
+MANY_SUMS = 16  # of a thread, that are worth its loads
+MOST_SMALL, FEW_BLOCKS = 32 * 32, 2  # elements of a small tile; 64x64 tiles of a chunk per SM that are few
 CHUNK_TILES = 8  # of 64x64 per SM, up to which splits that are chunks are tried
 FEW = 4  # rows or columns of C for which lanes may share out k
 MOST_DOTS = 64  # elements of C per block where they do
@@ -255,7 +257,7 @@ RULES: tuple[Rule, ...] = (
          | (c.tm <= 2) | (c.tn <= 2)),
     Rule("worth-small-tile", "worth", ("tm", "tn"),
          "sums beyond 16 per thread unless a side of C is short",
-         lambda c, d, g: (c.tm * c.tn >= 16) | (min(g.m, g.n) <= 64)),
+         lambda c, d, g: (c.tm * c.tn >= MANY_SUMS) | (min(g.m, g.n) <= 64)),
     Rule("worth-block-m", "worth", ("bm",), "a block tile is not taller than twice C",
          lambda c, d, g: (c.bm <= 16) | (c.bm < 2 * g.m)),
     Rule("worth-block-n", "worth", ("bn",), "a block tile is not wider than twice C",
@@ -363,8 +365,9 @@ LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
 WITHOUT_ORDER = ("worth-flush", "worth-chunks")  # only where no order is asked for
 
 
-def rules_of(order: SummationOrder) -> tuple[Rule, ...]:
-    """What makes kernels sum in this order (summation_order.py)."""
+def rules_of(order: SummationOrder, rules: Iterable[Rule] = RULES) -> list[Rule]:
+    """Rules where all sums have this order (summation_order.py): these, and what makes kernels sum so. Where
+    others share out k to keep threads busy, smaller tiles do."""
 
     def rule(names: tuple[str, ...], holds: Callable[[Any, SummationOrder], Any]) -> Rule:
         sentence = f"sums have the order {order}"
@@ -376,7 +379,21 @@ def rules_of(order: SummationOrder) -> tuple[Rule, ...]:
 
     sentence = "splits are chunks where there are several, and 64x64 tiles alone leave SMs idle"
     chunks = Rule("worth-chunks", "worth", ("reduction",), sentence, is_worth)
-    return (*(rule(*one) for one in CONDITIONS), chunks)
+    kept = (_for_small(one, order) for one in rules if one.id not in WITHOUT_ORDER)
+    return [*kept, *(rule(*one) for one in CONDITIONS), chunks]
+
+
+def _for_small(rule: Rule, order: SummationOrder) -> Rule:
+    """The rule, or one that also lets small tiles be where each SM has little work."""
+    if rule.id not in ("worth-small-tile", "worth-intensity"):
+        return rule
+
+    def holds(c: Any, d: DeviceLimits, g: Gemm) -> Any:
+        blocks = _tiles_64(g) * num_splits(order.chunk, 1, g.k)
+        is_small = True if rule.id == "worth-small-tile" else c.bm * c.bn <= MOST_SMALL
+        return rule.holds(c, d, g) | (is_small & (blocks <= FEW_BLOCKS * d.num_sms))
+
+    return rule._replace(sentence=f"{rule.sentence}, or each SM has little work", holds=holds)
 
 
 def broken_rules(

@@ -31,7 +31,7 @@ class Suggestions:
     ) -> None:
         self._store, self._study, self._space = store, study, space
         self._proposer, self._policy, self._max_error = proposer, policy, max_error
-        self._seeds = seeds(space, starts)
+        self._seeds = seeds(space, starts, study.gemm.k)
         self._lent: set[str] = set()  # keys
 
     def begin(self) -> None:

@@ -20,7 +20,7 @@ from autotune.kernel import feasible_set as space
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.resources import workspace_bytes
-from autotune.kernel.rules import LEGAL, RULES, WITHOUT_ORDER, broken_rules, rules_of
+from autotune.kernel.rules import LEGAL, RULES, broken_rules, rules_of
 from autotune.kernel.summation_order import SummationOrder
 from autotune.kernel.where import Where
 
@@ -140,7 +140,7 @@ def test_a_cut_down_space_of_an_order_is_what_brute_force_finds(
     within = feasible_set(limits, gemm, order=order).where(Where.parse("reduction=chunks"), gemm)
     rng = random.Random(seed)
     _cut_down(monkeypatch, Config.from_dict(within.point(rng.randrange(len(within)))), rng)
-    own = [rule for rule in RULES if rule.id not in WITHOUT_ORDER] + list(rules_of(order))
+    own = rules_of(order)
     expected = {c.key for c in _all() if all(rule.holds(c, limits, gemm) for rule in own)}
     _is_made_of(feasible_set(limits, gemm, order=order), expected)
     assert any("reduction=chunks" in key for key in expected)

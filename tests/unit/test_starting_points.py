@@ -76,18 +76,28 @@ def test_within_an_order_kernels_that_share_out_k_stand_for_their_tiles(order: s
     slices = replace(tile, bn=128, slice_k=2)
     lanes = Config(bm=8, bn=16, bk=4, wm=2, wn=4, tm=2, tn=4, stages=1)
     space = feasible_set(KNOWN["h200"], Gemm(256, 256, 8192), order=SummationOrder.parse(order))
-    found = [Config.from_dict(space.point(number)) for number in seeds(space, [tile, few, slices])]
+    found = [Config.from_dict(space.point(number)) for number in seeds(space, [tile, few, slices], 8192)]
     assert {str(order_of(config)) for config in found} == {order}
-    ways = [(*_tile(config)[:3], config.reduction) for config in found]
+    ways = [(*_tile(config)[:3], config.reduction) for config in found if config.tm == 8]
     whole = [(128, 64, 32, "none")] if splits == "chunks" else []
     assert ways == [
         (64, 64, 32, splits), (128, 64, 32, splits), *whole, (64, 128, 16, splits)
     ]  # fmt: skip
     flat = feasible_set(KNOWN["h200"], Gemm(8, 256, 8192), order=SummationOrder.parse(order))
-    (number,) = seeds(flat, [lanes])
+    *_, number = seeds(flat, [lanes], 8192)
     assert (*_tile(Config.from_dict(flat.point(number))), flat.point(number)["reduction"]) == (
         8, 128, 8, 2, 4, 2, 128, 1, splits
     )  # fmt: skip
+
+
+def test_within_an_order_little_work_is_shared_out_as_small_tiles() -> None:
+    tile = Config(bm=32, bn=64, bk=16, wm=16, wn=64, tm=8, tn=4, reduction="two_pass", split_k=8)
+    order = SummationOrder.parse("chunks:512")
+    for k, tiles in ((1000, [(32, 32), (32, 64)]), (4096, [(32, 64)])):
+        space = feasible_set(KNOWN["h200"], Gemm(256, 256, k), order=order)
+        found = [space.point(number) for number in seeds(space, [tile], k)]
+        assert [(point["bm"], point["bn"]) for point in found] == tiles
+        assert {point["reduction"] for point in found} == {"chunks"}
 
 
 def test_a_space_of_another_kernel_has_no_seeds() -> None:
