@@ -76,6 +76,12 @@ class Node:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def remove(self) -> None:
+        """With its link, which would stay until the last process is gone."""
+        self.kill_all()
+        _ip(f"link del {self._link}")
+        _ip(f"netns del {self.name}")
+
     def cut(self, *, breaks: bool) -> None:
         """Nothing comes through, as in a network that drops packets."""
         _ip(f"link set {self._link} down")
@@ -98,6 +104,5 @@ def network(folder: Path, number: int) -> Iterator[list[Node]]:
         yield nodes
     finally:
         for node in nodes:
-            node.kill_all()
-            _ip(f"netns del {node.name}")
+            node.remove()
         _ip(f"link del {BRIDGE}")
