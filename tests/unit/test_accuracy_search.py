@@ -174,6 +174,16 @@ def test_a_way_of_summing_that_broke_the_promise_is_not_tried_again(tmp_path):
     assert ways.pop((16, 256, 0, "two_pass", 4), 0) > 2 == max(ways.values())
 
 
+def test_a_shape_on_which_all_ways_break_the_promise_is_soon_given_up(tmp_path):
+    """As 3152x768x768:NT on an H200, of which a search tried 1,008 configs in vain."""
+    deep = Gemm(512, 512, 4096)
+    space = tensor_set(H100, deep).where(Where.parse("promote_k=16,flush_k=0,bn=64"), deep)
+    target = _target(space, templates.source_of(FP32), outcome=lambda _: Outcome.INACCURATE)
+    with Store.open(tmp_path / "a.db") as store:
+        search(target, store, [deep], Options(trials=400))
+    assert len(target.submitted) < 40 < space.num_points
+
+
 def test_conditions_are_on_the_parameters_of_the_template():
     space = tensor_set(H100, SQUARE)
     some = space.where(Where.parse("bn=64,promote_k>=32"), SQUARE)

@@ -255,7 +255,10 @@ class Proposer:
         drawn = self._candidates.points_of(self._candidates.random(self._rng, NUM_SAMPLED))
         numbers = np.array([number for number in drawn.tolist() if number not in self._seen], dtype=np.int64)
         if len(numbers):  # predicted failures come when nearly all other points have been proposed
-            return int(numbers[self._will_fail(numbers).argmin()])
+            will_fail = self._will_fail(numbers)
+            if self._sum_limit.is_sure and will_fail.all():
+                raise SpaceExhausted
+            return int(numbers[will_fail.argmin()])
         # This many misses mean that nearly all was seen, so the set is small enough to list.
         every = self._candidates.points_of(np.arange(len(self.space)))
         unknown = np.setdiff1d(every, np.fromiter(self._seen, dtype=np.int64))

@@ -28,7 +28,9 @@ LEAST_FAILED = 4
 
 
 class Inaccurate(Protocol):
-    """Knows from the results so far which points are inaccurate."""
+    """Knows from the results so far which points are inaccurate; `is_sure`: none of these need be tried."""
+
+    is_sure: bool
 
     def learn(self, results: Mapping[int, float | None]) -> None:
         """Results: time in us by point, None for a failure."""
@@ -44,6 +46,8 @@ def inaccurate(space: FeasibleSet, candidates: Candidates) -> Inaccurate:
 
 class SameSums:
     """For kernels on tensor cores."""
+
+    is_sure = True
 
     def __init__(self, space: FeasibleSet, candidates: Candidates) -> None:
         self._candidates = candidates
@@ -71,6 +75,8 @@ class SameSums:
 
 class SumLimit:
     """Knows from the results so far how long a sum may be. Without traits of the points: any length."""
+
+    is_sure = False
 
     def __init__(self, candidates: Candidates) -> None:
         self._candidates = candidates
