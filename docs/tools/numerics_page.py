@@ -74,7 +74,7 @@ def page() -> str:
 
 
 def _ours() -> Iterator[str]:
-    yield "## Kernels on tensor cores, measured\n"
+    yield "\n## Kernels on tensor cores, measured\n"
     yield (
         "The fastest config that is as accurate as `cublasSgemm` (`benchmarks/tensor_vs_cublas.py --errors`, "
         "no search).\n"
