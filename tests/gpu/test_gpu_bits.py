@@ -135,7 +135,8 @@ def test_cublas_serves_where_settling_finds_the_bits_of_the_order(
             assert same(torch, settled.sgemm(a, b, alpha=alpha), table.sgemm(a, b, alpha=alpha)), (m, n, k)
     with capsys.disabled():
         print(f"\n{folder.name}: {dict(zip(shapes, providers, strict=True))}")
-    assert providers[3] == "autotune"  # it splits k there
+    if table.table.order == "chain":  # it splits k there, into chunks that may be those of another order
+        assert providers[3] == "autotune"
 
 
 def test_the_check_of_a_folder_proves_its_order(folder: Path) -> None:
