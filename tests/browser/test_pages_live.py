@@ -79,6 +79,7 @@ def test_a_page_follows_a_search(browser: Window, followed: tuple[Path, str], sc
     assert browser.faults_of_access() == []
 
 
+@pytest.mark.stress
 def test_a_shape_that_is_new_comes_to_the_page(browser: Window, followed: tuple[Path, str]) -> None:
     db, address = followed
     browser.show(DESKTOP)
@@ -121,6 +122,7 @@ def text_of(browser: Window, address: str) -> str:
     return message
 
 
+@pytest.mark.stress
 def test_a_page_says_that_it_has_lost_its_server(browser: Window, followed: tuple[Path, str]) -> None:
     db, address = followed
     browser.show(DESKTOP)

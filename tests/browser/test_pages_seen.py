@@ -202,6 +202,7 @@ def test_pages_ask_for_nothing_complain_of_nothing_and_fit(
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 380) == (screen.theme == "light")
 
 
+@pytest.mark.stress
 def test_a_shape_is_three_screens_tall_on_a_phone(browser: Window, report: str) -> None:
     browser.show(Screen(*PHONE, "light"))
     browser.open(report)
@@ -310,6 +311,7 @@ def test_tables_are_sorted_by_keyboard(browser: Window, report: str) -> None:
         assert len(values) == 6
 
 
+@pytest.mark.stress
 def test_all_is_reached_by_keyboard_and_escape_closes(browser: Window, report: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -345,6 +347,7 @@ def test_an_address_leads_to_two_trials_side_by_side(browser: Window, report: st
     assert all(mine != theirs for _, mine, theirs in marked)
 
 
+@pytest.mark.stress
 def test_maps_of_a_table_change_with_k_by_keyboard(browser: Window, report: str) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
@@ -367,6 +370,7 @@ def test_maps_of_a_table_change_with_k_by_keyboard(browser: Window, report: str)
     assert "served by" in shown and ":NN" in shown
 
 
+@pytest.mark.stress
 def test_rows_of_a_run_are_drawn_each_for_itself(browser: Window, disturbed_report: str) -> None:
     browser.show(BIG)
     browser.open(disturbed_report)
@@ -413,6 +417,7 @@ def test_the_button_turns_the_lights_off(browser: Window, report: str) -> None:
     browser.run("localStorage.clear()")
 
 
+@pytest.mark.stress
 def test_a_print_opens_what_is_shut_and_is_light(browser: Window, report: str) -> None:
     browser.show(Screen(*DESKTOP, "dark"))
     browser.open(report)

@@ -15,7 +15,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "docs/tools"))
 
 from chromium import Screen, Window, window
 
-pytestmark = pytest.mark.xdist_group("tiles that are seen")  # what they look at is made once
+# What they look at is made once
+pytestmark = [pytest.mark.xdist_group("tiles that are seen"), pytest.mark.stress]
 
 DESKTOP, PHONE = (1300, 900), (400, 800)
 SCREENS = [Screen(*size, theme) for size in (DESKTOP, PHONE) for theme in ("light", "dark")]

@@ -26,6 +26,7 @@ def upgraded(recording: Path, folder: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

@@ -72,6 +72,7 @@ def _on_a_terminal(*arguments: str | Path, cwd: Path, **environment: str) -> str
     return found.decode()
 
 
+@pytest.mark.stress
 def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
     space = ("space", "--gpu", "h200", "--shape", "8")
     assert ESCAPE in _on_a_terminal(*space, cwd=tmp_path)

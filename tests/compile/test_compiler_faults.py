@@ -211,6 +211,7 @@ def is_gone_soon(pid: int) -> bool:
     return False
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("it_is", ["idle", "compiling"])
 def test_a_compiling_process_outlives_nobody(tmp_path: Path, it_is: str) -> None:
     """Killed with -9, a coordinator cannot end it: its pipe does, or its timer."""

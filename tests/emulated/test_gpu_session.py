@@ -596,6 +596,7 @@ def test_faster_than_the_hardware_allows_is_no_time(host, open_session):
     assert result.samples_us
 
 
+@pytest.mark.stress
 def test_how_fast_is_too_fast_follows_from_the_units_of_the_kernel(host, open_session):
     code, warm = KernelCode(b"right", "right", SPEC), replace(COLD, policy=CachePolicy.WARM)
     host.kernel_us = 0.45 * GEMM.limit_us(LIMITS.fma_tflops, math.inf)

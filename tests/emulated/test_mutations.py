@@ -119,7 +119,7 @@ def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
     pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
 
 
-@pytest.mark.every(14)
+@pytest.mark.stress
 @pytest.mark.parametrize("tested", INSTANCES, ids=[i.id for i in INSTANCES])
 def test_unchanged_text_passes(builder: Builder, tested: Instance) -> None:
     """With the emulator itself under sanitizers, too."""

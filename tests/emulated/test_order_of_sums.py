@@ -44,7 +44,7 @@ def drawn(arch: str, layout: str, order: str, reduction: str) -> Instance:
     return Instance(least, Variant(trans_a, trans_b, is_batched=True))
 
 
-@pytest.mark.every(12)
+@pytest.mark.every(24)
 @pytest.mark.parametrize("arch", sorted(GPUS))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("order", "reduction"), ORDERS)

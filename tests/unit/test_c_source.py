@@ -291,6 +291,7 @@ def test_a_fork_before_the_first_product_is_noticed(sources, objects, tmp_path, 
         assert done.returncode == 0, (case, held, done.stderr[-3000:])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_child_of_a_process_without_cuda_is_free(sources, objects, tmp_path, compiler):
     """Even if a thread has calls recorded at that moment. Without sanitizers: in the child of a process with
@@ -547,6 +548,7 @@ def test_it_is_built_by_cmake_found_by_pkg_config_and_called_from_cpp(sources, t
     assert done.stdout.startswith(("NT-", "default-nt"))
 
 
+@pytest.mark.stress
 def test_the_example_builds_and_runs(sources, objects, tmp_path):
     out = tmp_path / "p"
     build(sources, out, objects)

@@ -320,6 +320,7 @@ def test_a_kernel_that_splits_k_serves_other_shapes_in_other_splits(tmp_path: Pa
     assert few.split_k < many.split_k
 
 
+@pytest.mark.stress
 def test_a_kernel_of_the_portfolio_that_fails_or_spills_is_left_out(
     tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,7 @@ def in_layout(text: str, layout: str) -> Gemm:
 # Which kernel is picked
 
 
-@pytest.mark.every(50)
+@pytest.mark.every(120)
 @pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "quadro-rtx-5000"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("text", UNTUNED)

@@ -86,6 +86,7 @@ def test_a_signal_gives_the_request_back_and_a_kill_lets_it_lapse(tmp_path: Path
         assert queue.requests()[0].state == RequestState.TUNED
 
 
+@pytest.mark.stress
 def test_a_worker_without_work_is_refused(tmp_path: Path) -> None:
     assert "--gpu all" in end(start(tmp_path / "a.db"), 2)
     assert "no file" in end(start(tmp_path / "a.db", "--gpu", "replay:"), 2)

@@ -143,6 +143,7 @@ def test_tiles_of_the_third_kernel_are_read_without_conflicts() -> None:
     assert counted["B", "global", "load"].num_bytes == 4 * 70 * 40 * 2
 
 
+@pytest.mark.stress
 @settings(deadline=None, max_examples=6)
 @given(
     st.sampled_from(sorted(KNOWN)),
@@ -186,6 +187,7 @@ def test_an_empty_product_is_refused() -> None:
         picture(subject(Config(), Gemm(8, 8, 0)), H200)
 
 
+@pytest.mark.stress
 def test_the_ladder_can_be_drawn_on_every_gpu_or_says_why_not() -> None:
     gemm = Gemm(256, 256, 64)
     for name in KNOWN:

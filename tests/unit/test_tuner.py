@@ -109,6 +109,7 @@ def test_resuming_asks_nothing_twice_and_ends_with_as_many(store, sampler):
     assert third.shapes[0].final == second.shapes[0].final  # nothing new: not raced again
 
 
+@pytest.mark.stress
 @settings(max_examples=8)
 @given(capacity=st.integers(1, 6), seed=st.integers(0, 100))
 def test_answers_in_any_order_are_all_kept(tmp_path_factory, capacity, seed):

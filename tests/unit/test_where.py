@@ -149,6 +149,7 @@ def _tried(target: FakeTarget) -> list[dict]:
     return [point for _, point in target.submitted]
 
 
+@pytest.mark.stress
 @settings(max_examples=6)
 @given(
     found=st.lists(conditions(), min_size=1, max_size=2).filter(lambda found: len(_obeying(found)) > 2),
