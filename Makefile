@@ -14,7 +14,7 @@ SHAPE ?= 4096
 TIME ?= 60
 DB ?= autotune.db
 TABLE ?= sgemm_dispatch
-JOBS ?= 4
+JOBS ?= 3
 FUZZ ?= 20000
 PYTEST_FLAGS ?=
 # Each process of a run, and each command that it starts, would compile all sources again.

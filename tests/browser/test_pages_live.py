@@ -55,6 +55,7 @@ def search(db: Path, trials: int) -> None:
     )
 
 
+@pytest.mark.stress
 @pytest.mark.every(2)
 @pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_a_page_follows_a_search(browser: Window, followed: tuple[Path, str], screen: Screen) -> None:

@@ -135,6 +135,7 @@ def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: P
     assert target.num_filled <= 0.35 * 8 + 2  # that are under way while those before are stored
 
 
+@pytest.mark.stress
 @pytest.mark.every(3)
 @pytest.mark.parametrize("at", ["cuBLAS", "fill", "fill again"])
 def test_ctrl_c_ends_every_stage_with_what_was_found(

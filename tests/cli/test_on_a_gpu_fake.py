@@ -222,6 +222,7 @@ def test_kernels_are_held_to_the_units_and_to_the_promise_of_their_class(
     assert set(found) == {(STRICT, STRICT)}
 
 
+@pytest.mark.stress
 def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
     fake: FakeGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

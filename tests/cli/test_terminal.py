@@ -80,6 +80,7 @@ def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
     assert ESCAPE not in _on_a_terminal(*space, cwd=tmp_path, TERM="dumb")
 
 
+@pytest.mark.stress
 def test_a_pipe_gets_what_a_terminal_shows_without_its_colours(tmp_path: Path) -> None:
     wide = _on_a_terminal("space", "--gpu", "h200", "--shape", "8", cwd=tmp_path, COLUMNS="400")
     shown = wide.replace("\r\n", "\n")

@@ -125,6 +125,7 @@ def test_other_sites_cannot_ask(db: Path) -> None:
         assert not any(name.lower().startswith("access-control") for name in headers)
 
 
+@pytest.mark.stress
 def test_another_machine_is_told_a_tunnel_or_served_itself(db: Path) -> None:
     with viewing(db) as (_, place):
         port = place.partition(":")[2]

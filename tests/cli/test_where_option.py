@@ -131,6 +131,7 @@ def test_the_same_from_python(recording: Path, tmp_path: Path) -> None:
         tuning.space(SQUARE, "h200", where="stage=4")
 
 
+@pytest.mark.stress
 def test_a_limit_on_the_workspace(recording: Path, tmp_path: Path) -> None:
     """No recorded config needs one; of those that could be searched, some do."""
     facts = search(recording, tmp_path / "a.db", "--max-workspace", "0", "--where", "bk=8")

@@ -143,6 +143,7 @@ def test_the_text_of_a_revision_is_unpacked(tmp_path: Path) -> None:
     assert (compare_code.folder_of("HEAD", tmp_path) / template.MAIN_FILE).is_file()
 
 
+@pytest.mark.stress
 def test_drawn_kernels_are_legal_and_show_every_value() -> None:
     kernels = drawn.spread(200, seed=1)
     assert len(set(kernels)) == 200

@@ -93,6 +93,7 @@ def test_only_what_obeys_conditions_is_timed(target, store) -> None:
         assert all(where.holds(trial.point) for trial in new)
 
 
+@pytest.mark.stress
 def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) -> None:
     notes: list[tuple[int, int, int]] = []
     first = fill(target, store, COLUMNS, 300, lambda *far: notes.append(far))

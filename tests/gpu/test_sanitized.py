@@ -152,6 +152,7 @@ def unfinished(one, p, written, workspace):
     ctypes.c_uint32.from_address(workspace + p.sum_bytes).value = 1
 
 
+@pytest.mark.stress
 def test_all_instances_get_their_problems():
     gpu = FakeGpu(right)
     chosen = sanitized.instances(gpu.limits)
@@ -164,6 +165,7 @@ def test_all_instances_get_their_problems():
     assert not gpu.driver.memory  # all freed
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("play", "words"),
     [
@@ -187,6 +189,7 @@ def test_what_is_written_elsewhere_is_seen(play, words):
         gpu.compute(one, task)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("how", "is_marked"), [("marked", True), ("unwritten", False)])
 def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, how, is_marked):
     """`initcheck` wants the workspace as it was allocated; every other tool finds it marked."""
@@ -216,6 +219,7 @@ def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, ho
     assert {value == int(sanitized.MARK) for value in found} == {is_marked}
 
 
+@pytest.mark.stress
 def test_a_wrong_kernel_of_a_table_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sanitized, "Gpu", lambda: FakeGpu(right))
     monkeypatch.setattr(

@@ -291,6 +291,7 @@ def test_a_first_use_is_settled_by_plain_kernels(folder: Path, driver: FakeDrive
     assert runtime.pick(gemm.m, gemm.n, gemm.k).how == "settled"
 
 
+@pytest.mark.stress
 def test_verify_runs_kernels_with_their_epilogues(folder: Path, driver: FakeDriver) -> None:
     found = verify_table(folder, driver=driver)
     assert found.is_ok, found.failures

@@ -234,6 +234,7 @@ def test_shapes_that_a_program_calls_for_have_half_of_the_weight() -> None:
     assert weights.sum() == pytest.approx(1)
 
 
+@pytest.mark.stress
 def test_the_shape_that_was_served_worst_is_served_well_once_it_is_called_for() -> None:
     found = portfolio.candidates("NN", (), matrices(), H200)
     costs = portfolio.Costs("NN", found, H200)
@@ -280,6 +281,7 @@ def all_in_order(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Wish], 
     return given[0]
 
 
+@pytest.mark.stress
 @given(share=st.floats(0, 1.2))
 def test_files_of_kernels_for_other_shapes_take_no_more_than_is_allowed(
     all_in_order: tuple[list[Wish], dict[str, CubinLike]], share: float
@@ -306,6 +308,7 @@ def test_files_of_kernels_for_other_shapes_take_no_more_than_is_allowed(
         assert left > 0 and most - general_bytes(kept) < max(size.values()) * len(LAYOUTS)
 
 
+@pytest.mark.stress
 def test_an_export_holds_to_its_megabytes(tmp_path: Path) -> None:
     none = export_for("h200", tmp_path / "none", max_megabytes=0)
     few = export_for("h200", tmp_path / "few", max_megabytes=0.01)

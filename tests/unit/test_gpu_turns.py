@@ -67,6 +67,7 @@ def waiting(turns: Turns) -> tuple[threading.Thread, threading.Event]:
     return thread, had
 
 
+@pytest.mark.stress
 def test_two_greedy_processes_never_overlap_and_both_come_to_turn(tmp_path: Path) -> None:
     processes = [start(tmp_path, 2.0) for _ in range(2)]
     turns: list[tuple[float, float, int]] = []

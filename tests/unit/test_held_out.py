@@ -50,6 +50,7 @@ def judged_at(known: list[TimedKernel], gemm: Gemm, cublas_us: dict[Gemm, float]
     return found, times.index(found.picked_us)
 
 
+@pytest.mark.stress
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, len(COLUMNS) - 1), st.floats(0.05, 20))
 def test_no_time_of_a_shape_changes_what_is_picked_for_it(seed: int, at: int, cublas: float) -> None:

@@ -47,6 +47,7 @@ def wait_until(is_there: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.stress
 def test_requests_are_tuned_or_refused(tmp_path: Path) -> None:  # on PostgreSQL: tests/chaos
     with Store.open(tmp_path / "a.db") as store:
         queue = store.queue()

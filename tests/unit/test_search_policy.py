@@ -53,6 +53,7 @@ def test_a_file_goes_on_from_an_effort(tmp_path: Path) -> None:
         read_effort("hard")
 
 
+@pytest.mark.stress
 def test_more_effort_ends_later_and_evaluates_more(store) -> None:
     """On a flat landscape, where no trial is a gain after the first."""
     spent = []

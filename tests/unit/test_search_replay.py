@@ -96,6 +96,7 @@ def test_spaces_do_not_widen_the_interval() -> None:
     assert mean_interval(np.array([[60.0] * 5, [100.0] * 5])) == (80.0, 80.0, 80.0)
 
 
+@pytest.mark.stress
 def test_tables_and_files_hold_every_space_and_sampler(tmp_path: Path, monkeypatch, capsys) -> None:
     out, svg = tmp_path / "o.json.xz", tmp_path / "o.svg"
     arguments = [str(CLBLAST), str(CLBLAST), "--seeds", "2", "--samplers", "random,autotune", "--jobs", "1"]

@@ -69,6 +69,7 @@ def test_a_selector_may_name_several(monkeypatch: pytest.MonkeyPatch) -> None:
         targets.open_target(f"replay:{RECORDED}", targets.CachePolicy.COLD, note=print)
 
 
+@pytest.mark.stress
 def test_two_gpus_divide_shapes_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_REPLAY_RATE", "300")
     db, gpus = tmp_path / "a.db", f"replay:{RECORDED},replay:{RECORDED}"

@@ -103,6 +103,7 @@ def test_a_server_that_stays_away_is_told_and_comes_back_with_all_trials(
         assert [trial.measurement for trial in store.trials(study)] == [ok(1.0), ok(2.0)]
 
 
+@pytest.mark.stress
 def test_a_restart_of_the_server_is_outlasted(url: str, postgresql: Server) -> None:
     """Whatever is called next, once the connections are broken and while the server is down."""
     notes: list[str] = []

@@ -180,6 +180,7 @@ def test_a_search_tries_nothing_that_does_not_obey(tmp_path_factory, found, seco
             assert shape.num_trials <= len(_obeying(found))
 
 
+@pytest.mark.stress
 def test_every_generator_of_proposals_obeys(store):
     """On the space of our kernel, with starting points of all kinds."""
     gemm, space, where = Gemm(512, 512, 512), _configs(), Where.parse("bm>=64,order!=zigzag,split_k<=4")
