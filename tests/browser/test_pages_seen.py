@@ -240,6 +240,7 @@ def _place_of_a_trial(browser: Window) -> tuple[dict[str, Any], float, float]:
     return row, x, y
 
 
+@pytest.mark.stress
 def test_a_trial_tells_its_whole_config_on_hover_and_opens_by_a_click(browser: Window, report: str) -> None:
     browser.show(BIG)
     browser.open(report)
@@ -258,6 +259,7 @@ def test_a_trial_tells_its_whole_config_on_hover_and_opens_by_a_click(browser: W
     assert all(f"{name}={value}" in shown for name, value in row["point"].items())
 
 
+@pytest.mark.stress
 def test_a_brush_keeps_the_trials_that_pass(browser: Window, report: str) -> None:
     browser.show(BIG)
     browser.open(report)
@@ -381,6 +383,7 @@ def test_rows_of_a_run_are_drawn_each_for_itself(browser: Window, disturbed_repo
     assert all(len(of_stack) == 1 for of_stack in rows.values())
 
 
+@pytest.mark.stress
 def test_a_ladder_stands_with_its_shape_alone(browser: Window, report: str) -> None:
     browser.show(BIG)
     browser.open(report)

@@ -80,6 +80,7 @@ def test_it_is_replayed_merged_and_exported(bundle: Path, tmp_path: Path) -> Non
     assert json.loads(found.stdout)["best_time_us"] == pytest.approx(best_us, rel=0.01)
 
 
+@pytest.mark.stress
 def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b'{"format": "other"}'))
     rejected = run("trials", "merge", tmp_path / "a.gz", "--db", tmp_path / "b.db", code=2)

@@ -264,6 +264,7 @@ def test_ctrl_c_leaves_no_traceback_at_any_moment(
 # ------------------------------------------------------------------------- readers that go away
 
 
+@pytest.mark.stress
 @pytest.mark.every(4)
 @pytest.mark.parametrize(
     "command",

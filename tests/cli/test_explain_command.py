@@ -18,6 +18,7 @@ def views(out: Path) -> list[dict]:
     return json.loads(found[1])["views"]
 
 
+@pytest.mark.stress
 def test_the_ladder_ends_with_the_tuned_kernel(tmp_path: Path) -> None:
     done = run("explain", cwd=tmp_path)
     assert re.match(r"wrote tiles.html: \d+ kernels, [\d.]+ MB; open it in a browser\n", done.stdout)

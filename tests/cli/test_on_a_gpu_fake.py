@@ -279,6 +279,7 @@ def test_no_memory_for_a_check_is_not_a_wrong_kernel(
         verify.run(folder, "0", is_json=False)
 
 
+@pytest.mark.stress
 def test_no_memory_for_an_epilogue_hides_no_wrong_kernel(
     fake: FakeGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_only_finalists_of_stale_shapes_are_timed_again(
     assert "no shape with a final" in run(*now, code=2).stderr
 
 
+@pytest.mark.stress
 def test_a_gpu_accepted_as_another_borrows_its_best(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_limit_on_the_workspace(recording: Path, tmp_path: Path) -> None:
     assert "--max-workspace" in run(*space[:-1], "--max-workspace", "-1", code=2).stderr
 
 
+@pytest.mark.stress
 def test_an_order_of_sums(recording: Path, tmp_path: Path) -> None:
     """All recorded configs sum in a chain."""
     facts = search(recording, tmp_path / "a.db", "--order", "chain", "--where", "bk=8")

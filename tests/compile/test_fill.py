@@ -112,6 +112,7 @@ def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) 
     assert (read.cells, read.known, read.cublas_us) == (found.cells, found.known, found.cublas_us)
 
 
+@pytest.mark.stress
 def test_no_time_is_no_kernel(target, store) -> None:
     filled = fill(target, store, COLUMNS, 0)
     assert (filled.num_kernels, filled.num_cells, filled.is_complete) == (0, 0, False)
@@ -119,6 +120,7 @@ def test_no_time_is_no_kernel(target, store) -> None:
     assert filled.num_left == every.num_kernels  # as many as were left there are
 
 
+@pytest.mark.stress
 def test_what_is_left_when_the_time_is_over_is_what_the_next_call_times(target, store, monkeypatch) -> None:
     filler, clock = Filler(target, store, COLUMNS, ignore_fill), iter(range(100))
     monkeypatch.setattr(target, "now", lambda: next(clock))

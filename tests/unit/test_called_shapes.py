@@ -104,6 +104,7 @@ def test_a_search_goes_by_what_calls_take(gemms, tmp_path):
     assert found.gain.left_shapes == len(gemms) - 2 == found.gain.left_calls
 
 
+@pytest.mark.stress
 def test_what_was_measured_before_counts(gemms, tmp_path):
     """The order goes by what a call takes: of two that are called as often, the slower one comes first."""
     started: list[Gemm] = []

@@ -514,6 +514,7 @@ def test_sanitizers_find_nothing(tmp_path):
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.stress
 def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path):
     built = BUILD["build"].__globals__
     monkeypatch.setitem(built, "FOLDER", tmp_path)

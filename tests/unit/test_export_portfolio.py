@@ -163,6 +163,7 @@ def test_defaults_remain_whatever_else_compiles() -> None:
 # Which kernels there are
 
 
+@pytest.mark.stress
 @pytest.mark.every(9)
 @pytest.mark.parametrize("limits", KNOWN.values(), ids=KNOWN)
 @pytest.mark.parametrize("layout", LAYOUTS)

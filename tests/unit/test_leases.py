@@ -236,6 +236,7 @@ def test_of_several_processes_each_task_has_one(url: str | Path, database: Datab
     assert sorted(taken) == sorted(tasks)
 
 
+@pytest.mark.stress
 @settings(max_examples=40, deadline=None)
 @given(
     steps=st.lists(

@@ -415,6 +415,7 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_u
         assert not untried if base == 100.0 or is_as_good else untried
 
 
+@pytest.mark.stress
 def test_a_shape_that_could_not_begin_in_time_is_told(store):
     class Slow(FakeTarget):
         def __init__(self) -> None:
