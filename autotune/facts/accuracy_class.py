@@ -52,6 +52,18 @@ def excess(ours: tuple[float, float], sgemms: tuple[float, float]) -> float:
     return max(a / b if b else float("inf") if a else 0.0 for a, b in zip(ours, sgemms, strict=True))
 
 
+# How far a product in FP32 may be off from float64's, for data of zero mean: every candidate of a search is
+# held to it, and what a table serves. A float dot product of length k, summed in any order and scaled once,
+# is off by at most (k + 2) u |a|.|b| with u = 2^-24 (Higham, "Accuracy and Stability of Numerical
+# Algorithms", 2002, section 3.1): certain, but for large k so loose that a lost term would go undetected.
+# Rounding errors are as good as random, so that the error grows like sqrt(k) u |a|.|b| (Higham and Mary, "A
+# new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019), and for data of
+# zero mean, such as ours, partial sums cancel too and it does not exceed a constant times u |a|.|b| at any
+# k (the same, "Sharper probabilistic backward error analysis for basic linear algebra kernels with random
+# data", 42, 2020). Summing 3e5 to 1e6 pairs of normal numbers one by one, we saw at most 6.4 u |a|.|b| for
+# every k up to 8192. As |a|.|b| itself grows like 0.64 k, the bound is 0.004 at k = 4096 and 0.09 at k =
+# 100000, while one lost term is 0.64 on average; the error of any correct order of summation stays below a
+# third of it.
 UNIT_ROUNDOFF = 2.0**-24
 ZERO_MEAN_FACTOR = 24.0
 
@@ -59,7 +71,7 @@ _Floats = np.ndarray[Any, Any]
 
 
 def gamma(k: int) -> float:
-    """The bound of |C - C64| relative to |a|.|b|."""
+    """The bound of |C - C64| relative to |a|.|b|: min(k + 2, ZERO_MEAN_FACTOR) u."""
     return min(k + 2.0, ZERO_MEAN_FACTOR) * UNIT_ROUNDOFF
 
 

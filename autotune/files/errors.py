@@ -90,7 +90,9 @@ class DispatchWarning(UserWarning):
 _STICKY_DESCRIPTION = "leaves the process in an inconsistent state, by its description"
 _HARDWARE = "memory or a link of the GPU failed while a kernel ran: what was computed cannot be trusted"
 
-# CUresult: its name, and why nothing can follow it.
+# CUresult: its name, and why nothing can follow it, by the CUDA driver API's description of CUresult
+# (docs.nvidia.com/cuda/cuda-driver-api, "Data types used by CUDA driver"), of CUDA 13. Of the errors that
+# leave the process in an inconsistent state none is missing: a test compares this with the bindings.
 STICKY: dict[int, tuple[str, str]] = {
     214: ("CUDA_ERROR_ECC_UNCORRECTABLE", _HARDWARE),
     220: ("CUDA_ERROR_NVLINK_UNCORRECTABLE", _HARDWARE),

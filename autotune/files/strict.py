@@ -92,7 +92,9 @@ def number(value: Any, where: str, least: float, most: float) -> float:
 
 
 class Within:
-    """From `least` to `most`, both included.
+    """A number from `least` to `most`, both included, stated where its field is declared: `num_sms:
+    Annotated[int, Within(1, 4096)]`. Bounds are wide: they exclude values that no GPU has, or that arithmetic
+    cannot handle.
 
     Equal to itself only: typing keeps one `Annotated[int, Within(1, 4)]` for all that are equal, and the
     copies of this class in exported folders are other classes.
