@@ -291,27 +291,32 @@ def reached(found: Mapping[str, Any]) -> float | None:
     return (1 - 1 / ratio_of(found["eager"]).mean) / (1 - 1 / float(best["ratio"]))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_arguments(parser: argparse.ArgumentParser, seconds: float, pairs: int) -> None:
+    """Those of every race of programs, and two defaults."""
     parser.add_argument("--table", type=Path)
     parser.add_argument("--only", nargs="+", metavar="NAME", help=", ".join(PROGRAMS))
     parser.add_argument("--own", action="store_true", help="the five of other kinds instead of the ten")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a program, and of its graphs")
+    parser.add_argument("--seconds", type=float, default=seconds, help="of a program, and of its graphs")
+    parser.add_argument("--pairs", type=int, default=pairs, help="how many there are at least")
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
+    parser.add_argument("--out", type=Path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_arguments(parser, seconds=4.0, pairs=30)
     parser.add_argument(
         "--settle", choices=["live", "live-any-order"], help="AUTOTUNE_SETTLE, of all programs"
     )
     parser.add_argument("--accuracy", choices=["strict", "fp32"], help="the class of what may serve")
     parser.add_argument("--settling", type=float, default=3.0, help="seconds of each program for that")
     parser.add_argument("--eager", action="store_true", help="no graphs, profiles nor times of calls")
-    parser.add_argument("--pairs", type=int, default=30, help="how many there are at least")
-    parser.add_argument("--seed", type=int, default=5)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
     parser.add_argument(
         "--host", action="store_true", help="only the host time of a call, in several settings"
     )
     parser.add_argument("--record", type=Path, help="only record what a step of each program calls")
-    parser.add_argument("--out", type=Path)
     reports.run(_run, parser.parse_args(arguments))
 
 

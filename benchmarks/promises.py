@@ -24,7 +24,6 @@ import argparse
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import program_gain
@@ -32,7 +31,7 @@ import programs
 import reports
 import torch
 from program_race import PLAIN, ROUTED
-from program_steps import PROGRAMS, Step
+from program_steps import Step
 from programs import Place
 
 from autotune.cli import console
@@ -173,15 +172,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=", ".join(PROGRAMS))
-    parser.add_argument("--own", action="store_true", help="the five of other kinds instead of the ten")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a program")
-    parser.add_argument("--pairs", type=int, default=10, help="how many there are at least")
-    parser.add_argument("--seed", type=int, default=5)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
-    parser.add_argument("--out", type=Path)
+    programs.add_arguments(parser, seconds=1.0, pairs=10)
     parser.set_defaults(settle=None, record=None, accuracy=None)
     reports.run(_run, parser.parse_args(arguments))
 
