@@ -12,6 +12,7 @@ from made_table import export_winners, plain_config
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.torch.live_plans import LiveState
 from autotune.runtime.torch.torch_routing import TorchRouting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -42,10 +43,8 @@ def is_right(torch: Any, a: Any, b: Any, c: Any) -> bool:
     return bool((c - exact).norm() <= 2 * ((a @ b) - exact).norm())
 
 
-def test_a_busy_program_is_settled_by_the_gpus_time(torch: Any, routing: TorchRouting, operands: Any) -> None:
-    """A kernel that was never tuned loses to cuBLAS there, or wins: the faster one serves either way. No
-    other test has its shape: what they settle is kept for the next process."""
-    a, b = operands[0][: M - 8], operands[1]
+def multiply_until_settled(torch: Any, routing: TorchRouting, a: Any, b: Any) -> LiveState:
+    """The state of their one kind of call, once settled or after MOST_CALLS; results are right."""
     with routing:
         for number in range(MOST_CALLS):
             c = a @ b
@@ -55,6 +54,13 @@ def test_a_busy_program_is_settled_by_the_gpus_time(torch: Any, routing: TorchRo
                 break
     (state,) = routing.live()
     print(routing.call_counts(), state, routing.report())
+    return state
+
+
+def test_a_busy_program_is_settled_by_the_gpus_time(torch: Any, routing: TorchRouting, operands: Any) -> None:
+    """A kernel that was never tuned loses to cuBLAS there, or wins: the faster one serves either way. No
+    other test has its shape: what they settle is kept for the next process."""
+    state = multiply_until_settled(torch, routing, operands[0][: M - 8], operands[1])
     assert state.is_settled and state.limited_by == "the GPU" and state.num_samples <= 16, state
     gpu_us = [gpu for gpu, _ in state.times_us]
     assert min(gpu_us) > 0
@@ -78,15 +84,7 @@ def test_a_program_that_waits_for_each_product_is_settled_by_the_hosts(
 
 def test_a_batch_that_nobody_tuned_is_settled(torch: Any, routing: TorchRouting) -> None:
     a, b = torch.randn(64, 200, 400, device="cuda"), torch.randn(64, 400, 200, device="cuda")
-    with routing:
-        for number in range(MOST_CALLS):
-            c = a @ b
-            if number % 50 == 49:
-                assert is_right(torch, a, b, c)
-            if routing.live() and routing.live()[0].is_settled:
-                break
-    (state,) = routing.live()
-    print(routing.call_counts(), state)
+    state = multiply_until_settled(torch, routing, a, b)
     assert state.is_settled and len(state.times_us) == 2, state
 
 
