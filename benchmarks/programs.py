@@ -260,7 +260,8 @@ def describe(programs: Mapping[str, Mapping[str, Any]]) -> str:
             )
     shares = [share for found in programs.values() if (share := reached(found)) is not None]
     if shares:
-        lines.append(f"share reached of what is attainable: {statistics.fmean(shares):.0%} in the mean")
+        of_all = statistics.fmean(min(share, 1.0) for share in shares)
+        lines.append(f"share reached of what is attainable: {of_all:.0%} in the mean, none taken above 100%")
     graphs = {name: found.get("graph", {}) for name, found in programs.items()}
     lines += [f"{name} is not captured: {one['refused']}" for name, one in graphs.items() if "refused" in one]
     return "\n".join(lines)

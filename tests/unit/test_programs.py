@@ -181,7 +181,7 @@ def test_what_is_attainable_is_less_of_the_host_and_of_the_gpu() -> None:
     assert best["ratio"] == pytest.approx(100 / (90 - 100 * 58 / 80 * 2 / 3))
     del times["bmm, served"]  # a table without a kernel for it
     assert program_gain.attainable(found, program_host.medians({"default": times})) == best
-    for busy_us, best_us in ((95.0, 85.0), (120.0, 100.0)):  # the GPU works on
+    for busy_us, best_us in ((95.0, 85.0), (120.0, 90.0)):  # the GPU works on; slower than a step
         profile["busy_us"] = busy_us
         assert program_gain.attainable(found, program_host.medians({"default": times}))["best_us"] == best_us
 
