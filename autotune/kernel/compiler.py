@@ -186,18 +186,27 @@ def parse_report(log: str, entry: str) -> dict[str, int]:
     }
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Cores that this process may run on: `taskset`, or a container, may leave it fewer than there are."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
+_most_cores: list[int] = []  # of this process, where others have the rest
+
+
+def use_cores(most: int) -> None:
+    """Have compilers that this process opens take no more cores, for others of this machine compile, too."""
+    _most_cores[:] = [max(1, most)]
+
+
 class Compiler:
     """Compiles for one architecture. Threads may share it.
 
-    `cache_dir` None means the default; `timeout_s` bounds the processor time of one compile, which is then
-    ended. If the cache cannot be used, kernels are compiled again and `note` is called once, from any thread.
+    `cache_dir` None means the default, `num_threads` None all cores (`use_cores`); `timeout_s` bounds the
+    processor time of one compile, which is then ended. If the cache cannot be used, kernels are compiled
+    again and `note` is called once, from any thread.
     Raises EnvironmentProblem if NVRTC is missing, or too old or new for `arch`.
     """
 
@@ -213,7 +222,7 @@ class Compiler:
     ) -> None:
         _check_arch(arch)
         self.arch = arch
-        self._num_own = num_threads or _usable_cores()
+        self._num_own = num_threads or min([usable_cores(), *_most_cores])
         self.version = compiler_version()
         self._timeout_s, self._helpers = timeout_s, helpers
         most = self._num_own + (MOST_HELPED if helpers else 0)

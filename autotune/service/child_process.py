@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..files import words
+from ..kernel import compiler
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -65,11 +66,13 @@ _PAUSES_S = (0.05, 0.2, 1.0)  # before a process is started again
 
 
 def _run(
-    pipe: Connection, is_command: bool, program: Callable[..., None], arguments: tuple[Any, ...]
-) -> None:
+    pipe: Connection, is_command: bool, num_sharing: int, program: Callable[..., None],
+    arguments: tuple[Any, ...],
+) -> None:  # fmt: skip
     os.setpgid(0, 0)
     if is_command:
         words.use_command_line_words()
+    compiler.use_cores(compiler.usable_cores() // num_sharing)
     program(Parent(pipe), *arguments)
 
 
@@ -124,11 +127,12 @@ class ChildProcess(ChildHandle):
         self.process = process
 
     @classmethod
-    def start(cls, program: Callable[..., None], *arguments: Any) -> ChildProcess:
-        """Run `program(parent, *arguments)`, a function of a module, in a process."""
+    def start(cls, program: Callable[..., None], *arguments: Any, num_sharing: int = 1) -> ChildProcess:
+        """Run `program(parent, *arguments)`, a function of a module, in a process: one of so many that share
+        this machine's cores."""
         _CONTEXT.set_forkserver_preload([f"{__package__}.preloaded"])
         ours, theirs = _CONTEXT.Pipe()
-        given = (theirs, words.is_command_line(), program, arguments)
+        given = (theirs, words.is_command_line(), num_sharing, program, arguments)
         process = _CONTEXT.Process(target=_run, args=given)
         for pause_s in (*_PAUSES_S, None):
             try:

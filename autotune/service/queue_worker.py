@@ -192,12 +192,13 @@ def serve(
     num_compilers: int,
     work: QueueWork,
     note: Note,
-    start: Callable[..., ChildHandle] = ChildProcess.start,
+    start: Callable[..., ChildHandle] | None = None,
     publishers: Sequence[Callable[[], ChildHandle]] = (),
 ) -> None:
     """Have these GPUs, and a process that compiles so many kernels at a time, serve the queue until a signal
     comes, or with `drains` until nothing waits. `publishers` start what publishes the results. Raises the
     error of a process that can never serve: UsageError, and what it lacked at its first start."""
+    start = start or partial(ChildProcess.start, num_sharing=len(selected))
     starts: list[tuple[str, Callable[[], ChildHandle]]]
     starts = [(one.selector, partial(start, serve_gpu, one.selector, work)) for one in selected]
     if num_compilers:

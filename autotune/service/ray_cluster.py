@@ -25,7 +25,7 @@ from typing import Any, Self
 from ..facts.device import limits_by_name
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
 from ..files.wheel_libraries import RAY, pip_install
-from ..kernel.compiler import CompileJob, Compiler
+from ..kernel.compiler import CompileJob, Compiler, use_cores
 from ..search import InterruptHandler
 from ..store import Build
 from ..target_finder import REPLAY, Selected
@@ -132,6 +132,7 @@ class _ClusterGpu:
         self._told, self._answers = queue.SimpleQueue[Any](), queue.SimpleQueue[Any]()
 
     def run(self, kernels: Any, program: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        use_cores(1)  # its own, as Ray counts (`resources`): tasks have the others
         program(self, *arguments, helpers=RayHelpers(kernels))
 
     def tell(self, what: str, *values: Any) -> None:

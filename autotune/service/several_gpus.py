@@ -15,7 +15,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -88,8 +88,9 @@ class SeveralGpus:
 
     def __init__(
         self, selected: Sequence[Selected], arguments: Mapping[str, Any], on_event: OnEvent,
-        on_fill: Callable[[int, int, int], None], note: Note, start: Start = ChildProcess.start,
+        on_fill: Callable[[int, int, int], None], note: Note, start: Start | None = None,
     ) -> None:  # fmt: skip
+        start = start or partial(ChildProcess.start, num_sharing=len(selected))
         self._arguments, self._on_event, self._on_fill, self._note = arguments, on_event, on_fill, note
         self._noted: set[str] = set()
         models = [one.model for one in selected]
@@ -238,7 +239,7 @@ def tune(
     on_event: OnEvent,
     on_fill: Callable[[int, int, int], None],
     note: Note,
-    start: Start = ChildProcess.start,
+    start: Start | None = None,
 ) -> FoundOnGpus:
     """As `tuning.tune` with these arguments, on several GPUs, in processes here, or what else `start` starts.
     Errors of one end none of the others; the error of all is raised. Ctrl-C as there."""

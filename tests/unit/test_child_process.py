@@ -6,7 +6,9 @@ import os
 import signal
 import time
 from multiprocessing import forkserver
+from pathlib import Path
 
+from autotune.kernel.compiler import Compiler, usable_cores
 from autotune.search import InterruptHandler
 from autotune.service.child_process import ChildProcess, Parent
 
@@ -17,6 +19,17 @@ def until_interrupted(parent: Parent) -> None:
         while not interrupt_handler.is_requested:
             time.sleep(0.01)
         parent.tell("ended", interrupt_handler.number)
+
+
+def compiling(parent: Parent, cache_dir: Path) -> None:
+    parent.tell("compiles", Compiler("sm_90", cache_dir=cache_dir).num_threads)
+
+
+def test_processes_that_share_a_machine_divide_its_cores(tmp_path: Path) -> None:
+    for num_sharing in (1, 2, 2 * usable_cores()):
+        child = ChildProcess.start(compiling, tmp_path, num_sharing=num_sharing)
+        assert child.hear() == ("compiles", [max(1, usable_cores() // num_sharing)])
+        child.end(10)
 
 
 def test_a_signal_reaches_a_process_whose_forking_process_was_lost() -> None:

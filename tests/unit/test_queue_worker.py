@@ -18,9 +18,11 @@ import pytest
 from autotune import target_finder as targets
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy
+from autotune.files.errors import DeviceLost
 from autotune.service import queue_worker
-from autotune.service.child_process import ChildHandle
+from autotune.service.child_process import ChildHandle, ChildProcess
 from autotune.service.queue_worker import QueueWork
+from autotune.service.several_gpus import SeveralGpus
 from autotune.store import RequestState, Store, Wanted
 from autotune.target_finder import Selected
 
@@ -102,6 +104,23 @@ class Deaf(ChildHandle):
 
     def kill(self) -> None:
         self.is_killed = True
+
+
+def test_gpus_of_a_machine_divide_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    divided: list[tuple[str, int]] = []
+
+    def start(program: Callable[..., None], selector: str, *_: object, num_sharing: int) -> ChildHandle:
+        divided.append((selector, num_sharing))
+        raise DeviceLost("at once")
+
+    monkeypatch.setattr(ChildProcess, "start", start)
+    gpus = [Selected("0", "h100"), Selected("1", "h100")]
+    work = QueueWork(str(tmp_path / "a.db"), 1.0, CachePolicy.COLD, None, "quick")
+    with pytest.raises(DeviceLost):
+        queue_worker.serve(gpus, 0, work, print)
+    with pytest.raises(DeviceLost):
+        SeveralGpus(gpus, {}, print, print, print)
+    assert divided == [("0", 2), ("0", 2)]
 
 
 def test_who_heeds_no_signal_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

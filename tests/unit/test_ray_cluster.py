@@ -51,6 +51,7 @@ class SimulatedRay:
 
     def __init__(self) -> None:
         self.threads, self.is_full, self.actors = ThreadPoolExecutor(8), False, list[Any]()
+        self.cores: list[int] = []  # that each actor takes to compile
 
     def init(self, **options: Any) -> None:
         assert options["address"] == "ray://head:10001"
@@ -89,6 +90,7 @@ class SimulatedRay:
 def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedRay:
     found = SimulatedRay()
     monkeypatch.setattr(ray_cluster, "_ray", lambda: found)
+    monkeypatch.setattr(ray_cluster, "use_cores", found.cores.append)
     monkeypatch.setattr(ray_cluster, "POLL_S", 0.02)
     return found
 
@@ -112,6 +114,7 @@ def test_an_actor_is_as_a_process_here(simulated: SimulatedRay) -> None:
         child.signal(signal.SIGTERM)
         assert child.hear() == ("signal", [signal.SIGTERM]) and child.hear() is None
         child.end(1)
+        assert simulated.cores == [resources("h100")["num_cpus"]], "the others are for tasks"
 
 
 @pytest.mark.parametrize("is_lost_later", [False, True])
