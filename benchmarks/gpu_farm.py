@@ -2,9 +2,12 @@
 program that meets a shape and is served by what a worker tuned meanwhile.
 
     python benchmarks/gpu_farm.py scale --gpu 0,1 --seconds 200 --out two.json     # then --gpu 0, one.json
-    python benchmarks/gpu_farm.py compare one.json two.json
+    python benchmarks/gpu_farm.py compare one.json two.json --gpu 0
     python benchmarks/gpu_farm.py kills --gpu 0 --times 10 --searches 5
     python benchmarks/gpu_farm.py program --gpu 0 --table sgemm_dispatch --shape 1536x384x2304
+
+`compare` races the winners of both on one card, since two of a model differ by a per cent. `kills` waits for
+trials of each process before it kills it at a random moment, and fails where one had none.
 
 `program` needs torch. It tunes by a worker with a key, behind a server, and tells when each step was done; a
 graph that was captured under the old table is replayed after the exchange.
@@ -15,23 +18,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from autotune import target_finder
+from autotune.facts import stats
 from autotune.facts.gemm import Gemm
+from autotune.facts.measurement import CachePolicy
 from autotune.store import RequestState, Store, Wanted
 from autotune.suite import read_suite
+from autotune.target import Point, Target
 
 SUITE = Path(__file__).resolve().parents[1] / "studies/suites/dev.toml"
 DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM trial GROUP BY study_id, config_id HAVING count(*) > 1)"
+TRIALS = "SELECT study_id, config_id, time_us FROM trial"
+CLAIMED = "SELECT count(*) FROM lease WHERE worker_id = (SELECT max(worker_id) FROM lease)"
+LAST_STUDY = "SELECT study_id FROM trial ORDER BY id DESC LIMIT 1"
+NUM_LOADS, NUM_ROUNDS = 3, 12  # of two winners: one load may make a kernel slower
+CONFIDENCE = 0.998  # that an interval holds: 26 shapes are 26 chances to be wrong
 PORT = 8577
 
 
@@ -42,12 +55,14 @@ def start(*words: object, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def ask(db: Path, query: str) -> int:
-    """The number that a query of this database returns."""
-    connection = sqlite3.connect(f"file:{db}?mode=ro", uri=True, timeout=10)
-    with suppress(sqlite3.OperationalError):  # it has no tables yet
-        return int(connection.execute(query).fetchone()[0])
-    return 0
+def rows(db: Path, query: str) -> list[tuple[Any, ...]]:
+    """What a query of this database returns."""
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True, timeout=10)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def count(db: Path, query: str) -> int:
+    return int(rows(db, query)[0][0])
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -70,8 +85,8 @@ def scale(options: argparse.Namespace) -> None:
         words = ("--gpu", options.gpu, "--suite", SUITE, "--seconds", options.seconds, "--db", db)
         began_s = time.monotonic()
         text, _ = start("search", *words, "--insist", "--json", "--quiet").communicate()
-        facts = json.loads(text) | {"all_s": time.monotonic() - began_s, "doubled": ask(db, DOUBLED)}
-        facts |= {"stored": ask(db, "SELECT count(*) FROM trial"), "cores": len(os.sched_getaffinity(0))}
+        facts = json.loads(text) | {"all_s": time.monotonic() - began_s, "doubled": count(db, DOUBLED)}
+        facts |= {"stored": len(rows(db, TRIALS)), "cores": len(os.sched_getaffinity(0))}
     options.out.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     busy = facts["ledger"]["gpu_share"]
     new, stored = facts["num_new"], facts["stored"]
@@ -82,42 +97,73 @@ def scale(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Two such searches, the second on more GPUs: times over cuBLAS's of the same final."""
+    """Two such searches, the second on more GPUs: the winners of each shape, timed in the same rounds."""
     one, two = (json.loads(path.read_text(encoding="utf-8")) for path in options.files)
     print(f"trials: {two['num_new'] / one['num_new']:.2f} times those of one")
-    speedups = [{s["shape"]: s["speedup"] for s in facts["shapes"]} for facts in (one, two)]
-    ratios = {shape: (speedups[1].get(shape) or 0) / found for shape, found in speedups[0].items() if found}
-    for shape, ratio in sorted(ratios.items(), key=lambda item: item[1]):
-        if ratio < 0.99:
-            print(f"worse: {shape} {speedups[0][shape]:.3f} by one, {speedups[1].get(shape)} by two")
-    print(f"{sum(r >= 0.99 for r in ratios.values())} of {len(ratios)} shapes are no worse (within 1 %)")
+    first, second = ({s["shape"]: s["best_config"] for s in facts["shapes"]} for facts in (one, two))
+    worse: list[str] = []
+    with closing(target_finder.open_target(options.gpu, CachePolicy.COLD, note=print)) as target:
+        for shape in first:
+            low, middle, high = _race(target, Gemm.parse(shape), (first[shape], second[shape]))
+            print(f"{shape}: {middle:.4f} of the time of one's winner [{low:.4f}, {high:.4f}]", flush=True)
+            worse += [shape] if low > 1 else []
+    print(f"{len(first) - len(worse)} of {len(first)} shapes are no worse", *worse)
+
+
+def _race(target: Target, gemm: Gemm, points: Sequence[Point]) -> tuple[float, float, float]:
+    """The second's time over the first's: the median of pairs, between the ends of its interval."""
+    if points[0] == points[1]:
+        return 1.0, 1.0, 1.0
+    ratios: list[float] = []
+    for _ in range(NUM_LOADS):
+        samples_us = target.compare(gemm, points, NUM_ROUNDS).samples_us
+        ratios += [second / first for first, second in zip(*samples_us, strict=True)]
+    low, high = stats.median_interval(ratios, CONFIDENCE)
+    return low, stats.median(ratios), high
 
 
 def kills(options: argparse.Namespace) -> None:
     """A worker of the queue, and a search, killed again and again: no stored trial is lost, none doubled."""
+    rng, suite = random.Random(0), read_suite(SUITE)
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "a.db"
         with Store.open(db) as store:
-            store.queue().submit(Wanted(gemm, gain_us=1.0) for gemm in read_suite(SUITE))
+            store.queue().submit(Wanted(gemm, gain_us=1.0) for gemm in suite)
         worker = ("worker", "--gpu", options.gpu, "--db", db, "--seconds", "5", "--quiet")
-        search = ("search", "--gpu", options.gpu, "--db", db, "--seconds", "60", "--shape", "2048", "--quiet")
-        trials = 0
+        search = ("search", "--gpu", options.gpu, "--db", db, "--seconds", "60", "--shape", "1024", "--quiet")
+        stored: set[tuple[Any, ...]] = set()
         for words in [worker] * options.times + [search] * options.searches:
-            process = start(*words)
-            time.sleep(options.pause)
-            kill(process)
-            stored = ask(db, "SELECT count(*) FROM trial")
-            print(f"{words[0]} killed: {stored} trials, {stored - trials} of them new", flush=True)
-            assert stored >= trials, "stored trials were lost"
-            trials = stored
+            took_s = _killed_at_work(words, db, len(stored), rng.uniform(0, options.pause), options.longest)
+            found, claimed = set(rows(db, TRIALS)), count(db, CLAIMED)
+            lost, new = len(stored - found), len(found - stored)
+            print(f"{words[0]} killed after {took_s:.1f} s: {new} new trials, {claimed} under way", end="; ")
+            print(f"{lost} lost, {count(db, DOUBLED)} doubled", flush=True)
+            assert new and not lost and not count(db, DOUBLED)
+            stored = found
         with Store.open(db) as store:
             print("requests:", {state.value: number for state, number in store.queue().counts().items()})
-            assert sum(store.queue().counts().values()) == len(read_suite(SUITE))
-        assert ask(db, DOUBLED) == 0
-        text, _ = start(*search[:-3], "--shape", "2048", "--trials", "40", "--json", "--quiet").communicate()
-        print(
-            "the same search goes on:", json.loads(text)["num_new"], "new trials; doubled:", ask(db, DOUBLED)
-        )
+            assert sum(store.queue().counts().values()) == len(suite)
+        num_trials = count(db, f"SELECT count(*) FROM trial WHERE study_id = ({LAST_STUDY})") + 40
+        more = ("--shape", "1024", "--trials", num_trials, "--json", "--quiet")
+        text, _ = start(*search[:5], *more).communicate()
+        print(f"the same search goes on: {json.loads(text)['num_new']} new trials", end="; ")
+        print(f"{len(stored - set(rows(db, TRIALS)))} lost, {count(db, DOUBLED)} doubled")
+
+
+def _killed_at_work(
+    words: Sequence[object], db: Path, num_known: int, pause_s: float, longest_s: float
+) -> float:
+    """Start a command, and kill it so long after its first trial was stored. Returns how long it lived."""
+    began_s, process = time.monotonic(), start(*words)
+    try:
+        while len(rows(db, TRIALS)) == num_known:
+            assert process.poll() is None, f"{words[0]} ended by itself: {process.returncode}"
+            assert time.monotonic() < began_s + longest_s, f"{words[0]}: no trial in {longest_s:.0f} s"
+            time.sleep(0.05)
+        time.sleep(pause_s)
+    finally:
+        kill(process)
+    return time.monotonic() - began_s
 
 
 # ---- nobody's hands
@@ -205,15 +251,15 @@ def main() -> None:
     for work in (scale, compare, kills, program):
         one = commands.add_parser(work.__name__)
         one.set_defaults(work=work)
+        one.add_argument("--gpu", default="0")
         if work is compare:
             one.add_argument("files", type=Path, nargs=2)
             continue
-        one.add_argument("--gpu", default="0")
         one.add_argument("--seconds", type=float, default=20.0)
         one.add_argument("--out", type=Path, default=Path("scale.json"))
         one.add_argument("--times", type=int, default=10)
         one.add_argument("--searches", type=int, default=5)
-        one.add_argument("--pause", type=float, default=4.0, help="seconds until a kill")
+        one.add_argument("--pause", type=float, default=1.5, help="seconds until a kill, at most")
         one.add_argument("--table", default="sgemm_dispatch")
         one.add_argument("--shape", default="1536x384x2304")
         one.add_argument("--max-kernels", type=int, default=16)
