@@ -54,7 +54,7 @@ from autotune.facts.measurement import CachePolicy
 from autotune.files.errors import AutotuneError, UsageError, is_sticky
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.config import Config
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 from autotune.runtime.table.table import TABLE_FILE, Table
 from autotune.search import Options
 from autotune.store import Store

@@ -40,7 +40,7 @@ from autotune.export.c_source import c_files
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem
 from autotune.gpu.driver import device_limits, find_gpu
-from autotune.runtime.choose.pick import Pick
+from autotune.runtime.choose.chooser import Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load

@@ -24,7 +24,7 @@ from table_arena import CUBLAS, TableArena
 from autotune.cli import console
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 
 BOUNDS = (1, 32, 512)  # of the groups of m
 

@@ -29,7 +29,7 @@ from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.facts.measurement import CachePolicy
 from autotune.gpu.driver import check
 from autotune.gpu.memory import OperandSet
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 
 FREE, FEW = "free", 8  # rows or columns
 PIECE_BYTES = 32 << 20  # of C, that are copied at a time

@@ -21,7 +21,7 @@ from autotune.gpu.memory import POISON_WORD, Buffer, OperandSet, Region, lay_out
 from autotune.gpu.module import pack
 from autotune.gpu.session import Session
 from autotune.gpu.verification import CHECK_THREADS, CHECK_TILE, choose_tiles
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 
 DATA = ("normal", "uniform")  # of mean 0; of 0 ... 1
 LEAST_TILES, MOST_TILES = 64, 1024  # of C

@@ -29,9 +29,8 @@ from autotune.kernel.resources import residency
 from autotune.perf_model.launches import Launches, Shapes
 from autotune.perf_model.splits import Splits
 from autotune.runtime.calls.product import Product
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Pick, in_splits
-from autotune.runtime.cublas.blas_provider import BlasProvider
+from autotune.runtime.choose.blas_provider import BlasProvider
+from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
 from autotune.runtime.launch.cuda_driver import Driver
 from autotune.runtime.launch.devices import Devices
 from autotune.runtime.launch.engine import Engine

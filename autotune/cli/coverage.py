@@ -14,8 +14,7 @@ from ..files.words import counted
 from ..kernel.launch import PLAIN, name_of
 from ..perf_model import cublas_model
 from ..runtime.calls.product import Product
-from ..runtime.choose.chooser import Chooser
-from ..runtime.choose.pick import Call, Pick
+from ..runtime.choose.chooser import Call, Chooser, Pick
 from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import Table
 from ..suite import ALIGNED, CallSignature, Suite, read_calls

@@ -21,7 +21,7 @@ from ..facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ..files.errors import DispatchError
 from ..kernel.launch import PLAIN, Epilogue, name_of
 from ..runtime.calls.product import Product, folded, form_of, read_operands, stacked
-from ..runtime.choose.pick import OTHERS, TUNED_ALIGNMENT, Counted
+from ..runtime.choose.chooser import OTHERS, TUNED_ALIGNMENT, Counted
 
 CALLS, WORK = "calls.json", "work.json"  # in the folder that is written
 FP32 = "products in float32"  # that a table may serve

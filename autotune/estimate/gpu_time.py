@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ..runtime.choose.pick import Counted
+from ..runtime.choose.chooser import Counted
 
 MOST_S = 5.0  # for all kinds
 _WARM_UP, _TIMED = 3, 20  # calls

@@ -24,8 +24,7 @@ from ..kernel.launch import Epilogue
 from ..kernel.summation_order import fma, reference
 from ..runtime.calls.arrays import Libraries
 from ..runtime.calls.multiply import Added, sgemm_host
-from ..runtime.choose.chooser import Chooser
-from ..runtime.choose.pick import Call, Pick
+from ..runtime.choose.chooser import Call, Chooser, Pick
 from ..runtime.launch.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.launch.devices import first_served, gpu_model_here
 from ..runtime.launch.engine import Engine

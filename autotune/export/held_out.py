@@ -25,7 +25,7 @@ from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..perf_model import cublas_model
 from ..perf_model.launches import Shapes
-from ..runtime.choose.pick import NUM_FIRST
+from ..runtime.choose.chooser import NUM_FIRST
 from ..runtime.table.table import AgainstCublas, HeldOut
 from .figures import error_of
 from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio

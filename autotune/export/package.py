@@ -59,7 +59,7 @@ from pathlib import Path
 from .{private}.files.errors import DispatchError, DispatchWarning
 from .{private}.runtime.dispatcher import Dispatcher
 from .{private}.runtime.native.kept_modules import keep
-from .{private}.runtime.choose.pick import Pick
+from .{private}.runtime.choose.chooser import Pick
 
 keep(f"{{__name__}}.{private}", Path(__file__).parent / "{private}")
 _dispatcher = Dispatcher(Path(__file__).parent)

@@ -18,8 +18,7 @@ import numpy as np
 
 from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
-from ..runtime.choose.chooser import Chooser
-from ..runtime.choose.pick import NUM_FIRST, Call, Pick
+from ..runtime.choose.chooser import NUM_FIRST, Call, Chooser, Pick
 from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import Kernel, Table
 from .documents import Describe, Document

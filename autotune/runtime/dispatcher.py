@@ -38,8 +38,8 @@ from .calls.product import (
     packed_forms,
     settle_of,
 )
-from .choose.pick import Counted, Pick
-from .cublas.blas_provider import BlasProvider
+from .choose.blas_provider import BlasProvider
+from .choose.chooser import Counted, Pick
 from .native.processes import FORK_LOCK, check_fork, use_cuda
 from .served_model import ServedModel, open_models
 
@@ -280,7 +280,7 @@ class Dispatcher:
         these. Returns what will serve each shape without them.
         Raises DispatchError for what is no shape, and where the table does not fit the GPU.
         """
-        from .choose.pick import requested
+        from .choose.chooser import requested
         from .launch.engine import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]

@@ -19,9 +19,8 @@ from ..facts.device import LIKE
 from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
 from .calls.product import Settle, packed
-from .choose.chooser import Chooser
-from .choose.pick import Call, Pick
-from .cublas.blas_provider import BlasProvider, ProvenBlas
+from .choose.blas_provider import BlasProvider, ProvenBlas
+from .choose.chooser import Call, Chooser, Pick
 from .table.gpu_models import CubinFiles, GpuModel, load_models, read_whole
 from .table.table import Table
 

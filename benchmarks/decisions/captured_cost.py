@@ -29,7 +29,7 @@ from autotune.facts import distribution
 from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.launch import plan
-from autotune.runtime.choose.pick import in_splits
+from autotune.runtime.choose.chooser import in_splits
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core
 

@@ -16,8 +16,8 @@ from table_cases import FakeDriver, make_table
 from autotune.facts.column_major import WORKSPACE_BYTES
 from autotune.facts.gemm import Batch, Gemm
 from autotune.runtime.calls.product import Product
-from autotune.runtime.cublas import blas_provider
-from autotune.runtime.cublas.blas_provider import BlasLibrary, BlasProvider
+from autotune.runtime.choose import blas_provider
+from autotune.runtime.choose.blas_provider import BlasLibrary, BlasProvider
 from autotune.runtime.launch.engine import BlasEngine
 
 SOURCE = r"""

@@ -23,10 +23,9 @@ from autotune.export.check import error_ratio
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.gpu.driver import device_limits
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Pick
-from autotune.runtime.cublas import blas_provider
-from autotune.runtime.cublas.blas_provider import BlasLibrary
+from autotune.runtime.choose import blas_provider
+from autotune.runtime.choose.blas_provider import BlasLibrary
+from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core_library
 from autotune.runtime.settle.choices import FOLDER

@@ -19,7 +19,7 @@ from autotune.export.package import write_folder
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.gpu.driver import device_limits
-from autotune.runtime.cublas import blas_provider
+from autotune.runtime.choose import blas_provider
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import Table, load

@@ -21,7 +21,7 @@ from autotune.facts.gemm import Gemm
 from autotune.gpu.driver import device_limits
 from autotune.perf_model.model_figures import Depths
 from autotune.runtime.calls.product import packed
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core
 from autotune.runtime.settle.choices import FOLDER

@@ -16,8 +16,7 @@ from made_table import export_winners, plain_config
 
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.torch.torch_router import SWITCH
 from autotune.runtime.torch.torch_routing import TorchRouting

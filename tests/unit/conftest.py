@@ -12,8 +12,8 @@ import pytest
 from fake_blas import FakeBlas
 from table_cases import FakeDriver
 
-from autotune.runtime.cublas import blas_provider
-from autotune.runtime.cublas.blas_provider import BlasLibrary
+from autotune.runtime.choose import blas_provider
+from autotune.runtime.choose.blas_provider import BlasLibrary
 from autotune.store import Store
 
 

@@ -17,8 +17,8 @@ import pytest
 from table_cases import FakeDriver, inexact
 
 from autotune import reference
-from autotune.runtime.cublas import blas_provider
-from autotune.runtime.cublas.blas_provider import BlasLibrary
+from autotune.runtime.choose import blas_provider
+from autotune.runtime.choose.blas_provider import BlasLibrary
 
 VERSION = (13, 1, 0)
 _INVALID_VALUE = 7

@@ -24,7 +24,7 @@ from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.perf_model.time_model import Speeds
-from autotune.runtime.choose.pick import Call, How, Pick
+from autotune.runtime.choose.chooser import Call, How, Pick
 from autotune.runtime.table.table import CublasFigures, Entry, Kernel, KernelRecord, RankedKernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel

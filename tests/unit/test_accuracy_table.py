@@ -45,8 +45,7 @@ from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
 from autotune.perf_model.model_figures import DEFAULT_ERRORS, LARGE, PROMISED, PROMISED_LARGE, Depths
 from autotune.perf_model.sum_depths import Sums, allowed_depths
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.gpu_models import CubinFiles
 from autotune.runtime.table.table import Table, load, parse, render

@@ -20,7 +20,7 @@ from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel.launch import rejection
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 from autotune.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

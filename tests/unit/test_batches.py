@@ -24,8 +24,7 @@ from autotune.facts.gemm import LAYOUTS, Batch, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.launch import Variant
 from autotune.runtime.calls.product import MAX_LOOPED, Product, folded, packed, stacked
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.table import Entry, RankedKernel
 from autotune.suite import read_suite

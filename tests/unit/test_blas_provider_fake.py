@@ -31,10 +31,9 @@ from table_cases import (
 from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.perf_model import cublas_model
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Pick
-from autotune.runtime.cublas import blas_provider
-from autotune.runtime.cublas.blas_provider import BlasLibrary, BlasProvider
+from autotune.runtime.choose import blas_provider
+from autotune.runtime.choose.blas_provider import BlasLibrary, BlasProvider
+from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch import planner
 from autotune.runtime.native import core

@@ -23,9 +23,9 @@ from autotune.export.c_source import c_files
 from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.kernel.launch import Variant, named
 from autotune.runtime.calls.product import packed
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, numbers_of
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.native import core_library
+from autotune.runtime.native.core import numbered
 from autotune.runtime.table.table import Kernel, Table
 from autotune.suite import read_calls, read_suite
 
@@ -45,7 +45,7 @@ def _code(kernel: Kernel) -> bytes:
     facts = (
         spec.threads, kernel.registers, spec.split_k, spec.reduction == "cluster", spec.variant.trans_a,
         spec.variant.trans_b, spec.packs_a, spec.packs_b, spec.reduction == "two_pass",
-        spec.variant.is_batched, *numbers_of(spec.variant.epilogue),
+        spec.variant.is_batched, *numbered(spec.variant.epilogue).values(),
     )  # fmt: skip
     return " ".join(str(int(fact)) for fact in facts).encode() + b"\0"
 

@@ -25,7 +25,7 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.launch import BIAS, Variant
 from autotune.runtime.choose import chooser
-from autotune.runtime.choose.pick import Counted
+from autotune.runtime.choose.chooser import Counted
 from autotune.search import Options
 from autotune.search.called import SEARCHED_SHARE, gain_of, in_order, weights
 from autotune.search.progress import Best, Event, ShapeStarted

@@ -38,8 +38,7 @@ from autotune.perf_model.launches import Launches
 from autotune.perf_model.model_figures import Depths, ModelFigures
 from autotune.perf_model.residual import Residuals
 from autotune.runtime.calls.product import Product
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Pick, in_splits
+from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
 from autotune.runtime.launch.devices import LoadedKernel
 from autotune.runtime.launch.engine import Engine
 from autotune.runtime.launch.planner import CorePlan

@@ -25,8 +25,7 @@ from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config
 from autotune.perf_model import cublas_model
 from autotune.recording.matrix import TimeMatrix
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.table import table as tables
 from autotune.runtime.table.table import CublasFigures
 

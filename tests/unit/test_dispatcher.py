@@ -35,7 +35,7 @@ from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.kernel.resources import workspace_bytes
 from autotune.runtime import dispatcher, served_model
 from autotune.runtime.calls.arrays import stream_handle
-from autotune.runtime.choose.pick import MAX_PLANS
+from autotune.runtime.calls.product import MAX_PLANS
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.conditions import ask_nvml
 from autotune.runtime.launch.cuda_driver import CudaFault

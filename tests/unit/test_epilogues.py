@@ -34,7 +34,6 @@ from autotune.export.check import verify_table
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.launch import ACTIVATED, ACTIVATIONS, EPILOGUES, PLAIN, Variant, name_of, named
-from autotune.runtime.choose.pick import plain_ids
 from autotune.runtime.dispatcher import Activation, Dispatcher, _describe
 from autotune.runtime.native import core_library
 from autotune.suite import CallSignature, epilogues_of, read_calls
@@ -128,7 +127,7 @@ def test_the_kernel_that_would_serve_the_plain_product_serves_with_its_epilogue(
         pick = runtime.pick(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, batch=gemm.batch)
         [launched] = {one.kernel_id for one in driver.launches if one.name == "sgemm"}
         kernel = next(kernel for kernel in FULL.kernels if kernel.id == launched)
-        assert plain_ids(FULL)[launched] == pick.kernel_id != launched
+        assert FULL.plain_ids()[launched] == pick.kernel_id != launched
         assert kernel.variant.epilogue.bias == ("columns" if has_bias else "none")
         assert kernel.variant.epilogue.activation == (activation or "none")
     assert not blas.served

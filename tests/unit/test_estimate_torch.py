@@ -16,7 +16,7 @@ from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_ta
 from autotune.estimate.counts import FP32, TF32, UNSUPPORTED
 from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import PLAIN
-from autotune.runtime.choose.pick import Counted
+from autotune.runtime.choose.chooser import Counted
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.suite import CallSignature, by_shape, read_calls
 

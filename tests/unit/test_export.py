@@ -35,8 +35,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.launch import PLAIN, Variant, named
 from autotune.kernel.rules import broken_rules
 from autotune.recording.matrix import TimeMatrix
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Variants
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import Table, load
 from autotune.store import FinalEntry, Store
@@ -273,9 +272,9 @@ def test_each_kernel_comes_with_each_epilogue_that_is_requested_for(
     cubins = len({kernel.sha256 for kernel in plain})
     assert len({kernel.sha256 for kernel in table.kernels}) == 3 * cubins
     assert len(load_cubins(tmp_path / "t", table)) == 3 * cubins
-    variants = Variants(table)
+    chooser = Chooser(table)
     for kernel in plain:
-        other = variants.of(kernel.id, requested[1])
+        other = chooser.variant(kernel.id, requested[1])
         assert (other.id, other.model) == (f"{kernel.id}-bias_columns-gelu", None)
         assert other.spec.smem_bytes >= kernel.spec.smem_bytes
 
@@ -292,8 +291,8 @@ def test_kernels_that_may_serve_a_programs_calls_come_with_what_these_ask_for(tm
     of_layers = {("NN", False, bias), ("NT", False, bias)}
     assert held == of_layers | {("TN", False, gelu), ("NN", False, relu), ("NN", True, relu)}
     assert table.epilogues == ()
-    variants = Variants(table)
-    assert all(variants.of(k.id, gelu) for k in table.kernels if k.is_plain and k.layout == "TN")
+    chooser = Chooser(table)
+    assert all(chooser.variant(k.id, gelu) for k in table.kernels if k.is_plain and k.layout == "TN")
 
 
 def test_an_epilogue_that_fails_stops_the_export_and_one_that_spills_does_not(tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ from autotune.kernel.resources import blocks_per_sm, launch_spec
 from autotune.kernel.rules import broken_rules
 from autotune.perf_model.fit import guess
 from autotune.perf_model.launches import Shapes
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, in_splits
+from autotune.runtime.choose.chooser import Call, Chooser, in_splits
 from autotune.runtime.table.gpu_models import load_cubins, packed
 from autotune.runtime.table.table import KernelRecord, Table, launchable, load
 from autotune.target import Point

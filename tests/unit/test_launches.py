@@ -15,7 +15,7 @@ from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import LaunchSpec, plan, rejection
 from autotune.perf_model.launches import Launches, Shapes, grids, serves
 from autotune.perf_model.splits import VALUES, Splits
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 
 NUM_SMS = LIMITS.num_sms
 

@@ -23,8 +23,7 @@ from test_torch_routing import Tensor
 from autotune.facts.gemm import Batch
 from autotune.files.errors import DispatchError
 from autotune.kernel.launch import Variant
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Pick
+from autotune.runtime.choose.chooser import Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.cuda_driver import CudaFault
 from autotune.runtime.torch import live_plans

@@ -28,8 +28,7 @@ from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.summation_order import order_of
 from autotune.kernel.where import Where
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.settle import settling
 from autotune.runtime.table.table import Table, load, parse, render

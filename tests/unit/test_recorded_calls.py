@@ -31,7 +31,7 @@ from autotune.estimate.counts import rendered
 from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.launch import EPILOGUES, PLAIN
-from autotune.runtime.choose.pick import OTHERS, Counted
+from autotune.runtime.choose.chooser import OTHERS, Counted
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core
 from autotune.suite import CallSignature, Suite, by_shape, merged, read_calls, read_suite

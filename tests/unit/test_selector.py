@@ -19,8 +19,7 @@ from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.perf_model.fit import Sample, fit, fma_step_us, guess, learn
 from autotune.perf_model.model_figures import ModelFigures, excess_depth
 from autotune.perf_model.sum_depths import allowed_depths
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.table.table import Table
 
 VECTORS = st.sampled_from((1, 2, 4))

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.facts.gemm import Gemm
-from autotune.runtime.choose.pick import Pick
+from autotune.runtime.choose.chooser import Pick
 from autotune.runtime.torch.routed_engine import RoutedEngine
 
 SEEDS = {"h100": (58237, 73519, 38291), "h200": (58237, 70921, 48611)}  # of the last tables

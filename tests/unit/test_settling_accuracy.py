@@ -35,7 +35,7 @@ from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.perf_model.model_figures import Depths
 from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.runtime.calls.product import Product
-from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.choose.chooser import Call, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.devices import OpenGpu
 from autotune.runtime.launch.engine import Engine

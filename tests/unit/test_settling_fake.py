@@ -31,8 +31,7 @@ from table_cases import (
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, DispatchWarning, EnvironmentProblem
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import NUM_FIRST, Call
+from autotune.runtime.choose.chooser import NUM_FIRST, Call, Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch import cuda_driver as door
 from autotune.runtime.launch.cuda_driver import CudaFault, Driver

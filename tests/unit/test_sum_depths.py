@@ -34,8 +34,7 @@ from autotune.perf_model.model_figures import (
     slower_by,
 )
 from autotune.perf_model.sum_depths import Sums, allowed_depths, most_splits
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.table.table import Kernel
 
 # Relative errors of kernels on an H200 (normal operands, float64 for comparison): shape, split_k, reduction,

@@ -34,8 +34,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import PARAMETER
 from autotune.kernel.launch import EPILOGUES
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Variants
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.table.gpu_models import load_cubins, packed
 from autotune.runtime.table.soundness import OLDEST
 from autotune.runtime.table.table import SCHEMA_VERSION, Table, launchable, load, parse, render
@@ -205,7 +204,7 @@ def is_accepted(text: str) -> bool:
         expected = launchable(kernel, table.limits, "", table.max_workspace).spec
         assert kernel.spec == expected
         assert kernel.spec.threads <= 1024 and kernel.spec.smem_bytes <= table.limits.smem_per_block
-    selector, variants = Chooser(table), Variants(table)
+    selector = Chooser(table)
     for gemm in CALLS:
         if gemm.m and gemm.n:
             try:
@@ -215,7 +214,7 @@ def is_accepted(text: str) -> bool:
             kernel = selector.kernels[pick.kernel_id]
             assert Call.packed(gemm).rejection(kernel, pick.split_k) is None and kernel.is_plain
             for epilogue in table.epilogues:
-                other = variants.of(kernel.id, epilogue)
+                other = selector.variant(kernel.id, epilogue)
                 plain = replace(other.spec, variant=kernel.variant, smem_bytes=kernel.spec.smem_bytes)
                 assert plain == kernel.spec and other.variant.epilogue == epilogue
     return True

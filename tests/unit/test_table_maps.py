@@ -18,7 +18,7 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
 from autotune.report.documents import Describe
 from autotune.report.table_maps import DEPTHS, SIDES, Maps, table_document
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 from autotune.runtime.table.table import Table
 from autotune.store import Final, FinalEntry
 from autotune.target import Baseline

@@ -18,9 +18,9 @@ from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_ta
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
+from autotune.runtime.choose import blas_provider
+from autotune.runtime.choose.blas_provider import BlasLibrary
 from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.cublas import blas_provider
-from autotune.runtime.cublas.blas_provider import BlasLibrary
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.torch import tensor_calls
 from autotune.runtime.torch.tensor_calls import tensor_calls_of

@@ -22,7 +22,7 @@ from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.splits import VALUES
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call
 
 FIGURES = ModelFigures(1.5, 0.11, 0.23, 0.8, 9, 0.1)
 SHAPE = Gemm(256, 256, 4096)  # 16 tiles

@@ -21,8 +21,7 @@ from test_tensor_calls import TORCH, Array, _capsule, _Tensor, normal
 from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.launch import EPILOGUES, Variant
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call, Pick
+from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.native import core_library
 from autotune.runtime.torch.torch_routing import TorchRouting

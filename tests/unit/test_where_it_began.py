@@ -17,8 +17,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.rules import broken_rules
 from autotune.kernel.rungs import STEPS
 from autotune.report.activity import Bin
-from autotune.runtime.choose.chooser import Chooser
-from autotune.runtime.choose.pick import Call
+from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.tiles import explorer_page
 
 ROOT = Path(__file__).resolve().parents[2]

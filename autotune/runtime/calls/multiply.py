@@ -16,12 +16,13 @@ import numpy as np
 from ...facts.gemm import FLOAT_BYTES, Triple
 from ...files.errors import DispatchError
 from ...kernel.launch import Epilogue
-from ..choose.pick import MAX_PLANS, requested
+from ..choose.chooser import requested
 from ..launch.cuda_driver import PER_THREAD_STREAM
 from ..launch.engines import Engines
 from ..launch.planner import Plan, Planner
 from .arrays import BIAS_ROLE, Libraries, Library
 from .product import (
+    MAX_PLANS,
     NO_DEVICE,
     Form,
     Forms,

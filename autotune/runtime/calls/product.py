@@ -21,6 +21,7 @@ Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
 Forms = tuple[Form, Form, Form | None]  # of A, B and C; without an out, none of C
 Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermost first, and their strides
 MAX_LOOPED = 1 << 16  # launches of a call, one for each product: nothing interrupts them
+MAX_PLANS = 4096  # call signatures that are remembered
 NO_DEVICE = -1  # of an array without elements
 
 

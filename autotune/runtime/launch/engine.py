@@ -10,10 +10,9 @@ from ...files.errors import DispatchError
 from ...kernel.launch import NO_LAUNCH, Epilogue
 from ...kernel.launch import plan as plan_grid
 from ..calls.product import Product
-from ..choose.chooser import Chooser
-from ..choose.pick import Call, Pick, in_splits, numbered
-from ..cublas.blas_provider import BlasProvider
-from ..native.core import Core, core_of
+from ..choose.blas_provider import BlasProvider
+from ..choose.chooser import Call, Chooser, Pick, in_splits
+from ..native.core import Core, core_of, numbered
 from ..settle.choices import KnownChoices
 from ..table.table import Table
 from .cuda_driver import Driver

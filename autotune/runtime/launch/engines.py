@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ...facts.gemm import Triple
 from ...files.errors import DispatchError, DispatchWarning
 from ..calls.product import Fallback, common_device
-from ..cublas.blas_provider import BlasProvider
+from ..choose.blas_provider import BlasProvider
 from ..served_model import ServedModel
 from ..table.gpu_models import GpuModel, no_table
 from ..torch.routed_engine import RoutedEngine, RoutedSignatures

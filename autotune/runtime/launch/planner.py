@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from ...facts.column_major import WORKSPACE_BYTES
 from ...facts.gemm import LAYOUTS, SINGLE, Batch, Gemm, Triple
-from ...kernel.launch import NO_LAUNCH, PLAIN, Epilogue, Grid
-from ..calls.product import Forms, Product, check_aligned, common_device, no_scale, read_operands
-from ..choose.pick import MAX_PLANS, OTHERS, TUNED_ALIGNMENT, Call, Counted, numbered, numbered_as
-from ..cublas.blas_provider import BlasProvider
-from ..native.core import Core, tell
+from ...kernel.launch import ACTIVATIONS, BIASES, NO_LAUNCH, PLAIN, Epilogue, Grid
+from ..calls.product import MAX_PLANS, Forms, Product, check_aligned, common_device, no_scale, read_operands
+from ..choose.blas_provider import BlasProvider
+from ..choose.chooser import OTHERS, TUNED_ALIGNMENT, Call, Counted
+from ..native.core import Core, numbered, tell
 from ..torch.tensor_calls import TensorCalls, tensor_calls_of
 from .cuda_driver import Driver
 from .devices import Gpus, OpenGpu
@@ -190,7 +190,8 @@ class Planner:
             *(row.products, row.shared == 1, row.shared == 2),
         )
         return Counted(
-            gemm, tuple(row.ld), tuple(row.alignment), numbered_as(row.bias, row.activation),
+            gemm, tuple(row.ld), tuple(row.alignment),
+            Epilogue(BIASES[row.bias], ACTIVATIONS[row.activation]),
             "" if row.kernel == self.core.library.numbers.ONLY_BLAS else self._kernel_ids[row.kernel],
             row.split_k, "cublas" if row.is_cublas else "autotune", row.calls,
         )  # fmt: skip

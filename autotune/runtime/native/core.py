@@ -8,7 +8,7 @@ import ctypes
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,14 +17,17 @@ from ...facts.column_major import describe_status
 from ...facts.gemm import LAYOUTS, Gemm
 from ...files.errors import DispatchError, DispatchWarning
 from ...kernel.config import PARAMETER
+from ...kernel.launch import ACTIVATIONS, BIASES, Epilogue
 from ...kernel.tensor_config import LEAST_RESULTS, AnyConfig
 from ...perf_model import model_figures as model
-from ..calls.product import many_launches, no_scale
-from ..choose.pick import MAX_PLANS, Call, numbers_of, plain_ids
+from ..calls.product import MAX_PLANS, many_launches, no_scale
 from ..launch.cuda_driver import CudaFault, error_name
 from ..table.table import CublasFigures, Kernel, Table
 from .core_library import VERSION, CoreLibrary, loaded
 from .processes import forked
+
+if TYPE_CHECKING:
+    from ..choose.chooser import Call
 
 _TRIPLE = ctypes.c_int64 * 3
 
@@ -105,6 +108,14 @@ def shared_of(gemm: Gemm) -> int:
     return 1 if gemm.shares_a else 2 if gemm.shares_b else 0
 
 
+def numbered(epilogue: Epilogue) -> dict[str, int]:
+    """The numbers of its bias and its activation in core/table.h and core/autotune_sgemm.h."""
+    return {
+        "bias": BIASES.index(epilogue.bias),
+        "activation": ACTIVATIONS.index(epilogue.activation),
+    }
+
+
 class TableArrays:
     """The memory of a table's arrays, as long as the table is open."""
 
@@ -135,7 +146,7 @@ def bare_struct(of: Any, kept: TableArrays) -> Any:
 def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
     """autotune_table of a table. `of`: the structs of the core's library."""
     at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
-    plain = plain_ids(table)
+    plain = table.plain_ids()
     codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
     ranked = [of.ranked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
     first, entries = 0, []
@@ -154,7 +165,7 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
         capability_major=table.environment.compute_capability[0],
         capability_minor=table.environment.compute_capability[1],
         smem_per_block=table.limits.smem_per_block,
-        kernels=kept.of([_kernel(of, k, codes[k.sha256], at[plain[k.id]]) for k in table.kernels]),
+        kernels=kept.of([_kernel(of, k, codes[k.sha256], at[plain.get(k.id, k.id)]) for k in table.kernels]),
         layouts=tuple(_layout(of, table, layout, at, kept) for layout in LAYOUTS),
         entries=kept.of(entries),
         ranked=kept.of(ranked),
@@ -167,7 +178,6 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
 
 def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
     spec, model = kernel.spec, kernel.model
-    bias, activation = numbers_of(spec.variant.epilogue)
     figures = {
         name: getattr(model, name)
         for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
@@ -175,8 +185,8 @@ def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
     return of.kernel.like(
         spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
-        is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
-        registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, **_sums(kernel.config),
+        is_batched=spec.variant.is_batched, plain=plain, registers=kernel.registers,
+        blocks_per_sm=kernel.blocks_per_sm, **numbered(spec.variant.epilogue), **_sums(kernel.config),
         max_workspace=-1 if spec.max_workspace is None else spec.max_workspace,
         **figures,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..native.processes import FORK_LOCK, is_one_of_several, torch_distributed
 
 if TYPE_CHECKING:
-    from ..choose.pick import Counted
+    from ..choose.chooser import Counted
     from ..launch.planner import Planner
     from ..served_model import ServedModel
     from ..table.gpu_models import CubinFiles, GpuModel

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...facts.gemm import Gemm
 from ...files.cache_folder import default_cache_dir, own_folder
 from ...files.errors import DispatchError
-from ..choose.pick import Counted
+from ..choose.chooser import Counted
 from ..served_model import ServedModel
 from ..table.gpu_models import GpuModel
 from .server_calls import SERVER, TOKEN, ServerCalls, fetch_files

@@ -31,8 +31,8 @@ from ...files.strict import Within
 from ...files.words import counted
 from ...kernel.launch import has_work
 from ...perf_model.model_figures import VALUES, slower_by
-from ..choose.pick import Call, Pick, Provider, call_signature, in_splits
-from ..cublas.blas_provider import BlasProvider
+from ..choose.blas_provider import BlasProvider
+from ..choose.chooser import Call, Pick, Provider, call_signature, in_splits
 from ..launch.conditions import Conditions
 from ..launch.devices import OpenGpu
 from ..table import folder_files

@@ -17,7 +17,7 @@ from ...facts.gemm import FLOAT_BYTES, Triple
 from ...files.errors import DispatchError
 from ...perf_model.model_figures import Depths
 from ..calls.product import Product
-from ..choose.pick import NUM_FIRST, Call
+from ..choose.chooser import NUM_FIRST, Call
 from ..launch.cuda_driver import Driver
 from ..launch.planner import Plan
 from ..table.table import Table

@@ -27,7 +27,7 @@ from ...facts.gemm import Gemm
 from ...files.errors import DispatchError
 from ...files.words import time_text
 from ..calls.product import Product, packed
-from ..choose.pick import Call, Pick
+from ..choose.chooser import Call, Pick
 from ..launch.conditions import differences
 from ..launch.devices import OpenGpu
 from ..launch.engine import Engine

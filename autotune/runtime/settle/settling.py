@@ -45,8 +45,7 @@ from ...facts.gemm import Triple
 from ...files.errors import DispatchError
 from ...perf_model.model_figures import SHORTEST_CHAIN, Floats, excess_depth, slower_by
 from ..calls.product import Product
-from ..choose.chooser import Chooser
-from ..choose.pick import NUM_FIRST, Call, Pick, call_signature
+from ..choose.chooser import NUM_FIRST, Call, Chooser, Pick, call_signature
 from ..launch.cuda_driver import LEGACY_STREAMS, CudaFault
 from ..launch.devices import OpenGpu
 from ..launch.engine import Engine

@@ -270,6 +270,19 @@ class Table:
             tensor_source_hash="",
         )
 
+    def plain_ids(self) -> dict[str, str]:
+        """For each kernel the id of the first one that is the same without an epilogue. A plain one without
+        variants has its own id."""
+        first: dict[Any, str] = {}
+        for kernel in self.kernels:
+            if kernel.is_plain:
+                first.setdefault((kernel.config, kernel.variant), kernel.id)
+        return {
+            kernel.id: first[kernel.config, replace(kernel.variant, epilogue=PLAIN)]
+            for kernel in self.kernels
+            if not kernel.is_plain
+        }
+
     @property
     def is_recorded(self) -> bool:
         """Whether the times come from a recording, not from the GPU of this machine."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ...kernel.config import threads_along_k
 from ...kernel.tensor_config import TensorConfig
-from ..choose.pick import Pick
+from ..choose.chooser import Pick
 from ..launch.planner import CorePlan
 from ..native.core import Core, tell
 from ..table.table import Kernel

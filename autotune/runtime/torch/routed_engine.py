@@ -17,13 +17,13 @@ from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
 from ...perf_model.model_figures import LAUNCH_APART_US
-from ..calls.product import Forms, Product, Settle, make_gemm, packed
-from ..choose.pick import MAX_PLANS, Call, Pick, numbered, offsets_of
-from ..cublas.blas_provider import BlasProvider
+from ..calls.product import MAX_PLANS, Forms, Product, Settle, make_gemm, packed
+from ..choose.blas_provider import BlasProvider
+from ..choose.chooser import Call, Pick, offsets_of
 from ..launch.devices import OpenGpu
 from ..launch.engine import Engine
 from ..launch.planner import CorePlan, Key, Plan, key_of
-from ..native.core import Core
+from ..native.core import Core, numbered
 from ..native.processes import is_one_of_several
 from ..settle.choices import LiveChoice, LiveKey
 from .live_plans import LivePlan, LiveState, sums_as

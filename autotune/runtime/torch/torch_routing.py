@@ -26,8 +26,7 @@ from ...files.errors import DispatchError
 from ...files.words import counted
 from ...kernel.launch import BIAS, Epilogue
 from ..calls.arrays import Torch
-from ..calls.product import stacked
-from ..choose.pick import MAX_PLANS
+from ..calls.product import MAX_PLANS, stacked
 from .live_plans import LiveState
 from .routed_engine import AllSignatures, Decided, RoutedEngine, RoutedSignatures
 from .torch_gain import ProgramGain

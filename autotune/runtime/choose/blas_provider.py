@@ -17,7 +17,8 @@ from typing import Any
 
 from ...facts.gemm import MAX_EXTENT
 from ...files.errors import DispatchError
-from ..choose.pick import MAX_PLANS, Call, Pick, call_signature
+from ..calls.product import MAX_PLANS
+from .chooser import Call, Pick, call_signature
 
 _LEAST_PROOF = 256  # elements of C: by chance some have the same bits in another order
 

@@ -1,1 +1,0 @@
-"""cuBLAS beside the kernels of a table. Copied into exported tables."""
