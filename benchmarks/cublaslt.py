@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autotune.facts.column_major import ColumnMajorCall
-from autotune.facts.gemm import Gemm
+from autotune.facts.gemm import ColumnMajorCall, Gemm
 from autotune.gpu.cublas import check_status
 from autotune.gpu.memory import Buffer, OperandSet
 

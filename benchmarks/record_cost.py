@@ -29,7 +29,7 @@ from autotune.cli import console
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import Gemm
 from autotune.runtime.calls.product import packed
-from autotune.runtime.native import core_library
+from autotune.runtime.native import core
 from autotune.runtime.native.core import Core
 from autotune.runtime.table.table import load
 
@@ -52,22 +52,22 @@ class CostedPlan(NamedTuple):
 def built(folder: Path, *, is_counting: bool) -> Path:
     """A library of the core."""
     folder.mkdir()
-    for path in core_library.FOLDER.glob("*.[ch]"):
+    for path in core.FOLDER.glob("*.[ch]"):
         shutil.copy(path, folder)
     if not is_counting:
         header = folder / "tally.h"
         text = header.read_text()
         assert text.count(COUNTING) == 1
         header.write_text(text.replace(COUNTING, "(void)tally;"))
-    flags = runpy.run_path(str(core_library.FOLDER / "build.py"))["FLAGS"]
-    made = folder / core_library.LIBRARY
+    flags = runpy.run_path(str(core.FOLDER / "build.py"))["FLAGS"]
+    made = folder / core.LIBRARY
     subprocess.run(["gcc", *flags, *map(str, folder.glob("*.c")), "-o", made, "-lm", "-ldl"], check=True)
     return made
 
 
 def contestant(folder: Path, table: Path, driver: Any) -> CostedPlan:
-    with patch.object(core_library, "FOLDER", folder):
-        library = core_library.library.__wrapped__()
+    with patch.object(core, "FOLDER", folder):
+        library = core.library.__wrapped__()
     assert library is not None
     read = load(table)
     own, calls, made = Core(read, library), library.structs.driver(), ctypes.c_void_p()
@@ -106,7 +106,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, pick_cost.table_of(known_limits("h200")) as table:
         shared = Path(place) / "driver.so"
         source = str(Path(__file__).with_suffix(".c"))
-        command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{core_library.FOLDER}", source, "-o", str(shared)]
+        command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{core.FOLDER}", source, "-o", str(shared)]
         subprocess.run(command, check=True)
         driver = ctypes.CDLL(str(shared))
         driver.loop.restype = ctypes.c_double

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..files import strict
 from ..files.words import counted
-from ..runtime.service.server_calls import TOKEN, NoAnswer, ServerCalls
+from ..runtime.service.table_server import TOKEN, NoAnswer, ServerCalls
 from ..service.wanted import MAX_SHAPES, read_wanted, request_document
 from ..store import Store
 from . import common, console, table_places

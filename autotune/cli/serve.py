@@ -11,7 +11,7 @@ from ..files.errors import EnvironmentProblem, UsageError
 from ..files.wheel_libraries import CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN
 from ..report import page, server
 from ..report.feed import Feed
-from ..runtime.service.signed_table import KEY, read_keys
+from ..runtime.service.table_server import KEY, read_keys
 from ..store import Follower, Store, shown
 from . import common, console
 from .explain import trial_page

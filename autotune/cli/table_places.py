@@ -11,8 +11,7 @@ from types import ModuleType
 
 from ..files.errors import EnvironmentProblem, UsageError
 from ..files.wheel_libraries import CRYPTOGRAPHY, pip_install
-from ..runtime.service.server_calls import TOKEN
-from ..runtime.service.signed_table import KEY, read_keys
+from ..runtime.service.table_server import KEY, TOKEN, read_keys
 from ..service.table_source import DatabaseTables, ServerTables, TableSource
 from ..store import Store
 

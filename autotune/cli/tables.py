@@ -9,7 +9,7 @@ from typing import Any
 from ..export.check_files import check_files
 from ..export.package import write_folder
 from ..files.words import counted
-from ..runtime.service.signed_table import parse_signed, read_artifact, write_artifact
+from ..runtime.service.table_server import parse_signed, read_artifact, write_artifact
 from . import console, table_places, verify
 from .requests import KeyRequest, PinRequest, PublishRequest, PullRequest, RollbackRequest, TablesRequest
 from .table_places import opened

@@ -34,7 +34,7 @@ def declared() -> list[str]:
     return [" ".join(found.split()) for text in texts for found in _DECLARED.findall(text)]
 
 
-# The library tells its declarations (runtime/native/core_library.py)
+# The library tells its declarations (runtime/native/core.py)
 _DECLARATIONS = ",".join(f'"{line}"' for line in declared())
 FLAGS = (
     "-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",

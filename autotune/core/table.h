@@ -97,8 +97,8 @@ typedef struct {
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/native/core.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/native/core.py */
     int32_t max_plans, max_tallies;                    /* runtime/calls/product.py, runtime/native/core.py */
-    int32_t blas_math_mode;                            /* column_major.py */
-    int64_t blas_bytes;                                /* of a workspace of cuBLAS: column_major.py */
+    int32_t blas_math_mode;                            /* gemm.py         */
+    int64_t blas_bytes;                                /* of a workspace of cuBLAS: gemm.py */
     const double *split_values;                        /* numbers of splits, ascending, from 2 on */
     int32_t num_split_values;
 } autotune_constants;

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..facts.accuracy_class import FP32, STRICT
 from ..files.words import counted
-from ..runtime.native import core_library
+from ..runtime.native import core
 from ..runtime.native.core import TableArrays, table_struct
 from ..runtime.table.gpu_models import sums
 from ..runtime.table.table import Table
@@ -60,7 +60,7 @@ def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, by
     """Every file by its name relative to the exported folder, for the tables of several GPU models with
     their cubins by SHA-256. A program uses the one for its GPU."""
     code = {name: code[name] for table, code in tables for name in sums(table)}
-    sources = [path for path in sorted(core_library.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]
+    sources = [path for path in sorted(core.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]
     files = {path.name: path.read_bytes() for path in (*sources, *sorted(_TEMPLATES.iterdir()))}
     sizes = {name: len(content) for name, content in code.items()}
     text = _tables_text([table for table, _ in tables], sizes)
@@ -88,7 +88,7 @@ def _label(number: int) -> str:
 
 def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
     """All but the heads. `sizes`: in bytes, of all cubins by SHA-256, in the order of their labels."""
-    arrays, of = TableArrays(), core_library.loaded().structs
+    arrays, of = TableArrays(), core.loaded().structs
     views = [*(table.for_class(STRICT) for table in tables), *(t for t in tables if t.accuracy == FP32)]
     structs = [table_struct(of, table, arrays) for table in views]
     names = {address: f"array_{number}" for number, address in enumerate(arrays.by_address)}

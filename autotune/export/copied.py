@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ..runtime.native import core_library
+from ..runtime.native import core
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RUNTIME = "runtime"
@@ -31,8 +31,8 @@ def runtime_files() -> dict[str, bytes]:
             if data.is_file():
                 files[data.relative_to(_ROOT).as_posix()] = data.read_bytes()
             waiting.extend(_imported(path, ast.parse(files[name])))
-    if core_library.library() is not None:
-        library = core_library.FOLDER / core_library.LIBRARY
+    if core.library() is not None:
+        library = core.FOLDER / core.LIBRARY
         files[library.relative_to(_ROOT).as_posix()] = library.read_bytes()
     return dict(sorted(files.items()))
 

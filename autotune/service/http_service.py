@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..files import strict
 from ..files.errors import AutotuneError, DispatchError, StoreError, UsageError
-from ..runtime.service.signed_table import is_address
+from ..runtime.service.table_server import is_address
 from ..store import ChannelKey, Store
 from ..store.artifacts import What
 from .catalogue import Catalogue

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ..export.check_files import check_files
 from ..files.errors import UsageError
-from ..runtime.service import signed_table
-from ..runtime.service.signed_table import Signed, Statement
+from ..runtime.service import table_server
+from ..runtime.service.table_server import Signed, Statement
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table
 from ..store import ChannelKey
 
@@ -74,8 +74,8 @@ class SigningKey:
         return cls(key)
 
     def sign(self, statement: Statement) -> Signed:
-        text = signed_table.text_of(statement)
-        return Signed(text, self._key.sign(signed_table.message(text)).hex(), self.public)
+        text = table_server.text_of(statement)
+        return Signed(text, self._key.sign(table_server.message(text)).hex(), self.public)
 
 
 def signed_tables(
@@ -87,16 +87,16 @@ def signed_tables(
         if only not in (None, model.folder):
             continue
         table, cubins = ((model.folder / name).read_bytes() for name in (TABLE_FILE, CUBIN_FILE))
-        signed = key.sign(signed_table.state(table, cubins, "kernels" if has_run else "files"))
+        signed = key.sign(table_server.state(table, cubins, "kernels" if has_run else "files"))
         yield received((signed.render(), table, cubins), frozenset({key.public}))
 
 
 def received(files: tuple[bytes, bytes, bytes], keys: frozenset[str]) -> NewArtifact:
     """A signed table from anywhere. Raises DispatchError unless it is signed by one of these keys and is as
     it was signed."""
-    signed = signed_table.parse_signed(files[0])
-    statement = signed_table.verified(signed, keys)
-    found = signed_table.checked_table(statement, *files[1:])
+    signed = table_server.parse_signed(files[0])
+    statement = table_server.verified(signed, keys)
+    found = table_server.checked_table(statement, *files[1:])
     channel = ChannelKey(*statement.gpu_model, statement.driver, statement.cublas)
     return NewArtifact(signed.address, channel, files, {"verified": statement.verified, **facts_of(found)})
 

@@ -6,8 +6,15 @@ from typing import Any, Protocol
 
 from ..files import strict
 from ..files.errors import UsageError
-from ..runtime.service.server_calls import NoAnswer, ServerCalls, fetch_files
-from ..runtime.service.signed_table import MAX_BYTES, MAX_CUBINS_BYTES, SIGNED_FILE, is_address
+from ..runtime.service.table_server import (
+    MAX_BYTES,
+    MAX_CUBINS_BYTES,
+    SIGNED_FILE,
+    NoAnswer,
+    ServerCalls,
+    fetch_files,
+    is_address,
+)
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE
 from ..store import Artifacts
 from ..store.artifacts import What, need_full

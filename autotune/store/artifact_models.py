@@ -12,7 +12,7 @@ from .models import Base
 
 
 class ArtifactRow(Base):
-    """A signed table (runtime/service/signed_table.py), whole: its statement and its two files."""
+    """A signed table (runtime/service/table_server.py), whole: its statement and its two files."""
 
     __tablename__ = "artifact"
     __table_args__ = (UniqueConstraint("address"),)

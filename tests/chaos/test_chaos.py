@@ -31,7 +31,7 @@ from autotune import target_finder as targets
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.compiler import CompileJob, compiler_version
-from autotune.runtime.service.server_calls import ServerCalls
+from autotune.runtime.service.table_server import ServerCalls
 from autotune.service import signing
 from autotune.service.compile_helpers import StoreHelpers
 from autotune.service.signing import SigningKey

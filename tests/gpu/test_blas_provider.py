@@ -27,7 +27,7 @@ from autotune.runtime.choose import blas_provider
 from autotune.runtime.choose.blas_provider import BlasLibrary
 from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.native import core_library
+from autotune.runtime.native import core
 from autotune.runtime.settle.choices import FOLDER
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -95,7 +95,7 @@ def cublas() -> dict[str, Any]:
         value._obj.value = version[part]
         return 0
 
-    kinds = (kind for _, kind in core_library.loaded().structs.blas._fields_)
+    kinds = (kind for _, kind in core.loaded().structs.blas._fields_)
     calls = zip(kinds, library.functions.items(), strict=True)
     found = {
         name: call if isfunction(call) else kind(ctypes.cast(call, ctypes.c_void_p).value)  # or a stand-in

@@ -56,7 +56,7 @@ from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime.launch.conditions import Conditions
 from autotune.runtime.launch.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.launch.devices import DEFAULT_SMEM
-from autotune.runtime.native import core_library
+from autotune.runtime.native import core
 from autotune.runtime.settle import choices
 from autotune.runtime.table.gpu_models import packed
 from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, load, render
@@ -395,7 +395,7 @@ def calls_of(driver: FakeDriver) -> Any:
         "elapsed": elapsed,
         "query_stream": lambda stream: driver.query_stream(stream),
     }
-    struct = core_library.loaded().structs.driver
+    struct = core.loaded().structs.driver
     kinds = dict(struct._fields_)
     return struct(**{name: kinds[name](_guarded(action)) for name, action in actions.items()})
 

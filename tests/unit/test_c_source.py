@@ -24,7 +24,7 @@ from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.kernel.launch import Variant, named
 from autotune.runtime.calls.product import packed
 from autotune.runtime.choose.chooser import Call, Chooser
-from autotune.runtime.native import core_library
+from autotune.runtime.native import core
 from autotune.runtime.native.core import numbered
 from autotune.runtime.table.table import Kernel, Table
 from autotune.suite import read_calls, read_suite
@@ -162,7 +162,7 @@ def build(
     driver = out / "libcuda.so.1"
     standin = _object(
         PROGRAM / "standin_driver.c",
-        core_library.FOLDER,
+        core.FOLDER,
         objects,
         [compiler, "-std=gnu11", "-O1", *flags, "-fPIC"],
     )
@@ -579,6 +579,4 @@ def test_names_are_text_whatever_they_hold(table, tmp_path):
     text = c_files([(replace(table, environment=environment), {k.sha256: b"x" for k in table.kernels})])
     path = tmp_path / "t.c"
     path.write_bytes(text["c/exported_table.c"])
-    subprocess.run(
-        ["gcc", "-std=c11", *STRICT, "-fsyntax-only", f"-I{core_library.FOLDER}", str(path)], check=True
-    )
+    subprocess.run(["gcc", "-std=c11", *STRICT, "-fsyntax-only", f"-I{core.FOLDER}", str(path)], check=True)

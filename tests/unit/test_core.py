@@ -42,7 +42,7 @@ from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
 from autotune.runtime.launch.devices import LoadedKernel
 from autotune.runtime.launch.engine import Engine
 from autotune.runtime.launch.planner import CorePlan
-from autotune.runtime.native import core, core_library
+from autotune.runtime.native import core
 from autotune.runtime.native.core import Core, core_of
 from autotune.runtime.table.table import (
     CublasFigures,
@@ -59,7 +59,7 @@ NUM_KERNELS = 60  # of each layout
 NUM_PLACES = 30
 NUM_BATCHED = 12  # kernels for batches, of each layout
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
-BUILD = runpy.run_path(str(core_library.FOLDER / "build.py"))
+BUILD = runpy.run_path(str(core.FOLDER / "build.py"))
 
 
 @cache
@@ -306,7 +306,7 @@ class RecordingDriver:
 def test_the_core_launches_what_python_does():
     """All launches of kernels of every kind, in any number of splits, byte for byte."""
     table, rng = drawn_table(5), random.Random(5)
-    driver, found = RecordingDriver(), Core(table, core_library.library())
+    driver, found = RecordingDriver(), Core(table, core.library())
     calls = calls_of(driver)
     found.library.autotune_use_driver(found.handle, ctypes.byref(calls))
     oracle = fake_launches.FakeLaunches(driver)
@@ -351,7 +351,7 @@ def test_the_core_launches_what_python_does():
 
 
 def test_what_is_out_of_range_is_refused():
-    found = Core(drawn_table(1), core_library.library())
+    found = Core(drawn_table(1), core.library())
     one = Call(Gemm(1, 1, 1), (1, 1, 1))
     for call in (
         one._replace(gemm=Gemm(0, 1, 1)),
@@ -363,46 +363,46 @@ def test_what_is_out_of_range_is_refused():
 
 
 def test_without_the_library_it_is_said_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(core_library, "FOLDER", tmp_path)
-    core_library.library.cache_clear()
+    monkeypatch.setattr(core, "FOLDER", tmp_path)
+    core.library.cache_clear()
     try:
         with pytest.raises(DispatchError, match=r"need the core in C, and .*libautotune_core.so is missing"):
             core_of(drawn_table(1))
-        (tmp_path / core_library.LIBRARY).write_bytes(b"no library")
-        core_library.library.cache_clear()
-        assert core_library.library() is None
+        (tmp_path / core.LIBRARY).write_bytes(b"no library")
+        core.library.cache_clear()
+        assert core.library() is None
     finally:
         monkeypatch.undo()
-        core_library.library.cache_clear()
-    assert core_library.library() is not None
+        core.library.cache_clear()
+    assert core.library() is not None
 
 
 @pytest.mark.parametrize(
     ("declared", "is_taken"),
     [
-        (f'"enum {{ AUTOTUNE_TABLE_VERSION = {core_library.VERSION} }};"', True),
+        (f'"enum {{ AUTOTUNE_TABLE_VERSION = {core.VERSION} }};"', True),
         ('"enum { AUTOTUNE_TABLE_VERSION = 1 };"', False),
         (None, False),
     ],
     ids=["the same", "another version", "not told"],
 )
 def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, declared, is_taken):
-    made = tmp_path / core_library.LIBRARY
+    made = tmp_path / core.LIBRARY
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
     source = declared and f"const char *const autotune_declared[] = {{{declared}, 0}};"
     subprocess.run(command, input=source or "int nothing;", text=True, check=True)
-    monkeypatch.setattr(core_library, "FOLDER", tmp_path)
-    core_library.library.cache_clear()
+    monkeypatch.setattr(core, "FOLDER", tmp_path)
+    core.library.cache_clear()
     try:
-        assert (core_library.library() is not None) == is_taken
+        assert (core.library() is not None) == is_taken
     finally:
         monkeypatch.undo()
-        core_library.library.cache_clear()
+        core.library.cache_clear()
 
 
 def test_layouts_are_those_of_the_compiler(tmp_path):
     """Every field of every struct, and the size of each."""
-    structs = vars(core_library.loaded().structs)
+    structs = vars(core.loaded().structs)
     message = {f"{name}.{field}": getattr(one, field).offset
             for name, one in structs.items() for field, _ in one._fields_}  # fmt: skip
     message |= {name: ctypes.sizeof(one) for name, one in structs.items()}
@@ -413,16 +413,16 @@ def test_layouts_are_those_of_the_compiler(tmp_path):
         for name in message
     ]
     source = '#include "tensors.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(lines) + "return 0; }"
-    made, folder = str(tmp_path / "sizes"), f"-I{core_library.FOLDER}"
+    made, folder = str(tmp_path / "sizes"), f"-I{core.FOLDER}"
     subprocess.run(["cc", "-x", "c", "-", folder, "-o", made], input=source, text=True, check=True)
     found = subprocess.run([made], capture_output=True, text=True, check=True).stdout.split()
     assert dict(zip(found[::2], map(int, found[1::2]), strict=True)) == message and len(message) > 200
 
 
 def test_a_table_of_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(core, "VERSION", core_library.VERSION + 1)
+    monkeypatch.setattr(core, "VERSION", core.VERSION + 1)
     with pytest.raises(DispatchError, match="version"):
-        Core(drawn_table(1), core_library.library())
+        Core(drawn_table(1), core.library())
 
 
 _SAME_STRUCTS = """
@@ -452,7 +452,7 @@ def test_structs_are_those_of_cuda():
     found = next((folder for folder in headers if (folder / "cuda.h").exists()), None)
     if found is None:
         pytest.skip("no headers of CUDA are installed")
-    command = ["gcc", "-fsyntax-only", "-x", "c", "-", f"-I{found}", f"-I{core_library.FOLDER}", "-w"]
+    command = ["gcc", "-fsyntax-only", "-x", "c", "-", f"-I{found}", f"-I{core.FOLDER}", "-w"]
     subprocess.run(command, input=_SAME_STRUCTS, text=True, check=True)
 
 
@@ -473,10 +473,10 @@ _SANITIZED = """
 import sys
 from pathlib import Path
 import pytest
-from autotune.runtime.native import core_library
-own, core_library.FOLDER = core_library.FOLDER, Path(sys.argv[1])
-assert core_library.library() is not None  # and is remembered
-core_library.FOLDER = own
+from autotune.runtime.native import core
+own, core.FOLDER = core.FOLDER, Path(sys.argv[1])
+assert core.library() is not None  # and is remembered
+core.FOLDER = own
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 LAUNCHING = (
@@ -497,7 +497,7 @@ def test_sanitizers_find_nothing(tmp_path):
     ).stdout.strip()
     flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     sources = map(str, BUILD["sources"]())
-    made = str(tmp_path / core_library.LIBRARY)
+    made = str(tmp_path / core.LIBRARY)
     subprocess.run(["gcc", *BUILD["FLAGS"], *flags, *sources, "-o", made, "-lm", "-ldl"], check=True)
     here = Path(__file__).parent
     chosen = [
@@ -517,8 +517,8 @@ def test_sanitizers_find_nothing(tmp_path):
 def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path):
     built = BUILD["build"].__globals__
     monkeypatch.setitem(built, "FOLDER", tmp_path)
-    monkeypatch.setitem(built, "LIBRARY", tmp_path / core_library.LIBRARY)
-    for path in core_library.FOLDER.glob("*.[ch]"):
+    monkeypatch.setitem(built, "LIBRARY", tmp_path / core.LIBRARY)
+    for path in core.FOLDER.glob("*.[ch]"):
         shutil.copy(path, tmp_path)
     monkeypatch.setenv("CC", "gcc -g0")
     assert not BUILD["is_current"]()
@@ -538,7 +538,7 @@ def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path
 
 def test_a_wheel_is_for_every_c_library_that_has_the_symbols(tmp_path: Path) -> None:
     """What the linker wrote, as another reader of it says; 2.17 at least, and no tag of glibc without it."""
-    listed = subprocess.run(["readelf", "--version-info", core_library.FOLDER / "libautotune_core.so"],
+    listed = subprocess.run(["readelf", "--version-info", core.FOLDER / "libautotune_core.so"],
                             capture_output=True, text=True, check=True).stdout  # fmt: skip
     latest = max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed))
     assert BUILD["wheel_tag"]().startswith(f"py3-none-manylinux_2_{max(latest, 17)}_")

@@ -35,7 +35,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.launch import ACTIVATED, ACTIVATIONS, EPILOGUES, PLAIN, Variant, name_of, named
 from autotune.runtime.dispatcher import Activation, Dispatcher, _describe
-from autotune.runtime.native import core_library
+from autotune.runtime.native import core
 from autotune.suite import CallSignature, epilogues_of, read_calls
 
 __all__ = ["offered"]
@@ -416,7 +416,7 @@ def test_an_activation_is_typed_by_what_a_call_may_ask_for() -> None:
 def test_the_core_numbers_activations_as_python_does() -> None:
     requested: list[Any] = [None, *ACTIVATED, "none", "swish", 1, ["relu"]]
     assert [_describe(activation) for activation in requested] == [0, 1, 2, 3, *4 * [-1]]
-    header = (core_library.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
+    header = (core.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
     listed = header[header.index("AUTOTUNE_ACTIVATION_NONE") : header.index("} autotune_activation")]
     places = [listed.index(f"AUTOTUNE_ACTIVATION_{name.upper()}") for name in ACTIVATIONS]
     assert places == sorted(places)

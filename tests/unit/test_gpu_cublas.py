@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autotune.facts.column_major import ColumnMajorCall
-from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, ColumnMajorCall, Gemm
 from autotune.gpu import cublas
 from autotune.gpu.cublas import CublasError
 from autotune.gpu.memory import OperandSet

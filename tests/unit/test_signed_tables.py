@@ -13,7 +13,7 @@ from store_cases import H200
 from table_cases import make_table, write_table
 
 from autotune.files.errors import DispatchError, EnvironmentProblem, UsageError
-from autotune.runtime.service.signed_table import parse_signed, read_artifact, read_keys, write_artifact
+from autotune.runtime.service.table_server import parse_signed, read_artifact, read_keys, write_artifact
 from autotune.service.signing import NewArtifact, SigningKey, received, signed_tables
 from autotune.service.table_source import packed_files, unpacked_files
 from autotune.store import Channel, ChannelKey, Store, Usage

@@ -574,7 +574,7 @@ _AT_ONCE = """
 import sys, threading
 from contextlib import suppress
 from types import SimpleNamespace
-from autotune.runtime.native import core_library
+from autotune.runtime.native import core
 from autotune.runtime.torch import tensor_calls
 own, met, told = tensor_calls._python_here, threading.Barrier(2), []
 def slowly():
@@ -583,8 +583,8 @@ def slowly():
         met.wait(timeout=0.5)
     return made
 tensor_calls._python_here = slowly
-function = core_library.library().autotune_sgemm_of_tensors
-structs = core_library.library().structs
+function = core.library().autotune_sgemm_of_tensors
+structs = core.library().structs
 library = SimpleNamespace(structs=structs, autotune_sgemm_of_tensors=function)
 library.autotune_use_python = told.append
 sys.modules["torch"] = SimpleNamespace(is_grad_enabled=lambda: True)

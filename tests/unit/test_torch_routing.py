@@ -23,7 +23,7 @@ from autotune.files.errors import DispatchError
 from autotune.kernel.launch import EPILOGUES, Variant
 from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.native import core_library
+from autotune.runtime.native import core
 from autotune.runtime.torch.torch_routing import TorchRouting
 
 WINS, LOSES, UNKNOWN, NEAR, SHORT, LONG, SURE = range(40, 47)  # k of products that are told apart
@@ -504,12 +504,12 @@ def test_one_routing_at_a_time_and_again_after_it(torch, routing, driver, tmp_pa
 
 def test_what_is_missing_is_told(torch, driver, tmp_path, monkeypatch) -> None:
     runtime = Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver)
-    monkeypatch.setattr(core_library, "FOLDER", tmp_path)
-    core_library.library.cache_clear()
+    monkeypatch.setattr(core, "FOLDER", tmp_path)
+    core.library.cache_clear()
     with pytest.raises(DispatchError, match="need the core"):
         runtime.torch()
     monkeypatch.undo()
-    core_library.library.cache_clear()
+    core.library.cache_clear()
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     with pytest.raises(DispatchError, match="import it"):
         runtime.torch()
@@ -522,7 +522,7 @@ def test_kinds_that_the_core_forgets_are_told_of_once(torch, routing) -> None:
     with routing:
         for n in (60, 61, 62, 63, 64, 60, 61):
             assert check(torch, "mm", *operands(n=n))
-            core_library.library().autotune_forget(routing._plain._engine._engine_of(0).core.handle)
+            core.library().autotune_forget(routing._plain._engine._engine_of(0).core.handle)
     assert sorted((kind.gemm.n, kind.num_calls) for kind in routing.kinds()) == [
         (60, 2), (61, 2), (62, 1), (63, 1), (64, 1),
     ]  # fmt: skip

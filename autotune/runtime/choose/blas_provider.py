@@ -132,7 +132,7 @@ class BlasLibrary:
     if it lacks a function."""
 
     def __init__(self, library: Any) -> None:
-        from ...facts.column_major import read_version
+        from ...facts.gemm import read_version
 
         self.version = read_version(library, _check)
         self.functions = {name: getattr(library, name) for name in _NAMES}

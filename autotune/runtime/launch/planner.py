@@ -11,8 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...facts.column_major import WORKSPACE_BYTES
-from ...facts.gemm import LAYOUTS, SINGLE, Batch, Gemm, Triple
+from ...facts.gemm import LAYOUTS, SINGLE, WORKSPACE_BYTES, Batch, Gemm, Triple
 from ...kernel.launch import ACTIVATIONS, BIASES, NO_LAUNCH, PLAIN, Epilogue, Grid
 from ..calls.product import MAX_PLANS, Forms, Product, check_aligned, common_device, no_scale, read_operands
 from ..choose.blas_provider import BlasProvider

@@ -19,8 +19,18 @@ from ...files.errors import DispatchError
 from ..choose.chooser import Counted
 from ..served_model import ServedModel
 from ..table.gpu_models import GpuModel
-from .server_calls import SERVER, TOKEN, ServerCalls, fetch_files
-from .signed_table import KEY, is_address, parse_signed, read_artifact, read_keys, write_artifact
+from .table_server import (
+    KEY,
+    SERVER,
+    TOKEN,
+    ServerCalls,
+    fetch_files,
+    is_address,
+    parse_signed,
+    read_artifact,
+    read_keys,
+    write_artifact,
+)
 
 if TYPE_CHECKING:
     from .program_client import Offered, ProgramClient, ServedProgram

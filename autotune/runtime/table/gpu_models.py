@@ -22,7 +22,7 @@ from ...facts.device import LIKE, names_for
 from ...files.errors import DispatchError
 from ...files.strict import Mismatch
 from ..launch.conditions import without_slice
-from .folder_files import KeptFile
+from .folder_files import KeptFile, identity_of
 from .soundness import check_identity
 from .table import CUBIN_FILE, Table, load
 
@@ -68,14 +68,14 @@ def load_models(folder: Path) -> list[tuple[Path, Table]]:
 def read_whole(folder: Path, read: Callable[[], _Read]) -> _Read:
     """Reads a folder in one state: again, if another folder took its place meanwhile."""
     while True:
-        before = _identity(folder)
+        before = identity_of(folder)
         try:
             found = read()
         except DispatchError:
-            if _identity(folder) == before:
+            if identity_of(folder) == before:
                 raise
             continue
-        if _identity(folder) == before:
+        if identity_of(folder) == before:
             return found
 
 
@@ -99,14 +99,6 @@ def _folders(folder: Path) -> list[Path]:
         return [folder]
     except (OSError, ValueError) as error:  # ValueError: a null byte
         raise DispatchError(f"{folder} cannot be read ({error}); export it again") from error
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    try:
-        found = folder.stat()
-    except (OSError, ValueError):  # ValueError: a null byte
-        return None
-    return found.st_dev, found.st_ino
 
 
 def names_of(tables: Sequence[Table]) -> str:

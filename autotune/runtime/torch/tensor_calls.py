@@ -17,8 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...files.errors import DispatchError
-from ..native.core import Core, tell
-from ..native.core_library import loaded
+from ..native.core import Core, loaded, tell
 
 _CAPSULE = b"dlpack_exchange_api"
 _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs

@@ -28,8 +28,7 @@ from typing import Any
 from ...files.cache_folder import NotOwn, default_cache_dir, own_folder
 from ...files.errors import DispatchError
 from ...files.output_file import sync_path
-from ..native.core import Core
-from ..native.core_library import loaded
+from ..native.core import Core, loaded
 from .tensor_calls import current_stream_of
 
 SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone

@@ -20,8 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...facts.column_major import forced_tf32
-from ...facts.gemm import Gemm
+from ...facts.gemm import Gemm, forced_tf32
 from ...files.errors import DispatchError
 from ...files.words import counted
 from ...kernel.launch import BIAS, Epilogue
