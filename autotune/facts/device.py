@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from ..files.errors import UsageError
 from ..files.strict import Within, hint
@@ -175,3 +175,18 @@ def describe_alias(gpu_name: str) -> str:
     """That a GPU is accepted as another, in words; "" if it is not."""
     other = names_for(gpu_name)[-1]
     return "" if other == gpu_name else f"{gpu_name} is accepted as {other} ({LIKE})"
+
+
+class Conditions(NamedTuple):
+    """What a GPU runs under. Values that it does not report are empty or None."""
+
+    gpu_name: str
+    num_sms: int
+    cuda_version: str  # newest that the driver knows: `13.0`
+    driver_version: str = ""  # `580.95.05`
+    power_limit_w: float | None = None
+
+
+def without_slice(gpu_name: str) -> str:
+    """The name of the GPU, given its own name or that of a MIG slice of it: "A MIG 1g.5gb" is one of "A"."""
+    return gpu_name.partition(" MIG ")[0]

@@ -124,8 +124,11 @@ class Lane:
         values = np.array([self._at(step.buffer), FLOATS, 0], np.int64)
         values[2:].view(np.float32)[0] = step.by
         pointers = values.ctypes.data + 8 * np.arange(3)
-        grid, at = (WRITER_BLOCKS, 1), int(pointers.ctypes.data)
-        self._driver.launch(self._writer, grid, WRITER_THREADS, 0, self.stream, at, False)
+        grid, block = (WRITER_BLOCKS, 1, 1), (WRITER_THREADS, 1, 1)
+        check(
+            open_driver().cuLaunchKernel,
+            *(self._writer, *grid, *block, 0, self.stream, int(pointers.ctypes.data), 0),
+        )
 
     def run(self, steps: Script, *, is_waiting: bool) -> np.ndarray:
         """The buffers behind a script; `is_waiting`: for the end of each step before the next."""

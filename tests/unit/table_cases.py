@@ -27,7 +27,7 @@ import pytest
 from autotune.export import manifest
 from autotune.export.package import write_folder
 from autotune.facts.accuracy_class import FP32
-from autotune.facts.device import DeviceLimits, Environment, known_limits
+from autotune.facts.device import Conditions, DeviceLimits, Environment, known_limits
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel import identity
 from autotune.kernel.config import Config
@@ -53,7 +53,6 @@ from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import Depths, ModelFigures
 from autotune.perf_model.sum_depths import Sums
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
-from autotune.runtime.launch.conditions import Conditions
 from autotune.runtime.launch.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.launch.devices import DEFAULT_SMEM
 from autotune.runtime.native import core

@@ -37,8 +37,7 @@ from autotune.runtime import dispatcher, served_model
 from autotune.runtime.calls.arrays import stream_handle
 from autotune.runtime.calls.product import MAX_PLANS
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.launch.conditions import ask_nvml
-from autotune.runtime.launch.cuda_driver import CudaFault
+from autotune.runtime.launch.cuda_driver import CudaFault, ask_nvml
 from autotune.runtime.native import core
 
 TUNED = Gemm(128, 128, 64)
@@ -539,7 +538,7 @@ def test_code_that_is_not_what_the_table_says_is_never_launched(
 
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.devices._warned", set())
 
 
 ELSEWHERE = {

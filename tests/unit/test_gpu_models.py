@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.devices._warned", set())
     for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS", "AUTOTUNE_FALLBACK"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "cache" / choices.FOLDER

@@ -47,7 +47,7 @@ def runtime_of(table: Table, place: Path, **driver: Any) -> tuple[Dispatcher, Fa
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.devices._warned", set())
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
 
 

@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("autotune.runtime.launch.conditions._warned", set())
+    monkeypatch.setattr("autotune.runtime.launch.devices._warned", set())
     return isolated(monkeypatch, tmp_path)
 
 

@@ -6,21 +6,17 @@ CUDA: tests replace it by a double. Copied into exported tables.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from cuda.bindings import driver as cuda
 
-from ...facts.device import uuid_text
+from ...facts.device import Conditions, uuid_text
 from ...files.errors import DispatchError, is_sticky
-from ...kernel.launch import launch_config, overlap_attribute
-from .conditions import Conditions, ask_nvml
 
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
 LEGACY_STREAMS = (0, 1)  # NULL and CU_STREAM_LEGACY
-MAX_CONFIGS = 4096  # configurations of overlapping launches that a thread keeps
 _NAME_BYTES = 256
 _Attribute = cuda.CUdevice_attribute
 _MAJOR = _Attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
@@ -79,29 +75,12 @@ def _check(what: str, result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-class _OverlapConfigs(threading.local):
-    """Configurations of this thread's overlapping launches: making one takes longer than the launch."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Any] = {}
-
-    def of(self, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int) -> Any:
-        key = (grid, threads, smem_bytes, stream)
-        config = self._known.get(key)
-        if config is None:
-            if len(self._known) >= MAX_CONFIGS:
-                self._known.clear()
-            config = self._known[key] = launch_config(cuda, *key, [overlap_attribute(cuda)])
-        return config
-
-
 class Driver:
     """The driver of this process. Raises DispatchError where there is none."""
 
     core_calls: Any = None  # the core finds its CUDA functions in the driver; a double supplies its own
 
     def __init__(self) -> None:
-        self._configs = _OverlapConfigs()
         try:
             _check("CUDA cannot be initialised", cuda.cuInit(0))
         except RuntimeError as error:  # libcuda is not there
@@ -194,28 +173,6 @@ class Driver:
         """Load a kernel into the current context now, not at its first launch."""
         _check("loading a kernel", cuda.cuKernelGetFunction(kernel))
 
-    def launch(
-        self,
-        kernel: int,
-        grid: tuple[int, int],
-        threads: int,
-        smem_bytes: int,
-        stream: int,
-        arguments: int,
-        overlaps: bool,
-    ) -> None:
-        """`arguments` is the address of the array of pointers to the arguments. `overlaps`: the kernel itself
-        waits for earlier ones, and may begin while the last of them still runs."""
-        if overlaps:
-            config = self._configs.of(grid, threads, smem_bytes, stream)
-            (error,) = cuda.cuLaunchKernelEx(config, kernel, arguments, 0)
-        else:
-            (error,) = cuda.cuLaunchKernel(
-                kernel, grid[0], grid[1], 1, threads, 1, 1, smem_bytes, stream, arguments, 0
-            )
-        if error:
-            raise CudaFault("launching a kernel", int(error), error_name(int(error)))
-
     # Streams and memory
 
     def stream_device(self, stream: int) -> int:
@@ -303,3 +260,19 @@ class Driver:
 
     def free_graph(self, graph: int) -> None:
         _check("freeing a graph", cuda.cuGraphExecDestroy(graph))
+
+
+def ask_nvml(uuid: str) -> tuple[str, float | None]:
+    """Version of the driver, and power limit in W of the GPU of this UUID, as far as NVML reports them."""
+    try:
+        from cuda.bindings import nvml
+
+        nvml.init_v2()
+        version = str(nvml.system_get_driver_version())
+    except Exception:  # not installed, no permission: its errors have no base in common
+        return "", None
+    try:
+        milliwatts = int(nvml.device_get_enforced_power_limit(nvml.device_get_handle_by_uuid(uuid)))
+    except Exception:  # a slice, a virtual GPU
+        return version, None
+    return version, milliwatts / 1000

@@ -1,25 +1,30 @@
 """The GPUs of a process: their identities, their contexts, and the kernels of a table loaded on them.
 
-Loading happens once per kernel and GPU, under a lock, also while a stream is being captured. Copied
+Loading happens once per kernel and GPU, under a lock, also while a stream is being captured.
+
+A table's times hold for more than the GPU model: number of SMs, driver, power limit, a MIG slice. None of it
+makes a result wrong, so a table is never refused for it. But another kernel may be the fastest, so the user
+is warned, once per process and table, at the first product on such a GPU. Later calls cost nothing. Copied
 into exported tables.
 """
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ...files.errors import DispatchError, is_sticky
+from ...facts.device import Conditions
+from ...files.errors import DispatchError, DispatchWarning, is_sticky
 from ...kernel.launch import PACK_THREADS, REDUCE_THREADS
 from ..table.gpu_models import GpuModel, no_table
 from ..table.table import Kernel, Table
-from . import conditions
-from .conditions import Conditions
 from .cuda_driver import CudaFault, Driver, KernelFacts
 
+_SAME_W = 0.5  # power limits closer than this are one
 DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may have
 
 
@@ -113,7 +118,7 @@ class Devices(Gpus):
             raise DispatchError(fault)
         gpu = super()._adopt(device)
         if gpu.conditions is not None:
-            conditions.warn(self._table, device, gpu.conditions)
+            warn(self._table, device, gpu.conditions)
         return gpu
 
     def _load(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
@@ -205,3 +210,44 @@ def mismatch(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int)
 
 def _by(cluster: tuple[int, int, int]) -> str:
     return "x".join(map(str, cluster)) if any(cluster) else "no"
+
+
+def differences(table: Table, here: Conditions) -> list[str]:
+    """How a GPU differs from the one that a table was measured on, as far as both are known."""
+    there = table.environment
+    pairs: list[tuple[str, Any, Any]] = [
+        ("name", here.gpu_name, there.gpu_name),
+        ("number of SMs", here.num_sms, table.limits.num_sms),
+    ]
+    if here.driver_version and there.driver_version:
+        pairs.append(("driver", here.driver_version, there.driver_version))
+    elif there.cuda_version:
+        pairs.append(("CUDA version of the driver", here.cuda_version, there.cuda_version))
+    found = [
+        f"its {what} is {current}, not {expected}" for what, current, expected in pairs if current != expected
+    ]
+    limit_w = table.power_limit_w
+    if limit_w and here.power_limit_w and abs(limit_w - here.power_limit_w) > _SAME_W:
+        found.append(f"its power limit is {here.power_limit_w:g} W, not {limit_w:g} W")
+    return found
+
+
+_warned: set[tuple[str, str, str]] = set()  # tables of this process
+_lock = threading.Lock()
+
+
+def warn(table: Table, device: int, here: Conditions) -> None:
+    """Warn that a GPU differs from the one that the table was measured on: once per process and table."""
+    found = differences(table, here)
+    identity = (table.created_at, table.source_hash, table.environment.gpu_uuid)
+    with _lock:
+        if not found or identity in _warned:
+            return
+        _warned.add(identity)
+    warnings.warn(
+        f"GPU {device} is not quite the one that this table was measured on ({table.environment.gpu_name}, "
+        f"exported {table.created_at}): {'; '.join(found)}. Results are right, but other kernels may be "
+        f"faster: run `autotune search --gpu {device}` here and export again",
+        DispatchWarning,
+        stacklevel=2,
+    )

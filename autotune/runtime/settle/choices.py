@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
+from ...facts.device import Conditions
 from ...facts.gemm import Gemm
 from ...files import strict
 from ...files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
@@ -33,7 +34,6 @@ from ...kernel.launch import has_work
 from ...perf_model.model_figures import VALUES, slower_by
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import Call, Pick, Provider, call_signature, in_splits
-from ..launch.conditions import Conditions
 from ..launch.devices import OpenGpu
 from ..table import folder_files
 from ..table.folder_files import read_file

@@ -28,8 +28,7 @@ from ...files.errors import DispatchError
 from ...files.words import time_text
 from ..calls.product import Product, packed
 from ..choose.chooser import Call, Pick
-from ..launch.conditions import differences
-from ..launch.devices import OpenGpu
+from ..launch.devices import OpenGpu, differences
 from ..launch.engine import Engine
 from ..table.table import Entry, Table
 from .harness import Harness, operand_parts, result_rows, some

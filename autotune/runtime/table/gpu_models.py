@@ -18,10 +18,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ...facts.device import LIKE, names_for
+from ...facts.device import LIKE, names_for, without_slice
 from ...files.errors import DispatchError
 from ...files.strict import Mismatch
-from ..launch.conditions import without_slice
 from .folder_files import KeptFile, identity_of
 from .soundness import check_identity
 from .table import CUBIN_FILE, Table, load
