@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from .facts.stats import Patience
-from .files.arguments import plain, shown
 from .files.errors import UsageError
 from .files.strict import check_keys
 from .files.user_file import read_toml
-from .files.words import option
+from .files.words import option, plain, shown
 
 _HOW = "write one line for each value that is to differ, as num_startup = 30"
 _MOST_ERROR = 0.2  # of a comparison: a final's is five times as much

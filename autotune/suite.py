@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from .facts.gemm import LAYOUTS, Gemm, Triple
 from .facts.shape_lists import CHOICES, EXTENTS, HEADER, ListedShape, Note, read_list
-from .files.arguments import LARGEST, shown
 from .files.errors import UsageError
 from .files.strict import NewerVersion, check_keys, check_version, items, table, whole
 from .files.user_file import decoded, read_file, read_toml, unusable
-from .files.words import counted
+from .files.words import LARGEST, counted, shown
 from .kernel.launch import EPILOGUES, PLAIN, Epilogue, name_of
 
 MOST_CALLS = 10**15  # of one shape

@@ -13,10 +13,9 @@ from .facts.accuracy_class import STRICT
 from .facts.device import KNOWN, DeviceLimits, limits_by_name
 from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy
-from .files.arguments import number, whole
 from .files.errors import EnvironmentProblem, UsageError
 from .files.strict import hint
-from .files.words import option
+from .files.words import number, option, whole
 from .gpu.driver import device_limits, is_selector
 from .gpu.gpu_target import GpuTarget
 from .kernel.compiler import Helpers

@@ -29,10 +29,9 @@ from .facts.gemm import Gemm
 from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
 from .facts.other_problem import is_external
-from .files import arguments
-from .files.arguments import number, whole
+from .files import words
 from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
-from .files.words import command, option
+from .files.words import command, number, option, whole
 from .gpu.driver import device_limits
 from .kernel import launch
 from .kernel.compiler import Compiler
@@ -709,7 +708,7 @@ def _counted(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
 def _by_shape(name: str, value: Mapping[Gemm, T]) -> ItemsView[Gemm, T]:
     """The items of a mapping. Raises UsageError."""
     if not isinstance(value or {}, Mapping):
-        raise UsageError(f"{option(name)} is {arguments.shown(value)}, expected a dict by shape")
+        raise UsageError(f"{option(name)} is {words.shown(value)}, expected a dict by shape")
     return (value or {}).items()
 
 

@@ -45,7 +45,7 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.launch.engine import Engine
+from autotune.runtime.launch.planner import Engine
 from autotune.runtime.table.gpu_models import CubinFiles
 from autotune.runtime.table.table import CUBIN_FILE, load
 from autotune.target_finder import matrices

@@ -33,7 +33,7 @@ from autotune.runtime.choose.blas_provider import BlasProvider
 from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
 from autotune.runtime.launch.cuda_driver import Driver
 from autotune.runtime.launch.devices import Devices
-from autotune.runtime.launch.engine import Engine
+from autotune.runtime.launch.planner import Engine
 from autotune.runtime.native.core import Core
 from autotune.runtime.settle.choices import KnownChoices
 from autotune.runtime.settle.settling import Settler

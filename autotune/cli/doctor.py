@@ -14,8 +14,8 @@ from .. import __version__, gpu
 from .. import target_finder as targets
 from ..facts.device import describe_alias
 from ..facts.gemm import TF32_OVERRIDE, forced_tf32
-from ..files.cache_folder import NotOwn, check_own, default_cache_dir
 from ..files.errors import AutotuneError, EnvironmentProblem
+from ..files.output_file import NotOwn, check_own, default_cache_dir
 from ..files.wheel_libraries import CUBLAS, pip_install
 from ..files.words import counted
 from ..kernel import compiler, template

@@ -16,10 +16,10 @@ from typing import Annotated, Any, dataclass_transform, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from ..files import arguments
-from ..files.arguments import LARGEST
+from ..files import words as checks
 from ..files.errors import UsageError
 from ..files.strict import hint
+from ..files.words import LARGEST
 from .ctrl_c import interrupt_in_order
 
 _CSV = "Print a table for spreadsheets: comma-separated values."
@@ -93,7 +93,7 @@ def whole(least: int = 0, most: int = LARGEST, *, name: str = "") -> Reads:
     def reads(flag: str) -> dict[str, Any]:
         def read(text: str) -> int:
             is_number = re.fullmatch(r"[+-]?\d{1,99}", text.strip(), re.ASCII)
-            return arguments.whole(name or flag, int(text) if is_number else text, least, most)
+            return checks.whole(name or flag, int(text) if is_number else text, least, most)
 
         return _reading("INTEGER", read)
 
@@ -109,7 +109,7 @@ def number(least: float = 0.0, most: float = sys.float_info.max, *, is_above: bo
                 value: float | str = float(text)
             except ValueError:
                 value = text
-            return arguments.number(flag, value, least, most, is_above=is_above)
+            return checks.number(flag, value, least, most, is_above=is_above)
 
         return _reading("NUMBER", read)
 

@@ -27,7 +27,7 @@ from ..runtime.calls.multiply import Added, sgemm_host
 from ..runtime.choose.chooser import Call, Chooser, Pick
 from ..runtime.launch.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.launch.devices import first_served, gpu_model_here
-from ..runtime.launch.engine import Engine
+from ..runtime.launch.planner import Engine
 from ..runtime.table.gpu_models import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
 from .check_files import GpuModelFiles, check_files

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..files.arguments import flag, whole
 from ..files.errors import UsageError
+from ..files.words import flag, whole
 from .frozen import frozen
 
 FLOAT_BYTES = 4

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..files.arguments import shown
 from ..files.errors import UsageError
+from ..files.words import shown
 from .gemm import Gemm
 
 EXTENTS = ("m", "n", "k")

@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .cache_folder import default_cache_dir, own_folder
 from .errors import AutotuneError
-from .output_file import write_file
+from .output_file import default_cache_dir, own_folder, write_file
 
 _MOST = 32  # the oldest go first
 

@@ -25,7 +25,7 @@ from operator import itemgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from .arguments import LARGEST, shown
+from .words import LARGEST, shown
 
 LONGEST = 100_000  # of a text, in characters
 

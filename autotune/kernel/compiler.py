@@ -26,8 +26,8 @@ from typing import Any, Protocol
 
 from ..facts.measurement import Outcome
 from ..files import wheel_libraries
-from ..files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
+from ..files.output_file import NotOwn, check_own, default_cache_dir, own_folder
 from ..files.wheel_libraries import NVRTC, pip_install
 from . import identity, machine_code, nvrtc, template, templates
 from .launch import Variant

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..facts.frozen import frozen
-from ..files.arguments import plain
 from ..files.errors import UsageError
+from ..files.words import plain
 
 Value = int | float | str  # floats: of others' kernels alone
 _PLAIN = frozenset({int, str})

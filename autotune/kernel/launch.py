@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, SINGLE, Batch
-from ..files.arguments import texts
 from ..files.errors import UsageError
+from ..files.words import texts
 
 REDUCE_BITS = 8
 REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from ..files.arguments import number, texts
 from ..files.errors import UsageError
 from ..files.strict import hint
-from ..files.words import option
+from ..files.words import number, option, texts
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of
 from .summation_order import SummationOrder, has_order

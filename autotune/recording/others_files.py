@@ -19,9 +19,9 @@ from ..facts.device import KNOWN, DeviceLimits, Environment
 from ..facts.gemm import MAX_EXTENT, Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome
 from ..facts.other_problem import KERNEL_TUNER, OTHER, OtherProblem, is_product, read_problem
-from ..files.arguments import LARGEST, shown
 from ..files.errors import UsageError
 from ..files.strict import text
+from ..files.words import LARGEST, shown
 from ..kernel.config import Value
 from ..target import Baseline, Point
 from .reader import read_record

@@ -17,10 +17,10 @@ from ..facts.device import DeviceLimits, Environment
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome
 from ..files import strict
-from ..files.arguments import shown
 from ..files.errors import AutotuneError, UsageError
 from ..files.strict import check_keys, items, number, table, text, whole
 from ..files.user_file import decoded, read_file
+from ..files.words import shown
 from ..kernel.config import PARAMETER, Value
 from .recorded_space import COMPILE_THREADS, LEAST_US, MAX_VALUES, MOST_S, MOST_US, RecordedProblem, Recording
 from .writer import COLUMNS, VERSION

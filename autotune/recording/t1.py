@@ -18,9 +18,9 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from ..facts.measurement import Measurement, Outcome
-from ..files.arguments import shown
 from ..files.errors import UsageError
 from ..files.strict import items, table, text
+from ..files.words import shown
 from ..kernel.config import Value
 from ..target import Point
 from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names_of, point, problem, seconds

@@ -23,9 +23,9 @@ from typing import Any
 from ..facts import stats
 from ..facts.measurement import Measurement, Outcome
 from ..facts.other_problem import OtherProblem
-from ..files.arguments import shown
 from ..files.errors import UsageError
 from ..files.strict import items, table
+from ..files.words import shown
 from ..target import Point
 from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names_of, point, seconds
 from .recorded_space import Recording

@@ -25,8 +25,8 @@ from weakref import WeakValueDictionary
 
 from ..facts.accuracy_class import STRICT
 from ..facts.accuracy_class import read as read_class
-from ..files.arguments import whole
 from ..files.errors import DispatchError
+from ..files.words import whole
 from ..kernel.launch import ACTIVATIONS
 from .calls.product import (
     Activation,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .table.gpu_models import CubinFiles, GpuModel
     from .table.table import Table
     from .torch.tensor_calls import TorchCalls
-    from .torch.torch_gain import ProgramGain
+    from .torch.torch_router import ProgramGain
     from .torch.torch_routing import TorchRouting
 
 _CHOICES, _RECORD, _SERVER = "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD", "AUTOTUNE_SERVER"
@@ -217,7 +217,7 @@ class Dispatcher:
         gemm = make_gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
         if model is not None:
             return model.pick(gemm)
-        from .launch.engine import blas_pick
+        from .launch.planner import blas_pick
 
         return blas_pick(gemm)
 
@@ -253,7 +253,7 @@ class Dispatcher:
                 "a deterministic dispatcher settles nothing; settle with another one, write what came of it "
                 "with export_choices, and pass the file as choices="
             )
-        from .launch.engine import blas_pick
+        from .launch.planner import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         engines, number = self._open_for(device)
@@ -281,7 +281,7 @@ class Dispatcher:
         Raises DispatchError for what is no shape, and where the table does not fit the GPU.
         """
         from .choose.chooser import requested
-        from .launch.engine import blas_pick
+        from .launch.planner import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         epilogue = requested(has_bias, activation)

@@ -26,7 +26,7 @@ from .table.table import Table
 
 if TYPE_CHECKING:
     from .launch.cuda_driver import Driver
-    from .launch.engine import Engine
+    from .launch.planner import Engine
     from .settle.choices import KnownChoices
     from .settle.quick_check import QuickCheck
     from .settle.settling import Settler
@@ -118,7 +118,7 @@ class ServedModel:
 
     def open(self, driver: Driver) -> tuple[Engine, Settler]:
         """The engine and the settler for all GPUs of the model."""
-        from .launch.engine import Engine
+        from .launch.planner import Engine
         from .settle.settling import Settler
 
         with self._lock:

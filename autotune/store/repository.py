@@ -18,9 +18,8 @@ from ..facts.device import Environment, names_for
 from ..facts.gemm import Gemm
 from ..facts.measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..facts.other_problem import is_external, problem_of
-from ..files.arguments import LARGEST
 from ..files.errors import DuplicateTrial, StoreError, UsageError
-from ..files.words import command, option
+from ..files.words import LARGEST, command, option
 from ..kernel import same_code
 from ..kernel.config import Value
 from ..kernel.templates import accuracy_of

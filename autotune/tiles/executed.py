@@ -28,8 +28,8 @@ import numpy.typing as npt
 from ..core import build
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from ..files.cache_folder import default_cache_dir, own_folder
 from ..files.errors import EnvironmentProblem
+from ..files.output_file import default_cache_dir, own_folder
 from ..kernel import launch, resources, template
 from ..kernel.config import WARP, Config
 from ..kernel.launch import EPILOGUE_WORDS, SCHEDULE_WORDS, Grid, LaunchSpec

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.facts.measurement import Outcome
-from autotune.files.cache_folder import default_cache_dir
 from autotune.files.errors import EnvironmentProblem, TrialFailure
+from autotune.files.output_file import default_cache_dir
 from autotune.kernel import compiler as module
 from autotune.kernel import nvrtc, template
 from autotune.kernel.compiler import Compiler, parse_report

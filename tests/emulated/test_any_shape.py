@@ -35,7 +35,7 @@ from autotune.facts.measurement import Measurement, Outcome
 from autotune.files.errors import UsageError
 from autotune.kernel.compiler import Cubin
 from autotune.runtime.choose.chooser import Call
-from autotune.runtime.launch.engine import Engine
+from autotune.runtime.launch.planner import Engine
 from autotune.store import FinalEntry, Store
 
 CALLS = [

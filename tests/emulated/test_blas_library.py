@@ -17,7 +17,7 @@ from autotune.facts.gemm import WORKSPACE_BYTES, Batch, Gemm
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose import blas_provider
 from autotune.runtime.choose.blas_provider import BlasLibrary, BlasProvider
-from autotune.runtime.launch.engine import BlasEngine
+from autotune.runtime.launch.planner import BlasEngine
 
 SOURCE = r"""
 #include <cstddef>

@@ -42,7 +42,7 @@ RULES: dict[str, Room] = {
     "__init__": Room(FACTS | {"search_policy"}, frozenset()),
     "search_policy": Room(FACTS, frozenset()),
     "files": Room(FILES, frozenset()),
-    "files/strict": Room(frozenset({"files/arguments", "files/errors"}), frozenset()),
+    "files/strict": Room(frozenset({"files/words", "files/errors"}), frozenset()),
     "files/wheel_libraries": Room(frozenset(), frozenset({"cuda.pathfinder"})),
     "facts": Room(FACTS, frozenset({"numpy"})),
     "kernel": Room(FACTS | {"kernel"}, frozenset({"numpy"})),

@@ -14,8 +14,8 @@ import autotune
 from autotune import tuning
 from autotune.facts.gemm import Gemm
 from autotune.files import words
-from autotune.files.arguments import flag, number, whole
 from autotune.files.errors import DispatchError, UsageError
+from autotune.files.words import flag, number, whole
 from autotune.kernel.config import Config
 from autotune.kernel.where import MIB, Where
 from autotune.runtime.calls.arrays import stream_handle

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.files.cache_folder import NotOwn, check_own, own_folder
+from autotune.files.output_file import NotOwn, check_own, own_folder
 
 
 def test_no_umask_lets_others_write_what_is_made(tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ from autotune.perf_model.residual import Residuals
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
 from autotune.runtime.launch.devices import LoadedKernel
-from autotune.runtime.launch.engine import Engine
-from autotune.runtime.launch.planner import CorePlan
+from autotune.runtime.launch.planner import CorePlan, Engine
 from autotune.runtime.native import core
 from autotune.runtime.native.core import Core, core_of
 from autotune.runtime.table.table import (

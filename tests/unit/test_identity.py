@@ -41,7 +41,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.devices import LoadedKernel
-from autotune.runtime.launch.engine import Engine
+from autotune.runtime.launch.planner import Engine
 from autotune.runtime.table.gpu_models import load_cubins, packed
 from autotune.runtime.table.table import Table, load
 

@@ -38,8 +38,7 @@ from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.chooser import Call, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.devices import OpenGpu
-from autotune.runtime.launch.engine import Engine
-from autotune.runtime.launch.planner import Plan
+from autotune.runtime.launch.planner import Engine, Plan
 from autotune.runtime.settle import harness as harness_module
 from autotune.runtime.settle.harness import ErrorSample, Harness
 from autotune.runtime.table import folder_files

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.runtime.torch import torch_gain
-from autotune.runtime.torch.torch_gain import HASH_FACTOR, REPEATS, ProgramGain, longest_gap, period_of
-from autotune.runtime.torch.torch_router import Watch
+from autotune.runtime.torch import torch_router
+from autotune.runtime.torch.torch_router import (
+    HASH_FACTOR,
+    REPEATS,
+    ProgramGain,
+    Watch,
+    longest_gap,
+    period_of,
+)
 
 PLAIN_S, ROUTED_S = 0.0010, 0.0008  # of a call
 
@@ -119,7 +125,7 @@ def test_without_a_step_it_says_so() -> None:
 
 
 def test_it_seeks_no_longer_than_a_limit(monkeypatch: Any) -> None:
-    monkeypatch.setattr(torch_gain, "LAST_WINDOW", 128)
+    monkeypatch.setattr(torch_router, "LAST_WINDOW", 128)
     program = Program()
     message = program.run(range(1000))
     assert "ended early: 128 products repeat no sequence" in message and not program.watch.see
@@ -166,7 +172,7 @@ def test_threads_that_multiply_at_once_end_it() -> None:
 
 
 def test_a_gain_is_told_with_what_was_predicted() -> None:
-    cycle = torch_gain.Cycle((1, 2), 0.01)
+    cycle = torch_router.Cycle((1, 2), 0.01)
     cycle.plain_s, cycle.routed_s = [0.002] * 8, [0.001] * 8
     assert cycle.describe(50.0) == (
         "measured: 2.000 times as fast routed as plain, 95 % interval 2.000 to 2.000, in 8 pairs of "

@@ -20,7 +20,7 @@ from test_torch_routing import LOSES, UNKNOWN, WINS, Tensor, batch, check, opera
 
 from autotune.files.errors import DispatchError
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.torch import torch_gain, torch_router
+from autotune.runtime.torch import torch_router
 from autotune.runtime.torch.torch_router import NoRouter, Router, Tables
 from autotune.runtime.torch.torch_routing import TorchRouting
 
@@ -108,7 +108,7 @@ def test_the_bias_of_a_kernel_tells_kinds_apart(torch, added) -> None:
 
 def test_what_a_program_gains_is_measured_while_it_runs(torch, routing, monkeypatch) -> None:
     """The router shows its calls, and leaves alone those of plain stretches, which do not count."""
-    monkeypatch.setattr(torch_gain, "SEGMENT_S", 1e-9)
+    monkeypatch.setattr(torch_router, "SEGMENT_S", 1e-9)
     monkeypatch.setattr(routing, "_wait", lambda: None)
     (a, b), (x, y) = (map(Tensor, operands(k)) for k in (WINS, LOSES))
     with routing:

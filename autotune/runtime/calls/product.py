@@ -13,8 +13,8 @@ from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
 from ...facts.gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
-from ...files.arguments import flag
 from ...files.errors import DispatchError, UsageError
+from ...files.words import flag
 from ..table.gpu_models import FALLBACK
 
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements

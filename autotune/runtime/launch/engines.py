@@ -18,8 +18,7 @@ from ..table.gpu_models import GpuModel, no_table
 from ..torch.routed_engine import RoutedEngine, RoutedSignatures
 from .cuda_driver import Driver
 from .devices import first_served, gpu_model_here
-from .engine import BlasEngine
-from .planner import Planner
+from .planner import BlasEngine, Planner
 
 
 class Engines:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..served_model import ServedModel
     from ..table.gpu_models import CubinFiles, GpuModel
     from ..table.table import Table
-    from ..torch.torch_gain import ProgramGain
+    from ..torch.torch_router import ProgramGain
 
 FIRST_S, PERIOD_S, LONGEST_S = 1.0, 10.0, 300.0  # between two exchanges; the last: while the server is gone
 EXIT_S = 0.25  # that the end of a program waits at most for the last counts to be sent

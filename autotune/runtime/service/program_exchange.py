@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...facts.gemm import Gemm
-from ...files.cache_folder import default_cache_dir, own_folder
 from ...files.errors import DispatchError
+from ...files.output_file import default_cache_dir, own_folder
 from ..choose.chooser import Counted
 from ..served_model import ServedModel
 from ..table.gpu_models import GpuModel

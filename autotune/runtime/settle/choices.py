@@ -25,9 +25,8 @@ from typing import Annotated, Any, Generic, TypeVar
 from ...facts.device import Conditions
 from ...facts.gemm import Gemm
 from ...files import strict
-from ...files.cache_folder import NotOwn, check_own, default_cache_dir, own_folder
 from ...files.errors import AutotuneError, DispatchError, DispatchWarning
-from ...files.output_file import write_file
+from ...files.output_file import NotOwn, check_own, default_cache_dir, own_folder, write_file
 from ...files.strict import Within
 from ...files.words import counted
 from ...kernel.launch import has_work

@@ -29,7 +29,7 @@ from ...files.words import time_text
 from ..calls.product import Product, packed
 from ..choose.chooser import Call, Pick
 from ..launch.devices import OpenGpu, differences
-from ..launch.engine import Engine
+from ..launch.planner import Engine
 from ..table.table import Entry, Table
 from .harness import Harness, operand_parts, result_rows, some
 from .settling import MAX_LAUNCHES

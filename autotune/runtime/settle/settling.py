@@ -48,8 +48,7 @@ from ..calls.product import Product
 from ..choose.chooser import NUM_FIRST, Call, Chooser, Pick, call_signature
 from ..launch.cuda_driver import LEGACY_STREAMS, CudaFault
 from ..launch.devices import OpenGpu
-from ..launch.engine import Engine
-from ..launch.planner import Plan
+from ..launch.planner import Engine, Plan
 from ..table.table import Table
 from .choices import MOST_EXCESS, Choice, KnownChoices
 from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch, Numbers

@@ -21,8 +21,7 @@ from ..calls.product import MAX_PLANS, Forms, Product, Settle, make_gemm, packed
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import Call, Pick, offsets_of
 from ..launch.devices import OpenGpu
-from ..launch.engine import Engine
-from ..launch.planner import CorePlan, Key, Plan, key_of
+from ..launch.planner import CorePlan, Engine, Key, Plan, key_of
 from ..native.core import Core, numbered
 from ..native.processes import is_one_of_several
 from ..settle.choices import LiveChoice, LiveKey

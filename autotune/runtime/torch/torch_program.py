@@ -19,7 +19,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from ...files.errors import DispatchError
-from .torch_gain import ProgramGain
+from .torch_router import ProgramGain
 from .torch_routing import TorchRouting
 
 _USAGE = """python -m TABLE [--compare] train.py ARGUMENTS
@@ -38,7 +38,7 @@ MakeRouting = Callable[[], TorchRouting]
 
 def main(make_routing: MakeRouting, arguments: list[str]) -> int:
     """Run the program that the arguments of this process name, as Python would, and report on stderr how its
-    products were served, and with `--compare` what it gained (torch_gain.py). Returns 0 for `--help`, and 2
+    products were served, and with `--compare` what it gained (torch_router.py). Returns 0 for `--help`, and 2
     if no program is named, torch is missing, or nothing can be measured; else raises what the program ends
     with."""
     program = arguments[1:]

@@ -28,8 +28,7 @@ from ..calls.arrays import Torch
 from ..calls.product import MAX_PLANS, stacked
 from .live_plans import LiveState
 from .routed_engine import AllSignatures, Decided, RoutedEngine, RoutedSignatures
-from .torch_gain import ProgramGain
-from .torch_router import NoRouter, Router
+from .torch_router import NoRouter, ProgramGain, Router
 
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
 _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"

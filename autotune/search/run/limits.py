@@ -9,8 +9,7 @@ from functools import partial
 
 from ...facts.gemm import Gemm
 from ...facts.stats import Patience
-from ...files.arguments import number, whole
-from ...files.words import option
+from ...files.words import number, option, whole
 from ...kernel.tensor_config import AnyConfig
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
