@@ -72,7 +72,7 @@ class Dispatcher:
     settle: "first-use" times the model's first few accurate launches at the first call of a kind that was not
     tuned, outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
     processes (settling.py). "live" settles routed products of torch on the program's own calls, by launches
-    that sum alike, "live-any-order" by others, too (torch/live_plans.py). "off", the default, waits for no
+    that sum alike, "live-any-order" by others, too (LivePlan). "off", the default, waits for no
     GPU; `settle()` still works. By default the environment variable AUTOTUNE_SETTLE decides.
     choices: a file that `export_choices` wrote. Its choices have priority over all others. By default the
     environment variable AUTOTUNE_CHOICES names it.

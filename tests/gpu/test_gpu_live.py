@@ -12,7 +12,7 @@ from made_table import export_winners, plain_config
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.torch.live_plans import LiveState
+from autotune.runtime.launch.planner import LiveState
 from autotune.runtime.torch.torch_routing import TorchRouting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

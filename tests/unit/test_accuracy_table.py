@@ -49,7 +49,7 @@ from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.gpu_models import CubinFiles
 from autotune.runtime.table.table import Table, load, parse, render
-from autotune.runtime.torch.live_plans import sums_as
+from autotune.runtime.torch.routed_engine import sums_as
 
 FAST, SLOW = TensorConfig(), TensorConfig(flush_k=0, group=16)
 ALONE = Gemm(2048, 2048, 2048, False, True)

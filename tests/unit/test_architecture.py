@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
 from import_graph import MODULES, imports, in_circles, own, tree
 
+from autotune.export.copied import runtime_files
 from autotune.search_policy import SearchPolicy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -23,6 +24,7 @@ NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is giv
 FILES, FACTS = frozenset({"files", "__init__"}), frozenset({"facts", "files", "__init__"})
 REQUESTED = frozenset({"search_policy", "suite", "target"})
 MOST_AT_TOP = 8  # modules
+MOST_OF_AN_EXPORT = 50  # modules that an exported folder copies
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,12 @@ def test_imports_obey_the_design() -> None:
 
 def test_few_modules_stand_at_the_top() -> None:
     assert len([module for module in MODULES if "/" not in module]) <= MOST_AT_TOP
+
+
+def test_an_export_copies_few_modules_and_none_is_long() -> None:
+    copied = {name: text for name, text in runtime_files().items() if name.endswith(".py")}
+    assert sum(not name.endswith("__init__.py") for name in copied) <= MOST_OF_AN_EXPORT
+    assert {name for name, text in copied.items() if text.count(b"\n") > 500} <= {"runtime/dispatcher.py"}
 
 
 def test_no_import_leads_back() -> None:

@@ -25,9 +25,9 @@ from autotune.files.errors import DispatchError
 from autotune.kernel.launch import Variant
 from autotune.runtime.choose.chooser import Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.launch import planner
 from autotune.runtime.launch.cuda_driver import CudaFault
-from autotune.runtime.torch import live_plans
-from autotune.runtime.torch.live_plans import LiveState
+from autotune.runtime.launch.planner import LiveState
 from autotune.runtime.torch.routed_engine import Decided, RoutedSignatures
 
 STREAM, M, N, K = 77, 24, 12, 8
@@ -385,9 +385,7 @@ def test_a_forward_pass_that_is_computed_again_is_not_sampled(
 ) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    monkeypatch.setattr(
-        live_plans.secrets, "randbits", lambda _: 32
-    )  # by which each call is due for a sample
+    monkeypatch.setattr(planner.secrets, "randbits", lambda _: 32)  # by which each call is due for a sample
     a, b = (torch.from_numpy(x.copy()).requires_grad_() for x in (A, B))
     with dispatcher.torch():
         with torch.no_grad():

@@ -15,17 +15,19 @@ from typing import Any, NamedTuple
 from ...facts.fitted import number
 from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
 from ...files.errors import DispatchError
+from ...kernel.config import threads_along_k
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
+from ...kernel.tensor_config import TensorConfig
 from ...perf_model.model_figures import LAUNCH_APART_US
 from ..calls.product import MAX_PLANS, Forms, Product, Settle, make_gemm, packed
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import Call, Pick, offsets_of
 from ..launch.devices import OpenGpu
-from ..launch.planner import CorePlan, Engine, Key, Plan, key_of
+from ..launch.planner import CorePlan, Engine, Key, LivePlan, LiveState, Plan, key_of
 from ..native.core import Core, numbered
 from ..native.processes import is_one_of_several
 from ..settle.choices import LiveChoice, LiveKey
-from .live_plans import LivePlan, LiveState, sums_as
+from ..table.table import Kernel
 from .tensor_calls import CombinedCalls
 from .torch_router import Tables
 
@@ -197,19 +199,20 @@ class RoutedEngine(Engine):
         if not self._new[1]:
             yield Decided(gemm, pick, _SETTLED, self._skipped(problem, gpu.device, addresses, gpu.context))
         call = Call(gemm, problem.lds, addresses, problem.batch)
+
+        def sums(launch: Pick) -> tuple[Any, ...]:
+            return sums_as(self._chooser.kernels[launch.kernel_id], launch)
+
         rank = self._chooser.ranked_in_batch if gemm.is_batched else self._chooser.ranked
         for one in rank(call, NUM_RANKED):
             own = one if epilogue == PLAIN else self._chooser.with_epilogue(one, epilogue)
-            is_like = self._settles == "live-any-order" or self._sums(own) == self._sums(pick)
+            is_like = self._settles == "live-any-order" or sums(own) == sums(pick)
             if is_like and (own.kernel_id, own.split_k) != (pick.kernel_id, pick.split_k):
                 launches.append(own)
         for one in launches:
             core = self._served(problem, gpu, one, addresses).core
             assert core is not None
             yield Decided(gemm, one, "", core)
-
-    def _sums(self, pick: Pick) -> tuple[Any, ...]:
-        return sums_as(self._chooser.kernels[pick.kernel_id], pick)
 
     def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
         """The same, or another launch that is expected to be as good for a program: it waits for the GPU, or
@@ -316,6 +319,15 @@ class RoutedEngine(Engine):
     def _all(self) -> Iterator[Decided]:
         for one in self._decided.values():
             yield from one.rivals
+
+
+def sums_as(kernel: Kernel, pick: Pick) -> tuple[Any, ...]:
+    """Equal for launches that sum in the same order."""
+    config = kernel.config
+    if isinstance(config, TensorConfig):
+        return kernel.spec.reduction, pick.split_k, "tensor", config.promote_k, config.flush_k
+    lanes = threads_along_k(config)
+    return kernel.spec.reduction, pick.split_k, config.slice_k, config.flush_k, lanes, config.bk
 
 
 def live_key(problem: Product, addresses: Triple, has_bias: bool) -> LiveKey:

@@ -26,7 +26,7 @@ from ...files.words import counted
 from ...kernel.launch import BIAS, Epilogue
 from ..calls.arrays import Torch
 from ..calls.product import MAX_PLANS, stacked
-from .live_plans import LiveState
+from ..launch.planner import LiveState
 from .routed_engine import AllSignatures, Decided, RoutedEngine, RoutedSignatures
 from .torch_router import NoRouter, ProgramGain, Router
 
