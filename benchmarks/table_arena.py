@@ -33,7 +33,7 @@ from autotune.runtime.choose.blas_provider import BlasProvider
 from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
 from autotune.runtime.launch.cuda_driver import Driver
 from autotune.runtime.launch.devices import Devices
-from autotune.runtime.launch.planner import Engine
+from autotune.runtime.launch.planner import Engine, key_of
 from autotune.runtime.native.core import Core
 from autotune.runtime.settle.choices import KnownChoices
 from autotune.runtime.settle.settling import Settler
@@ -205,7 +205,7 @@ class TableArena:
         forms = ((*stored_a, lda, 1), (*stored_b, ldb, 1), (*stored_c, ldc, 1))
         index, stream = self.arena.gpu.index, int(self.session.stream)
         first = sets[0].a, sets[0].b, sets[0].c
-        plan = engine.plan((index,) * 3, forms, first, gemm.trans_a, gemm.trans_b)
+        plan = engine.plan(key_of((index,) * 3, forms, first, gemm.trans_a, gemm.trans_b))
 
         def enqueue(operands: OperandSet) -> None:
             workspace, addresses = self._workspace.of(plan.grid), (operands.a, operands.b, operands.c)

@@ -27,7 +27,7 @@ from autotune.runtime.choose.chooser import Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch import planner
 from autotune.runtime.launch.cuda_driver import CudaFault
-from autotune.runtime.launch.planner import LiveState
+from autotune.runtime.launch.planner import LiveState, key_of
 from autotune.runtime.torch.routed_engine import Decided, RoutedSignatures
 
 STREAM, M, N, K = 77, 24, 12, 8
@@ -138,12 +138,12 @@ def dispatcher(driver: Clocked, tmp_path: Path) -> Dispatcher:
     return Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver, settle="live")
 
 
-def decided(dispatcher: Dispatcher, **options: Any) -> tuple[RoutedSignatures, Decided]:
+def decided(dispatcher: Dispatcher) -> tuple[RoutedSignatures, Decided]:
     engines, _ = dispatcher._on_gpus()
     kinds = engines.routed_signatures(has_bias=False)
     forms = ((M, K, K, 1), (K, N, N, 1), None)
     at = tuple(address % 16 for address in (A.ctypes.data, B.ctypes.data, 0))
-    return kinds, kinds.decide((0, 0, 0), forms, at, **options)  # type: ignore[arg-type]
+    return kinds, kinds.decide(key_of((0, 0, 0), forms, at, False, False))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ...kernel.launch import Epilogue
 from ..choose.chooser import requested
 from ..launch.cuda_driver import PER_THREAD_STREAM
 from ..launch.engines import Engines
-from ..launch.planner import Plan, Planner
+from ..launch.planner import Plan, Planner, key_of
 from .arrays import BIAS_ROLE, Libraries, Library
 from .product import (
     MAX_PLANS,
@@ -132,7 +132,7 @@ class Products:
             if leading_dims[0] or leading_dims[1] or leading_dims[2]:
                 stack = self._stack(forms, leading_dims, trans_a, trans_b)
                 addresses, batch = stack.lowest(addresses), stack.batch
-            plan = engine.plan(devices, forms, addresses, trans_a, trans_b, batch, epilogue)
+            plan = engine.plan(key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue))
         except UnsupportedStrides as fault:
             return self._serve_by_copies(fault, operands, scales, transposed, stream, adds)
         explicit = None if stream is None else self._libraries.stream(stream, plan.gpu.device)
@@ -282,7 +282,7 @@ def sgemm_host(
     forms = form_a, form_b, form_c
     stack = stacked(forms, (leading_a, leading_b, leading_c), *transposed)
     lowest, epilogue = stack.lowest((0, 0, 0)), None if added is None else added.epilogue
-    plan = engine.plan((device, device, device), forms, lowest, *transposed, stack.batch, epilogue)
+    plan = engine.plan(key_of((device,) * 3, forms, lowest, *transposed, stack.batch, epilogue))
     if added is not None:
         added.check(plan.problem.gemm.n, device)
     if not plan.is_cublas:

@@ -107,36 +107,23 @@ class Planner:
         if driver.core_calls is not None:  # a double's
             core.library.autotune_use_driver(core.handle, ctypes.byref(driver.core_calls))
 
-    def plan(
-        self,
-        devices: Triple,
-        forms: Forms,
-        addresses: Triple,
-        trans_a: bool,
-        trans_b: bool,
-        batch: Batch | None = None,
-        epilogue: Epilogue | None = None,
-    ) -> Plan:
-        """The plan for a call with arrays on these GPUs, of these forms, at these addresses; of a batch the
-        forms of one product.
-
-        Raises DispatchError if the arrays do not fit each other, the table does not fit the GPU, or it lacks
-        the epilogue.
-        """
-        key = key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue)
+    def plan(self, key: Key) -> Plan:
+        """The plan for calls of this key; of a batch the forms are those of one product. Raises DispatchError
+        if the arrays do not fit each other, the table does not fit the GPU, or it lacks the epilogue."""
         plans = self._plans  # `forget_plans` replaces them
         try:
             found = plans.get(key)
         except TypeError:  # a flag without a hash: it is refused like other invalid flags
             found = None
         if found is None:
-            check_aligned(key[2])
+            devices, forms, aligned, trans_a, trans_b, batch, _ = key
+            check_aligned(aligned)
             problem = read_operands(*forms, trans_a, trans_b, batch)
-            found = self._make_plan(problem, common_device(devices), key[2], key)
+            found = self._make_plan(problem, common_device(devices), key)
             self.remember(key, found)
         return found
 
-    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
+    def _make_plan(self, problem: Product, device: int, key: Key) -> Plan:
         raise NotImplementedError
 
     def core_plan(self, problem: Product, device: int, addresses: Triple, **others: Any) -> CorePlan:
@@ -325,8 +312,8 @@ class Engine(Planner):
         self._chooser, self._known = chooser, known
         self._numbers = {kernel_id: number for number, kernel_id in enumerate(ids)}
 
-    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
-        gpu, gemm = self.devices.gpu(device), problem.gemm
+    def _make_plan(self, problem: Product, device: int, key: Key) -> Plan:
+        gpu, gemm, aligned, epilogue = self.devices.gpu(device), problem.gemm, key[2], key[-1]
         if not (gemm.m and gemm.n):
             return Plan(problem, gpu, NO_LAUNCH)
         problem = self._chooser.served_as(problem, aligned)
@@ -336,15 +323,12 @@ class Engine(Planner):
             known.choices_on(gpu)
         pick = (known and known.pick(call, device)) or self._chooser.pick(call)
         is_open = known is not None and known.is_open(call, pick, device)
-        epilogue = key[-1]
         if epilogue is None:
             pick = self.blas.served(pick, call, device)
         else:
             pick = self.blas.with_epilogue(self._chooser.with_epilogue(pick, epilogue))
         plan = self.plan_of(problem, gpu, pick, aligned)
-        if is_open:
-            return plan._replace(key=key, open_call=call)
-        return plan
+        return plan._replace(key=key, open_call=call) if is_open else plan
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
         """The plan of a pick, for operands at addresses that are aligned like these. Raises
@@ -369,9 +353,9 @@ class Engine(Planner):
     def _settled(self, plan: Plan, stream: int) -> Plan:
         if not self.settle(plan, stream):
             return plan
-        key, open_call = plan.key, plan.open_call
-        assert key is not None and open_call is not None
-        plan = self._make_plan(plan.problem, plan.gpu.device, open_call.addresses, key)
+        key = plan.key
+        assert key is not None
+        plan = self._make_plan(plan.problem, plan.gpu.device, key)
         self.remember(key, plan)
         return plan
 
@@ -388,7 +372,7 @@ class BlasEngine(Planner):
     def __init__(self, driver: Driver, blas: BlasProvider) -> None:
         super().__init__(core_of(None), driver, Gpus(driver), blas)
 
-    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
+    def _make_plan(self, problem: Product, device: int, key: Key) -> Plan:
         if key[-1] is not None:
             raise DispatchError(
                 f"no table is for GPU {device}, which cuBLAS serves: it adds no bias and applies no "
@@ -405,7 +389,7 @@ class BlasEngine(Planner):
             raise DispatchError(f"cuBLAS takes no rows {max(problem.lds)} elements apart; pass packed copies")
         if not (gemm.m and gemm.n):
             return Plan(problem, gpu, NO_LAUNCH)
-        return self.blas_plan(problem, gpu, aligned)
+        return self.blas_plan(problem, gpu, key[2])
 
 
 # What limited the program while it was sampled, as core/live.h numbers it

@@ -23,17 +23,14 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..native.processes import FORK_LOCK, is_one_of_several, torch_distributed
 
 if TYPE_CHECKING:
-    from ..choose.chooser import Counted
-    from ..launch.planner import Planner
-    from ..served_model import ServedModel
+    from ..dispatcher import Dispatcher
     from ..table.gpu_models import CubinFiles, GpuModel
     from ..table.table import Table
-    from ..torch.torch_router import ProgramGain
 
 FIRST_S, PERIOD_S, LONGEST_S = 1.0, 10.0, 300.0  # between two exchanges; the last: while the server is gone
 EXIT_S = 0.25  # that the end of a program waits at most for the last counts to be sent
@@ -42,30 +39,11 @@ _log = logging.getLogger("autotune")
 Offered = tuple[str, "Table", "CubinFiles"]  # with its address
 
 
-class ServedProgram(Protocol):
-    """What is served: the dispatcher."""
-
-    is_exchangeable: bool
-
-    @property
-    def models(self) -> tuple[ServedModel, ...]: ...
-
-    @property
-    def cublas_version(self) -> str | None: ...
-
-    @property
-    def measured_gain(self) -> ProgramGain | None: ...
-
-    def counts_by_engine(self) -> list[tuple[Planner, Counted]]: ...
-
-    def exchange(self, tables: Mapping[GpuModel, tuple[Table, CubinFiles]]) -> None: ...
-
-
 class ProgramClient:
     """For one dispatcher, as long as that is there. Nothing here raises or waits in a thread of the program,
     but for `take`."""
 
-    def __init__(self, dispatcher: ServedProgram) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher, self._process = weakref.ref(dispatcher), os.getpid()
         self._is_ended, self._is_fine, self._last_fault = threading.Event(), False, ""
         self._lock = threading.Lock()
@@ -101,7 +79,7 @@ class ProgramClient:
             pause_s = period_s if self._is_fine else min(LONGEST_S, 2 * pause_s)
         self._do(exchange.tell)
 
-    def _do(self, what: Callable[[ServedProgram], None]) -> bool:
+    def _do(self, what: Callable[[Dispatcher], None]) -> bool:
         """Whether that went well; else the log tells, once until it does."""
         dispatcher = self._dispatcher()
         try:
@@ -117,7 +95,7 @@ class ProgramClient:
 
     # ---- tables
 
-    def offer(self, dispatcher: ServedProgram, model: GpuModel, offered: Offered) -> None:
+    def offer(self, dispatcher: Dispatcher, model: GpuModel, offered: Offered) -> None:
         """A table that was checked: take it, or keep it until all ranks do."""
         with self._lock:
             self._offered[model] = offered
@@ -137,7 +115,7 @@ class ProgramClient:
         with self._lock:
             return dict(self._offered)
 
-    def _take(self, dispatcher: ServedProgram, offered: Mapping[GpuModel, Offered]) -> bool:
+    def _take(self, dispatcher: Dispatcher, offered: Mapping[GpuModel, Offered]) -> bool:
         if not offered or not dispatcher.is_exchangeable or _is_deterministic():
             return False
         dispatcher.exchange({model: (table, code) for model, (_, table, code) in offered.items()})

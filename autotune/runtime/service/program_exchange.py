@@ -33,7 +33,8 @@ from .table_server import (
 )
 
 if TYPE_CHECKING:
-    from .program_client import Offered, ProgramClient, ServedProgram
+    from ..dispatcher import Dispatcher
+    from .program_client import Offered, ProgramClient
 
 MAX_SHAPES = 256  # of one message; the others follow
 MAX_KEPT = 16  # tables in the cache folder
@@ -52,7 +53,7 @@ class ProgramExchange:
 
     # ---- what it tells
 
-    def tell(self, dispatcher: ServedProgram) -> None:
+    def tell(self, dispatcher: Dispatcher) -> None:
         """How calls were served since the last time. Raises NoAnswer, and tells the same again."""
         models = {id(model.table): model for model in dispatcher.models}
         by_gpu: dict[GpuModel, list[tuple[tuple[int, Counted], int, dict[str, Any]]]] = {}
@@ -80,7 +81,7 @@ class ProgramExchange:
 
     # ---- what it takes
 
-    def restore(self, dispatcher: ServedProgram) -> None:
+    def restore(self, dispatcher: Dispatcher) -> None:
         """Take what an earlier process kept, if it still is what was signed. Raises OSError."""
         if not self._keys:
             return
@@ -90,7 +91,7 @@ class ProgramExchange:
                 address = (folder / _last_of(model.gpu_model)).read_text(encoding="ascii").strip()
                 self._offer(dispatcher, model, folder, address)
 
-    def ask(self, dispatcher: ServedProgram) -> None:
+    def ask(self, dispatcher: Dispatcher) -> None:
         """Take tables that are current, if they are signed by a key of this program. Raises NoAnswer,
         DispatchError, OSError."""
         if not self._keys:
@@ -109,7 +110,7 @@ class ProgramExchange:
                 if isinstance(address, str) and is_address(address) and address != known:
                     self._offer(dispatcher, model, folder, address)
 
-    def _offer(self, dispatcher: ServedProgram, model: ServedModel, folder: Path, address: str) -> None:
+    def _offer(self, dispatcher: Dispatcher, model: ServedModel, folder: Path, address: str) -> None:
         """Offer a table to the program, from the cache folder or the server. Raises as `ask`."""
         if not is_address(address):
             raise DispatchError("another file lies where a table's address should")
@@ -153,7 +154,7 @@ def _shared(gemm: Gemm) -> str:
     return "a" if gemm.shares_a else "b" if gemm.shares_b else ""
 
 
-def _gain(dispatcher: ServedProgram) -> tuple[int, float]:
+def _gain(dispatcher: Dispatcher) -> tuple[int, float]:
     gain = dispatcher.measured_gain
     return (0, 0.0) if gain is None else gain.measured()
 

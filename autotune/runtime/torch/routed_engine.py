@@ -13,17 +13,17 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ...facts.fitted import number
-from ...facts.gemm import FLOAT_BYTES, Batch, Gemm, Triple
+from ...facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.config import threads_along_k
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
 from ...kernel.tensor_config import TensorConfig
 from ...perf_model.model_figures import LAUNCH_APART_US
-from ..calls.product import MAX_PLANS, Forms, Product, Settle, make_gemm, packed
+from ..calls.product import MAX_PLANS, Product, Settle, make_gemm, packed
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import Call, Pick, offsets_of
 from ..launch.devices import OpenGpu
-from ..launch.planner import CorePlan, Engine, Key, LivePlan, LiveState, Plan, key_of
+from ..launch.planner import CorePlan, Engine, Key, LivePlan, LiveState, Plan
 from ..native.core import Core, numbered
 from ..native.processes import is_one_of_several
 from ..settle.choices import LiveChoice, LiveKey
@@ -143,28 +143,21 @@ class RoutedEngine(Engine):
         self._decided: dict[Key, Decided] = {}
         self._forgotten, self._saved_us = Counter[str](), 0.0  # calls of kinds that were, by reason
 
-    def decide(
-        self,
-        devices: Triple,
-        forms: Forms,
-        addresses: Triple,
-        batch: Batch | None = None,
-        epilogue: Epilogue | None = None,
-    ) -> Decided:
+    def decide(self, key: Key) -> Decided:
         """The decision on such calls, from now on. Raises DispatchError for extents that no kernel counts."""
-        key = key_of(devices, forms, addresses, False, False, batch, epilogue)
+        (device, *_), forms, aligned, *_, batch, _ = key
         with self._lock:
             if key not in self._decided:
                 self._plans.pop(key, None)
                 try:
-                    plan = self.plan(devices, forms, addresses, False, False, batch, epilogue)
+                    plan = self.plan(key)
                     why_not = "" if plan.core else _EMPTY
                 except DispatchError:
                     why_not = _UNSUPPORTED
                 if why_not:
                     products = max(batch.products, 1) if batch else 1
                     gemm = make_gemm(forms[0][0], forms[1][1], forms[0][1], False, False, products)
-                    skipped = self._skipped(packed(gemm), devices[0], key[2])
+                    skipped = self._skipped(packed(gemm), device, aligned)
                     self._keep(key, Decided(gemm, None, why_not, skipped))
             found = self._decided[key]
             self.remember_in_core(key, (found.live or found.plan).address)  # it may have been forgotten there
@@ -359,16 +352,9 @@ class RoutedSignatures:
         """What serves torch's tensors on all GPUs; None if this torch does not support it."""
         return self._calls if self._is_open else None
 
-    def decide(
-        self,
-        devices: Triple,
-        forms: Forms,
-        addresses: Triple,
-        batch: Batch | None = None,
-        epilogue: Epilogue | None = None,
-    ) -> Decided:
+    def decide(self, key: Key) -> Decided:
         """What becomes of such calls, from now on."""
-        return self._engine_of(max(devices)).decide(devices, forms, addresses, batch, epilogue)
+        return self._engine_of(max(key[0])).decide(key)
 
     def has(self, epilogue: Epilogue, device: int) -> bool:
         """Whether the table for a GPU has kernels with it."""

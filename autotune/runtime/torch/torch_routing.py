@@ -26,7 +26,7 @@ from ...files.words import counted
 from ...kernel.launch import BIAS, Epilogue
 from ..calls.arrays import Torch
 from ..calls.product import MAX_PLANS, stacked
-from ..launch.planner import LiveState
+from ..launch.planner import LiveState, key_of
 from .routed_engine import AllSignatures, Decided, RoutedEngine, RoutedSignatures
 from .torch_router import NoRouter, ProgramGain, Router
 
@@ -367,11 +367,13 @@ class _Products:
                 (0, device_a, None, None) if out is None else self._library.describe(out, "out")
             )
             devices, forms, at = (device_a, device_b, device_c), (form_a, form_b, form_c), (at_a, at_b, at_c)
-            if not leading_a:
-                return self._engine.decide(devices, forms, at, epilogue=epilogue)
-            stack = stacked(forms, (leading_a, leading_b, leading_c), False, False)
-            batch = stack.batch
-            return self._engine.decide(devices, forms, at, batch, epilogue) if stack.offsets else None
+            batch = None
+            if leading_a:
+                stack = stacked(forms, (leading_a, leading_b, leading_c), False, False)
+                if not stack.offsets:
+                    return None
+                batch = stack.batch
+            return self._engine.decide(key_of(devices, forms, at, False, False, batch, epilogue))
         except DispatchError:
             return None
 
