@@ -145,7 +145,7 @@ def test_what_is_not_served_is_not_counted(runtime, driver):
 
 
 def test_kinds_that_are_too_many_are_counted_together(folder, driver, monkeypatch, tmp_path):
-    monkeypatch.setattr(core, "MAX_COUNTERS", 3)
+    monkeypatch.setattr(core, "MAX_TALLIES", 3)
     runtime = Dispatcher(folder, driver=driver)
     runtime.record_calls(tmp_path / "calls.json")
     for m in (1, 2, 3, 4, 5, 4, 1):

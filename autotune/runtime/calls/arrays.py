@@ -92,20 +92,13 @@ def _no_memory(role: str) -> DispatchError:
 def _check_matrix(role: str, dtype: Any, ndim: int) -> None:
     if dtype != _FLOAT32:
         raise _refuse(role, f"has dtype {dtype}", "convert it to float32")
+    if ndim != 1 if role == BIAS_ROLE else ndim < 2:
+        raise _not_so_many(role, ndim)
+
+
+def _not_so_many(role: str, ndim: int) -> DispatchError:
     if role == BIAS_ROLE:
-        _check_vector(ndim)
-    elif ndim < 2:
-        raise _too_flat(role, ndim)
-
-
-def _check_vector(ndim: int) -> None:
-    if ndim != 1:
-        raise _refuse(
-            BIAS_ROLE, f"has {ndim} dimensions, not 1", "pass a vector with an element for each column"
-        )
-
-
-def _too_flat(role: str, ndim: int) -> DispatchError:
+        return _refuse(role, f"has {ndim} dimensions, not 1", "pass a vector with an element for each column")
     return _refuse(role, f"has {ndim} dimensions, fewer than 2", "reshape it to a matrix")
 
 
@@ -140,23 +133,11 @@ class Torch(Library):
         return int(self._torch.cuda.current_stream(device).cuda_stream)
 
     def describe(self, x: Any, role: str) -> Operand:
+        if fault := self._fault(x, role):
+            raise fault
         is_bias = role == BIAS_ROLE
-        if is_bias:
-            _check_vector(x.dim())
-        if (
-            x.dtype is not self._float32
-            or not x.is_cuda
-            or x.layout is not self._strided
-            or (x.dim() < 2 and not is_bias)
-            or self._needs_derivative(x)
-            or x.is_neg()
-        ):
-            raise self._fault(x, role)
-        try:
-            *extents, rows, cols = (1, x.shape[0]) if is_bias else x.shape
-            *strides, by_row, by_col = (1, x.stride()[0]) if is_bias else x.stride()
-        except RuntimeError as error:  # a nested tensor has neither
-            raise self._fault(x, role) from error
+        *extents, rows, cols = (1, x.shape[0]) if is_bias else x.shape
+        *strides, by_row, by_col = (1, x.stride()[0]) if is_bias else x.stride()
         leading = tuple(zip(extents, strides, strict=True)) if extents else ()
         address = self._address(x)
         if address < _LEAST_ADDRESS and 0 not in x.shape:
@@ -178,16 +159,7 @@ class Torch(Library):
     def check_call(self) -> None:
         check_no_trace(self._torch)
 
-    def _needs_derivative(self, x: Any) -> bool:
-        if self._is_below_autograd:
-            return False
-        return (x.requires_grad and self._torch.is_grad_enabled()) or self._has_tangent(x)
-
-    def _has_tangent(self, x: Any) -> bool:
-        mode = self._forward_mode
-        return mode._current_level >= 0 and mode.unpack_dual(x).tangent is not None
-
-    def _fault(self, x: Any, role: str) -> DispatchError:
+    def _fault(self, x: Any, role: str) -> DispatchError | None:
         if getattr(x, "is_nested", False):
             return _refuse(role, "is a nested tensor", "pass its matrices one by one, or padded as a batch")
         if x.dtype is not self._float32:
@@ -198,15 +170,19 @@ class Torch(Library):
             return _refuse(role, f"is on {x.device}", "move it with .cuda(), or pass NumPy arrays")
         if x.layout is not self._strided:
             return _refuse(role, f"has layout {x.layout}", "convert it with .to_dense()")
-        if x.dim() < 2 and role != BIAS_ROLE:
-            return _too_flat(role, x.dim())
+        if x.dim() != 1 if role == BIAS_ROLE else x.dim() < 2:
+            return _not_so_many(role, x.dim())
         if x.is_neg():
             return _refuse(role, "is a lazily negated view", "resolve it with .resolve_neg()")
-        if self._has_tangent(x):
+        if self._is_below_autograd:
+            return None
+        if self._forward_mode._current_level >= 0 and self._forward_mode.unpack_dual(x).tangent is not None:
             advice = "pass its primal, or call the operator of torch_op()"
             return _refuse(role, "has a tangent, and sgemm has no derivative", advice)
-        advice = "call it under torch.no_grad(), or call the operator of torch_op()"
-        return _refuse(role, "requires grad, and sgemm has no gradient", advice)
+        if x.requires_grad and self._torch.is_grad_enabled():
+            advice = "call it under torch.no_grad(), or call the operator of torch_op()"
+            return _refuse(role, "requires grad, and sgemm has no gradient", advice)
+        return None
 
     def current_stream(self, x: Any, device: int) -> int:
         return int(self._raw_stream(device))

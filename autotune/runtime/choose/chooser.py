@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -58,18 +58,18 @@ class Pick:
         return self.tell_workspace()
 
     def __repr__(self) -> str:
-        return (
-            f"Pick(kernel_id={self.kernel_id!r}, how={self.how!r}, reason={self.reason!r}, "
-            f"split_k={self.split_k!r}, expected_us={self.expected_us!r}, entry={self.entry!r}, "
-            f"provider={self.provider!r}, cublas_us={self.cublas_us!r}, is_looped={self.is_looped!r}, "
-            f"workspace_bytes={self.workspace_bytes!r})"
-        )
+        return f"Pick({', '.join(f'{name}={getattr(self, name)!r}' for name in _SHOWN)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies, also in other processes, hold what is told itself and not the table that explains it."""
-        text, workspace = partial(str, self.reason), partial(int, self.workspace_bytes)
-        own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us, self.is_looped)
-        return Pick, (self.kernel_id, self.how, text, *own, workspace)
+        told = {"tell": partial(str, self.reason), "tell_workspace": partial(int, self.workspace_bytes)}
+        return Pick, tuple(told.get(one.name, getattr(self, one.name)) for one in fields(self))
+
+
+_SHOWN = (
+    "kernel_id", "how", "reason", "split_k", "expected_us", "entry", "provider", "cublas_us", "is_looped",
+    "workspace_bytes",
+)  # fmt: skip
 
 
 class Call(NamedTuple):

@@ -235,7 +235,7 @@ CAPTURED_BYTES = 4 << 20  # of a captured launch: moving more takes longer than 
 MAX_PIECES = 32  # streams with a workspace of their own
 LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream gets one
 MAX_COUNTED = 4096  # streams whose launches are counted
-MAX_COUNTERS = 1 << 16  # call signatures that are counted separately
+MAX_TALLIES = 1 << 16  # call signatures that are counted separately
 _REDUCTIONS = PARAMETER["reduction"].values  # as core/table.h numbers them
 
 
@@ -371,35 +371,18 @@ def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:
 
 
 def _constants(of: Any, kept: TableArrays) -> Any:
-    return of.constants(
-        error_zero_mean=model.DEFAULT_ERRORS[0], error_positive=model.DEFAULT_ERRORS[1],
-        promised_zero_mean=model.PROMISED[0], promised_positive=model.PROMISED[1],
-        promised_results=LEAST_RESULTS, promised_large=model.PROMISED_LARGE,
-        level_zero_mean=model.LEVEL[0], level_positive=model.LEVEL[1],
-        chain_share=model.CHAIN_SHARE, splits=model.SPLITS,
-        shortest_chain=model.SHORTEST_CHAIN, least_k=model.LEAST_K,
-        least_k_of_large=model.LEAST_K_OF_LARGE, large_elements=model.LARGE,
-        narrow_side=model.NARROW, narrow_depth=model.NARROW_DEPTH,
-        narrow_parts=model.NARROW_PARTS, narrow_adding=model.NARROW_ADDING,
-        few_rows=model.FEW_ROWS, parts_of_few_rows=model.PARTS_OF_FEW_ROWS,
-        dot_rows=model.DOT_ROWS, dot_elements=model.DOT_ELEMENTS,
-        dot_threads=model.DOT_THREADS, dot_added=model.DOT_ADDED, dot_depth=model.DOT_DEPTH,
-        dot_positive=model.DOT_POSITIVE,
-        prologue_steps=model.PROLOGUE_STEPS, bandwidth_sms=model.BANDWIDTH_SMS,
-        launch_us=model.LAUNCH_US, launch_apart_us=model.LAUNCH_APART_US,
-        cluster_us=model.CLUSTER_US, last_block_us=model.LAST_BLOCK_US,
-        last_block_float_us=model.LAST_BLOCK_FLOAT_US,
-        fmas_per_l2_float=model.FMAS_PER_L2_FLOAT, line_floats=model.LINE_FLOATS,
-        residual_length=model.LENGTH, parts_of_last=model.PARTS_OF_LAST,
-        margin=model.MARGIN, other_version=model.OTHER_VERSION,
-        cublas_fixed_us=model.CUBLAS_FIXED_US, vector_apart=model.VECTOR_APART,
-        cublas_tile=model.TILE,
-        kept_bytes=KEPT_BYTES, pieces_bytes=PIECES_BYTES, captured_bytes=CAPTURED_BYTES,
-        max_pieces=MAX_PIECES, launches_to_stay=LAUNCHES_TO_STAY, max_counted=MAX_COUNTED,
-        max_plans=MAX_PLANS, max_tallies=MAX_COUNTERS,
-        blas_math_mode=PEDANTIC_MATH, blas_bytes=WORKSPACE_BYTES,
-        split_values=kept.numbers(model.VALUES), num_split_values=len(model.VALUES),
-    )  # fmt: skip
+    """autotune_constants: of the model and of this module, by their names in capitals, but for a few."""
+    known = {name.lower(): value for name, value in (vars(model) | globals()).items() if name.isupper()}
+    pairs = {"error": model.DEFAULT_ERRORS, "promised": model.PROMISED, "level": model.LEVEL}
+    for name, pair in pairs.items():
+        known |= dict(zip((f"{name}_zero_mean", f"{name}_positive"), pair, strict=True))
+    known |= {
+        "promised_results": LEAST_RESULTS, "large_elements": model.LARGE, "narrow_side": model.NARROW,
+        "residual_length": model.LENGTH, "cublas_tile": model.TILE, "blas_math_mode": PEDANTIC_MATH,
+        "blas_bytes": WORKSPACE_BYTES, "split_values": kept.numbers(model.VALUES),
+        "num_split_values": len(model.VALUES), "max_plans": MAX_PLANS,
+    }  # fmt: skip
+    return of.constants(**{name: known[name] for name, _ in of.constants._fields_})
 
 
 _OF_CALL = 256  # statuses of cuBLAS are below
@@ -423,23 +406,21 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
         raise _blas_fault(status - of.BLAS)
     if status > of.CUDA:
         raise CudaFault(_LAUNCH, status - of.CUDA, error_name(status - of.CUDA))
-    if status == of.MANY_LAUNCHES:
-        raise many_launches()
-    if status == of.FORKED:
-        raise forked()
-    if status == of.NO_DRIVER:
-        raise DispatchError("the CUDA driver lacks calls of CUDA 12.0; update the driver")
-    if status == of.NO_RECORD:
-        raise DispatchError("calls cannot be recorded there; name a file in a folder that can be written")
-    if status == of.RECORDED:
-        raise recorded_error()
-    if status == of.NO_BLAS:
-        raise DispatchError(
-            "cuBLAS gives no handle now; where a graph is captured, make a product on this GPU before that"
-        )
     if status == of.BAD_SCALE:
         raise no_scale(alpha, beta, "it is too large")
-    raise DispatchError(f"the core refuses a plan or a launch (status {status})")
+    known = {of.MANY_LAUNCHES: many_launches, of.FORKED: forked, of.RECORDED: recorded_error}
+    if status in known:
+        raise known[status]()
+    texts = {getattr(of, name): text for name, text in _FAULTS.items()}
+    raise DispatchError(texts.get(status, f"the core refuses a plan or a launch (status {status})"))
+
+
+_FAULTS = {
+    "NO_DRIVER": "the CUDA driver lacks calls of CUDA 12.0; update the driver",
+    "NO_RECORD": "calls cannot be recorded there; name a file in a folder that can be written",
+    "NO_BLAS": "cuBLAS gives no handle now; where a graph is captured, make a product on this GPU before "
+    "that",
+}
 
 
 def _blas_fault(status: int) -> DispatchError:

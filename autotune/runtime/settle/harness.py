@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -19,7 +19,8 @@ from ...perf_model.model_figures import Depths
 from ..calls.product import Product
 from ..choose.chooser import NUM_FIRST, Call
 from ..launch.cuda_driver import Driver
-from ..launch.planner import Plan
+from ..launch.devices import OpenGpu
+from ..launch.planner import Engine, Plan
 from ..table.table import Table
 
 Numbers = Literal["normal", "uniform", "tiny"]  # of mean 0; of 0 ... 1; of mean 0, with subnormal products
@@ -150,6 +151,11 @@ class Harness:
         self._at_end.callback(self._driver.free_graph, made)
         return partial(self._driver.launch_graph, made, self.stream)
 
+    def launch_in_loop(self, launch: Launch) -> None:
+        """As often as memory was taken for, on all sets of operands."""
+        for number in range(self.num_launches):
+            launch(self.sets[number % len(self.sets)])
+
     def _allocate(self, num_bytes: int, at_end: ExitStack) -> int:
         address = self._driver.allocate(num_bytes, self.stream)
         at_end.callback(self._driver.free, address, self.stream)
@@ -169,6 +175,29 @@ class Harness:
             more = min(filled, num_bytes - filled)
             driver.copy(address + filled, address, more, self.stream)
             filled += more
+
+
+@contextmanager
+def on_own_stream(
+    engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, l2_bytes: int, after: int | None = None
+) -> Iterator[Harness]:
+    """A harness on a stream of its own, with the GPU's context current, after the work of a stream."""
+    driver = engine.driver
+    with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
+        if after is not None:
+            driver.synchronize(after)
+        own = driver.make_stream()
+        at_end.callback(driver.free_stream, own)
+        at_end.callback(driver.synchronize, own)
+        yield Harness(driver, problem, kind, l2_bytes, own, at_end)
+
+
+def launch_of(engine: Engine, plan: Plan, harness: Harness) -> Launch:
+    """Enqueues a plan on operands."""
+    scratch_bytes = plan.grid.scratch_bytes
+    return lambda operands: engine.launch_all(
+        plan, harness.stream, operands, 1.0, 0.0, harness.workspace(scratch_bytes)
+    )
 
 
 def _aligned(num_bytes: int) -> int:

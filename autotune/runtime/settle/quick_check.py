@@ -14,7 +14,6 @@ meanwhile, and the least of these means is reported. Copied into exported tables
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
 from typing import NamedTuple
@@ -31,7 +30,7 @@ from ..choose.chooser import Call, Pick
 from ..launch.devices import OpenGpu, differences
 from ..launch.planner import Engine
 from ..table.table import Entry, Table
-from .harness import Harness, operand_parts, result_rows, some
+from .harness import Harness, launch_of, on_own_stream, operand_parts, result_rows, some
 from .settling import MAX_LAUNCHES
 
 TARGET_US = 500.0  # of a launch
@@ -95,24 +94,13 @@ def check_kernel(engine: Engine, gpu: OpenGpu) -> QuickCheck:
     entry = _entry(table)
     gemm, pick = (entry.gemm, _winner(engine, entry)) if entry else _default(table)
     recorded_us = entry.ranked[0].time_us if entry else None
-    problem, driver = packed(gemm), engine.driver
+    problem = packed(gemm)
     plan = engine.plan_of(problem, gpu, pick)
-    with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
-        own = driver.make_stream()
-        at_end.callback(driver.free_stream, own)
-        at_end.callback(driver.synchronize, own)
-        l2_bytes = Harness.l2_bytes(table)
-        harness = Harness(driver, problem, Call.packed(gemm), l2_bytes, own, at_end)
+    with on_own_stream(engine, problem, Call.packed(gemm), gpu, Harness.l2_bytes(table)) as harness:
         wanted = BATCH_US / (recorded_us or TARGET_US)
         harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)), [plan])
-        workspace = harness.workspace(plan.grid.scratch_bytes)
-
-        def launch_in_loop() -> None:
-            for number in range(harness.num_launches):
-                operands = harness.sets[number % len(harness.sets)]
-                engine.launch_all(plan, own, operands, 1.0, 0.0, workspace)
-
-        graph, times_us = harness.graph(launch_in_loop), list[float]()
+        graph = harness.graph(partial(harness.launch_in_loop, launch_of(engine, plan, harness)))
+        times_us = list[float]()
         while _is_open(times_us, recorded_us):
             taken = harness.intervals_us([graph] * NUM_GRAPHS)[1:]
             times_us.append(fmean(taken) / harness.num_launches)

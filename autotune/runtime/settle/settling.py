@@ -33,7 +33,7 @@ import math
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -41,7 +41,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ...facts.fitted import MAX_ERROR
-from ...facts.gemm import Triple
 from ...files.errors import DispatchError
 from ...perf_model.model_figures import SHORTEST_CHAIN, Floats, excess_depth, slower_by
 from ..calls.product import Product
@@ -51,7 +50,7 @@ from ..launch.devices import OpenGpu
 from ..launch.planner import Engine, Plan
 from ..table.table import Table
 from .choices import MOST_EXCESS, Choice, KnownChoices
-from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch, Numbers
+from .harness import LEAST_ELEMENTS, ErrorSample, Harness, Launch, Numbers, launch_of, on_own_stream
 
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
 MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
@@ -177,13 +176,8 @@ class _Race:
         cls, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, stream: int, l2_bytes: int
     ) -> Iterator[_Race]:
         """A race on a stream of its own, after the work of this one, with the GPU's context current."""
-        driver = engine.driver
-        with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
-            driver.synchronize(stream)
-            own = driver.make_stream()
-            at_end.callback(driver.free_stream, own)
-            at_end.callback(driver.synchronize, own)
-            yield cls(engine, problem, kind, gpu, Harness(driver, problem, kind, l2_bytes, own, at_end))
+        with on_own_stream(engine, problem, kind, gpu, l2_bytes, stream) as harness:
+            yield cls(engine, problem, kind, gpu, harness)
 
     def candidates(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[_TimedLaunch]:
         """The chooser's first launches that are accurate enough by their errors and cuBLAS's, or if none is,
@@ -246,23 +240,12 @@ class _Race:
         return [_TimedLaunch(pick, self._engine.plan_of(self._problem, self._gpu, pick)) for pick in picks]
 
     def _launch_of(self, plan: Plan) -> Launch:
-        engine, harness = self._engine, self._harness
-
-        def launch(operands: Triple) -> None:
-            workspace = harness.workspace(plan.grid.scratch_bytes)
-            engine.launch_all(plan, harness.stream, operands, 1.0, 0.0, workspace)
-
-        return launch
+        return launch_of(self._engine, plan, self._harness)
 
 
 def _times_us(launches: Sequence[Launch], slower: Floats, num_plans: int, harness: Harness) -> Floats:
     """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
     the first `num_plans`, the table's own. `slower`: the factor by which each counts as slower there."""
-
-    def launch_in_loop(launch: Launch) -> None:
-        for number in range(harness.num_launches):
-            launch(harness.sets[number % len(harness.sets)])
-
     single_launches = [partial(launch, harness.sets[0]) for launch in launches]
     once_us = [harness.intervals_us([single])[0] for single in single_launches]
     if max(once_us) < LONG_US:
@@ -270,7 +253,7 @@ def _times_us(launches: Sequence[Launch], slower: Floats, num_plans: int, harnes
     counted_us = slower * once_us
     most_us = PREDICTED_SLOWER * counted_us[:num_plans].min() + LATENCY_US
     timed = np.flatnonzero(counted_us <= most_us).tolist()
-    graphs = {i: harness.graph(partial(launch_in_loop, launches[i])) for i in timed}
+    graphs = {i: harness.graph(partial(harness.launch_in_loop, launches[i])) for i in timed}
     generator = random.Random(0)
     rounds: list[list[float]] = []
     while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < BUDGET_US):

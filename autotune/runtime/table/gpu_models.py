@@ -144,11 +144,21 @@ class CubinFiles(Mapping[str, bytes]):
     def __init__(self, folder: Path, table: Table) -> None:
         self._folder, self._kernels = folder, table.kernels
         self._of = {kernel.sha256: kernel for kernel in reversed(table.kernels)}  # any of those that share it
-        self._contents = _Slices(folder, table)
+        path = f"{folder}/{CUBIN_FILE}"
+        try:
+            self._file = KeptFile(path, _HINT)
+        except FileNotFoundError:
+            raise DispatchError(f"{path} is not there; {_HINT}") from None
+        sizes = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
+        *starts, end = accumulate(sizes.values(), initial=0)
+        self._places = dict(zip(sizes, zip(starts, sizes.values(), strict=True), strict=True))
+        if self._file.size != end:
+            size_mismatch = f"it holds {self._file.size:,} bytes, and its table tells of {end:,}"
+            raise DispatchError(f"{path} is damaged: {size_mismatch}; {_HINT}")
 
     def __getitem__(self, sha256: str) -> bytes:
         kernel = self._of[sha256]
-        content = self._contents[sha256]
+        content = self._file.read(*self._places[sha256])
         try:
             code = unpacked(content, kernel.code_bytes)
             if hashlib.sha256(code).hexdigest() != sha256:
@@ -176,23 +186,3 @@ class CubinFiles(Mapping[str, bytes]):
 def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
     """The code of every cubin of a table by its SHA-256, all checked. Raises DispatchError."""
     return dict(CubinFiles(folder, table))
-
-
-class _Slices:
-    """What the file of all cubins holds of each, by its SHA-256."""
-
-    def __init__(self, folder: Path, table: Table) -> None:
-        path = f"{folder}/{CUBIN_FILE}"
-        try:
-            self._file = KeptFile(path, _HINT)
-        except FileNotFoundError:
-            raise DispatchError(f"{path} is not there; {_HINT}") from None
-        sizes = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
-        *starts, end = accumulate(sizes.values(), initial=0)
-        self._places = dict(zip(sizes, zip(starts, sizes.values(), strict=True), strict=True))
-        if self._file.size != end:
-            size_mismatch = f"it holds {self._file.size:,} bytes, and its table tells of {end:,}"
-            raise DispatchError(f"{path} is damaged: {size_mismatch}; {_HINT}")
-
-    def __getitem__(self, sha256: str) -> bytes:
-        return self._file.read(*self._places[sha256])
