@@ -1,6 +1,9 @@
 """Words of messages: what the caller passes (`max_workspace` of a function, `--max-workspace` of a command),
 and numbers, and how many there are of something.
 
+And checks of arguments, which make Python's numbers of others, such as NumPy's: these overflow, and neither
+databases nor JSON hold them. What is invalid raises `error`.
+
 Copied into exported tables: standard library only.
 """
 
@@ -8,9 +11,10 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import reprlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -126,3 +130,15 @@ def flag(name: str, value: Any, *, error: type[AutotuneError] = UsageError) -> b
     except TypeError:
         pass
     raise error(f"{name} is a {type(value).__name__}; pass True or False")
+
+
+def chosen(
+    name: str, value: Any, allowed: Sequence[str], default: str, variable: str, *, error: type[AutotuneError]
+) -> Any:
+    """One of the allowed texts: what was passed, else what a variable of the environment says, or else the
+    default."""
+    found = ((os.environ.get(variable) if variable else "") or default) if value is None else value
+    if found not in allowed:
+        *others, last = map(repr, allowed)
+        raise error(f"{variable if value is None else name} is {found!r}; say {', '.join(others)} or {last}")
+    return found

@@ -20,23 +20,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from weakref import WeakValueDictionary
 
 from ..facts.accuracy_class import STRICT
 from ..facts.accuracy_class import read as read_class
 from ..files.errors import DispatchError
-from ..files.words import whole
+from ..files.words import chosen, flag, whole
 from ..kernel.launch import ACTIVATIONS
 from .calls.product import (
     Activation,
     Fallback,
     Settle,
-    fallback_of,
-    is_switched_on,
     make_gemm,
     packed_forms,
-    settle_of,
 )
 from .choose.blas_provider import BlasProvider
 from .choose.chooser import Counted, Pick
@@ -58,8 +55,18 @@ if TYPE_CHECKING:
 
 _CHOICES, _RECORD, _SERVER = "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD", "AUTOTUNE_SERVER"
 _OWN_FOLDER = Path(__file__).resolve().parents[2]  # of an exported table
-_OPTIONS = "settle", "deterministic", "choices", "cublas", "fallback", "accuracy"
-_made: WeakValueDictionary[tuple[str, tuple[Any, ...], int], Dispatcher] = WeakValueDictionary()
+_made: WeakValueDictionary[tuple[str, _Options, int], Dispatcher] = WeakValueDictionary()
+
+
+class _Options(NamedTuple):
+    """Of a dispatcher, as they were passed."""
+
+    settle: Settle | None
+    deterministic: bool
+    choices: str | Path | None
+    cublas: bool | None
+    fallback: Fallback | None
+    accuracy: str
 
 
 class Dispatcher:
@@ -111,10 +118,16 @@ class Dispatcher:
         accuracy: str = STRICT,
         driver: Driver | None = None,
     ) -> None:
-        settles = settle_of(settle, deterministic)
-        self._is_deterministic = deterministic
-        self._fallback = fallback_of(fallback, deterministic)
-        blas = BlasProvider(is_switched_on(cublas, deterministic))
+        self._is_deterministic = flag("deterministic", deterministic, error=DispatchError)
+        if deterministic and settle not in (None, "off"):
+            raise DispatchError(
+                "a deterministic dispatcher settles nothing; leave out settle or deterministic"
+            )
+        settles = self._chosen("settle", settle, get_args(Settle), "off")
+        self._fallback: Fallback = self._chosen("fallback", fallback, get_args(Fallback), "refuse")
+        is_on = None if cublas is None else str(int(flag("cublas", cublas, error=DispatchError)))
+        is_on = self._chosen("cublas", is_on, ("0", "1"), "0" if deterministic else "1")
+        blas = BlasProvider(is_on == "1")
         self.accuracy = read_class(accuracy, error=DispatchError)
         self._models = open_models(
             Path(folder), blas, settles, is_deterministic=deterministic, accuracy=accuracy
@@ -140,12 +153,16 @@ class Dispatcher:
         self._tensors: TorchCalls | None = None
         self._met_torch: set[Planner] = set()
         choices_path = choices and str(Path(choices).absolute())
-        self._options = settle, deterministic, choices_path, cublas, fallback, accuracy
-        options = self._options
+        options = _Options(settle, deterministic, choices_path, cublas, fallback, accuracy)
         made_by = _describe_folder(Path(folder)), options
         # The same number in each process that makes as many alike
         number = next(one for one in count() if _made.setdefault((*made_by, one), self) is self)
         self._made_by = (*made_by, number)
+
+    def _chosen(self, name: str, value: Any, allowed: tuple[str, ...], default: str) -> Any:
+        """An option, or what the environment says of it; that decides nothing for a deterministic one."""
+        variable = "" if self._is_deterministic else f"AUTOTUNE_{name.upper()}"
+        return chosen(name, value, allowed, default, variable, error=DispatchError)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_so, self._made_by
@@ -164,11 +181,9 @@ class Dispatcher:
             return self
         with self._lock:
             if accuracy not in self._others:
-                settle, deterministic, _, cublas, fallback, _ = self._options
-                other = Dispatcher(
-                    self._made_by[0] or _OWN_FOLDER, settle=settle, deterministic=deterministic, choices="",
-                    cublas=cublas, fallback=fallback, accuracy=accuracy, driver=self._driver,
-                )  # fmt: skip
+                folder, options, _ = self._made_by
+                options = options._replace(choices="", accuracy=accuracy)
+                other = Dispatcher(folder or _OWN_FOLDER, **options._asdict(), driver=self._driver)
                 if self._record_file is not None:
                     other.record_calls(self._record_file)
                 self._others[accuracy] = other
@@ -592,13 +607,13 @@ def _describe_folder(folder: Path) -> str:
     return "" if is_own else str(folder.absolute())
 
 
-def _made_so(folder: str, options: tuple[Any, ...], number: int = 0) -> Dispatcher:
+def _made_so(folder: str, options: _Options, number: int = 0) -> Dispatcher:
     """The dispatcher of this process that was made so, of those alike the one of this number, or a new one.
     Raises as that does."""
     made_by = folder, options, number
     found = _made.get(made_by)
     if found is None:
-        found = Dispatcher(folder or _OWN_FOLDER, **dict(zip(_OPTIONS, options, strict=True)))
+        found = Dispatcher(folder or _OWN_FOLDER, **options._asdict())
         del _made[found._made_by]
         found._made_by, _made[made_by] = made_by, found
     return found

@@ -44,6 +44,7 @@ from typing import Any
 from ...facts.stats import mean_ratio
 from ...files.errors import DispatchError
 from ...files.output_file import NotOwn, default_cache_dir, own_folder, sync_path
+from ...files.words import chosen
 from ..native.core import Core, loaded
 from .tensor_calls import current_stream_of
 
@@ -190,10 +191,7 @@ class Router:
 def _library(torch: Any, backend: str) -> Any:
     """For a torch and its kernels of a backend; compiled if the cache lacks it. Raises NoRouter, and
     DispatchError for an invalid switch."""
-    chosen = os.environ.get(SWITCH) or "1"
-    if chosen not in ("0", "1"):
-        raise DispatchError(f"{SWITCH} is {chosen!r}; say '0' or '1'")
-    if chosen == "0":
+    if chosen(SWITCH, None, ("0", "1"), "1", SWITCH, error=DispatchError) == "0":
         raise NoRouter(f"{SWITCH} is 0")
     try:
         # holds the GIL, as torch does when it registers
@@ -255,8 +253,8 @@ def _compile(command: list[str], source: bytes, made: Path) -> None:
 
 
 def _compiler() -> list[str]:
-    if chosen := os.environ.get("CXX"):
-        return shlex.split(chosen)
+    if named := os.environ.get("CXX"):
+        return shlex.split(named)
     for name in ("c++", "g++", "clang++"):
         if found := shutil.which(name):
             return [found]
