@@ -138,12 +138,12 @@ def dispatcher(driver: Clocked, tmp_path: Path) -> Dispatcher:
     return Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver, settle="live")
 
 
-def decided(dispatcher: Dispatcher) -> tuple[RoutedSignatures, Decided]:
+def decided(dispatcher: Dispatcher, batch: Batch | None = None) -> tuple[RoutedSignatures, Decided]:
     engines, _ = dispatcher._on_gpus()
     kinds = engines.routed_signatures(has_bias=False)
     forms = ((M, K, K, 1), (K, N, N, 1), None)
     at = tuple(address % 16 for address in (A.ctypes.data, B.ctypes.data, 0))
-    return kinds, kinds.decide(key_of((0, 0, 0), forms, at, False, False))
+    return kinds, kinds.decide(key_of((0, 0, 0), forms, at, False, False, batch))
 
 
 @pytest.fixture
