@@ -35,7 +35,7 @@ from .held_out import figures_of, held_out
 from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, portfolio
 from .provider import known_of_cublas, times_of_cublas
-from .tuned import TunedPoint, TunedResults, TunedShape
+from .tuned import TunedPoint, TunedResults, TunedShape, spread
 from .wishes import Wish, all_wishes, defaults, on_tensor_cores, winners_of, with_epilogues
 
 MEGABYTE = 1e6  # bytes
@@ -154,7 +154,8 @@ def _known(
     results: TunedResults, matrices: Sequence[TimeMatrix], where: Where
 ) -> dict[str, list[TimedKernel]]:
     """The candidates for shapes that were not tuned, by layout: those that obey in some number of splits."""
-    single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)  # the model's
+    modelled = spread(one.gemm for one in results.shapes if not one.gemm.is_batched)
+    single = tuple(one for one in results.shapes if one.gemm in modelled)
     return {
         x: [
             replace(one, max_workspace=where.max_workspace)

@@ -16,10 +16,10 @@ from ..kernel import templates
 from ..kernel.tensor_config import AnyConfig
 from ..kernel.where import ANY, Where
 from ..store import Store, StudyRef
-from .tuned import TunedPoint, TunedResults, TunedShape
+from .tuned import TunedPoint, TunedResults, TunedShape, spread
 
 # Of a study, and of all: what is slower than so many is in no portfolio, and a model learns no more.
-MOST_TIMES, MOST_OF_ALL = 5000, 250_000
+MOST_TIMES, MOST_OF_ALL = 2000, 250_000
 
 
 def read_results(
@@ -46,10 +46,20 @@ def read_results(
     """
     found = store.studies_by_problem(environment, policy, max_error, accuracy)
     studies = [found[gemm] for gemm in sorted(found) if gemms is None or gemm in gemms]
-    most = min(MOST_TIMES, MOST_OF_ALL // max(1, len(studies)))
+    modelled = spread(ones[0].gemm for ones in studies)
+    most = min(MOST_TIMES, MOST_OF_ALL // max(1, len(modelled)))
     drawn, parse = "" if gemms else drawn_origin, cache(templates.parse)
     shapes = [
-        _shape(store, ones, most, max_error, where.on(ones[0].gemm, limits), foreign_origins, drawn, parse)
+        _shape(
+            store,
+            ones,
+            most if ones[0].gemm in modelled else 0,
+            max_error,
+            where.on(ones[0].gemm, limits),
+            foreign_origins,
+            drawn,
+            parse,
+        )
         for ones in studies
     ]
     tuned = tuple(shape for shape in shapes if shape is not None)

@@ -22,8 +22,8 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from ..facts.distribution import KINDS, signature_of_shape
 from ..facts.gemm import LAYOUTS, Gemm
-from ..kernel.config import Config
 from ..perf_model import cublas_model
+from ..perf_model.fit import Sample
 from ..perf_model.launches import Shapes
 from ..runtime.choose.chooser import NUM_FIRST
 from ..runtime.table.table import AgainstCublas, HeldOut
@@ -38,7 +38,7 @@ LEAST_COLUMNS = 3 * LEAST_SHAPES // 2  # shapes of a layout: without a third no 
 LEAST_SHARE = 0.05  # of the kernels that may be chosen: a shape that fewer were timed on tells nothing, too
 LEAST_CHOSEN = 0.5  # of those that were chosen and may serve a shape, as matrices overlap in part
 
-Times = Mapping[Config, Mapping[tuple[Gemm, int], float]]  # in us, by shape and number of splits
+Cells = Mapping[Gemm, Mapping[int, float]]  # times of a kernel in us, by shape and number of splits
 
 
 @dataclass(frozen=True)
@@ -68,35 +68,36 @@ def held_out(
 ) -> list[Evaluation]:
     """All shapes that the candidates of a layout were timed on, each judged without those of its fold; none
     where they are too few. `most`: kernels that are chosen; `calls`: how often a program asks for a shape."""
-    times, columns = _times(known), _columns(known)
+    columns = _columns(known)
     if len(columns) < max(LEAST_COLUMNS, num_folds) or not most:
         return []
     best: dict[Gemm, float] = {}
-    for gemm, time_us in ((gemm, us) for cells in times.values() for (gemm, _), us in cells.items()):
-        best[gemm] = min(time_us, best.get(gemm, math.inf))
+    for sample in chain.from_iterable(map(_measured, known)):
+        best[sample.gemm] = min(sample.time_us, best.get(sample.gemm, math.inf))
     cublas = cublas_model.TimedCublas(cublas_us, limits) if len(cublas_us) >= LEAST_TIMES else None
     folds = [columns[fold::num_folds] for fold in range(num_folds)]
     return [
         one
         for apart in folds
-        for one in _Without(known, apart, cublas_us, cublas, limits, most, calls).evaluated(times, best)
+        for one in _Without(known, apart, cublas_us, cublas, limits, most, calls).evaluated(best)
     ]
 
 
-def _times(known: Iterable[TimedKernel]) -> Times:
-    """What was measured on a GPU of this model, in this layout."""
-    found: dict[Config, dict[tuple[Gemm, int], float]] = {}
-    for kernel in known:
-        cells = found.setdefault(kernel.config, {})
-        for sample in kernel.samples:
-            if not sample.deviation:
-                cells[sample.gemm, sample.spec.split_k] = sample.time_us
+def _measured(kernel: TimedKernel) -> Iterator[Sample]:
+    """On a GPU of this model, in this layout."""
+    return (sample for sample in kernel.samples if not sample.deviation)
+
+
+def _cells(kernel: TimedKernel) -> Cells:
+    found: dict[Gemm, dict[int, float]] = {}
+    for sample in _measured(kernel):
+        found.setdefault(sample.gemm, {})[sample.spec.split_k] = sample.time_us
     return found
 
 
 def _columns(known: Iterable[TimedKernel]) -> list[Gemm]:
     """The shapes that enough of the kernels were timed on that may be chosen."""
-    timed = [dict.fromkeys(s.gemm for s in kernel.samples if not s.deviation) for kernel in known]
+    timed = [dict.fromkeys(sample.gemm for sample in _measured(kernel)) for kernel in known]
     general = [gemms for gemms in timed if len(gemms) >= LEAST_SHAPES]
     nums = Counter(chain.from_iterable(general))
     return [gemm for gemm, num in nums.items() if num >= LEAST_SHARE * len(general)]
@@ -121,6 +122,8 @@ class _Without:
         rest = {kernel.config: kernel for one in known if (kernel := one.without(hidden)) is not None}
         configs = portfolio(layout, list(rest.values()), limits, most, calls)
         self._chosen = [rest[config] for config in configs]
+        whole = {kernel.config: kernel for kernel in known}
+        self._cells = [_cells(whole[config]) for config in configs]
         num_left = len(cublas_us.keys() - hidden)
         self._cublas = cublas.model(hidden) if cublas and num_left >= LEAST_TIMES else None
         if self._chosen:
@@ -129,24 +132,24 @@ class _Without:
                 error_of(one, kernel.samples) for one, kernel in zip(figures, self._chosen, strict=True)
             ]
 
-    def evaluated(self, times: Times, best: Mapping[Gemm, float]) -> Iterator[Evaluation]:
+    def evaluated(self, best: Mapping[Gemm, float]) -> Iterator[Evaluation]:
         """Judges the shapes that were left out, by the times measured on them."""
         for gemm in self._apart:
-            if self._is_known(gemm, times):
-                yield self._judge(gemm, times, best[gemm])
+            if self._is_known(gemm):
+                yield self._judge(gemm, best[gemm])
 
-    def _is_known(self, gemm: Gemm, times: Times) -> bool:
+    def _is_known(self, gemm: Gemm) -> bool:
         """Whether enough of the chosen kernels were timed on a shape; or none may serve it, which counts."""
         if not self._chosen:
             return True
         serves = np.isfinite(self._prediction.least_us(Shapes.of(gemm)))
-        num_timed = sum(any(at == gemm for at, _ in times[kernel.config]) for kernel in self._chosen)
+        num_timed = sum(gemm in cells for cells in self._cells)
         return num_timed >= LEAST_CHOSEN * float(serves.sum())
 
-    def _judge(self, gemm: Gemm, times: Times, best_us: float) -> Evaluation:
+    def _judge(self, gemm: Gemm, best_us: float) -> Evaluation:
         cublas_us = self._cublas_us.get(gemm)
-        cells = [times[kernel.config] for kernel in self._chosen]
-        every = [us for of_kernel in cells for (at, _), us in of_kernel.items() if at == gemm]
+        cells = [of_kernel.get(gemm, {}) for of_kernel in self._cells]
+        every = list(chain.from_iterable(of_kernel.values() for of_kernel in cells))
         if not every:
             return Evaluation(gemm, best_us, math.inf, math.inf, math.inf, cublas_us, math.inf)
         expected = self._prediction.expected(Shapes.of(gemm))
@@ -154,9 +157,9 @@ class _Without:
         for at in np.argsort(expected.time_us, kind="stable"):
             launches.setdefault((int(expected.kernel[at]), int(expected.split_k[at])), expected.time_us[at])
         timed = [
-            (cells[kernel][gemm, split_k], kernel, expected_us)
+            (cells[kernel][split_k], kernel, expected_us)
             for (kernel, split_k), expected_us in launches.items()
-            if (gemm, split_k) in cells[kernel]
+            if split_k in cells[kernel]
         ]
         if not timed:
             return Evaluation(gemm, best_us, min(every), math.inf, math.inf, cublas_us, math.inf)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -201,7 +202,8 @@ def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimit
         return
     is_same = matrix.limits.name == limits.name
     deviation = math.hypot(0 if is_same else CARRIED, 0 if source == layout else OTHER_LAYOUT)
-    transposed = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
+    trans_a, trans_b = (letter == "T" for letter in layout)
+    in_layout = cache(lambda gemm: replace(gemm, trans_a=trans_a, trans_b=trans_b))  # of many cells
     for row, cells in matrix.by_row().items():
         if row.layout != source or matrix.known[row].spill_bytes:
             continue
@@ -209,10 +211,7 @@ def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimit
         if here is None or not cells:
             continue
         measured = [(gemm, split_k, cell.time_us) for (gemm, split_k), cell in cells.items()]
-        placed = [
-            (gemm if source == layout else replace(gemm, **transposed), split_k, time_us)
-            for gemm, split_k, time_us in measured
-        ]
+        placed = [(in_layout(gemm), split_k, time_us) for gemm, split_k, time_us in measured]
         timed = [] if is_same else _samples(row.config, matrix.limits, measured)
         yield _Moved(row, here.in_any_splits, timed, _samples(here, limits, placed, deviation))
 
@@ -326,9 +325,9 @@ def regrets(
     found_costs = np.stack([costs.on(gemm) for gemm in shapes], axis=1)
     weights = _weights(len(shapes) - len(called) - len(timed), [*called, *timed], set(timed), calls)
     is_served = np.isfinite(found_costs).any(axis=0)
-    logs = np.log(found_costs[:, is_served])
-    regret: Floats = np.minimum(logs - logs.min(axis=0), FAR)
-    return regret, weights[is_served] / weights[is_served].sum()
+    regret: Floats = np.log(found_costs[:, is_served])
+    regret -= regret.min(axis=0)
+    return np.minimum(regret, FAR, out=regret), weights[is_served] / weights[is_served].sum()
 
 
 def _weights(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from .figures import weights_text
 from .tuned import TunedResults
 
 LEAST_TIMES = 100  # of a layout, to learn from
+MOST_TIMES = 1400  # each n-th of more: learning takes memory by the square of their number
 
 
 class CublasTimes(NamedTuple):
@@ -42,7 +44,8 @@ def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> di
                 if gemm.layout == layout and not gemm.is_batched
             }
             if layout not in found and len(known) >= LEAST_TIMES:
-                found[layout] = CublasTimes(version, known)
+                spread = islice(known, 0, None, -(-len(known) // MOST_TIMES))
+                found[layout] = CublasTimes(version, {gemm: known[gemm] for gemm in spread})
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..facts.device import DeviceLimits, Environment
-from ..facts.gemm import Gemm
+from ..facts.gemm import LAYOUTS, Gemm
+
+MOST_MODELLED = 160  # shapes of a layout whose times models learn from
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,10 @@ class TunedResults:
     shapes: tuple[TunedShape, ...]
     power_limit_w: float | None = None  # of the GPU that was measured, where that is known
     cublas_us: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes that nobody searched
+
+
+def spread(gemms: Iterable[Gemm]) -> set[Gemm]:
+    """The shapes whose times are used; where a layout has very many, each n-th of them."""
+    known = list(gemms)
+    by_layout = ([gemm for gemm in known if gemm.layout == layout] for layout in LAYOUTS)
+    return {gemm for some in by_layout for gemm in some[:: -(-len(some) // MOST_MODELLED) or 1]}

@@ -55,7 +55,7 @@ _LEADING = number("_LEADING")
 _MISFIT = number("_MISFIT")  # relative, of the model itself: a more accurate sample counts in full
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a hundred thousand of them are held
 class Sample:
     """One time of a kernel, launched as `spec` says, on one shape: measured, or carried over from elsewhere
     with a relative `deviation`."""

@@ -46,13 +46,21 @@ def _covariance(apart: Floats) -> Floats:
     return covariance
 
 
+def _within(places: Floats) -> Floats:
+    """(shapes, shapes) covariances of these, without all their differences in memory at once."""
+    found = np.empty((len(places), len(places)))
+    for row, at in zip(found, places, strict=True):
+        row[:] = _covariance(places - at)
+    return found
+
+
 def learn(places: Floats, logs: Floats, uncertainties: Floats | float = 0.0) -> Residuals:
     """From (kernels, shapes) logarithms of measured over modelled times; NaN if there is none.
 
     `doubts`: the variance of each inferred one, in units of the process's own.
     """
     weights = np.zeros(logs.shape)
-    covariance = _covariance(places[:, None] - places)
+    covariance = _within(places)
     for row, found, uncertainty in zip(
         weights, logs, np.broadcast_to(uncertainties, logs.shape), strict=True
     ):
@@ -65,7 +73,8 @@ def learn(places: Floats, logs: Floats, uncertainties: Floats | float = 0.0) -> 
 
 def precision(places: Floats) -> Floats:
     """(shapes, shapes) the inverse of the covariances of logarithms on these shapes."""
-    covariance = _covariance(places[:, None] - places) + NOISE * np.eye(len(places))
+    covariance = _within(places)
+    covariance[np.diag_indices(len(places))] += NOISE
     return np.asarray(np.linalg.inv(covariance), float)
 
 

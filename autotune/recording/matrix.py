@@ -49,7 +49,7 @@ class RowFacts:
     spill_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a hundred thousand of them are held
 class CellRecord:
     """What a row took on a column in so many splits of k."""
 

@@ -601,6 +601,19 @@ def test_results_come_from_the_store(tmp_path: Path) -> None:
         assert load(export_table(found, tmp_path / "t", FakeCompiler()))
 
 
+def test_of_very_many_shapes_some_lend_their_times_and_all_are_tuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.export.tuned.MOST_MODELLED", 2)
+    with Store.open(tmp_path / "a.db") as store:
+        for m in range(1, 6):
+            study = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", Gemm(64 * m, 64, 64))
+            store.add_trial(study, EXACT.key, EXACT.to_dict(), _ok(2.0), "random")
+        found = read_results(store, ENVIRONMENT, known_limits("h200"))
+    assert [bool(shape.times) for shape in found.shapes] == [True, False, False, True, False]
+    assert all(shape.ranked for shape in found.shapes)
+
+
 def test_results_of_other_kernels_cannot_be_exported(tmp_path: Path) -> None:
     with Store.open(tmp_path / "a.db") as store:
         study = store.study(ENVIRONMENT, "f" * 64, "", SQUARE)
