@@ -346,9 +346,15 @@ def is_away(error: BaseException | None) -> bool:
     return error.connection_invalidated or is_lost or state in _PASSING
 
 
-# Of PostgreSQL: connection failure, shutdown, crash, start-up, too many connections, two transactions that
-# wait for each other. https://www.postgresql.org/docs/current/errcodes-appendix.html
-_PASSING = {"08000", "08001", "08003", "08006", "57P01", "57P02", "57P03", "53300", "40001", "40P01"}
+def is_conflict(error: BaseException | None) -> bool:
+    """Whether a server rolled this transaction back, since it was in the way of another one."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
+
+# Of PostgreSQL: two transactions that wait for each other, or change the same; connection failure, shutdown,
+# crash, start-up, too many connections. https://www.postgresql.org/docs/current/errcodes-appendix.html
+_CONFLICTS = {"40001", "40P01"}
+_PASSING = {"08000", "08001", "08003", "08006", "57P01", "57P02", "57P03", "53300", *_CONFLICTS}
 
 
 def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem:
@@ -356,10 +362,10 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem
     where = shown(url)
     if not isinstance(error, DBAPIError) or not isinstance(error.orig, sqlite3.Error):
         reason = " ".join(str(getattr(error, "orig", None) or error).split())
-        return StoreError(
-            f"{where}: {reason}; check that the server runs and lets this user in, then run the same command"
-            " again: it resumes"
-        )
+        advice = "check that the server runs and lets this user in, then run"
+        if is_conflict(error):
+            advice = "other processes write the same rows; run"
+        return StoreError(f"{where}: {reason}; {advice} the same command again: it resumes")
     where = url.database or where
     code = _code(error.orig)
     if code in _OF_LOCKS and (reason := _why_no_locks(real_file(Path(where)).parent)):

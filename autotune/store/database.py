@@ -2,7 +2,8 @@
 
 A restart of a PostgreSQL server breaks every connection. Commits are safe, open transactions are rolled back,
 and the server refuses connections until it has recovered. So a transaction that lost its server is repeated
-as a whole, for RECONNECT_S in all, before an error is raised.
+as a whole, for RECONNECT_S in all, before an error is raised; so is one that was rolled back since another
+was in its way, which nobody is told of.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def retry_while_away(method: Method) -> Method:
                 now = time.monotonic()
                 if deadline is None:
                     deadline = now + RECONNECT_S
-                    self._database.on_away(f"{error}; trying again for {RECONNECT_S:.0f} s")
+                    if not connect.is_conflict(error.__cause__):
+                        self._database.on_away(f"{error}; trying again for {RECONNECT_S:.0f} s")
                 if now + pause_s > deadline:
                     raise
             time.sleep(pause_s)

@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from ..files.errors import EnvironmentProblem, StoreError
 from .database import Closing, Database, retry_while_away
-from .models import LeaseRow, OptunaTrialRow, WorkerRow
+from .models import Base, LeaseRow, OptunaTrialRow, WorkerRow
 from .process_name import is_gone, my_name
 
 LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
@@ -58,14 +58,24 @@ def _postgresql_now(_element: now_s, _compiler: Any, **_: Any) -> str:
 def register(session: Session, name: str) -> int:
     """A new worker; returns its id. Dead ones are deleted, with their leases and what they were at."""
     gone = [known for known in session.scalars(select(WorkerRow.name)) if is_gone(known)]
-    session.execute(delete(WorkerRow).where((WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone)))
+    _delete(session, WorkerRow, (WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone))
     for held in (LeaseRow, OptunaTrialRow):
         is_held = held.worker_id.is_not(None)  # without one, NOT IN of nobody is true
-        session.execute(delete(held).where(is_held, held.worker_id.not_in(live_workers())))
+        _delete(session, held, is_held & held.worker_id.not_in(live_workers()))
     # Drawn: SQLite gives the largest id again once its row is gone, and whoever was taken for dead may not
     # know it yet. Those below are of older versions.
     values = {"id": secrets.randbelow(_IDS) + _IDS, "name": name, "expires_s": now_s() + LEASE_S}
     return session.execute(insert(WorkerRow).values(values).returning(WorkerRow.id)).scalar_one()
+
+
+def _unlocked(model: type[Base], where: Any) -> Any:
+    """Ids of rows that no other transaction is changing: whoever has one takes it over, or frees it. To wait
+    for several might be to wait for each other, and a server rolls back one of two that do."""
+    return select(model.id).where(where).with_for_update(skip_locked=True)
+
+
+def _delete(session: Session, model: type[Base], where: Any) -> None:
+    session.execute(delete(model).where(model.id.in_(_unlocked(model, where))))
 
 
 def live_workers() -> Any:
@@ -76,7 +86,7 @@ def live_workers() -> Any:
 def heartbeat(session: Session, name: str) -> int:
     """Show that a worker lives; returns its id. A worker that was declared dead gets a new id: others may
     have its leases by now. Where the database's clock was set back, nobody's leases last for longer."""
-    ahead = WorkerRow.expires_s > now_s() + LEASE_S
+    ahead = WorkerRow.id.in_(_unlocked(WorkerRow, WorkerRow.expires_s > now_s() + LEASE_S))
     session.execute(update(WorkerRow).where(ahead).values(expires_s=now_s() + LEASE_S))
     query = update(WorkerRow).where(WorkerRow.name == name).values(expires_s=now_s() + LEASE_S)
     worker_id = session.execute(query.returning(WorkerRow.id)).scalar()
@@ -113,9 +123,8 @@ def release(session: Session, scope: str, tasks: Collection[str]) -> None:
         session.execute(_RELEASE, {"scope": scope, "tasks": list(tasks)})
 
 
-_RELEASE = delete(LeaseRow).where(
-    LeaseRow.scope == bindparam("scope"), LeaseRow.task.in_(bindparam("tasks", expanding=True))
-)
+_RELEASED = (LeaseRow.scope == bindparam("scope")) & LeaseRow.task.in_(bindparam("tasks", expanding=True))
+_RELEASE = delete(LeaseRow).where(LeaseRow.id.in_(_unlocked(LeaseRow, _RELEASED)))
 
 
 def held_by_others(session: Session, worker_id: int, scopes: Collection[str]) -> set[tuple[str, str]]:
@@ -129,7 +138,7 @@ def held_by_others(session: Session, worker_id: int, scopes: Collection[str]) ->
 def release_all(session: Session, worker_id: int) -> None:
     """All leases of a worker end; what it was at never was."""
     for held in (LeaseRow, OptunaTrialRow):
-        session.execute(delete(held).where(held.worker_id == worker_id))
+        _delete(session, held, held.worker_id == worker_id)
 
 
 def unregister(session: Session, worker_id: int) -> None:

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -157,9 +158,13 @@ class Queue:
         """Ask for shapes; returns the ids of their requests. Where one for this shape and GPU is open, its
         calls add up. (If a server breaks off while it commits, they may count twice: they only decide what
         comes first.)"""
+        rows_wanted = [_row_of(one) for one in wanted]
         with self._database.writing() as session:
-            add = _ADDING[session.get_bind().dialect.name]
-            return [session.execute(add, _row_of(one)).scalar_one() for one in wanted]
+            add, ids = _ADDING[session.get_bind().dialect.name], dict[str, int]()
+            # in the same order everywhere: two transactions never wait for each other
+            for row in sorted(rows_wanted, key=itemgetter("open_key")):
+                ids[row["open_key"]] = session.execute(add, row).scalar_one()
+        return [ids[row["open_key"]] for row in rows_wanted]
 
     @retry_while_away
     def claim(self, member: Member, gpus: Collection[str], most_s: float) -> QueuedRequest | None:

@@ -329,8 +329,8 @@ class Store(Closing):
         """
         _check_times(key, measurement)
         with self._writing() as session:
+            leases.release(session, scope_of(study), [key])  # first, as who claims takes them first
             trial_id, is_new = find_or_add_trial(session, study, key, point, measurement, origin)
-            leases.release(session, scope_of(study), [key])
             if is_new:
                 return trial_id
         raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")

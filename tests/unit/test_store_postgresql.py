@@ -8,6 +8,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import optuna
@@ -15,6 +18,7 @@ import psycopg
 import pytest
 from fake_target import FakeTarget
 from postgresql_server import Server
+from sqlalchemy import Executable, delete, make_url, update
 from sqlalchemy.exc import OperationalError
 from store_cases import add, add_all, config, create, ok, start, study_of, write_until_killed
 
@@ -22,7 +26,9 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import StoreError
 from autotune.search import Options, tune
 from autotune.search.progress import TrialDone
-from autotune.store import Follower, Store, connect, database, exists, shown, typed
+from autotune.store import Follower, Store, Wanted, connect, database, exists, leases, shown, typed
+from autotune.store.models import LeaseRow, OptunaTrialRow, RequestRow, WorkerRow
+from autotune.store.optuna_rows import Requested
 
 
 @pytest.fixture
@@ -147,6 +153,72 @@ def test_a_search_goes_on_through_restarts_of_the_server(url: str, postgresql: S
         assert result.num_new == 25
         assert len(store.trials(result.shapes[0].study)) == 25
     starting.join()
+
+
+def in_the_way(store: Store, first: Executable, work: Callable[[], object], then: Executable) -> None:
+    """Run `work` while a transaction holds what `first` changes, and then wants what `then` does. A server
+    rolls one of the two back where each has what the other wants."""
+    notes: list[str] = []
+    store.tell_when_away(notes.append)
+    with ThreadPoolExecutor(1) as threads, store._database.writing() as session:
+        session.execute(first)
+        working = threads.submit(work)
+        wait([working], timeout=0.1)
+        session.execute(then)
+        session.commit()
+        working.result(30)
+    assert notes == []
+
+
+def test_whoever_cleans_up_and_whoever_stores_do_not_wait_for_each_other(url: str) -> None:
+    with Store.open(url) as store, store.claims() as claims:
+        study, key = study_of(store), config(1).key
+        claims.claim(study, [key], {key: Requested(config(1).to_dict(), "")})
+        in_the_way(store, delete(LeaseRow), lambda: add(store, study, 1, ok(1.0)), delete(OptunaTrialRow))
+        assert store.keys(study) == {key}
+
+
+def test_whoever_begins_does_not_wait_for_what_the_dead_had(url: str) -> None:
+    with Store.open(url) as store, store.claims() as claims:
+        study, keys = study_of(store), [config(number).key for number in (1, 2)]
+        claims.claim(study, keys)
+        with store._database.writing() as session:
+            session.execute(update(WorkerRow).values(expires_s=0.0))
+        first, last = (delete(LeaseRow).where(LeaseRow.task == key) for key in sorted(keys))
+        in_the_way(store, last, lambda: store.claims().close(), first)
+
+
+def test_two_that_ask_for_the_same_shapes_do_not_wait_for_each_other(url: str) -> None:
+    small, large = (Wanted(Gemm(n, n, n)) for n in (64, 512))
+    with Store.open(url) as store:
+        queue = store.queue()
+        ids = queue.submit([small, large])
+        counted = [update(RequestRow).where(RequestRow.id == one).values(num_calls=1) for one in ids]
+        then, first = counted  # "512..." is taken first
+        for wanted in ([small, large], [large, small]):
+            in_the_way(store, first, partial(queue.submit, wanted), then)
+        assert queue.submit([large, small]) == ids[::-1]
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+def test_a_transaction_that_was_in_anothers_way_is_repeated_without_a_word(
+    state: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OperationalError("INSERT", None, psycopg.errors.lookup(state)("deadlock detected"))
+    notes: list[str] = []
+    with Store.open(url) as store:
+        store.tell_when_away(notes.append)
+        tries = iter([error, error])
+
+        def refuse(*_: object) -> None:
+            if (refused := next(tries, None)) is not None:
+                raise refused
+
+        monkeypatch.setattr(leases, "release", refuse)
+        study = study_of(store)
+        add(store, study, 1, ok(1.0))
+        assert next(tries, None) is None
+    assert notes == [] and "other processes write the same rows" in str(connect.explain(error, make_url(url)))
 
 
 @pytest.mark.parametrize(
