@@ -98,6 +98,10 @@ ROUNDS = partial(option, "Interleaved rounds: samples of each kernel.", default=
 SERVER = partial(
     option, "A server's URL, instead of --db; its token is in AUTOTUNE_SERVER_TOKEN.", None, metavar="URL"
 )
+PUBLISHED_TO = partial(
+    option, "Publish on this server, by its URL, not in --db; its token is in AUTOTUNE_SERVER_TOKEN.", None,
+    metavar="URL",
+)  # fmt: skip
 TRUSTED = partial(
     option, "Public keys that tables are signed by, or files of them; else AUTOTUNE_SERVER_KEY has them.", [],
     flag="--trust", metavar="KEY",
@@ -611,7 +615,7 @@ class WorkerRequest(CommandRecord):
         "Also publish a table of what was tuned, as `tables follow` does, signed by this private key.", None,
         metavar="FILE",
     )  # fmt: skip
-    server: str | None = SERVER()
+    server: str | None = PUBLISHED_TO()
     cluster: str | None = CLUSTER()
 
 
@@ -718,7 +722,7 @@ class FollowRequest(CommandRecord):
     seconds: float = option("Between two looks at the queue.", 5.0, number(0.05, 3600))
     is_once: bool = option("End when all is published that was tuned so far.", False, flag="--once")
     db: str = DB()
-    server: str | None = SERVER()
+    server: str | None = PUBLISHED_TO()
 
 
 class TablesRequest(CommandRecord):

@@ -22,6 +22,7 @@ from .verify import NO_GPU
 
 _FOLDER = "sgemm_dispatch"
 POLL_S = 0.2  # how soon a signal is heeded
+OVERLAP_S = 600.0  # of an export and its checks: what is tuned meanwhile is not in the table
 MOST = 1000  # requests that are looked at
 
 
@@ -77,9 +78,9 @@ def _tuned_s(store: Store, name: str) -> float:
 
 
 def _published_s(store: Store, name: str) -> float:
-    """When the last table for such GPUs was stored."""
+    """Until when what was tuned is surely in the last table for such GPUs; on the same clock."""
     found = (one.created_at.timestamp() for one in store.artifacts().all() if one.channel.gpu_name == name)
-    return max(found, default=0.0)
+    return max(found, default=0.0) - OVERLAP_S
 
 
 def _publish(request: FollowRequest, name: str, *, is_json: bool) -> bool:

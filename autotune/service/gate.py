@@ -17,6 +17,7 @@ from typing import NamedTuple
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from ..runtime.service.table_server import TOKEN
 from ..store.artifacts import token_sum
 
 READ, REQUEST, WORK, PUBLISH, NO_LANE = "read", "request", "work", "publish", ""
@@ -118,7 +119,7 @@ class Gate:
         name, roles = tokens.get(token_sum(_token_of(headers)), ("", frozenset[str]()))
         if not name:
             self._failures.may(address)
-            return address, Rejection(401, "this needs a token: `autotune tokens new` makes one")
+            return address, Rejection(401, f"this needs a token, in {TOKEN}: `autotune tokens new` makes one")
         if role not in _all_roles(roles):
             return name, Rejection(403, f"the token of {name} has not the role {role}")
         return name, None

@@ -8,7 +8,6 @@ calls, too.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -175,7 +174,7 @@ class Intake:
         """Learn which requests have ended; after the first time, among the newest alone."""
         for one in self._queue.requests(_ENDED, most=self._most):
             self._ended[one.wanted.gpu, one.wanted.gemm] = one.ended_s or 0.0
-        self._most, oldest_s = MAX_NEW, time.time() - AGAIN_S
+        self._most, oldest_s = MAX_NEW, self._queue.clock_s() - AGAIN_S
         if min(self._ended.values(), default=oldest_s) < oldest_s:
             self._ended = {key: at_s for key, at_s in self._ended.items() if at_s >= oldest_s}
 

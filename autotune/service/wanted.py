@@ -40,7 +40,7 @@ def read_wanted(document: Any, by: str) -> list[Wanted]:
             or type(calls) is not int
             or not 0 < calls < 1 << 50
         ):
-            raise UsageError("a shape is as 4096x128x4096:NT, and its calls are a number")
+            raise UsageError("a shape is as 4096x128x4096:NT, and its calls are a whole number from 1")
         gemm = Gemm.parse(text)
         gemm.need_output()
         found.append(Wanted(gemm, gpu_name, float(calls), predicted_gain_us(gpu_name, gemm, 0.0), {}, by))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import delete, func, insert, select
@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from ..files.errors import UsageError
 from .artifact_models import ArtifactEventRow, ArtifactRow, TokenRow, UsageRow
 from .database import Database, retry_while_away
+from .leases import now_s
 from .models import utc_now
 
 What = Literal["publish", "pin", "unpin", "rollback"]
@@ -108,7 +109,7 @@ class Artifacts:
                 made = ArtifactRow(
                     address=address, gpu_name=gpu_name, cc_major=major, cc_minor=minor, driver_version=driver,
                     cublas_version=cublas, signed=signed, table_json=table, cubins=cubins, facts=dict(facts),
-                    created_at=utc_now(),
+                    created_at=datetime.fromtimestamp(session.execute(select(now_s())).scalar_one(), UTC),
                 )  # fmt: skip
                 session.add(made)
                 session.flush()

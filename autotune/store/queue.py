@@ -254,6 +254,12 @@ class Queue:
             found: dict[str, int] = dict(session.execute(query).all())
         return {state: found.get(state.value, 0) for state in RequestState}
 
+    @retry_while_away
+    def clock_s(self) -> float:
+        """Seconds since 1970 on the database's clock."""
+        with self._database.reading() as session:
+            return float(session.execute(select(now_s())).scalar_one())
+
     def has_open(self) -> bool:
         """Whether a request waits, or is worked on."""
         counts = self.counts()

@@ -8,11 +8,14 @@ import os
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from autotune.store import RequestState, Store
+from autotune.cli.tables_follow import OVERLAP_S, _published_s, _tuned_s
+from autotune.runtime.service.table_server import _reason
+from autotune.store import ChannelKey, RequestState, Store, Wanted, artifacts
 
 from .conftest import ENVIRONMENT, SQUARE
 from .runner import REPOSITORY, run
@@ -44,6 +47,27 @@ while "exact" not in hows and time.monotonic() < deadline:
     time.sleep(0.02)
 print(hows[0], hows[-1])
 """
+
+
+def test_what_was_tuned_since_an_export_began_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = datetime.now(UTC) + timedelta(days=1)  # on the machine that publishes
+    monkeypatch.setattr(artifacts, "utc_now", lambda: fast)
+    with Store.open(tmp_path / "team.db") as store, store.queue().join("gpu", OTHER) as worker:
+        queue, channel = store.queue(), ChannelKey(OTHER, (9, 0), "580", "13.1")
+        queue.submit([Wanted(SQUARE)])
+        claimed = queue.claim(worker, [OTHER], 60.0)
+        assert claimed and queue.finish(claimed, RequestState.TUNED, result={"gpu": OTHER})
+        store.artifacts().publish("a" * 64, channel, (b"", b"", b""), {}, "me")  # exported before that end
+        tuned_s, published_s = (look(store, OTHER) for look in (_tuned_s, _published_s))
+    assert published_s < tuned_s < published_s + 2 * OVERLAP_S
+
+
+def test_what_a_server_gives_as_its_reason_can_be_printed() -> None:
+    assert _reason(b'{"error": "too many\\u001b[2J requests"}') == "too many [2J requests"
+    assert _reason(b"<html>\x1b\xff\n[1]") == "<html> \N{REPLACEMENT CHARACTER} [1]"
+    assert _reason(b"[1]") == "[1]" and len(_reason(b"x" * 10_000)) == 300
 
 
 @pytest.mark.stress  # some ten seconds: kernels are compiled

@@ -18,6 +18,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -117,9 +118,16 @@ class ServerCalls:
             raise NoAnswer(f"{self._shown} answers with more than {most_bytes:,} bytes; it was not read")
         answer = Answer(response.status, content, response.getheader("ETag", ""))
         if response.status >= 300 and response.status not in (304, 404):
-            text = content[:200].decode(errors="replace")
-            raise NoAnswer(f"{self._shown} refuses ({response.status}): {text}")
+            raise NoAnswer(f"{self._shown} refuses ({response.status}): {_reason(content)}")
         return answer
+
+
+def _reason(content: bytes) -> str:
+    """What a server, of whatever kind, gives as its reason: a line that may be printed."""
+    text = content.decode(errors="replace")
+    with suppress(ValueError, TypeError, KeyError):
+        text = str(strict.parse(text)["error"])
+    return "".join(one if one.isprintable() else " " for one in text[:300])
 
 
 def fetch_files(calls: ServerCalls, address: str) -> tuple[bytes, bytes, bytes]:
