@@ -114,9 +114,20 @@ static double median_host(const samples *of) { return median(of->host_us, of->nu
 /* Most samples of one lie below all of another: the slowest of each is not looked at. */
 static bool is_surely_less(const double *one, const double *other) { return one[MIDDLE] < other[0]; }
 
+/* The same will be so of fewer samples, whatever follows: unless too many are not below them already. */
+static bool may_be_surely_less(const double *one, int32_t num, const double *other) {
+    return num < AT_SAMPLES_EACH - MIDDLE || one[num - (AT_SAMPLES_EACH - MIDDLE)] < other[0];
+}
+
+static double spread(const double *ascending) {
+    return (ascending[MIDDLE] - ascending[0]) / median(ascending, AT_SAMPLES_EACH);
+}
+
+/* Where either side's time may decide, one that is steady does. */
 static bool spreads(const samples *of, int32_t regime) {
-    const double *ascending = regime == AT_BUSY ? of->gpu_us : of->host_us;
-    return of->num == AT_SAMPLES_EACH && ascending[MIDDLE] - ascending[0] > MOST_SPREAD * median(ascending, of->num);
+    if (of->num < AT_SAMPLES_EACH) return false;
+    const double of_gpu = spread(of->gpu_us);
+    return (regime == AT_BUSY ? of_gpu : fmin(of_gpu, spread(of->host_us))) > MOST_SPREAD;
 }
 
 /* The least time of the GPU in a regime, infinite without a sample. */
@@ -129,13 +140,59 @@ static double least_us(const at_live *live, int32_t regime) {
     return least;
 }
 
-/* Whether a rival has as many samples as it takes. */
-static bool is_known(const at_live *live, int32_t regime, int32_t rival) {
-    const samples *of = &live->found[regime][rival];
-    if (!of->num || of->num == AT_SAMPLES_EACH) return of->num;
+/* The time that a call takes at least, of the side that is the limit in a regime that has a sample. */
+static double limit_us(const at_live *live, int32_t regime) {
+    double least = least_us(live, regime);
+    for (int32_t i = 0; i < live->num && regime == AT_IDLE; i++) {
+        if (live->found[regime][i].num) least = fmin(least, live->found[regime][i].host_us[0]);
+    }
+    return least;
+}
+
+/* Whether more samples of one that has some tell nothing: it is too slow, or cannot win any more. */
+static bool is_out(const at_live *live, int32_t regime, int32_t rival) {
+    const samples *of = &live->found[regime][rival], *first = live->found[regime];
     const double slower = of->gpu_us[0] / least_us(live, regime);
     const bool is_guest = rival && regime == AT_IDLE && live->rivals[rival]->planned.is_left_alone;
-    return (of->num >= SAMPLES_OUT && slower > SLOWER) || (is_guest && slower > MUCH_SLOWER);
+    if ((of->num >= SAMPLES_OUT && slower > SLOWER) || (is_guest && slower > MUCH_SLOWER)) return true;
+    const bool may_win = may_be_surely_less(of->gpu_us, of->num, first->gpu_us) ||
+                         (regime == AT_IDLE && may_be_surely_less(of->host_us, of->num, first->host_us));
+    return rival && first->num && !may_win;
+}
+
+static bool is_open(const at_live *live, int32_t regime, int32_t rival) {
+    const int32_t num = live->found[regime][rival].num;
+    return !num || (num < AT_SAMPLES_EACH && !is_out(live, regime, rival));
+}
+
+static int32_t num_samples(const at_live *live, int32_t regime) {
+    int32_t num = 0;
+    for (int32_t i = 0; i < live->num; i++) num += live->found[regime][i].num;
+    return num;
+}
+
+/* Whether a rival has a sample in a regime and leads: there may be enough of all that are ahead of it, and of it. */
+static bool leads(const at_live *live, int32_t regime, int32_t rival) {
+    const samples *all = live->found[regime];
+    int32_t left = AT_MOST_SAMPLES - num_samples(live, regime);
+    for (int32_t i = 0; i < live->num; i++) {
+        const bool is_ahead = !i || i == rival || all[i].gpu_us[0] < all[rival].gpu_us[0];
+        if (is_ahead && is_open(live, regime, i)) left -= AT_SAMPLES_EACH - all[i].num;
+    }
+    return is_open(live, regime, rival) && left >= 0;
+}
+
+/* Whether a rival is to have a sample, or another, in a regime: the first only where another may win. */
+static bool is_wanted(const at_live *live, int32_t regime, int32_t rival) {
+    const samples *all = live->found[regime];
+    if (!all[rival].num) return true;
+    if (rival || !is_open(live, regime, 0)) return leads(live, regime, rival);
+    bool may_win = false;
+    for (int32_t i = 1; i < live->num; i++) {
+        const bool has_enough = all[i].num == AT_SAMPLES_EACH;
+        may_win = may_win || (has_enough ? !is_out(live, regime, i) : leads(live, regime, i));
+    }
+    return may_win;
 }
 
 /* By the GPU's time alone where that is the limit; else by either side's, if the other's is not longer. */
@@ -166,7 +223,7 @@ static void settle(at_live *live, int32_t winner, bool is_dropped) {
 
 static void decide(at_live *live, int32_t regime) {
     for (int32_t i = 0; i < live->num; i++) {
-        if (!is_known(live, regime, i)) return;
+        if (is_wanted(live, regime, i)) return;
     }
     const int32_t best = best_of(live, regime);
     const samples *all = live->found[regime];
@@ -177,13 +234,14 @@ static void decide(at_live *live, int32_t regime) {
 
 /* ------------------------------------------------------------------------------------------ sampling */
 
-/* Keep a sample, which costs what its plan loses: but the first, which may load what later calls have. */
+/* Keep a sample, which costs what its plan loses: but the first, which may load what later calls have. A call takes what
+ * the least of them has taken of the side that is the limit. */
 static void keep(at_live *live, double gpu_us) {
     samples *of = &live->found[live->regime][live->rival];
-    if (of->num) live->credit_us -= fmax(gpu_us - least_us(live, live->regime), 0);
     insert(of->gpu_us, of->num, gpu_us);
     insert(of->host_us, of->num, live->host_us);
-    of->num++;
+    if (of->num++) live->credit_us -= of->gpu_us[0] - least_us(live, live->regime);
+    live->call_us = fmax(live->call_us, limit_us(live, live->regime));
     live->outcome = AT_TAKEN;
     decide(live, live->regime);
     wait_anew(live);
@@ -221,15 +279,15 @@ static int32_t regime_of(at_live *live, uint64_t stream) {
     return state == NOT_READY ? AT_BUSY : is_well(live, state) ? AT_IDLE : -1;
 }
 
-/* One of those with the fewest samples of a regime that has not enough, at random. */
+/* One of those with the fewest samples of a regime of all that are to have another, at random. */
 static int32_t next_rival(at_live *live, int32_t regime) {
-    const samples *all = live->found[regime];
     int32_t least = AT_SAMPLES_EACH, num = 0, found = 0;
     for (int32_t i = 0; i < live->num; i++) {
-        if (!is_known(live, regime, i) && all[i].num < least) least = all[i].num;
-    }
-    for (int32_t i = 0; i < live->num; i++) {
-        if (!is_known(live, regime, i) && all[i].num == least && !drawn(live, ++num)) found = i;
+        const int32_t own = live->found[regime][i].num;
+        if (own > least || !is_wanted(live, regime, i)) continue;
+        if (own < least) num = 0;
+        least = own;
+        if (!drawn(live, ++num)) found = i;
     }
     return found;
 }
@@ -335,12 +393,8 @@ void at_live_tell(at_live *live, autotune_live_state *state) {
     const int winner = atomic_load(&live->winner);
     state->is_settled = winner >= 0;
     state->winner = winner < 0 ? 0 : winner;
-    int32_t num[AT_REGIMES] = {0};
-    for (int regime = 0; regime < AT_REGIMES; regime++) {
-        for (int32_t i = 0; i < live->num; i++) num[regime] += live->found[regime][i].num;
-    }
-    state->regime = num[AT_IDLE] > num[AT_BUSY] ? AT_IDLE : AT_BUSY;
-    state->num_samples = num[state->regime];
+    state->regime = num_samples(live, AT_IDLE) > num_samples(live, AT_BUSY) ? AT_IDLE : AT_BUSY;
+    state->num_samples = num_samples(live, state->regime);
     for (int32_t i = 0; i < live->num; i++) {
         state->gpu_us[i] = median_gpu(&live->found[state->regime][i]);
         state->host_us[i] = median_host(&live->found[state->regime][i]);

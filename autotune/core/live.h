@@ -8,8 +8,9 @@
  *
  * Samples of a kind take the time of three of its calls, and 0.5 % of those that follow: the host's microseconds, and what
  * a slower plan loses. So those of short products are further apart; and at random, since the calls of equal layers come
- * in turns, too. A plan that is surely slower by its second sample has no more. One sample at a time: the next waits until
- * the GPU has passed both events. */
+ * in turns, too. Each plan has one sample, and those that lead have more, as far as 16 samples go; what is surely slower
+ * than the least, or cannot win any more, has no more. One sample at a time: the next waits until the GPU has passed both
+ * events. */
 
 #ifndef AUTOTUNE_LIVE_H
 #define AUTOTUNE_LIVE_H
@@ -19,7 +20,7 @@
 
 #include "plan.h"
 
-enum { AT_MAX_RIVALS = 4, AT_SAMPLES_EACH = 4 }; /* so at most 16 samples decide */
+enum { AT_MAX_RIVALS = 7, AT_SAMPLES_EACH = 4, AT_MOST_SAMPLES = 16 }; /* of the plans that lead; of all in a regime */
 enum { AT_BUSY, AT_IDLE, AT_REGIMES };
 
 /* What became of the last sample that was to begin, or of all: why a kind is not settled, or was dropped. */

@@ -172,15 +172,57 @@ def test_where_the_gpu_is_the_limit_the_least_time_of_the_gpu_wins(program: Prog
 
 
 def test_what_no_launch_beats_stays(program: Program, driver: Clocked) -> None:
+    """What cannot win any more by its second sample has no more: within a quarter of the least, too."""
     driver.kernel_us |= dict.fromkeys(NAMES, 60.0)
     program.call_busy()
-    assert program.state.is_settled and program.state.winner == 0
+    state = program.state
+    assert (state.is_settled, state.is_dropped, state.winner, state.num_samples) == (True, False, 0, 8)
 
 
-def test_few_samples_are_taken_and_in_no_fixed_order(program: Program) -> None:
+def test_few_samples_are_taken_and_in_no_fixed_order(
+    dispatcher: Dispatcher, driver: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_plans.secrets, "randbits", lambda _: 32)
+    kinds, found = decided(dispatcher)
+    program = Program(kinds, driver, found)
     program.call_busy()
     sampled = [one for one in program.served[:-1] if one]  # the last call is by the winner
     assert len(sampled) == 12 and sampled[:6] != sampled[6:]
+
+
+def test_of_many_those_that_lead_have_the_samples(driver: Clocked, tmp_path: Path, monkeypatch) -> None:
+    """Seven have one each; then the first and two others have four."""
+    names = [f"kernel{place}" for place in range(9)]
+    specs = [make_spec(group=1 << place % 5, vec_c=1 + place // 5) for place in range(len(names))]
+    table = make_table(*map(make_kernel, names, specs))
+    picks = [
+        Pick(name, "modelled", str, 1, LONG_US, cublas_us=LONG_US - 1, provider="cublas") for name in names
+    ]
+    monkeypatch.setattr(Chooser, "pick", lambda *_: picks[0])
+    monkeypatch.setattr(Chooser, "ranked", lambda *_: picks)
+    clocked = Clocked(table, kernel_us={name: 48.0 - place for place, name in enumerate(names)})
+    kinds, found = decided(Dispatcher(write_table(table, tmp_path / "t"), driver=clocked, settle="live"))
+    program = Program(kinds, clocked, found)
+    program.call_busy()
+    assert (program.state.winner, program.state.num_samples, len(program.state.times_us)) == (6, 16, 7)
+    nums = Counter(program.served[:-1])
+    assert [nums[number] for number in range(1, 7)] == [1, 1, 1, 1, 4, 4]
+
+
+def test_a_call_on_an_idle_stream_takes_what_the_host_does(
+    dispatcher: Dispatcher, driver: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a product of a microsecond is settled in far fewer calls than its own time would pay for."""
+    pick = Pick("first", "modelled", str, 1, 1.0, cublas_us=2.0)
+    monkeypatch.setattr(Chooser, "pick", lambda *_: pick)
+    kinds, found = decided(dispatcher)
+    program = Program(kinds, driver, found)
+    for _ in range(2500):  # 800 for the first sample alone, by its own time
+        driver.now_us = driver.gpu_us + 1
+        program.call()
+        if program.state.is_settled:
+            break
+    assert program.state.is_settled and program.state.limited_by == "the host"
 
 
 def test_calls_that_find_the_stream_idle_are_compared_by_the_host(program: Program, driver: Clocked) -> None:
