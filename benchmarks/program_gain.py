@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,9 +33,10 @@ WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize
 
 
 def profiled(step: Step, routing: Any, wait: Wait) -> dict[str, Any]:
-    """Of a step, plain and routed: us in which the GPU is busy, and with anything but products; us of these,
-    added up; us in which the host works (longer than without a profiler); kernels; `products`: calls, us of
-    the GPU and of the host by extents."""
+    """Of a step, plain and routed: us in which the GPU is busy, and with anything but products; us of these;
+    us in which the host works (longer than without a profiler); kernels; `products`: calls, us of the GPU and
+    of the host by operator and extents. The GPU's time of a call is what its launches add to the union of
+    those before them: one that waits for them, as the second of a split product, begins early."""
     found: dict[str, Any] = {}
     for name, around in ((PLAIN, nullcontext()), (ROUTED, routing or nullcontext())):
         with around:
@@ -46,24 +47,28 @@ def profiled(step: Step, routing: Any, wait: Wait) -> dict[str, Any]:
 def _profiled_side(step: Step, wait: Wait) -> dict[str, Any]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     activities += [torch.profiler.ProfilerActivity.CUDA] * torch.cuda.is_available()
+    step()
+    wait()
     with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
         for _ in range(NUM_STEPS):
             step()
         wait()
     events = profile.profiler.kineto_results.events()
-    on_gpu = [event for event in events if event.device_type() == torch.autograd.DeviceType.CUDA]
-    calls = {event.correlation_id() for event in events if event.name() in PRODUCTS}
-    spans = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_gpu]
-    is_product = [event.linked_correlation_id() in calls for event in on_gpu]
-    others = [span for span, is_one in zip(spans, is_product, strict=True) if not is_one]
-    of_products = [end - begin for (begin, end), is_one in zip(spans, is_product, strict=True) if is_one]
-    ns = {"busy_us": union(spans), "others_us": union(others), "products_us": sum(of_products)}
+    on_gpu = sorted(
+        (one for one in events if one.device_type() == torch.autograd.DeviceType.CUDA),
+        key=lambda one: one.start_ns(),
+    )
+    added = added_ns([(one.start_ns(), one.start_ns() + one.duration_ns()) for one in on_gpu])
+    of_calls = Counter[int]()
+    for one, ns in zip(on_gpu, added, strict=True):
+        of_calls[one.linked_correlation_id()] += ns
+    products = products_of(events, of_calls)
+    busy_us, products_us = sum(added) / 1e3 / NUM_STEPS, sum(one["gpu_us"] for one in products)
     return {
-        **{name: value / 1e3 / NUM_STEPS for name, value in ns.items()},
-        "num_kernels": len(spans) / NUM_STEPS,
-        "host_us": _work_us(profile.key_averages()),
-        "products": _products(profile.key_averages(group_by_input_shape=True)),
-    }
+        "busy_us": busy_us, "others_us": busy_us - products_us, "products_us": products_us,
+        "num_kernels": len(on_gpu) / NUM_STEPS, "host_us": _work_us(profile.key_averages()),
+        "products": products,
+    }  # fmt: skip
 
 
 def _work_us(averages: Any) -> float:
@@ -71,26 +76,31 @@ def _work_us(averages: Any) -> float:
     return float(sum(one.self_cpu_time_total for one in averages if one.key not in WAITS)) / NUM_STEPS
 
 
-def union(spans: list[tuple[int, int]]) -> int:
-    """The length of what intervals cover."""
-    total, reached = 0, -1
-    for begin, end in sorted(spans):
-        total += max(0, end - max(begin, reached))
+def added_ns(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """What each of the intervals, by their begin, adds to what those before it cover."""
+    added, reached = [], 0
+    for begin, end in spans:
+        added.append(max(0, end - max(begin, reached)))
         reached = max(reached, end)
-    return total
+    return added
 
 
-def _products(averages: Any) -> list[dict[str, Any]]:
-    """The products of a step: operator, extents, calls, us of the GPU and of the host."""
-    found = []
-    for one in averages:
-        if one.key in PRODUCTS:
-            a, b = one.input_shapes[1:3] if PRODUCTS[one.key] else one.input_shapes[:2]
-            extents = {"batch": a[0] if len(a) == 3 else 1, "m": a[-2], "n": b[-1], "k": a[-1]}
-            of_all = {"num_calls": one.count, "gpu_us": one.device_time_total, "host_us": one.cpu_time_total}
-            of_a_step = {name: value / NUM_STEPS for name, value in of_all.items()}
-            found.append({"op": one.key, **extents, **of_a_step})
-    return found
+def products_of(events: Iterable[Any], gpu_ns: Mapping[int, int]) -> list[dict[str, Any]]:
+    """The products of a step: operator, extents, calls, us of the GPU and of the host. `gpu_ns`: by call."""
+    found: dict[tuple[Any, ...], Counter[str]] = {}
+    for one in events:
+        if one.name() in PRODUCTS:
+            a, b = one.shapes()[1:3] if PRODUCTS[one.name()] else one.shapes()[:2]
+            extents = a[0] if len(a) == 3 else 1, a[-2], b[-1], a[-1]
+            of_kind = found.setdefault((one.name(), *extents), Counter())
+            of_kind["num_calls"] += 1
+            of_kind["gpu_us"] += gpu_ns[one.correlation_id()] / 1e3
+            of_kind["host_us"] += one.duration_ns() / 1e3
+    names = "op", "batch", "m", "n", "k"
+    return [
+        dict(zip(names, kind, strict=True)) | {name: value / NUM_STEPS for name, value in of_kind.items()}
+        for kind, of_kind in found.items()
+    ]
 
 
 def attainable(found: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, float]:
@@ -100,7 +110,7 @@ def attainable(found: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, f
     step_us = 1e6 * statistics.median(found["eager"]["step_s"][PLAIN])
     gpu_saved = host_saved = 0.0
     for product in profile["products"]:
-        kernel_us, num_calls = table_us.get(extents_of(product)), product["num_calls"]
+        kernel_us, num_calls = table_us.get(kind_of(product)), product["num_calls"]
         if kernel_us is not None:
             gpu_saved += max(product["gpu_us"] - num_calls * kernel_us, 0.0)
         call_us = host[product["op"].removeprefix("aten::")]
@@ -114,15 +124,17 @@ def attainable(found: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, f
     }  # fmt: skip
 
 
-def extents_of(one: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    return one["batch"], one["m"], one["n"], one["k"]
+def kind_of(one: Mapping[str, Any]) -> tuple[int, ...]:
+    """What a product of a profile and a kind of call have in common."""
+    has_bias = PRODUCTS[one["op"]] if "op" in one else one["has_bias"]
+    return has_bias, one["batch"], one["m"], one["n"], one["k"]
 
 
-def _table_us(kinds: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int, int, int], float]:
-    """By extents, the table's time of a call that it serves: the mean over all layouts, by their calls."""
+def _table_us(kinds: Iterable[Mapping[str, Any]]) -> dict[tuple[int, ...], float]:
+    """The table's time of a call that it serves: the mean over all layouts, by their calls."""
     calls, us = Counter[Any](), Counter[Any]()
     for kind in kinds:
         if not kind["reason"] and kind["expected_us"]:
-            calls[extents_of(kind)] += kind["num_calls"]
-            us[extents_of(kind)] += kind["num_calls"] * kind["expected_us"]
-    return {extents: us[extents] / calls[extents] for extents in calls}
+            calls[kind_of(kind)] += kind["num_calls"]
+            us[kind_of(kind)] += kind["num_calls"] * kind["expected_us"]
+    return {kind: us[kind] / calls[kind] for kind in calls}

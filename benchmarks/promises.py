@@ -8,21 +8,21 @@ What a step gains is its time plain less routed. It is the sum of these, in us o
     promised    of the products that the table serves: cuBLAS's time less the table's, as it says them
     provider    cuBLAS takes longer in the program than the table says of it
     kernel      kernels take less in the program than the table says of them
-    left        products that are left alone take less
-    overlap     more of the products' time is covered by other kernels, or by each other
+    left        other products take less
     neighbours  other kernels take less, which may find their operands in L2
     host        the GPU waits less for the host
 
-A GPU is busy as long as the union of its kernels' intervals, and products take what they add to the union of
-the others. For provider and kernel it is said what L2 can explain: the same, of calls that are timed alone
-with operands that are all in L2 as far as they fit (warm), or none (cold).
+A GPU is busy as long as the union of its kernels' intervals, and each takes what it adds to those before it.
+For provider and kernel it is said what L2 can explain: the same, of calls behind others that leave their
+operands in L2 as far as they fit (warm), or none (cold). Where these agree with the program, and the table does
+not, it is the provider's choice, or the table's model.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -36,7 +36,7 @@ from programs import Place
 
 from autotune.cli import console
 
-PARTS = "promised", "provider", "kernel", "left", "overlap", "neighbours", "host"
+PARTS = "promised", "provider", "kernel", "left", "neighbours", "host"
 STATES = "warm", "cold"
 NUM_TIMED = 9  # of a call in a state
 AGREE = 0.05  # of their time, within which a promise for products is kept
@@ -50,11 +50,10 @@ Kind = Mapping[str, Any]
 
 
 def timed_alone(found: dict[str, Any], step: Step, place: Place, args: argparse.Namespace) -> None:
-    """The time of each kind that is served, plain and routed, warm and cold."""
+    """The time of each kind that a promise is of, plain and routed, warm and cold."""
     found["alone"] = [
         {side: {state: _call_us(kind, place, side, state) for state in STATES} for side in (PLAIN, ROUTED)}
-        for kind in found["calls"]["kinds"]
-        if not kind["reason"]
+        for kind in promised(found["calls"]["kinds"])
     ]
 
 
@@ -69,18 +68,19 @@ def _call_us(kind: Kind, place: Place, side: str, state: str) -> float:
     def multiply() -> None:
         torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
 
-    times_us = []
+    def taken_us(*operations: Callable[[], object]) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(AHEAD_CYCLES)
+        begin.record()
+        for one in operations:
+            one()
+        end.record()
+        place.wait()
+        return 1e3 * float(begin.elapsed_time(end))
+
+    before = multiply if state == "warm" else flushed.zero_
     with place.routing if side == ROUTED else nullcontext():
-        for _ in range(NUM_TIMED):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(AHEAD_CYCLES)
-            multiply() if state == "warm" else flushed.zero_()
-            begin.record()
-            multiply()
-            end.record()
-            place.wait()
-            times_us.append(1e3 * float(begin.elapsed_time(end)))
-    return statistics.median(times_us)
+        return statistics.median(taken_us(before, multiply) - taken_us(before) for _ in range(NUM_TIMED))
 
 
 def _operand(kind: Kind, rows: str, columns: str, *, is_transposed: bool) -> Any:
@@ -97,19 +97,17 @@ def _operand(kind: Kind, rows: str, columns: str, *, is_transposed: bool) -> Any
 def explained(found: Mapping[str, Any]) -> dict[str, float]:
     """The parts of what a step gains, their sum, and what L2 explains of two of them by state, in us; and how
     much of the time of the products that are served their gain misses the promise by."""
-    profile, kinds = found["profile"], [kind for kind in found["calls"]["kinds"] if not kind["reason"]]
+    profile, kinds = found["profile"], promised(found["calls"]["kinds"])
     plain, routed = profile[PLAIN], profile[ROUTED]
     seen = {side: _products_us(profile[side]["products"], kinds) for side in (PLAIN, ROUTED)}
     cublas_us, table_us = (_sum_us(kinds, name) for name in ("cublas_us", "expected_us"))
     step_us = {side: 1e6 * statistics.median(found["eager"]["step_s"][side]) for side in (PLAIN, ROUTED)}
-    covered = {side: one["products_us"] + one["others_us"] - one["busy_us"] for side, one in profile.items()}
     left = {side: profile[side]["products_us"] - seen[side] for side in (PLAIN, ROUTED)}
     parts = {
         "promised": cublas_us - table_us,
         "provider": seen[PLAIN] - cublas_us,
         "kernel": table_us - seen[ROUTED],
         "left": left[PLAIN] - left[ROUTED],
-        "overlap": covered[ROUTED] - covered[PLAIN],
         "neighbours": plain["others_us"] - routed["others_us"],
         "host": (step_us[PLAIN] - plain["busy_us"]) - (step_us[ROUTED] - routed["busy_us"]),
     }
@@ -128,14 +126,21 @@ def explained(found: Mapping[str, Any]) -> dict[str, float]:
     return parts
 
 
+def promised(kinds: Sequence[Kind]) -> list[Kind]:
+    """Those that are served, whose times are known, and that a profile tells from those that are not."""
+    is_known = [not kind["reason"] and kind["expected_us"] and kind["cublas_us"] for kind in kinds]
+    others = {program_gain.kind_of(kind) for kind, is_one in zip(kinds, is_known, strict=True) if not is_one}
+    return [kind for kind in kinds if program_gain.kind_of(kind) not in others]
+
+
 def _sum_us(kinds: Iterable[Kind], name: str) -> float:
     return float(sum(kind["num_calls"] * kind[name] for kind in kinds))
 
 
 def _products_us(products: Iterable[Kind], kinds: Iterable[Kind]) -> float:
-    """The GPU's time of products whose extents are of one of these kinds."""
-    served = {program_gain.extents_of(kind) for kind in kinds}
-    return float(sum(one["gpu_us"] for one in products if program_gain.extents_of(one) in served))
+    """The GPU's time of products of these kinds."""
+    those = {program_gain.kind_of(kind) for kind in kinds}
+    return float(sum(one["gpu_us"] for one in products if program_gain.kind_of(one) in those))
 
 
 def describe(found: Mapping[str, Mapping[str, Any]]) -> str:

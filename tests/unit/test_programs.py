@@ -147,25 +147,28 @@ def test_a_step_of_each_is_run_for_a_recording(monkeypatch: Any) -> None:
     assert routing.num == 1 and not routing.is_on
 
 
-def averages() -> list[Any]:
-    def one(key: str, shapes: list[list[int]], calls: int, us: float) -> Any:
-        return SimpleNamespace(
-            key=key, input_shapes=shapes, count=calls, device_time_total=us, cpu_time_total=2 * us
-        )
+def events() -> tuple[list[Any], Counter[int]]:
+    """Of the host, as a profiler tells them, and the GPU's ns by call."""
 
-    steps = program_gain.NUM_STEPS
-    return [
-        one("aten::addmm", [[256], [32, 64], [64, 256]], 2 * steps, 20.0 * steps),
-        one("aten::bmm", [[3, 4, 5], [3, 5, 6]], steps, 9.0 * steps),
-        one("aten::relu", [[3, 4]], steps, 9.0 * steps),
+    def one(name: str, shapes: list[list[int]], number: int, us: float) -> Any:
+        facts = {"name": name, "shapes": shapes, "correlation_id": number, "duration_ns": 2000 * us}
+        return SimpleNamespace(**{key: lambda value=value: value for key, value in facts.items()})
+
+    linear, batched = [[256], [32, 64], [64, 256]], [[3, 4, 5], [3, 5, 6]]
+    found = [
+        one("aten::addmm", linear, 2 * i + j, 10.0) for i in range(program_gain.NUM_STEPS) for j in (0, 1)
     ]
+    found += [one("aten::bmm", batched, 100 + i, 9.0) for i in range(program_gain.NUM_STEPS)]
+    found += [one("aten::relu", [[3, 4]], 200, 9.0)]
+    return found, Counter({event.correlation_id(): event.duration_ns() / 2 for event in found})
 
 
 def test_what_is_attainable_is_less_of_the_host_and_of_the_gpu() -> None:
     """Two calls served in 5 us instead of 10, and three whose 58 of 80 us on the host shrink to a third."""
-    products = program_gain._products(averages())
+    products = program_gain.products_of(*events())
     assert [(p["batch"], p["m"], p["n"], p["k"]) for p in products] == [(1, 32, 256, 64), (3, 4, 6, 5)]
-    served = {"batch": 1, "m": 32, "n": 256, "k": 64, "reason": "", "expected_us": 5.0, "num_calls": 2}
+    served = {"batch": 1, "m": 32, "n": 256, "k": 64, "has_bias": True, "num_calls": 2}
+    served |= {"reason": "", "expected_us": 5.0}
     alone = served | {"k": 65, "reason": "as fast", "expected_us": 1.0}
     times = {f"{name}, {way}": [30.0] for name in ("linear", "mm", "bmm") for way in WAYS}
     times |= {"linear, served": [10.0], "bmm, sgemm(out=)": [10.0]}
@@ -186,8 +189,9 @@ def test_what_is_attainable_is_less_of_the_host_and_of_the_gpu() -> None:
         assert program_gain.attainable(found, program_host.medians({"default": times}))["best_us"] == best_us
 
 
-def test_the_gpu_is_busy_once_where_kernels_overlap() -> None:
-    assert program_gain.union([(5, 9), (0, 4), (3, 6), (20, 21)]) == 10
+def test_a_launch_takes_what_it_adds_to_those_before_it() -> None:
+    """The second begins early, and waits for the first; the third is covered."""
+    assert program_gain.added_ns([(0, 4), (1, 9), (5, 8), (20, 21)]) == [4, 5, 0, 1]
 
 
 def test_a_row_tells_ratio_interval_and_share() -> None:
@@ -205,22 +209,27 @@ def test_a_row_tells_ratio_interval_and_share() -> None:
 
 def test_what_a_step_gains_is_the_sum_of_its_parts() -> None:
     """Two served calls, which the table promises 5 us instead of 8, and one that is left alone."""
-    served = {"batch": 1, "m": 32, "n": 256, "k": 64, "reason": "", "num_calls": 2}
-    kinds = [served | {"expected_us": 5.0, "cublas_us": 8.0}, served | {"m": 4, "reason": "as fast"}]
+    served = {"batch": 1, "m": 32, "n": 256, "k": 64, "has_bias": True, "reason": "", "num_calls": 2}
+    served |= {"expected_us": 5.0, "cublas_us": 8.0}
+    kinds = [
+        served,
+        served | {"m": 4, "reason": "as fast"},
+        served | {"has_bias": False, "reason": "as fast"},
+    ]
 
     def side(served_us: float, left_us: float, others_us: float, busy_us: float) -> dict[str, Any]:
-        products = [served | {"gpu_us": served_us}, served | {"m": 4, "gpu_us": left_us}]
+        products = [served | {"gpu_us": served_us}, served | {"has_bias": False, "gpu_us": left_us}]
         times = {"products_us": served_us + left_us, "others_us": others_us, "busy_us": busy_us}
         return {"products": products, **times}
 
     found = {
         "calls": {"kinds": kinds},
         "eager": {"step_s": {PLAIN: [100e-6] * 3, ROUTED: [80e-6] * 3}},
-        "profile": {PLAIN: side(18.0, 9.0, 50.0, 75.0), ROUTED: side(11.0, 8.0, 48.0, 64.0)},
+        "profile": {PLAIN: side(18.0, 9.0, 50.0, 77.0), ROUTED: side(11.0, 8.0, 48.0, 67.0)},
         "alone": [{PLAIN: {"warm": 8.0, "cold": 9.0}, ROUTED: {"warm": 5.0, "cold": 5.5}}],
     }
     parts = promises.explained(found)
-    assert [parts[name] for name in promises.PARTS] == pytest.approx([6.0, 2.0, -1.0, 1.0, 1.0, 2.0, 9.0])
+    assert [parts[name] for name in promises.PARTS] == pytest.approx([6.0, 2.0, -1.0, 1.0, 2.0, 10.0])
     assert parts["gained"] == pytest.approx(20.0) and parts["missed"] == pytest.approx(1 / 18)
     assert (parts["provider, cold"], parts["kernel, warm"]) == pytest.approx((2.0, 0.0))
     text = promises.describe({"one": {"explained": parts}, "failed": {}})
