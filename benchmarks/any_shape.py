@@ -1,17 +1,20 @@
 """Judges a table on shapes that nobody tuned: against cuBLAS, and against the best possible for each.
 
-    python benchmarks/any_shape.py --gpu 0 --table FOLDER --seed 77 --out any_shape.json.xz
+    python benchmarks/any_shape.py --gpu 0 --table FOLDER --seed 77 --out a.json.xz [--live] [--batches]
     python benchmarks/any_shape.py --gpu 0 --part alone --seed 77 --db alone.db
     python benchmarks/any_shape.py --gpu 0 --part reference --table FOLDER --seed 77 --db alone.db --out ...
     python benchmarks/any_shape.py --report any_shape.json.xz [more ...]
 
 Shapes are drawn by a seed as autotune/facts/distribution.py says: half NN, the others NT, TN and TT in turn.
 Of each layout half are round (whole 16s, from 16 on), a quarter has an odd extent, a quarter odd leading
-dimensions. A table that was made with one of them is refused. Each part continues where it ended, also after
---seconds.
+dimensions. A table that was made with one of them is refused. Each part continues where it ended, also
+after --seconds. `--batches` draws strided batches, packed, of 2 ... 1024 products, half of them round; a
+table picks cuBLAS for these, and settling times those that are ranked first.
 
     pick        (200 shapes) what the table picks, the launches that settling times, and cublasSgemm in
-                pedantic FP32, in the same rounds; and the errors of all of these against float64
+                pedantic FP32, in the same rounds; and the errors of all of these against float64. With --live
+                the shape is settled on calls before (live_calls.py), and what is slower than cuBLAS is timed
+                three times more
     alone       (the first 60) a search of the shape alone, into a database; where leading dimensions are odd,
                 of the nearest packed shape with as narrow vectors. It needs no table: another GPU may do it
     reference   (the same 60) every kernel of the table that may serve the shape, in every number of splits
@@ -40,8 +43,9 @@ from typing import Any
 import any_shape_figures
 import reports
 from contest import Arena
+from live_calls import LiveCalls
 from strided_errors import relative_errors
-from table_arena import Runner, TableArena, name_of
+from table_arena import CUBLAS, Chosen, Runner, TableArena, name_of
 
 from autotune import search
 from autotune import target_finder as targets
@@ -62,10 +66,11 @@ from autotune.store import Store
 PARTS = ("pick", "alone", "reference")
 SORTS = ("round", "odd size", "odd leading dimensions")
 _OF_TURN = (SORTS[0], SORTS[1], SORTS[0], SORTS[2])
+_MOST_BYTES = 1 << 31  # of the operands of a batch
 _SEEDS_APART = 1_000_003  # no search is told such a seed
 _MOST_PAD = 31  # elements behind a row
 _LEAST_ODD = 3  # extent of what is tuned instead: one row or column has kernels of its own
-LEAST_ROUNDS = 2
+LEAST_ROUNDS, TIMES_AGAIN = 2, 3
 NEAR_BEST, MOST_RACED = 1.05, 6  # of the kernels that are timed at a glance: these, and so many, are raced
 ACCURATE, AT_ONCE, CHECKED = 3, 6, 24  # so many accurate ones, too: looked for among the best, some at a time
 
@@ -87,11 +92,12 @@ class JudgedCall:
 
 
 def drawn_calls(
-    num: int, seed: int, fma_tflops: float, bandwidth_gbs: float, least: int = 1
+    num: int, seed: int, fma_tflops: float, bandwidth_gbs: float, least: int = 1, *, is_batched: bool = False
 ) -> list[JudgedCall]:
-    """So many products for a GPU of such a roofline, of extents that are not less. The first of more are
-    those of fewer."""
-    sources = {x: _of_layout(x, seed, i, fma_tflops, bandwidth_gbs) for i, x in enumerate(LAYOUTS)}
+    """So many products, or batches, for a GPU of such a roofline, of extents that are not less. The first of
+    more are those of fewer."""
+    draw = _batches if is_batched else _of_layout
+    sources = {x: draw(x, seed, i, fma_tflops, bandwidth_gbs) for i, x in enumerate(LAYOUTS)}
     turns = cycle([layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)])
     found: dict[Call, JudgedCall] = {}
     while len(found) < num:
@@ -119,6 +125,19 @@ def _of_layout(
         if sort == "odd leading dimensions":
             call = Call(call.gemm, _odd_lds(call, rng))
         yield JudgedCall(call, sort)
+
+
+def _batches(
+    layout: str, seed: int, number: int, fma_tflops: float, bandwidth_gbs: float
+) -> Iterator[JudgedCall]:
+    own = len(LAYOUTS) * (_SEEDS_APART + seed) + number
+    raw = distribution.drawn(
+        own, fma_tflops, bandwidth_gbs, layouts=(layout,), is_mixed=True, more=distribution.products
+    )
+    for gemm in raw:
+        if gemm.num_bytes <= _MOST_BYTES:
+            is_round = not any(x % distribution.ROUND for x in (gemm.m, gemm.n, gemm.k))
+            yield JudgedCall(Call.packed(gemm), SORTS[0] if is_round else SORTS[1])
 
 
 def _odd_lds(call: Call, rng: random.Random) -> tuple[int, int, int]:
@@ -220,7 +239,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.rounds < LEAST_ROUNDS:
         raise UsageError(f"--rounds {args.rounds} are too few to choose by half of them; name {LEAST_ROUNDS}")
     limits = device_limits(find_gpu(args.gpu).index)
-    evaluated = drawn_calls(args.num, args.seed, limits.fma_tflops, limits.bandwidth_gbs, args.least)
+    roofline = limits.fma_tflops, limits.bandwidth_gbs
+    evaluated = drawn_calls(args.num, args.seed, *roofline, args.least, is_batched=args.batches)
     if args.part == "alone":
         tune_alone(args, list(dict.fromkeys(tuned_as(one.call) for one in evaluated[: args.alone])))
         return
@@ -246,6 +266,7 @@ def _head(args: argparse.Namespace, tables: TableArena) -> dict[str, Any]:
         "seed": args.seed,
         "gpu": tables.arena.environment.gpu_name,
         "policy": tables.arena.policy.value,
+        **({"is_batched": True} if args.batches else {}),
         "table": {
             "sha256": digest,
             "created_at": table.created_at,
@@ -261,24 +282,36 @@ def measure_pick(
 ) -> None:
     """Part `pick`: each shape that has no figures yet."""
     deadline = Deadline(args.seconds)
+    live = LiveCalls.on(tables.arena, args.table) if args.live else None
     for number, one in enumerate(evaluated):
         if "pick" in kept[number]:
             continue
         if deadline.is_over(number, len(evaluated)):
             return
         with _Faults(kept, number, "pick"):
-            kept.keep(number, "pick", pick_facts(tables, one.call, args.rounds, args.seed))
+            kept.keep(number, "pick", pick_facts(tables, one.call, args.rounds, args.seed, live))
             console.note(f"{number + 1}/{len(evaluated)} {one}: {any_shape_figures.line(kept[number])}")
 
 
-def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[str, Any]:
-    """The pick and what settling times against cuBLAS, and how far all of these are from float64."""
+def pick_facts(
+    tables: TableArena, call: Call, rounds: int, seed: int, live: LiveCalls | None
+) -> dict[str, Any]:
+    """The pick, what settling times and what is settled on calls against cuBLAS, and how far all of these
+    are from float64."""
     sets = tables.sets(call)
     pick, picked = tables.picked(call, sets)
     first = tables.first(call, pick)
     cublas = tables.cublas(call)
-    everyone = _once([picked, *(tables.launched(one, call, sets) for one in first), cublas])
+    on_calls: dict[str, Any] = live.settled(call, sets) if live else {"name": CUBLAS}
+    runners = [picked, *(tables.launched(one, call, sets) for one in first)]
+    if on_calls["name"] != CUBLAS:
+        runners.append(tables.launched(Chosen.named(on_calls["name"]), call, sets))
+    everyone = _once([*runners, cublas])
     samples = tables.race(everyone, sets, rounds, seed)
+    if live and any_shape_figures.speed(samples, on_calls["name"], CUBLAS) < any_shape_figures.SLOWER:
+        both = [runners[-1], cublas]
+        again = (tables.race(both, sets, rounds, seed + 1 + number) for number in range(TIMES_AGAIN))
+        on_calls["again_us"] = [_rounded(one) for one in again]
     facts = {
         "name": picked.name,
         "how": pick.how,
@@ -289,6 +322,7 @@ def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[s
         "first": {name_of(one): one.expected_us for one in first},
         "state": asdict(tables.session.timer.state),
         "samples_us": _rounded(samples),
+        **({"live": on_calls} if live else {}),
     }
     facts["errors"] = relative_errors(tables.session, call, everyone)
     return facts
@@ -446,6 +480,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--num", type=int, default=200, help="shapes (default: 200)")
     parser.add_argument("--least", type=int, default=1, help="of each extent")
     parser.add_argument("--accuracy", default=STRICT, help="the class of what the table may pick")
+    parser.add_argument("--batches", action="store_true", help="of part pick: strided batches")
+    parser.add_argument("--live", action="store_true", help="of part pick: settled on calls, too")
     parser.add_argument("--alone", type=int, default=60, help="of them so many tuned alone (default: 60)")
     parser.add_argument("--seconds-alone", type=float, default=8.0, help="each (default: 8)")
     parser.add_argument("--db", help="a database of searches of one shape each")

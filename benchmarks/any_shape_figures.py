@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from statistics import geometric_mean as mean
 from typing import Any
 
@@ -26,6 +27,7 @@ Facts = Mapping[str, Any]
 Samples = Mapping[str, Sequence[float]]
 SLOWER, NEVER = 0.98, 0.93  # times cuBLAS's speed: few shapes may be below the first, none below the second
 MOST_ERROR = 1.5  # times cuBLAS's
+MOST_COST = 3.0  # settled calls that all samples of a shape may lose
 NUM_WORST = 5  # shapes that are named
 CHOOSE, TELL = slice(0, None, 2), slice(1, None, 2)  # rounds
 
@@ -128,6 +130,32 @@ class Reached:
         )
 
 
+@dataclass(frozen=True)
+class OnCalls:
+    """A shape that was settled on calls: speeds in the rounds that tell."""
+
+    against: Against
+    is_settled: bool
+    over_cublas: float
+    over_settled: float  # over what settling at first use chooses
+    cost_calls: float  # that the samples lost, in calls of what serves in the end
+    stays_slower: bool  # than cuBLAS, in each measurement more
+
+    @property
+    def shape(self) -> Facts:
+        return self.against.shape
+
+    @classmethod
+    def of(cls, against: Against) -> OnCalls:
+        facts = against.shape["pick"]
+        samples, live = facts["samples_us"], facts["live"]
+        name, again = live["name"], live.get("again_us", [])
+        stays = bool(again) and all(speed(one, name, CUBLAS) < SLOWER for one in again)
+        over_cublas = speed(samples, name, CUBLAS, TELL)
+        over_settled = speed(samples, name, against.settled_on, TELL)
+        return cls(against, live["is_settled"], over_cublas, over_settled, live["cost_calls"], stays)
+
+
 def line(shape: Facts) -> str:
     """A shape in a few words, while others are measured."""
     words = []
@@ -135,6 +163,8 @@ def line(shape: Facts) -> str:
         against = Against.of(shape)
         ways = f"{against.modelled:.3f}x cuBLAS, served {against.served:.3f}x, settled {against.settled:.3f}x"
         words.append(f"{ways}, error {against.error:.2f}x")
+        if "live" in shape["pick"]:
+            words.append(f"on calls {OnCalls.of(against).over_cublas:.3f}x")
     if "samples_us" in shape.get("reference", ()):
         reached = Reached.of(shape)
         words.append(
@@ -162,6 +192,8 @@ def text(*reports: Facts) -> str:
         parts.append(both)
     if against:
         parts += [_against_table(against), _whole_table(against)]
+        on_calls = on_calls_of(against)
+        parts += [_on_calls_table(on_calls)] if on_calls else []
         parts.append(_worst("against cuBLAS", against, lambda one: one.served))
         errors = [*(_errors(against, kind) for kind in against[0].errors), _settled_errors(against)]
         parts.append("\n".join(errors))
@@ -228,6 +260,11 @@ def groups(found: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     return [(name, some) for name, some in split if some]
 
 
+def tenth(speeds: Sequence[float]) -> float:
+    """The tenth percentile: that many are slower."""
+    return sorted(speeds)[len(speeds) // 10]
+
+
 def share_below(speeds: Sequence[float], least: float) -> float:
     return sum(one < least for one in speeds) / len(speeds)
 
@@ -266,16 +303,46 @@ def of_total_time(against: Sequence[Against], how: str) -> float:
     return sum(one.cublas_us for one in against) / kernel_us
 
 
+def on_calls_of(against: Sequence[Against]) -> list[OnCalls]:
+    return [OnCalls.of(one) for one in against if "live" in one.shape["pick"]]
+
+
+def _on_calls_table(found: Sequence[OnCalls]) -> str:
+    headers = [
+        "settled on calls", "shapes", "not settled", "over cuBLAS", "over first use", "its total time",
+        "cost in calls", "most", f"stay < {SLOWER}",
+    ]  # fmt: skip
+    rows = [
+        [
+            name, str(len(some)), str(sum(not one.is_settled for one in some)),
+            f"{mean([one.over_cublas for one in some]):.3f}",
+            f"{mean([one.over_settled for one in some]):.3f}", f"{of_total_time_settled(some):.3f}",
+            f"{fmean(one.cost_calls for one in some):.2f}", f"{max(one.cost_calls for one in some):.2f}",
+            str(sum(one.stays_slower for one in some)),
+        ]
+        for name, some in groups(found)
+    ]  # fmt: skip
+    return console.table(headers, rows, right=range(1, len(headers)))
+
+
+def of_total_time_settled(found: Sequence[OnCalls]) -> float:
+    """How many times as fast one call of each shape is as where it was settled at first use."""
+    pairs = [(one.against.cublas_us / one.against.settled, one.over_settled) for one in found]
+    return sum(us for us, _ in pairs) / sum(us / over for us, over in pairs)
+
+
 def _reached_table(reached: Sequence[Reached]) -> str:
     headers = [
         "tuned alone too", "shapes", "reference / cuBLAS", "portfolio / reference", "pick / portfolio",
         "settled / portfolio", "pick / reference", "settled / reference",
+        "10 % of picks below, / portfolio", "/ reference",
     ]  # fmt: skip
     names = ("over_cublas", "portfolio", "modelled", "settled", "modelled_in_all", "settled_in_all")
-    rows = [
-        [name, str(len(some)), *(f"{mean([getattr(one, x) for one in some]):.3f}" for x in names)]
-        for name, some in groups(reached)
-    ]
+    rows = []
+    for name, some in groups(reached):
+        means = [mean([getattr(one, x) for one in some]) for x in names]
+        low = [tenth([getattr(one, x) for one in some]) for x in ("modelled", "modelled_in_all")]
+        rows.append([name, str(len(some)), *(f"{figure:.3f}" for figure in (*means, *low))])
     return console.table(headers, rows, right=range(1, len(headers)))
 
 
@@ -363,6 +430,21 @@ def bars(
             Goal(f"share of shapes below {SLOWER}, settled", share_below(settled, SLOWER), most=0.005),
             Goal("least over cuBLAS, served", min(served), least=NEVER),
             Goal("least over cuBLAS, settled", min(settled), least=NEVER),
+            Goal("share of shapes left to cuBLAS", fmean(one.is_left("served") for one in against), most=0.4),
+        ]
+    if on_calls := on_calls_of(against):
+        found += [
+            Goal(
+                "settled on calls over first use, mean", mean([x.over_settled for x in on_calls]), least=0.98
+            ),
+            Goal("the same, total time", of_total_time_settled(on_calls), least=0.98),
+            Goal(
+                "samples cost at most, in calls",
+                max(x.cost_calls for x in on_calls),
+                most=MOST_COST,
+            ),
+            Goal(f"shapes that stay below {SLOWER}", sum(x.stays_slower for x in on_calls), most=0),
+            Goal("settled on calls over cuBLAS, mean", mean([x.over_cublas for x in on_calls]), least=1.15),
         ]
     if reached and not is_of_one:
         of_kinds = [(name, some) for name, some in groups(reached) if name in KINDS]
@@ -375,6 +457,13 @@ def bars(
         ):
             figure, kind = min((mean([getattr(o, name) for o in some]), kind) for kind, some in of_kinds)
             found.append(Goal(f"{what} ({kind})", figure, least=least))
+        for what, name, least in (
+            ("pick / portfolio", "modelled", 0.97),
+            ("pick / reference", "modelled_in_all", 0.93),
+        ):
+            speeds = [getattr(one, name) for one in reached]
+            found.append(Goal(f"{what}, mean of all", mean(speeds), least=least))
+            found.append(Goal(f"{what}, tenth percentile", tenth(speeds), least=0.90))
     return found
 
 

@@ -18,7 +18,6 @@ from typing import Any
 from autotune.facts import distribution
 from autotune.facts.gemm import LAYOUTS, Gemm
 
-BATCHES = (2, 1024)
 SHARED = ("", "", "a", "b")  # one of them for each batch
 FMA_TFLOPS, BANDWIDTH_GBS = 65.3, 4290.0  # measured on an H200
 
@@ -39,8 +38,8 @@ def drawn(
 
 
 def _batch(rng: random.Random) -> dict[str, Any]:
-    products, shared = distribution.log_uniform(rng, *BATCHES), rng.choice(SHARED)
-    return {"batch": products, "shares_a": shared == "a", "shares_b": shared == "b"}
+    products, shared = distribution.products(rng), rng.choice(SHARED)
+    return {**products, "shares_a": shared == "a", "shares_b": shared == "b"}
 
 
 def _table(gemm: Gemm) -> str:

@@ -87,12 +87,13 @@ def added_ns(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 def products_of(events: Iterable[Any], gpu_ns: Mapping[int, int]) -> list[dict[str, Any]]:
     """The products of a step: operator, extents, calls, us of the GPU and of the host. `gpu_ns`: by call."""
-    found: dict[tuple[Any, ...], Counter[str]] = {}
+    found: dict[tuple[Any, ...], dict[str, float]] = {}
     for one in events:
         if one.name() in PRODUCTS:
             a, b = one.shapes()[1:3] if PRODUCTS[one.name()] else one.shapes()[:2]
             extents = a[0] if len(a) == 3 else 1, a[-2], b[-1], a[-1]
-            of_kind = found.setdefault((one.name(), *extents), Counter())
+            none = {"num_calls": 0.0, "gpu_us": 0.0, "host_us": 0.0}
+            of_kind = found.setdefault((one.name(), *extents), none)
             of_kind["num_calls"] += 1
             of_kind["gpu_us"] += gpu_ns[one.correlation_id()] / 1e3
             of_kind["host_us"] += one.duration_ns() / 1e3

@@ -14,8 +14,8 @@ What a step gains is its time plain less routed. It is the sum of these, in us o
 
 A GPU is busy as long as the union of its kernels' intervals, and each takes what it adds to those before it.
 For provider and kernel it is said what L2 can explain: the same, of calls behind others that leave their
-operands in L2 as far as they fit (warm), or none (cold). Where these agree with the program, and the table does
-not, it is the provider's choice, or the table's model.
+operands in L2 as far as they fit (warm), or none (cold). Where these agree with the program, and the table
+does not, it is the provider's choice, or the table's model.
 """
 
 from __future__ import annotations

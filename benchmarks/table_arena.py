@@ -30,7 +30,7 @@ from autotune.perf_model.launches import Launches, Shapes
 from autotune.perf_model.splits import Splits
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.blas_provider import BlasProvider
-from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
+from autotune.runtime.choose.chooser import NUM_FIRST, Call, Chooser, Pick, in_splits
 from autotune.runtime.launch.cuda_driver import Driver
 from autotune.runtime.launch.devices import Devices
 from autotune.runtime.launch.planner import Engine, key_of
@@ -49,6 +49,12 @@ class Chosen(NamedTuple):
 
     kernel_id: str
     split_k: int
+
+    @classmethod
+    def named(cls, name: str) -> Chosen:
+        """That of `name_of`."""
+        kernel_id, split_k = name.rsplit("/", 1)
+        return cls(kernel_id, int(split_k))
 
 
 def name_of(pick: Pick | Chosen) -> str:
@@ -141,12 +147,16 @@ class TableArena:
     # ---------------------------------------------------------------------------- who takes part
 
     def picked(self, call: Call, sets: Sequence[OperandSet]) -> tuple[Pick, Runner]:
-        """What the table picks for a call, and the launch of its kernel."""
+        """What the table picks for a call, and the launch of its kernel: of a batch that was not tuned, the
+        one that is ranked first."""
         pick = self.chooser.pick(call)
-        return pick, self.launched(pick, call, sets)
+        return pick, self.launched(self._of_batch(call)[0] if pick.is_looped else pick, call, sets)
 
     def first(self, call: Call, pick: Pick) -> tuple[Pick, ...]:
-        """The accurate launches that settling would time, if any; the pick alone where it cannot."""
+        """The accurate launches that settling would time, if any; the pick alone where it cannot. Of a batch
+        those that are ranked first."""
+        if call.gemm.is_batched:
+            return tuple(self._of_batch(call))
         problem = Product(call.gemm, call.lds, stored_bytes(call))
         gpu = self._devices.gpu(self.arena.gpu.index)
         try:
@@ -154,6 +164,12 @@ class TableArena:
         except DispatchError as fault:
             console.note(f"{call.gemm} is not settled, the pick serves: {fault}")
             return (pick,)
+
+    def _of_batch(self, call: Call) -> list[Pick]:
+        """Raises DispatchError where the table has none."""
+        if not (found := self.chooser.ranked_in_batch(call, NUM_FIRST)):
+            raise DispatchError(f"no kernel for batches serves {call.gemm}")
+        return found
 
     def launched(self, chosen: Pick | Chosen, call: Call, sets: Sequence[OperandSet]) -> Runner:
         """A launch of one of the table's kernels."""
@@ -205,7 +221,8 @@ class TableArena:
         forms = ((*stored_a, lda, 1), (*stored_b, ldb, 1), (*stored_c, ldc, 1))
         index, stream = self.arena.gpu.index, int(self.session.stream)
         first = sets[0].a, sets[0].b, sets[0].c
-        plan = engine.plan(key_of((index,) * 3, forms, first, gemm.trans_a, gemm.trans_b))
+        batch = call.batch if gemm.is_batched else None
+        plan = engine.plan(key_of((index,) * 3, forms, first, gemm.trans_a, gemm.trans_b, batch))
 
         def enqueue(operands: OperandSet) -> None:
             workspace, addresses = self._workspace.of(plan.grid), (operands.a, operands.b, operands.c)
@@ -256,7 +273,7 @@ def stored(gemm: Gemm) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int
 def stored_bytes(call: Call) -> tuple[int, int, int]:
     """What A, B and C reach over."""
     a, b, c = (
-        FLOAT_BYTES * ((rows - 1) * ld + columns)
-        for (rows, columns), ld in zip(stored(call.gemm), call.lds, strict=True)
+        FLOAT_BYTES * ((call.gemm.batch - 1) * stride + (rows - 1) * ld + columns)
+        for (rows, columns), ld, stride in zip(stored(call.gemm), call.lds, call.batch[1:], strict=True)
     )
     return a, b, c

@@ -19,6 +19,7 @@ MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)
 ROUND = 16
+BATCHES = (2, 1024)  # products
 SHIPPED_SEEDS = 9  # of those below, 0, 1, 2 and 8 drew columns of the matrices that ship (studies/matrices)
 LEADING = 1.15  # times the best of a search: a kernel up to this is tried on other shapes
 KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
@@ -38,6 +39,11 @@ def signature_of_shape(gemm: Gemm) -> str:
 def log_uniform(rng: random.Random, least: int, most: int) -> int:
     """A whole number whose logarithm is as likely to be anywhere between these."""
     return round(math.exp(rng.uniform(math.log(least), math.log(most))))
+
+
+def products(rng: random.Random) -> dict[str, Any]:
+    """The number of a strided batch, log-uniform: a field of a Gemm."""
+    return {"batch": log_uniform(rng, *BATCHES)}
 
 
 def _more(rng: random.Random) -> dict[str, Any]:

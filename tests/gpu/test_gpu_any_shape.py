@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python(folder, "-m", "autotune", "search", "--gpu", "0", "--shape", "1024", "--trials", "40", "--quiet")
     python(folder, "-m", "autotune", "export-table", "--out", "table", "--max-kernels", "24")
     python(folder, SCRIPT, *DRAW, "--part", "alone", "--seconds-alone", "6", "--db", "alone.db")
-    table = ("--table", "table", "--rounds", "4", "--out", "a.json")
+    table = ("--table", "table", "--rounds", "4", "--out", "a.json", "--live")
     python(folder, SCRIPT, *DRAW, *table, "--seconds", "0")
     python(folder, SCRIPT, *DRAW, *table)
     python(folder, SCRIPT, *DRAW, *table, "--part", "reference", "--db", "alone.db")
@@ -52,6 +52,7 @@ def test_picks_are_right_and_timed_beside_cublas(report: dict[str, Any]) -> None
     for shape in report["shapes"]:
         facts = shape["pick"]
         assert {facts["name"], "cublas"} <= facts["samples_us"].keys()
+        assert facts["live"]["name"] in facts["samples_us"] and facts["live"]["num_samples"] <= 16
         assert all(0 < error < 1e-5 for errors in facts["errors"].values() for error in errors.values())
 
 

@@ -28,6 +28,7 @@ import any_shape
 import any_shape_figures as figures
 import reports
 from any_shape import SORTS, drawn_calls, tuned_as
+from table_arena import stored_bytes
 
 SCRIPT = Path(any_shape.__file__)
 H200 = KNOWN["h200"]
@@ -47,6 +48,17 @@ def test_a_seed_draws_all_layouts_and_each_sort(seed: int) -> None:
     layouts = Counter(one.call.gemm.layout for one in found)
     assert layouts["NN"] == 24 and set(layouts) == set(LAYOUTS)
     assert Counter(one.sort for one in found) == dict(zip(SORTS, (24, 12, 12), strict=True))
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS)
+def test_batches_are_strided_and_packed_of_all_layouts(seed: int) -> None:
+    found = drawn_calls(16, seed, H200.fma_tflops, H200.bandwidth_gbs, is_batched=True)
+    gemms = [one.call.gemm for one in found]
+    assert all(gemm.is_batched and not (gemm.shares_a or gemm.shares_b) for gemm in gemms)
+    assert {gemm.layout for gemm in gemms} == set(LAYOUTS) and {one.sort for one in found} <= set(SORTS[:2])
+    assert all(sum(stored_bytes(one.call)) == one.call.gemm.num_bytes <= 2**31 for one in found)
+    assert all(Gemm.parse(str(gemm)) == gemm for gemm in gemms)
 
 
 @settings(max_examples=30, deadline=None)
@@ -124,6 +136,24 @@ def test_cublas_serves_where_it_is_the_provider_or_was_the_fastest() -> None:
     found = figures.Against.of(shape)
     assert (found.modelled, found.served, found.settled) == (0.6, 1.0, 1.0)
     assert found.is_left("served") and found.is_left("settled")
+
+
+def test_what_is_settled_on_calls_is_held_against_cublas_and_first_use() -> None:
+    shape = against("4096", x=10.0, y=8.0, cublas=9.0)
+    live = {"name": "x", "is_settled": True, "cost_calls": 1.5}
+    shape["pick"]["live"] = live | {"again_us": [{"x": [10.0], "cublas": [9.0]}] * 3}
+    found = figures.OnCalls.of(figures.Against.of(shape))
+    assert (found.over_cublas, found.over_settled, found.stays_slower) == (0.9, 0.8, True)
+    assert figures.of_total_time_settled([found]) == pytest.approx(0.8)
+    bars = {bar.what: bar for bar in figures.bars([found.against], [], 0, is_of_one=False)}
+    assert not bars["shapes that stay below 0.98"].is_met and bars["samples cost at most, in calls"].is_met
+    shape["pick"]["live"]["again_us"][0] = {"x": [9.0], "cublas": [9.0]}
+    assert not figures.OnCalls.of(found.against).stays_slower
+    assert "settled on calls" in figures.text(report(shape))
+
+
+def test_the_tenth_percentile_is_of_the_slow_ones() -> None:
+    assert figures.tenth([0.5, *[1.0] * 8]) == 0.5 and figures.tenth([0.5, 0.6, *[1.0] * 9]) == 0.6
 
 
 def test_seconds_are_told_beside_the_mean_of_ratios() -> None:
@@ -245,6 +275,7 @@ def options(**changes: object) -> Namespace:
     values = {
         "report": None, "part": "pick", "gpu": "0", "table": None, "seed": 77, "num": 6, "alone": 3,
         "seconds_alone": 30.0, "db": None, "rounds": 15, "seconds": None, "out": None, "least": 1,
+        "batches": False, "live": False,
     }  # fmt: skip
     return Namespace(**(values | changes))
 
