@@ -33,7 +33,7 @@ from . import cover, figures
 from .cubins import Compiling, KernelCompiler, OnCompiled, within
 from .held_out import figures_of, held_out
 from .package import prepare, write_folder
-from .portfolio import TimedKernel, candidates, portfolio
+from .portfolio import TimedKernel, candidates, for_batches, portfolio
 from .provider import known_of_cublas, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape, spread
 from .wishes import Wish, all_wishes, defaults, on_tensor_cores, winners_of, with_epilogues
@@ -67,7 +67,7 @@ def export_table(
 
     `tensor`: results of kernels on tensor cores, for a table that serves accuracy fp32, too.
     `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
-    the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, a quarter of them
+    the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, half of them
     for batches, too; their cubins take at most `max_megabytes`. They are of those that obey `where` in some
     number of splits. `calls`: how often a program calls for each shape, tuned or not: these kernels are
     chosen for its shapes, too. `epilogues`: each kernel is also written with each of these, beyond
@@ -90,7 +90,7 @@ def export_table(
         fast = cut_to_chosen(tensor)
         _tell_replaced(tensor, fast, note)
     limits, compiling = results.limits, Compiling(compiler)
-    compiling.begin(all_wishes(tuned, {}, where.order))
+    compiling.begin(all_wishes(tuned, {}, {}, where.order))
     most = max_kernels // len(LAYOUTS)
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
     if most:
@@ -100,7 +100,8 @@ def export_table(
     # it is in no order that anyone promises: no model picks it beside kernels of one
     cublas = {} if where.order else times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
-    requested = all_wishes(tuned, chosen, where.order)
+    batched = {x: for_batches(x, found, chosen[x], limits) for x, found in known.items()}
+    requested = all_wishes(tuned, chosen, batched, where.order)
     compiling.begin(requested)
     if most:
         on_step("judging how well these serve shapes that nobody tuned, while they are compiled")

@@ -36,6 +36,7 @@ from ..perf_model.prediction import Prediction
 from ..perf_model.sum_depths import Sums, allowed_depths
 from ..perf_model.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
+from ..runtime.choose.pick import Call
 from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out
@@ -43,6 +44,7 @@ LEAST_SHAPES = (
     12  # that a kernel must have been timed on to serve others: with fewer, the fastest are mostly misjudged
 )
 NUM_DRAWN, SEED = 150, 14
+PER_BATCHED = 2  # kernels for shapes that nobody tuned, one of which is for batches, too
 CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too
 FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts
 CARRIED = number("CARRIED")  # deviation of a time that was measured on another GPU model
@@ -264,8 +266,9 @@ class Costs:
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)
         self.figures, self._prediction = learned(layout, found, limits)
-        self._configs = [candidate.config for candidate in found]
-        self._sums = Sums.of(self._configs)
+        self.configs = [candidate.config for candidate in found]
+        self._rows = np.array([config.bm for config in self.configs], float)  # of a tile
+        self._sums = Sums.of(self.configs)
         self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch
         for at, candidate in enumerate(found):
             for sample in candidate.allowed:
@@ -278,7 +281,17 @@ class Costs:
 
     def on(self, gemm: Gemm) -> Floats:
         """(candidates,); infinite if one may not serve the shape."""
-        kernels, _, costs = self._launches(gemm)
+        kernels, _, costs = self._launches(gemm, Shapes.of(gemm))
+        return self._least(kernels, costs)
+
+    def on_batch(self, gemm: Gemm) -> Floats:
+        """The same of a strided batch as one product of all its rows, longer by the rows that tiles reach
+        beyond each product: as `Chooser.ranked_in_batch` ranks launches."""
+        call, whole = Call.packed(gemm), replace(gemm, m=gemm.m * gemm.batch, batch=1)
+        kernels, _, costs = self._launches(whole, Shapes.of(whole, call.lds, call.single.addresses))
+        return self._least(kernels, costs) * (np.ceil(gemm.m / self._rows) * self._rows / gemm.m)
+
+    def _least(self, kernels: Whole, costs: Floats) -> Floats:
         least = np.full(self._num, np.inf)
         np.minimum.at(least, kernels, costs)
         return least
@@ -286,17 +299,17 @@ class Costs:
     def ranked(self, gemm: Gemm) -> list[Config]:
         """The candidates that may serve a shape, each with its best number of splits; the cheapest come
         first."""
-        kernels, splits, costs = self._launches(gemm)
+        kernels, splits, costs = self._launches(gemm, Shapes.of(gemm))
         best: dict[int, int] = {}
         for at in np.argsort(costs, kind="stable")[: np.isfinite(costs).sum()].tolist():
             best.setdefault(int(kernels[at]), int(splits[at]))
-        return [replace(self._configs[kernel], split_k=split_k) for kernel, split_k in best.items()]
+        return [replace(self.configs[kernel], split_k=split_k) for kernel, split_k in best.items()]
 
-    def _launches(self, gemm: Gemm) -> tuple[Whole, Floats, Floats]:
+    def _launches(self, gemm: Gemm, shapes: Shapes) -> tuple[Whole, Floats, Floats]:
         """Kernels, numbers of splits and costs of launches: for a kernel that was timed on this shape the
         timed launches, for another all promising ones; (launches,) each."""
         allowed, k = allowed_depths(gemm, self._limits.num_sms), max(gemm.k, 1)
-        expected = self._prediction.expected(Shapes.of(gemm), self._sums.accurate_splits(k, allowed))
+        expected = self._prediction.expected(shapes, self._sums.accurate_splits(k, allowed))
         known = np.array(self._timed.get(gemm, []), dtype=float).reshape(-1, 3)
         timed = known[:, 0].astype(int)
         is_timed = np.zeros(self._num, bool)
@@ -323,9 +336,15 @@ def regrets(
     called = [gemm for gemm in calls if gemm.layout == layout and gemm not in set(timed)]
     shapes = [*drawn, *called, *timed]
     found_costs = np.stack([costs.on(gemm) for gemm in shapes], axis=1)
-    weights = _weights(len(shapes) - len(called) - len(timed), [*called, *timed], set(timed), calls)
-    is_served = np.isfinite(found_costs).any(axis=0)
-    regret: Floats = np.log(found_costs[:, is_served])
+    return _regrets(
+        found_costs, _weights(len(shapes) - len(called) - len(timed), [*called, *timed], set(timed), calls)
+    )
+
+
+def _regrets(costs: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """The same of costs, (candidates, shapes), and weights of these shapes."""
+    is_served = np.isfinite(costs).any(axis=0)
+    regret: Floats = np.log(costs[:, is_served])
     regret -= regret.min(axis=0)
     return np.minimum(regret, FAR, out=regret), weights[is_served] / weights[is_served].sum()
 
@@ -370,3 +389,20 @@ def portfolio(
     if not known or not most:
         return []
     return [known[at].config for at in choose(*regrets(layout, known, limits, calls), most)]
+
+
+def for_batches(
+    layout: str, found: Sequence[TimedKernel], chosen: Collection[Config], limits: DeviceLimits
+) -> list[Config]:
+    """Of the candidates that were chosen for a layout those that serve the most strided batches, the first
+    the most: at most one of PER_BATCHED."""
+    known = [candidate for candidate in found if candidate.config in chosen]
+    if not known:
+        return []
+    costs, roofline = Costs(layout, known, limits), (limits.fma_tflops, limits.bandwidth_gbs)
+    source = distribution.drawn(
+        SEED + 1, *roofline, layouts=(layout,), is_mixed=True, more=distribution.products
+    )
+    of_drawn = np.stack([costs.on_batch(gemm) for gemm in islice(source, NUM_DRAWN)], axis=1)
+    regret, weights = _regrets(of_drawn, np.ones(NUM_DRAWN))
+    return [known[at].config for at in choose(regret, weights, len(known) // PER_BATCHED)]

@@ -22,7 +22,6 @@ from .tuned import TunedResults
 
 # Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
 OF_LAYERS = ("NN", "NT")
-PER_BATCHED = 4  # kernels for shapes that nobody tuned, one of which is for batches, too
 _TENSOR_TILES = (TensorConfig(group=16), TensorConfig(bn=64, loaders=1, stages=4, ahead=4))
 _TENSOR_SUMS = ((32, 0), (32, 1024), (16, 512), (16, 256))  # promote_k, flush_k
 
@@ -62,8 +61,11 @@ class Wish:
         return plain if self.epilogue == PLAIN else f"{plain}-{self.epilogue}"
 
 
+Chosen = Mapping[str, Sequence[Config]]  # by layout
+
+
 def all_wishes(
-    results: TunedResults, portfolio: Mapping[str, Sequence[Config]], order: SummationOrder | None
+    results: TunedResults, portfolio: Chosen, for_batches: Chosen, order: SummationOrder | None
 ) -> list[Wish]:
     """Each kernel once, winners first, for results whose rankings are settled. Raises DispatchError where a
     GPU cannot run the default."""
@@ -76,17 +78,10 @@ def all_wishes(
         for config in configs
         if (layout, config) not in required
     ]
-    wishes = [*winners, *more, *defaults(results.limits, order), *for_batches(portfolio)]
+    batched = [Wish(one, x, is_batched=True) for x, configs in for_batches.items() for one in configs]
+    wishes = [*winners, *more, *defaults(results.limits, order), *batched]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
     return list(reversed(unique.values()))
-
-
-def for_batches(portfolio: Mapping[str, Sequence[Config]]) -> Iterator[Wish]:
-    """Of each layout the first kernels that add nothing up afterwards: batches that nobody tuned have blocks
-    enough."""
-    for layout, configs in portfolio.items():
-        whole = [one for one in configs if one.reduction == "none"]
-        yield from (Wish(one, layout, is_batched=True) for one in whole[: len(configs) // PER_BATCHED])
 
 
 def winners_of(results: TunedResults) -> Iterator[Wish]:

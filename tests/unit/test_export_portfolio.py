@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
+from statistics import geometric_mean
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
@@ -24,6 +25,7 @@ from autotune.export.cubins import CubinLike, within
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.export.wishes import Wish
+from autotune.facts import distribution
 from autotune.facts.device import KNOWN, DeviceLimits, known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import template
@@ -232,6 +234,20 @@ def test_shapes_that_a_program_calls_for_have_half_of_the_weight() -> None:
     added = sorted(np.round(weights / weights.sum(), 9))[-2:]
     assert added == pytest.approx([0.125, 0.375 + base], abs=1e-6)
     assert weights.sum() == pytest.approx(1)
+
+
+def test_kernels_for_batches_are_those_that_serve_batches() -> None:
+    """Of another seed; most of them have deep sums or odd rows."""
+    found = portfolio.candidates("TN", (), matrices(), H200)
+    chosen = portfolio.portfolio("TN", found, H200, 24)
+    batched = portfolio.for_batches("TN", found, set(chosen), H200)
+    assert len(batched) == 12 and set(batched) < set(chosen)
+    costs = portfolio.Costs("TN", [one for one in found if one.config in chosen], H200)
+    rows = [at for at, config in enumerate(costs.configs) if config in batched]
+    roofline = H200.fma_tflops, H200.bandwidth_gbs
+    drawn = distribution.drawn(99, *roofline, layouts=("TN",), is_mixed=True, more=distribution.products)
+    losses = [cost[rows].min() / cost.min() for cost in map(costs.on_batch, islice(drawn, 40))]
+    assert geometric_mean(losses) < 1.1
 
 
 @pytest.mark.stress
