@@ -36,7 +36,7 @@ from ..perf_model.prediction import Prediction
 from ..perf_model.sum_depths import Sums, allowed_depths
 from ..perf_model.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
-from ..runtime.choose.pick import Call
+from ..runtime.choose.chooser import Call
 from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out

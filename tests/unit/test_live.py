@@ -176,13 +176,14 @@ def test_what_no_launch_beats_stays(program: Program, driver: Clocked) -> None:
     driver.kernel_us |= dict.fromkeys(NAMES, 60.0)
     program.call_busy()
     state = program.state
-    assert (state.is_settled, state.is_dropped, state.winner, state.num_samples) == (True, False, 0, 8)
+    assert (state.is_settled, state.is_dropped, state.winner) == (True, False, 0)
+    assert 7 <= state.num_samples <= 8
 
 
 def test_few_samples_are_taken_and_in_no_fixed_order(
     dispatcher: Dispatcher, driver: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_plans.secrets, "randbits", lambda _: 32)
+    monkeypatch.setattr(planner.secrets, "randbits", lambda _: 32)
     kinds, found = decided(dispatcher)
     program = Program(kinds, driver, found)
     program.call_busy()
@@ -213,11 +214,12 @@ def test_a_call_on_an_idle_stream_takes_what_the_host_does(
     dispatcher: Dispatcher, driver: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a product of a microsecond is settled in far fewer calls than its own time would pay for."""
-    pick = Pick("first", "modelled", str, 1, 1.0, cublas_us=2.0)
+    pick, own = Pick("first", "modelled", str, 1, 1.0, cublas_us=2.0), driver.run
     monkeypatch.setattr(Chooser, "pick", lambda *_: pick)
+    monkeypatch.setattr(driver, "run", lambda us: (threading.Event().wait(us * 1e-6), own(us)))
     kinds, found = decided(dispatcher)
     program = Program(kinds, driver, found)
-    for _ in range(2500):  # 800 for the first sample alone, by its own time
+    for _ in range(2500):  # 800 for each sample, by its own time
         driver.now_us = driver.gpu_us + 1
         program.call()
         if program.state.is_settled:
