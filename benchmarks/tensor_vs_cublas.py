@@ -7,7 +7,7 @@ Per shape every legal config of `configs` and `torch.mm` with TF32 off, which ca
 interleaved rounds; times are medians. Results are held against float64, by Frobenius and by element against
 |A| |B|, and divided by cublasSgemm's errors on the same operands; `--errors` does so for all DISTRIBUTIONS.
 The best is the fastest of those whose errors are no larger; without any, of those whose largest is least.
-`--sustained`: each of the two alone for so many seconds, and TF32 and BF16 by cuBLAS for what a card allows.
+`--sustained`: each of the two alone for so many seconds, and what a card allows: cuBLAS in TF32, BF16, FP16.
 Needs torch and a GPU of compute capability 9.0.
 """
 
@@ -20,6 +20,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -36,11 +37,16 @@ from autotune.gpu.driver import check, device_limits
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
 from autotune.kernel import launch, template
 from autotune.kernel import tensor_config as tensor
-from autotune.kernel.compiler import Compiler
+from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.launch import Variant
-from autotune.kernel.tensor_config import TensorConfig
+from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 
 SHAPES = ("1024", "2048", "4096", "8192", "4096:NT", "4096:TN", "4096:TT", "1536", "3000")
+TILES = ((64, 1), (64, 2), (128, 1), (128, 2))  # bn, loaders
+SUMS = (  # scheme, promote_k, flush_k
+    *((TF32X3, 32, 0), (TF32X3, 32, 512), (TF32X3, 16, 512), (TF32X3, 16, 256)),
+    *((BF16X6, 32, 0), (BF16X6, 64, 0), (BF16X6, 128, 0), (BF16X6, 32, 256), (BF16X6, 64, 512)),
+)
 ROWS = 512  # of C that are compared with float64
 FAST = "cublasSgemm"
 Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
@@ -75,6 +81,10 @@ DISTRIBUTIONS: dict[str, Make] = {
 }
 
 
+def cubin_of(compiler: Compiler, config: TensorConfig, variant: Variant) -> Cubin:
+    return compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, variant))
+
+
 class TensorKernel:
     """One compiled config, loaded; raises what compiling and the driver do."""
 
@@ -83,8 +93,7 @@ class TensorKernel:
 
         torch.zeros(1, device="cuda")  # its context is the one
         self._driver, self.config, self.spec = driver, config, tensor.launch_spec(config, variant)
-        source = template.source(tensor.MAIN_FILE)
-        self.cubin = compiler.compile_source(source, template.macros(config, variant))
+        self.cubin = cubin_of(compiler, config, variant)
         self._module = check(driver.cuModuleLoadData, self.cubin.code)
         self._function = check(driver.cuModuleGetFunction, self._module, template.ENTRY.encode())
         size = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -135,9 +144,10 @@ def errors(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Errors:
 
 def configs(limits: DeviceLimits, gemm: Gemm) -> Iterator[TensorConfig]:
     """Legal ones, with the widest vectors."""
-    sums = ((32, 0), (32, 512), (16, 512), (16, 256))
-    for bn, loaders, (promote_k, flush_k), group in itertools.product((64, 128), (1, 2), sums, (8, 16)):
-        plain = TensorConfig(bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, group=group)
+    for (bn, loaders), (scheme, promote_k, flush_k), group in itertools.product(TILES, SUMS, (8, 16)):
+        plain = TensorConfig(
+            bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, group=group, scheme=scheme
+        )
         for config in (plain, replace(plain, vec_a=1, vec_b=1, vec_c=1)):
             if not tensor.broken_rules(config, limits, gemm):
                 yield config
@@ -194,6 +204,8 @@ def sustained_us(run: Callable[[], object], seconds: float) -> float:
 
 def shape_facts(compiler: Compiler, limits: DeviceLimits, gemm: Gemm, args: Any) -> dict[str, Any]:
     variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: cubin_of(compiler, one, variant), configs(limits, gemm)))
     kernels = [TensorKernel(compiler, config, variant) for config in configs(limits, gemm)]
     kinds = DISTRIBUTIONS if args.errors else ("normal",)
     made = {name: stored(gemm, DISTRIBUTIONS[name], 1) for name in kinds}
@@ -230,9 +242,9 @@ def shape_facts(compiler: Compiler, limits: DeviceLimits, gemm: Gemm, args: Any)
 
 
 def library_rates(gemm: Gemm, a: torch.Tensor, b: torch.Tensor, seconds: float) -> dict[str, float]:
-    """TFLOP/s of cuBLAS in TF32 and BF16, what tensor cores do here at the card's power limit."""
+    """TFLOP/s of cuBLAS in TF32, BF16 and FP16, what tensor cores do here at the card's power limit."""
     found = {}
-    for name, kind in (("TF32", torch.float32), ("BF16", torch.bfloat16)):
+    for name, kind in (("TF32", torch.float32), ("BF16", torch.bfloat16), ("FP16", torch.float16)):
         torch.backends.cuda.matmul.allow_tf32 = kind is torch.float32
         x, y = (one.to(kind) for one in as_multiplied(gemm, a, b))
         found[name] = gemm.flops / sustained_us(partial(torch.matmul, x, y), seconds) / 1e6
@@ -241,7 +253,9 @@ def library_rates(gemm: Gemm, a: torch.Tensor, b: torch.Tensor, seconds: float) 
 
 
 def _sums(kernel: TensorKernel) -> str:
-    return f"{kernel.config.promote_k} {kernel.config.flush_k}"
+    """How it sums, as older files tell it of TF32."""
+    config = kernel.config
+    return f"{config.promote_k} {config.flush_k}" + f" {config.scheme}" * (config.scheme != TF32X3)
 
 
 def _line(found: Mapping[str, Any]) -> str:

@@ -3,8 +3,8 @@
 // A thread has the tiles of B that come next, AHEAD of them, in registers or on their way there: the latency of memory
 // passes while earlier ones are stored. Each of its tasks is 4 x 4 elements:
 //
-//   B along n     columns 4 quad ... + 3 of the four k of a chunk: a vector for each k, a chunk for each column
-//   B along k     one column: four chunks, for which it reads four vectors along k
+//   B along n     columns 4 quad ... + 3 of four k side by side in a plane: a vector for each k, a piece for each column
+//   B along k     one column: whole chunks, for which it reads four vectors along k
 //
 // Eight neighbouring lanes store chunks of different banks. Where B is along n they are four quads, so that they read 64
 // bytes side by side, of two chunks; half of them store their columns in another order.
@@ -56,30 +56,37 @@ struct LoadB {
     int left_n;         // columns of B, and k, from there on
     int left_k;
     int column;         // of the thread's first task
-    int part;           // B along n: its chunk; along k: which half of the chunks
+    int share;          // B along n: which four k; along k: which half of the chunks
     int turned;         // B along n: which of two neighbouring columns is stored first
     Vec<CHUNK> next[AHEAD][TASKS][CHUNK];
 
-    static constexpr int PARTS = IS_K_MAJOR_B ? 2 : CHUNKS;
+    static constexpr int SHARES = IS_K_MAJOR_B ? 2 : CHUNKS;  // of k
     static constexpr int COLUMNS = IS_K_MAJOR_B ? 1 : CHUNK;  // of a task
-    static constexpr int COLUMNS_AT_ONCE = LOADING / PARTS * COLUMNS;
-    // Of the vectors that a task reads: the k of the first, for each part, and how far the others are from it.
-    static constexpr int PART_K = !IS_K_MAJOR_B ? k_of(1, 0) - k_of(0, 0) : IS_K_MAJOR_A ? CHUNK : CHUNK * CHUNK;
-    static constexpr int APART_K = IS_K_MAJOR_B ? (IS_K_MAJOR_A ? CHUNKS : CHUNK) : k_of(0, 1) - k_of(0, 0);
+    static constexpr int COLUMNS_AT_ONCE = LOADING / SHARES * COLUMNS;
+    static constexpr int WORDS = IS_K_MAJOR_B ? CHUNK : CHUNK / PACKED;  // of a piece
+    static constexpr int PIECES = CHUNK * CHUNK / PACKED / WORDS;        // of a task
+
+    // Of the vectors that a task reads: the k of the first, and how far the others are from it.
+    __device__ __forceinline__ static int first_k(int share) {
+        return !IS_K_MAJOR_B ? k_at(CHUNK * share) : IS_K_MAJOR_A ? CHUNK * share : CHUNK * CHUNK * share;
+    }
+    __device__ __forceinline__ static constexpr int apart_k(int vector) {
+        return !IS_K_MAJOR_B ? k_at(vector) : IS_K_MAJOR_A ? CHUNKS * vector : CHUNK * vector;
+    }
 
     __device__ __forceinline__ LoadB(const float* b, long long ld, int origin_n, int n, int k) : ld(ld) {
         const int thread = thread_index();
         if constexpr (IS_K_MAJOR_B) {
-            part = thread % 2;
+            share = thread % 2;
             column = thread / 2;
             turned = 0;
         } else {
-            part = thread >> 2 & 1 ? 2 : 0;
-            part += (thread >> 3 & 1) + (thread >> 4 & 1) * 4;
+            share = thread >> 2 & 1 ? 2 : 0;
+            share += (thread >> 3 & 1) + (thread >> 4 & 1) * 4;
             column = (thread % 4 + thread / WARP * 4) * COLUMNS;
             turned = thread >> 1 & 1;
         }
-        const int at_n = origin_n + column, at_k = part * PART_K;
+        const int at_n = origin_n + column, at_k = first_k(share);
         from = b + (IS_K_MAJOR_B ? at_n * ld + at_k : at_k * ld + at_n);
         left_n = n - at_n;
         left_k = k - at_k;
@@ -91,7 +98,7 @@ struct LoadB {
         for (int task = 0; task < TASKS; ++task) {
 #pragma unroll
             for (int i = 0; i < CHUNK; ++i) {
-                const int at_n = task * COLUMNS_AT_ONCE, at_k = i * APART_K;
+                const int at_n = task * COLUMNS_AT_ONCE, at_k = apart_k(i);
                 const long long at = IS_K_MAJOR_B ? at_n * ld + at_k : at_k * ld + at_n;
                 const int rows = IS_K_MAJOR_B ? left_n - at_n : left_k - at_k;  // edge: n, k
                 const int count = IS_K_MAJOR_B ? left_k - at_k : left_n - at_n;
@@ -115,29 +122,37 @@ struct LoadB {
     }
 
     // Splits the tile that was loaded, and stores it in a stage.
-    __device__ __forceinline__ void store(int number, float* high, float* low) const {
+    __device__ __forceinline__ void store(int number, float* planes) const {
 #pragma unroll
         for (int task = 0; task < TASKS; ++task) {
             const Vec<CHUNK> (&x)[CHUNK] = next[number][task];
             const int first = column + task * COLUMNS_AT_ONCE;
 #pragma unroll
-            for (int j = 0; j < CHUNK; ++j) {
-                const int row = IS_K_MAJOR_B ? first : first + (j ^ turned);
-                const int chunk = IS_K_MAJOR_B ? CHUNK * part + j : part;
-                Vec<CHUNK> highs, lows;
+            for (int piece = 0; piece < PIECES; ++piece) {
+                Vec<WORDS> words[PARTS];
 #pragma unroll
-                for (int at = 0; at < CHUNK; ++at) {
-                    const bool is_along = IS_K_MAJOR_B && !IS_K_MAJOR_A;
-                    const float other = is_along ? 0 : x[at].v[j ^ 1];
-                    const Parts parts = split(is_along ? x[j].v[at] : turned ? other : x[at].v[j]);
-                    highs.v[at] = float_of(parts.high);
-                    lows.v[at] = float_of(parts.low);
+                for (int word = 0; word < WORDS; ++word) {
+                    float neighbours[PACKED];
+#pragma unroll
+                    for (int i = 0; i < PACKED; ++i) neighbours[i] = element(x, piece, word * PACKED + i);
+                    const Parts parts = packed(neighbours);
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part) words[part].v[word] = float_of(parts.bits[part]);
                 }
-                const int to = row * BK + (chunk ^ row % SWIZZLED_ROWS) * CHUNK;
-                store_shared<CHUNK>(high + to, highs);
-                store_shared<CHUNK>(low + to, lows);
+                const int row = IS_K_MAJOR_B ? first : first + (piece ^ turned);
+                const int at = IS_K_MAJOR_B ? (PIECES * share + piece) * WORDS : share * WORDS;
+                const int to = row * ROW + (at / CHUNK ^ row / PACKED % (ROW / CHUNK)) * CHUNK + at % CHUNK;
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) store_shared<WORDS>(planes + part * PLANE + to, words[part]);
             }
         }
+    }
+
+    // Element `place` of a piece of what a task read.
+    __device__ __forceinline__ float element(const Vec<CHUNK> (&x)[CHUNK], int piece, int place) const {
+        if constexpr (!IS_K_MAJOR_B) return turned ? x[place].v[piece ^ 1] : x[place].v[piece];
+        const int chunk = piece * PACKED + place % PACKED, at = place / PACKED;
+        return IS_K_MAJOR_A ? x[at].v[chunk] : x[chunk].v[at];
     }
 };
 
@@ -156,7 +171,7 @@ __device__ __forceinline__ void load_tiles(const Stages& stages, LoadA& load_a, 
             stages.freed[turn.stage].wait(!turn.is_odd);  // WAR: the tile of STAGES before has been multiplied
             load_a.copy(turn.stage);
             stages.filled[turn.stage].arrive_after_copies();
-            load_b.store(i, stages.high(turn.stage), stages.low(turn.stage));
+            load_b.store(i, stages.plane(turn.stage));
             if (tile + AHEAD < num_tiles) load_b.load(i);
             show_tensor_cores();
             stages.filled[turn.stage].arrive();

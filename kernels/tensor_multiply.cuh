@@ -1,7 +1,7 @@
-// The multiplying warpgroups: sums += A's tile * B's tile, tile after tile, in three products of parts.
+// The multiplying warpgroups: sums += A's tile * B's tile, tile after tile, in the products of their parts that count.
 //
 //   for each tile      split       what was read of A, in registers
-//                      multiply    low high', high low' of all steps, then high high' of all steps
+//                      multiply    small products of all steps first, high high' of all steps last
 //                      read        A's next tile, while the tensor cores work
 //                      wait        for them; the stage is free
 //                      promote     after PROMOTE_K: their sums are added to the thread's own
@@ -17,11 +17,11 @@
 #include "tensor_split.cuh"
 #include "tensor_stages.cuh"
 
-// What a lane reads of A's tile: rows r and r + 8, of which eight k each, two for each step.
+// What a lane reads of A's tile: rows r and r + 8, of which eight k each.
 struct ReadA {
     int row;
     int lane_k;
-    float value[2][2 * STEPS];
+    float value[2][CHUNKS];
 
     __device__ __forceinline__ explicit ReadA(int warpgroup) {
         const int thread = thread_index() % WARPGROUP, lane = thread % WARP;
@@ -33,7 +33,7 @@ struct ReadA {
         for (int half = 0; half < 2; ++half) {
             const int at = row + half * 8;
 #pragma unroll
-            for (int i = 0; i < 2 * STEPS; i += IS_K_MAJOR_A ? CHUNK : 1) {
+            for (int i = 0; i < CHUNKS; i += IS_K_MAJOR_A ? CHUNK : 1) {
                 if constexpr (IS_K_MAJOR_A) {
                     const Vec<CHUNK> x = load_shared<CHUNK>(tile + at * PITCH_A + k_of(i, lane_k));
 #pragma unroll
@@ -47,17 +47,19 @@ struct ReadA {
 };
 
 struct SplitA {
-    MmaFragment high[STEPS];
-    MmaFragment low[STEPS];
+    MmaFragment part[PARTS][STEPS];
 
     __device__ __forceinline__ void split_all(const ReadA& a) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const Parts parts = split(a.value[e % 2][2 * step + e / 2]);
-                high[step].bits[e] = parts.high;
-                low[step].bits[e] = parts.low;
+                float x[PACKED];
+#pragma unroll
+                for (int i = 0; i < PACKED; ++i) x[i] = a.value[e % 2][(2 * step + e / 2) * PACKED + i];
+                const Parts words = packed(x);
+#pragma unroll
+                for (int at = 0; at < PARTS; ++at) part[at][step].bits[e] = words.bits[at];
             }
         }
     }
@@ -85,24 +87,26 @@ struct FlushedSums {
     }
 };
 
-// One tile in three products of parts; sums leave the tensor cores within it, or where `promotes`. `adds`: to what is in
+// One tile in products of parts; sums leave the tensor cores within it, or where `promotes`. `adds`: to what is in
 // there. Between the last multiplication and its sums, `meanwhile` is called.
 template <class Meanwhile>
-__device__ __forceinline__ void multiply_tile(const SplitA& parts, const Plane& high, const Plane& low, bool adds,
-                                              bool promotes, float (&tensor_sums)[SUMS], float (&sums)[SUMS],
-                                              Meanwhile meanwhile) {
+__device__ __forceinline__ void multiply_tile(const SplitA& a, const Plane& b, bool adds, bool promotes,
+                                              float (&tensor_sums)[SUMS], float (&sums)[SUMS], Meanwhile meanwhile) {
     constexpr int AT_ONCE = PROMOTE_K < BK ? PROMOTE_K / MMA_K : STEPS;
 #pragma unroll
     for (int first = 0; first < STEPS; first += AT_ONCE) {
         begin_multiplying();
 #pragma unroll
-        for (int step = first; step < first + AT_ONCE; ++step) {
-            multiply_step(tensor_sums, parts.low[step], high.at(step), step > first || adds);
-            multiply_step(tensor_sums, parts.high[step], low.at(step), true);
-        }
+        for (int smallest = PARTS - 1; smallest >= 0; --smallest) {
 #pragma unroll
-        for (int step = first; step < first + AT_ONCE; ++step)
-            multiply_step(tensor_sums, parts.high[step], high.at(step), true);
+            for (int step = first; step < first + AT_ONCE; ++step) {
+#pragma unroll
+                for (int of_a = smallest; of_a >= 0; --of_a) {
+                    const bool is_first = of_a == PARTS - 1 && step == first;
+                    multiply_step(tensor_sums, a.part[of_a][step], b.at(smallest - of_a, step), !is_first || adds);
+                }
+            }
+        }
         end_multiplying();
         if (first + AT_ONCE == STEPS) meanwhile();
         wait_for_sums();
@@ -128,8 +132,8 @@ __device__ __forceinline__ void multiply_tiles(const Stages& stages, ReadA& a, i
         const int stage = turn.stage;
         turn.advance();
         parts.split_all(a);
-        multiply_tile(parts, Plane(stages.high(stage)), Plane(stages.low(stage)), tile % TILES > 0,
-                      is_last || (tile + 1) % TILES == 0, tensor_sums, sums, [&] {
+        multiply_tile(parts, Plane(stages.plane(stage)), tile % TILES > 0, is_last || (tile + 1) % TILES == 0,
+                      tensor_sums, sums, [&] {
                           if (is_last) return;
                           stages.filled[turn.stage].wait(turn.is_odd);
                           a.read(stages.tile_a(turn.stage));

@@ -10,6 +10,13 @@
 __device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float float_of(unsigned bits) { return __uint_as_float(bits); }
 
+// To the nearest of 11 bits, away from 0 where two are; NaN stays NaN, also one whose bits are all set.
+__device__ __forceinline__ unsigned rounded_to_tf32(float x) {
+    unsigned found;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(found) : "f"(x));
+    return found;
+}
+
 // The first float of shared memory from here on that is so aligned.
 __device__ __forceinline__ float* aligned(float* shared, unsigned bytes) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -55,20 +62,23 @@ struct Barrier {
 // What this thread stored in shared memory can be read by tensor cores, once others know that it is there.
 __device__ __forceinline__ void show_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A plane of B as an instruction finds it: rows of 128 bytes, swizzled in groups of eight (PTX ISA, "Matrix descriptor").
+// The planes of B, of its parts one after another, as an instruction finds them: rows of 128 or 64 bytes, swizzled in
+// groups of eight (PTX ISA, "Matrix descriptor").
 struct Plane {
     unsigned long long descriptor;
 
     __device__ __forceinline__ explicit Plane(const float* plane) {
         const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(plane));
-        constexpr unsigned long long GROUP = PLANE_ALIGNMENT >> 4, SWIZZLE_128 = 1;
-        descriptor = (address & 0x3ffff) >> 4 | 1ull << 16 | GROUP << 32 | SWIZZLE_128 << 62;
+        constexpr unsigned long long GROUP = SWIZZLED_ROWS * ROW * 4 >> 4, SWIZZLE = PACKED;  // 1: 128 bytes, 2: 64
+        descriptor = (address & 0x3ffff) >> 4 | 1ull << 16 | GROUP << 32 | SWIZZLE << 62;
     }
-    // From the k of this step on: 32 bytes along the rows.
-    __device__ __forceinline__ unsigned long long at(int step) const { return descriptor + step * (MMA_K * 4 >> 4); }
+    // From the k of this step on, 32 bytes along the rows, of the plane of a part.
+    __device__ __forceinline__ unsigned long long at(int part, int step) const {
+        return descriptor + part * (PLANE * 4 >> 4) + step * (MMA_K * 4 / PACKED >> 4);
+    }
 };
 
-// A part of A for one instruction: rows r and r + 8 of a lane, k lane % 4 and that + 4.
+// A part of A for one instruction: rows r and r + 8 of a lane, word lane % 4 of one chunk and of the next.
 struct MmaFragment {
     unsigned bits[4];
 };
@@ -84,19 +94,27 @@ struct MmaFragment {
 // Between what a warpgroup did with registers and its next multiplications that use them.
 __device__ __forceinline__ void begin_multiplying() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// sums += A * B for one step, or sums = A * B; read as TF32, whose low 13 bits do not count. Begins and returns: neither
+#if SCHEME == SCHEME_TF32X3
+#define MMA_KIND "k8.f32.tf32.tf32"
+#define MMA_END "1, 1;\n\t}"
+#else
+#define MMA_KIND "k16.f32.bf16.bf16"
+#define MMA_END "1, 1, 0;\n\t}"  // B's rows are along k
+#endif
+
+// sums += A * B for one step, or sums = A * B; of TF32 the low 13 bits do not count. Begins and returns: neither
 // `sums` nor `a` may be touched until wait_for_sums. All threads of a warpgroup ask together.
 __device__ __forceinline__ void multiply_step(float (&sums)[SUMS], const MmaFragment& a, unsigned long long b, bool adds) {
     if constexpr (BN == 64) {
         asm volatile("{\n\t.reg .pred adds;\n\tsetp.ne.b32 adds, %37, 0;\n\t"
-                     "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" NAMES_0_31
-                     "}, {%32, %33, %34, %35}, %36, adds, 1, 1;\n\t}"
+                     "wgmma.mma_async.sync.aligned.m64n64" MMA_KIND " {" NAMES_0_31
+                     "}, {%32, %33, %34, %35}, %36, adds, " MMA_END
                      : SUMS_32(0)
                      : "r"(a.bits[0]), "r"(a.bits[1]), "r"(a.bits[2]), "r"(a.bits[3]), "l"(b), "r"(int(adds)));
     } else {
         asm volatile("{\n\t.reg .pred adds;\n\tsetp.ne.b32 adds, %69, 0;\n\t"
-                     "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" NAMES_0_31 ", " NAMES_32_63
-                     "}, {%64, %65, %66, %67}, %68, adds, 1, 1;\n\t}"
+                     "wgmma.mma_async.sync.aligned.m64n128" MMA_KIND " {" NAMES_0_31 ", " NAMES_32_63
+                     "}, {%64, %65, %66, %67}, %68, adds, " MMA_END
                      : SUMS_32(0), SUMS_32(32)
                      : "r"(a.bits[0]), "r"(a.bits[1]), "r"(a.bits[2]), "r"(a.bits[3]), "l"(b), "r"(int(adds)));
     }

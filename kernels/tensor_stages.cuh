@@ -19,7 +19,7 @@ struct Stages {
 
     __device__ __forceinline__ explicit Stages(float* shared) {
         planes = aligned(shared, PLANE_ALIGNMENT);
-        tiles_a = planes + STAGES * 2 * PLANE;
+        tiles_a = planes + STAGES * PARTS * PLANE;
         flushed = tiles_a + STAGES * TILE_A;
         filled = reinterpret_cast<Barrier*>(flushed + FLUSHED);
         freed = filled + STAGES;
@@ -32,8 +32,9 @@ struct Stages {
         }
     }
     __device__ __forceinline__ float* tile_a(int stage) const { return tiles_a + stage * TILE_A; }
-    __device__ __forceinline__ float* high(int stage) const { return planes + stage * 2 * PLANE; }
-    __device__ __forceinline__ float* low(int stage) const { return high(stage) + PLANE; }
+    __device__ __forceinline__ float* plane(int stage, int part = 0) const {
+        return planes + (stage * PARTS + part) * PLANE;
+    }
 };
 
 // Which stage comes next, and how often all have been gone through, even or odd.

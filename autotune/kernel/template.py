@@ -10,7 +10,7 @@ from pathlib import Path
 from ..files.errors import EnvironmentProblem
 from .config import PARAMETER, Config
 from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
-from .tensor_config import TensorConfig
+from .tensor_config import SCHEMES, TensorConfig
 
 ENTRY = "sgemm"
 LAUNCHED = ("split_k", "raster", "group")  # parameters that a kernel is given when it is launched
@@ -68,7 +68,7 @@ def macros(config: Config | TensorConfig, variant: Variant) -> dict[str, int]:
     values: dict[str, int] = {}
     if isinstance(config, TensorConfig):
         values = {name.upper(): value for name, value in config.to_dict().items() if name not in LAUNCHED}
-        values["REDUCTION"] = int(config.reduction != "none")
+        values |= {"REDUCTION": int(config.reduction != "none"), "SCHEME": SCHEMES.index(config.scheme)}
         return values | _variant_macros(variant)
     for name, parameter in PARAMETER.items():
         value = getattr(config, name)

@@ -1,7 +1,7 @@
 """The templates in `kernels/`: which one a config is of, and what is asked of any of them.
 
     sgemm          FMAs in FP32, on any GPU: Config          accuracy strict
-    tensor_sgemm   three products of TF32 parts, on Hopper's tensor cores: TensorConfig   accuracy fp32
+    tensor_sgemm   products of TF32 or BF16 parts, on Hopper's tensor cores: TensorConfig   accuracy fp32
 
 Their arguments and launches are the same. A point names all parameters of one of them, and no others.
 """
@@ -61,10 +61,9 @@ def of(config: AnyConfig) -> Template:
 
 
 def read(point: Mapping[str, Any]) -> AnyConfig:
-    """The config that a point of either template names; of the first where parameters are missing. Raises
-    UsageError."""
-    found = TENSOR if point.keys() == tensor.PARAMETER.keys() else SGEMM
-    return found.config.from_dict(point)
+    """The config that a point of either template names; parameters that an older kernel did not have are at
+    their defaults. Raises UsageError."""
+    return (TENSOR if tensor.has_named(point) else SGEMM).config.from_dict(point)
 
 
 def is_autotune(point: Mapping[str, Any]) -> bool:

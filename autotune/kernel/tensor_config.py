@@ -6,7 +6,7 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,8 @@ from .rules import LEGAL, Rule, RuleKind
 MAIN_FILE = "tensor_sgemm.cu"
 ARCH = "sm_90a"
 BM, BK = 128, 32
-STEPS = BK // 8  # of k, of an instruction of the tensor cores
+# Parts of a float, how many of their products count, and the k of an instruction
+TF32X3, BF16X6 = SCHEMES = ("tf32x3", "bf16x6")
 WARPGROUP, NUM_MULTIPLIERS = 128, 2
 PLANE_ALIGNMENT = 1024  # bytes
 BARRIER_BYTES = 16  # of a stage
@@ -54,6 +55,7 @@ class TensorConfig:
     raster: str = "n"
     reduction: str = "none"
     split_k: int = 1
+    scheme: str = TF32X3
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TensorConfig:
@@ -65,7 +67,8 @@ class TensorConfig:
 
     @property
     def key(self) -> str:
-        return ",".join(f"{name}={value}" for name, value in vars(self).items())
+        """Without the scheme of kernels that are older than others are."""
+        return ",".join(f"{name}={value}" for name, value in vars(self).items() if value != TF32X3)
 
     @property
     def kernel(self) -> TensorConfig:
@@ -87,10 +90,16 @@ class TensorConfig:
 
 AnyConfig = Config | TensorConfig
 
+
+def has_named(point: Collection[str]) -> bool:
+    """Whether these are parameters of this kernel, not of the other."""
+    return "promote_k" in point
+
+
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter("bn", (64, 128), "columns of C per block (BN)", "elements"),
     Parameter("stages", (2, 3, 4, 5, 6), "tiles of A and planes of B held in shared memory", "tiles"),
-    Parameter("promote_k", (8, 16, 32, 64), "k after which sums leave the tensor cores", "steps"),
+    Parameter("promote_k", (8, 16, 32, 64, 128), "k after which sums leave the tensor cores", "steps"),
     Parameter(
         "flush_k",
         (0, 256, 512, 1024),
@@ -108,10 +117,11 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
     Parameter("reduction", ("none", "two_pass"), "how partial sums of split-K are added"),
     Parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "blocks that share out k", "blocks"),
+    Parameter("scheme", SCHEMES, "which parts a float is split into, and how many of their products count"),
 )
 PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
 # Of two configs that agree in these, a product of one layout has the same bits
-SUMMED = ("promote_k", "flush_k", "pack_a", "reduction", "split_k")
+SUMMED = ("promote_k", "flush_k", "pack_a", "reduction", "split_k", "scheme")
 
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
@@ -143,7 +153,8 @@ def smem_bytes(c: Any, trans_a: Any) -> Any:
     config or columns of configs."""
     tile_a = np.where((c.pack_a > 0) | trans_a, BK * (BM + 8), BM * (BK + 4))
     flushed = BM * c.bn * (c.flush_k > 0)
-    floats = c.stages * (2 * c.bn * BK + tile_a) + flushed
+    planes = c.bn * BK * np.where(np.equal(c.scheme, BF16X6), 3, 4) // 2  # words, of three parts or two
+    floats = c.stages * (planes + tile_a) + flushed
     return FLOAT_BYTES * floats + BARRIER_BYTES * c.stages + PLANE_ALIGNMENT
 
 
@@ -168,16 +179,17 @@ def _tiles(g: Gemm) -> int:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("tensor-promote", "template", ("promote_k",),
-         "sums leave the tensor cores after 8 or 16 of k, or whole tiles",
-         lambda c, d, g: (c.promote_k == 8) | (c.promote_k == 16) | (c.promote_k % BK == 0)),
+    Rule("tensor-promote", "template", ("promote_k", "scheme"),
+         "sums leave the tensor cores after 8 (TF32) or 16 of k, or whole tiles",
+         lambda c, d, g: ((c.promote_k == 8) & (c.scheme == TF32X3)) | (c.promote_k == 16)
+         | (c.promote_k % BK == 0)),
     Rule("tensor-flush", "template", ("promote_k", "flush_k"),
          "sums are flushed where they have just left the tensor cores",
          lambda c, d, g: (c.flush_k % BK == 0) & (c.flush_k % c.promote_k == 0)),
     Rule("tensor-device", "device", ("bn",),
          "tensor cores are asked in the way of compute capability 9.0, which no other GPU knows",
          lambda c, d, g: (c.bn > 0) & (d.compute_capability == (9, 0))),
-    Rule("tensor-stages", "device", ("bn", "stages", "flush_k", "pack_a"),
+    Rule("tensor-stages", "device", ("bn", "stages", "flush_k", "pack_a", "scheme"),
          "stages and flushed sums fit the shared memory of a block",
          lambda c, d, g: smem_bytes(c, g.trans_a) <= d.smem_per_block),
     Rule("tensor-tasks", "template", ("bn", "loaders"), "a tile is loaded by whole tasks of 4 x 4 elements",
@@ -199,9 +211,10 @@ RULES: tuple[Rule, ...] = (
     Rule("tensor-results", "shape", ("bn",),
          "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
          lambda c, d, g: (c.bn > 0) & (g.num_results >= LEAST_RESULTS)),
-    Rule("worth-promote", "worth", ("promote_k",),
-         "sums leave after 16 of k or more: each time rounds, and after every 8 errors grow",
-         lambda c, d, g: c.promote_k > 8),
+    Rule("worth-promote", "worth", ("promote_k", "scheme"),
+         "sums leave after 16 of k or more: each time rounds, and after every 8 errors grow; those of TF32, "
+         "whose products have more bits, after 64 at most",
+         lambda c, d, g: (c.promote_k > 8) & ((c.promote_k <= 64) | (c.scheme == BF16X6))),
     Rule("worth-flush", "worth", ("flush_k",), "flush the sums of a k that is at least twice as deep",
          lambda c, d, g: (c.flush_k == 0) | (g.k >= 2 * c.flush_k)),
     Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",

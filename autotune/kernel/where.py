@@ -23,8 +23,7 @@ from ..files.words import number, option, texts
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of
 from .summation_order import SummationOrder, has_order
-from .tensor_config import PARAMETER as TENSOR_PARAMETER
-from .tensor_config import workspaces
+from .tensor_config import TensorConfig, has_named, workspaces
 
 _RELATIONS = {
     "=": operator.eq,
@@ -37,7 +36,7 @@ _RELATIONS = {
 _OF_WORDS = ("=", "!=")
 _TEXT = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>)\s*([\w.-]+)\s*")
 _HOW = "write conditions as in pack_a=0,reduction!=two_pass,bm>=64 (=, !=, <, <=, >, >=)"
-_DEFAULTS = Config().to_dict()
+_DEFAULTS, _TENSOR_DEFAULTS = Config().to_dict(), TensorConfig().to_dict()
 VALUES: dict[str, tuple[Value, ...]] = {name: parameter.values for name, parameter in PARAMETER.items()}
 _NUM_NEAREST = 2  # numbers that are suggested
 MIB = 1 << 20  # bytes
@@ -109,8 +108,8 @@ class Where:
 
     def holds(self, point: Mapping[str, Value]) -> bool:
         """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
-        is_tensor = point.keys() == TENSOR_PARAMETER.keys()
-        values = {**({} if is_tensor else _DEFAULTS), **point}
+        is_tensor = has_named(point)
+        values = {**(_TENSOR_DEFAULTS if is_tensor else _DEFAULTS), **point}
         is_met = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
         if self.order is not None:  # which kernels of others have not
             is_met &= point.keys() <= PARAMETER.keys() and bool(

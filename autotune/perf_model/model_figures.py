@@ -14,7 +14,7 @@ from ..facts.fitted import MAX_ERROR, number, numbers
 from ..facts.frozen import frozen
 from ..files.strict import Within
 from ..kernel.config import PARAMETER, threads_along_k
-from ..kernel.tensor_config import AnyConfig, TensorConfig
+from ..kernel.tensor_config import TF32X3, AnyConfig, TensorConfig
 
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]  # arrays of such numbers
 
@@ -68,11 +68,11 @@ PROMISED = numbers("PROMISED_OF_ZERO_MEAN PROMISED_OF_POSITIVE")
 # Where a promise is at stake, C counts as large from so many times more elements on: with few waves of tiles
 # cuBLAS may split any k (1.1 and 1.5 waves did)
 PROMISED_LARGE = number("PROMISED_LARGE")
-# Of products of parts, by the k after which their sums leave the tensor cores
+# Of products of parts, by scheme and the k after which their sums leave the tensor cores
 PARTS = {
-    16: numbers("PARTS_ZERO_MEAN_16 PARTS_POSITIVE_16"),
-    32: numbers("PARTS_ZERO_MEAN_32 PARTS_POSITIVE_32"),
-    64: numbers("PARTS_ZERO_MEAN_64 PARTS_POSITIVE_64"),
+    (TF32X3, 16): numbers("PARTS_ZERO_MEAN_16 PARTS_POSITIVE_16"),
+    (TF32X3, 32): numbers("PARTS_ZERO_MEAN_32 PARTS_POSITIVE_32"),
+    (TF32X3, 64): numbers("PARTS_ZERO_MEAN_64 PARTS_POSITIVE_64"),
 }
 CHAIN_SHARE = number("CHAIN_SHARE")  # of the depth that is allowed: the rest is for adding up the splits
 # Of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
@@ -154,6 +154,6 @@ class Summed(NamedTuple):
 
 def summed(config: AnyConfig) -> Summed:
     if isinstance(config, TensorConfig):
-        parts = PARTS.get(config.promote_k, (1e9, 1e9))  # of others no promise is kept
+        parts = PARTS.get((config.scheme, config.promote_k), (1e9, 1e9))  # of others no promise is kept
         return Summed(1, 1, config.promote_k, *parts)
     return Summed(config.slice_k, float(threads_along_k(config)), 1, 0, 0)

@@ -15,7 +15,7 @@ from autotune.kernel import template
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Epilogue, Variant
-from autotune.kernel.tensor_config import STEPS, TensorConfig
+from autotune.kernel.tensor_config import BF16X6, TensorConfig
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sass
@@ -26,8 +26,10 @@ CONFIGS = (
     TensorConfig(bn=64, loaders=1),
     TensorConfig(loaders=1, promote_k=16),
     TensorConfig(pack_a=1, pack_b=1, reduction="two_pass", split_k=4),
+    TensorConfig(scheme=BF16X6, flush_k=0),
+    TensorConfig(scheme=BF16X6, bn=64, loaders=1, stages=4, ahead=4, promote_k=128),
 )
-PRODUCTS = 3  # of parts, for one of floats
+MULTIPLICATIONS = 12  # of a tile: 3 products of parts in 4 steps, or 6 in 2
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: st
     assert cubin.spill_bytes == cubin.stack_bytes == 0
     assert cubin.registers * config.threads <= tensor.REGISTERS
     loop = sass.Code(cubin.code, template.ENTRY, "sm_90").count()
-    assert loop.kinds["warpgroup_mmas"] == PRODUCTS * STEPS
+    assert loop.kinds["warpgroup_mmas"] == MULTIPLICATIONS
 
 
 def test_what_no_register_is_left_for_is_known_before(compiler: Compiler) -> None:

@@ -4,14 +4,14 @@
 
 #include "emulator.hpp"
 
-constexpr int SUMS = 1, BN = 1, BK = 1;  // of no kernel: the header's functions that need them are not called here
+constexpr int SUMS = 1, BN = 1, BK = 1, PACKED = 1, PLANE = 1;  // of no kernel: the header's functions that need them are not called here
 #include "tensor_primitives_host.hpp"
 
 namespace emulated {
 
 namespace {
 
-constexpr int WARPGROUP = 128, WARP = 32, SWIZZLED_ROWS = 8, CHUNK = 4, MMA_K = 8;
+constexpr int WARPGROUP = 128, WARP = 32, CHUNK = 4, MMA_WORDS = 8;
 constexpr unsigned KEPT = ~((1u << 13) - 1);  // of the bits of a float, by TF32
 
 struct Multiplication {
@@ -36,23 +36,29 @@ struct Meeting {
 std::vector<Pending> pending;  // by thread
 std::map<int, Meeting> meetings;
 
-float tf32(float x) { return float_of(bits_of(x) & KEPT); }
+// Element `place` of a word: it is TF32, or two of BF16.
+float element(float word, int place, int packed) {
+    if (packed == 1) return float_of(bits_of(word) & KEPT);
+    return float_of(place == 0 ? bits_of(word) << 16 : bits_of(word) & 0xffff0000u);
+}
 
-// Element (k, column) of a plane for a step.
-float plane_element(const Multiplication& one, int k, int column, int depth) {
-    const int chunk = (one.step * MMA_K + k) / CHUNK ^ column % SWIZZLED_ROWS;
-    const float* const at = one.b + column * depth + chunk * CHUNK + k % CHUNK;
+// Element (k, column) of a plane for a step. Rows of 128 bytes are swizzled by their number, those of 64 by half of it.
+float plane_element(const Multiplication& one, int k, int column, int depth, int packed) {
+    const int words = depth / packed, word = one.step * MMA_WORDS + k / packed;
+    const int chunk = word / CHUNK ^ column / packed % (words / CHUNK);
+    const float* const at = one.b + column * words + chunk * CHUNK + word % CHUNK;
     check_shown(at);
-    return tf32(*at);
+    return element(*at, k % packed, packed);
 }
 
 // Element (row half, k) of A for this thread's rows: the lane beside it holds it that the instruction asks.
-float a_element(int thread, size_t number, int half, int k) {
-    const int holder = thread - thread % 4 + k % 4;
-    return tf32(float_of(pending[holder].steps[number].a->bits[k / 4 * 2 + half]));
+float a_element(int thread, size_t number, int half, int k, int packed) {
+    const int word = k / packed, holder = thread - thread % 4 + word % 4;
+    const unsigned bits = pending[holder].steps[number].a->bits[word / 4 * 2 + half];
+    return element(float_of(bits), k % packed, packed);
 }
 
-void multiply(int thread, int width, int depth) {
+void multiply(int thread, int width, int depth, int packed) {
     Pending& own = pending[thread];
     for (int i = 0; i < width / 2; ++i) {
         const int half = i / 2 % 2, column = i / 4 * 8 + thread % 4 * 2 + i % 2;
@@ -60,8 +66,10 @@ void multiply(int thread, int width, int depth) {
         for (size_t number = 0; number < own.steps.size(); ++number) {
             const Multiplication& one = own.steps[number];
             double total = one.adds ? sum : 0.0;
-            for (int k = 0; k < MMA_K; ++k)
-                total += double{a_element(thread, number, half, k)} * plane_element(one, k, column, depth);
+            for (int k = 0; k < MMA_WORDS * packed; ++k) {
+                const double a = a_element(thread, number, half, k, packed);
+                total += a * plane_element(one, k, column, depth, packed);
+            }
             sum = static_cast<float>(total);
         }
         own.sums[i] = sum;
@@ -104,11 +112,11 @@ void post_multiplication(float* sums, int num_sums, const MmaFragment* a, const 
     own.steps.push_back({a, b, step, adds});
 }
 
-void finish_multiplications(int width, int depth, const char* file, int line) {
+void finish_multiplications(int width, int depth, int packed, const char* file, int line) {
     Meeting& meeting = meetings[here.thread / WARPGROUP];
     const int goal = (meeting.come++ / WARPGROUP + 1) * WARPGROUP;
     wait_until([&meeting, goal] { return meeting.come >= goal; }, file, line);
-    if (!pending[here.thread].steps.empty()) multiply(here.thread, width, depth);
+    if (!pending[here.thread].steps.empty()) multiply(here.thread, width, depth, packed);
     ++meeting.served;
     wait_until([&meeting, goal] { return meeting.served >= goal; }, file, line);
     pending[here.thread].steps.clear();

@@ -29,7 +29,7 @@ void land_copies();  // all of the running thread's
 void wait_for_phase(const BarrierState* barrier, int is_odd, const char* file, int line);
 void show_stores();  // to tensor cores, those of the running thread
 void post_multiplication(float* sums, int num_sums, const MmaFragment* a, const float* b, int step, bool adds);
-void finish_multiplications(int width, int depth, const char* file, int line);
+void finish_multiplications(int width, int depth, int packed, const char* file, int line);
 
 }  // namespace emulated
 
@@ -42,6 +42,11 @@ inline float float_of(unsigned bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+inline unsigned rounded_to_tf32(float x) {
+    const unsigned bits = bits_of(x);
+    return x != x ? 0x7fffffff : (bits + 0x1000) & ~0x1fffu;
 }
 
 inline float* aligned(float* shared, unsigned bytes) {
@@ -72,10 +77,10 @@ struct PlaneAt {
     int step;
 };
 struct Plane {
-    const float* plane;
+    const float* planes;
 
-    explicit Plane(const float* plane) : plane(plane) {}
-    PlaneAt at(int step) const { return {plane, step}; }
+    explicit Plane(const float* planes) : planes(planes) {}
+    PlaneAt at(int part, int step) const { return {planes + part * PLANE, step}; }
 };
 
 inline void begin_multiplying() {}
@@ -84,5 +89,5 @@ inline void multiply_step(float (&sums)[SUMS], const MmaFragment& a, PlaneAt b, 
 }
 inline void end_multiplying() {}
 inline void wait_for_sums(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    emulated::finish_multiplications(BN, BK, file, line);
+    emulated::finish_multiplications(BN, BK, PACKED, file, line);
 }

@@ -19,7 +19,7 @@ from autotune.gpu.sgemm import EpilogueArgument
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Epilogue, Variant
-from autotune.kernel.tensor_config import TensorConfig
+from autotune.kernel.tensor_config import BF16X6, TensorConfig
 from autotune.shipped.starting_points import on_tensor_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -36,6 +36,8 @@ CONFIGS = (
     TensorConfig(bn=64, loaders=1, flush_k=64, promote_k=16, group=1),
     TensorConfig(loaders=1, promote_k=64, flush_k=0, stages=4, raster="m"),
     TensorConfig(bn=64, loaders=1, ahead=1, stages=2, promote_k=128, flush_k=256),
+    TensorConfig(scheme=BF16X6, flush_k=0, promote_k=16),
+    TensorConfig(scheme=BF16X6, bn=64, loaders=1, stages=4, ahead=4, promote_k=64),
 )
 SCALES = ((1.0, 0.0), (1.25, -0.5), (0.0, 2.0))
 
@@ -102,6 +104,21 @@ def test_errors_are_no_larger_than_those_of_cublas(torch: Any, compiler: Compile
     bench.TensorKernel(compiler, TensorConfig(promote_k=16, flush_k=256), Variant())(gemm, (a, b, c))
     found = bench.errors(c, a, b).over(bench.errors(a @ b, a, b))
     assert max(found) <= 1, found
+
+
+@pytest.mark.parametrize("scheme", tensor.SCHEMES)
+def test_nan_of_any_bits_gives_nan(torch: Any, compiler: Compiler, scheme: str) -> None:
+    """Also that which a GPU computes, whose bits are all set."""
+    import tensor_vs_cublas as bench
+
+    gemm = Gemm(128, 128, 64)
+    a, b, c = bench.stored(gemm, bench.DISTRIBUTIONS["normal"], seed=1)
+    a.view(torch.int32)[3, 5], b.view(torch.int32)[7, 9] = 0x7FFFFFFF, -1
+    a[20, 4], b[8, 30] = torch.inf, -torch.inf
+    bench.TensorKernel(compiler, TensorConfig(scheme=scheme), Variant())(gemm, (a, b, c))
+    is_part = torch.zeros_like(c, dtype=torch.bool)
+    is_part[[3, 20]] = is_part[:, [9, 30]] = True
+    assert (c.isnan() == is_part).all()
 
 
 def test_the_same_bits_every_time_and_for_any_tile(torch: Any, compiler: Compiler) -> None:

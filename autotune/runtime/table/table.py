@@ -27,13 +27,13 @@ from ...kernel import identity
 from ...kernel.config import Config
 from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
-from ...kernel.tensor_config import TensorConfig, launch_spec
+from ...kernel.tensor_config import TF32X3, TensorConfig, launch_spec
 from ...perf_model.model_figures import ModelFigures
 from . import folder_files, soundness
 from .folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 13  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 14  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
@@ -361,6 +361,7 @@ _LACKING: dict[str, Any] = {  # what older tables may lack
 }
 _WITH_CLASSES = 13  # the first schema that knows classes of accuracy
 _BEFORE_CLASSES: dict[str, Any] = {"accuracy": STRICT, "tensor_source_hash": "", "tensor_kernels": []}
+_WITH_SCHEMES = 14  # the first whose kernels on tensor cores name theirs
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -381,6 +382,10 @@ def _check_head(data: Any, where: str) -> None:
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Misfit and UsageError."""
     body = _LACKING | (_BEFORE_CLASSES if version < _WITH_CLASSES else {}) | body
+    if version < _WITH_SCHEMES and isinstance(body["tensor_kernels"], list):
+        for record in body["tensor_kernels"]:
+            if isinstance(record, dict) and isinstance(record.get("config"), dict):
+                record["config"].setdefault("scheme", TF32X3)
     records: tuple[StrictRecord, ...] = strict.read(
         tuple[StrictRecord, ...], body.get("kernels"), "table.kernels"
     )

@@ -318,7 +318,7 @@ def sums_as(kernel: Kernel, pick: Pick) -> tuple[Any, ...]:
     """Equal for launches that sum in the same order."""
     config = kernel.config
     if isinstance(config, TensorConfig):
-        return kernel.spec.reduction, pick.split_k, "tensor", config.promote_k, config.flush_k
+        return kernel.spec.reduction, pick.split_k, "tensor", config.promote_k, config.flush_k, config.scheme
     lanes = threads_along_k(config)
     return kernel.spec.reduction, pick.split_k, config.slice_k, config.flush_k, lanes, config.bk
 
