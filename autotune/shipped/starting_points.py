@@ -11,7 +11,7 @@ from ..export.portfolio import Costs, TimedKernel, candidates
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
-from ..kernel.tensor_config import BM, LEAST_DEPTH, PACK_USES, PARAMETER, TensorConfig
+from ..kernel.tensor_config import BF16X6, BM, LEAST_DEPTH, PACK_USES, PARAMETER, TF32X3, TensorConfig
 from ..recording.matrix import TimeMatrix
 
 _SMS = 132  # of the GPUs that run kernels on tensor cores
@@ -58,11 +58,14 @@ def on_tensor_cores(gemm: Gemm) -> list[TensorConfig]:
         "vec_b": 4 if pack_b or gemm.ldb % 4 == 0 else 1,
         "vec_c": 2 - gemm.ldc % 2,
     }
-    sums = ((32, 0), (32, 512), (16, 512), (16, 256))
+    sums = (
+        *((TF32X3, 32, 0), (BF16X6, 32, 0), (BF16X6, 64, 0), (BF16X6, 32, 256)),
+        *((TF32X3, 32, 512), (TF32X3, 16, 512), (TF32X3, 16, 256)),
+    )
     found = []
-    for promote_k, flush_k in sums:
+    for scheme, promote_k, flush_k in sums:
         for bn, loaders in ((128, 2), (64, 1), (128, 1)):
-            config = TensorConfig(bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k)
+            config = TensorConfig(bn, promote_k=promote_k, flush_k=flush_k, loaders=loaders, scheme=scheme)
             config = replace(config, **operands)
             splits = _splits(gemm, bn)
             found += [replace(config, reduction="two_pass", split_k=splits)] if splits > 1 else []

@@ -55,7 +55,7 @@ What `fp32` does not promise:
   there a chain of FMAs has partial sums near 0, and loses next to nothing. Its error, like ours, is then
   far below one rounding of |A| |B|.
 - Infinity: an element of C that one is part of is NaN, where SGEMM may have an infinity. So is one that a
-  value beyond 3.4e38 (1 - 2^-12) is part of. NaN gives NaN. `strict` kernels treat all as SGEMM does."""
+  value beyond 3.4e38 (1 - 2^-12) may be part of. NaN gives NaN. `strict` kernels treat all as SGEMM does."""
 TRAPS = """
 ## Traps
 
