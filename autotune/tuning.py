@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from . import gpu as gpus
 from . import target_finder as targets
@@ -24,8 +24,8 @@ from .facts.accuracy_class import STRICT
 from .facts.accuracy_class import read as read_class
 from .facts.device import DeviceLimits, Environment, describe_alias, limits_by_name, names_for
 from .facts.distribution import drawn_calls
-from .facts.fitted import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .facts.gemm import Gemm
+from .facts.keywords import ConditionKeywords, ExportKeywords, SearchKeywords, takes, with_defaults
 from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
 from .facts.other_problem import is_external
@@ -52,7 +52,7 @@ from .recording.replay import ReplayTarget
 from .report.palette import LIGHT
 from .runtime.table.gpu_models import GpuModel, load_models
 from .runtime.table.table import Table
-from .search import DEFAULT_SAMPLER, InterruptHandler, Options, SearchResult, ShapeResult
+from .search import InterruptHandler, Options, SearchResult, ShapeResult
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
@@ -60,7 +60,6 @@ from .search.fill import Filled, OnFill, ignore_fill
 from .search.part import Part
 from .search.progress import Best, Event, OnEvent, ShapeStarted, TrialDone, ignore
 from .search.propose.origins import FILL, TRANSFERRED
-from .search.propose.samplers import Sampler
 from .search.stale import Stale, compared, stale_shapes
 from .search_policy import SearchPolicy, read_effort
 from .shipped.starting_points import StartingPoints, on_tensor_cores
@@ -210,88 +209,39 @@ def _cells(gemm: Gemm, best: Best | None) -> tuple[str, ...]:
     return str(gemm), f"{best.time_us:.2f}", speedup, share, point_key(best.point)
 
 
+@takes(SearchKeywords)
 def tune(
     shapes: Shape | Iterable[Shape] = (),
     *,
-    gpu: str | int | None = "auto",
-    seconds: float | None = None,
-    trials: int | None = None,
-    stale: bool = False,
-    db: str | Path = DEFAULT_DB,
-    cache: str = CachePolicy.COLD,
-    max_error: float | None = MAX_ERROR,
-    where: str | Iterable[str] = (),
-    max_workspace: float | None = None,
-    order: str | None = None,
-    accuracy: str = STRICT,
-    sampler: Sampler = DEFAULT_SAMPLER,
-    effort: str = "standard",
-    policy: SearchPolicy | None = None,
-    seed: int = 0,
-    num_drawn: int = 0,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
+    policy: SearchPolicy | None = None,
+    part: Part | None = None,
     on_event: OnEvent = ignore,
     on_fill: OnFill = ignore_fill,
     note: Note = _note,
     callbacks: Sequence[Callback] = (),
-    insists: bool = False,
-    part: Part | None = None,
+    **keywords: Unpack[SearchKeywords],
 ) -> Result:
-    """Search the best kernels for these shapes on a GPU, and keep every trial in a database.
-
-    The search ends after `seconds` or `trials`; without these a shape ends when nothing better is likely, on
-    a recording before its seconds are over, too. The same call with the same database goes on. What is
-    searched:
+    """Search the best kernels for these shapes on a GPU, and keep every trial in a database. The same call
+    with the same database goes on.
 
         shapes      one or several of 4096 (a square), "4096x128x4096:NT", (m, n, k) and Gemm; of a recording
-                    also none, which means all that it holds
-        num_drawn   so many more shapes, drawn at random (distribution.py). Kernels that ship, and those that
-                    are found, are timed on all shapes of a layout, so that an export can choose among them
-                    for shapes that nobody tuned. Drawn shapes have no final, since nobody calls them
+                    also none, which means all that it holds; with `stale` those to choose among, or all
         calls       how often a program calls for which shape. With `num_drawn`, shapes are drawn from these,
                     batches left out. Without it, these are searched beside `shapes`: those whose calls take
                     most of the time come first and get more seconds, those that hardly matter are left out,
                     and `Result.gain` says what the program gains
-
-    Where, and how long:
-
-        gpu         an index, a UUID, `replay:FILE`, or `auto` or None: the first GPU, or a shipped recording
-                    if there is none
-        seconds     of this run, over all shapes
-        trials      of each shape, those of earlier runs included
-        stale       only shapes whose final was under another driver, cuBLAS, compiler or kernel than what is
-                    here, and only their finalists: `shapes` chooses among them, or all
-        insists     whether seconds on a recording are used up, although nothing better is likely
-        db          a file of SQLite, or a URL of PostgreSQL: what was measured is kept there
-
-    How:
-
-        cache       `cold`: operands come from memory, or `warm`: from the L2 cache
-        max_error   the largest error of a winner, in times cuBLAS's; None: no limit
-        where       conditions on parameters, such as "pack_a=0,reduction!=two_pass" (=, !=, <, <=, >, >=):
-                    all that this run tries and chooses obeys them
-        max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
-        order       `chain` or `chunks:512`: only kernels that sum in this order (docs/manual/bits.md), which
-                    err alike, so that `max_error` does not count; None: any order
-        accuracy    `strict`: FMAs in FP32; `fp32`: kernels on tensor cores that err no more than SGEMM
-                    (docs/manual/numerics.md). Its studies are its own: search for both, and an export for
-                    `fp32` takes whichever is faster
-        part        where several processes divide the shapes: which are this one's (search/part.py)
-        sampler     `autotune`: a model proposes what to try; `random`: any points of the feasible set;
-                    `tpe`, `gp`, `cmaes` or any sampler of Optuna: the nearest point to what it asks for
-        effort      `quick`, `standard` or `thorough`: how much is tried for one decision, and without seconds
-                    and trials, how soon a shape ends
         policy      the values that decide how a search proceeds (search_policy.py); None: those of `effort`
-        seed        of what is drawn at random: `num_drawn` shapes, and points to try. Times differ from run
-                    to run, so the same seed does not repeat a search on a GPU
+        part        where several processes divide the shapes: which are this one's (search/part.py)
+        on_event    called from this thread with what search/progress.py describes, such as each trial
+        on_fill     called with the numbers of kernels timed across shapes, of times, and of kernels left
+        note        called with what a person should know; by default a warning is logged
+        callbacks   called with the Optuna study of a shape and each of its trials once it is stored, as
+                    `Study.optimize` calls them; `study.stop()`, as a terminator calls it, ends the search
 
-    Whom it tells:
+    And options, as of `autotune search`:
 
-        on_event        called from this thread with what search/progress.py describes, such as each trial
-        on_fill         called with the numbers of kernels timed across shapes, of times, and of kernels left
-        note            called with what a person should know; by default a warning is logged
-        callbacks       called with the Optuna study of a shape and each of its trials once it is stored, as
-                        `Study.optimize` calls them; `study.stop()`, as a terminator calls it, ends the search
+        {keywords}
 
         >>> import autotune
         >>> result = autotune.tune(4096, gpu="auto", seconds=60, db="/tmp/tuned.db")
@@ -303,19 +253,22 @@ def tune(
     KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
     until then is stored.
     """
-    named, conditions = read_shapes(shapes), Where.parse(where, max_workspace, order)
-    profile = read_effort(effort)
+    given: SearchKeywords = with_defaults(SearchKeywords, keywords)
+    accuracy, stale = given["accuracy"], given["stale"]
+    named, conditions = read_shapes(shapes), _conditions(given)
+    profile = read_effort(given["effort"])
     options = Options(
-        sampler=sampler, trials=trials, seconds=seconds, seed=seed, where=conditions,
-        policy=policy or profile.policy, patience=profile.patience, part=part,
+        sampler=given["sampler"], trials=given["trials"], seconds=given["seconds"], seed=given["seed"],
+        where=conditions, policy=policy or profile.policy, patience=profile.patience, part=part,
     )  # fmt: skip
-    num_drawn, calls = whole(option("num_drawn"), num_drawn), _counted(calls)
-    seed, db = options.seed, _path(db)
+    num_drawn, calls = whole(option("num_drawn"), given["num_drawn"]), _counted(calls)
+    seed, db = options.seed, _path(given["db"])
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
-    max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
+    max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
     template = _template(accuracy, conditions, num_drawn)
+    selector, cache = targets.selector_of(given["gpu"]), read_policy(given["cache"])
     opened = targets.open_target(
-        *(targets.selector_of(gpu), read_policy(cache), gemms, max_error), note=note, accuracy=accuracy,
+        selector, cache, gemms, max_error, note=note, accuracy=accuracy,
         helpers=part.helpers if part else None,
     )  # fmt: skip
     _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
@@ -339,7 +292,7 @@ def tune(
         options = replace(
             options,
             starts=starts if accuracy == STRICT else on_tensor_cores,
-            insists=insists or recorded is None,
+            insists=given["insists"] or recorded is None,
         )
         if stale:
             options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
@@ -516,77 +469,58 @@ class _Followed:
                 callback(study, self._storage.trial_of(study.study_name, event.key))
 
 
+@takes(ExportKeywords)
 def export_table(
     folder: str | Path,
     shapes: Shape | Iterable[Shape] = (),
     *,
-    db: str | Path = DEFAULT_DB,
     gpu_name: str = "",
-    cache: str = CachePolicy.COLD,
-    max_error: float | None = MAX_ERROR,
-    where: str | Iterable[str] = (),
-    max_workspace: float | None = None,
-    order: str | None = None,
-    accuracy: str = STRICT,
-    max_kernels: int = MAX_KERNELS,
-    max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
-    epilogues: str | Iterable[str] = (),
     called: Mapping[Gemm, Iterable[str]] = MappingProxyType({}),
     with_c: bool = False,
-    adds: bool = False,
     note: Note = _note,
     on_step: Callable[[str], Any] = lambda step: None,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
+    **keywords: Unpack[ExportKeywords],
 ) -> Table:
     """Write the winners of the GPU that was measured last as a folder that applications import. Returns the
     table of this GPU model.
 
         folder          where; what an earlier export wrote there is replaced
         shapes          the tuned shapes to write, as `tune` takes them; none: all
-        db              the database of the searches
         gpu_name        the GPU model's name in full; "": the one that was measured last
-        cache           of the trials to read: `cold` or `warm`
-        max_error       the largest error of a winner, in times cuBLAS's; None: no limit
-        where           conditions on parameters, as of `tune`. The default kernel of a layout need not obey
-                        them, nor the number of splits of a shape that was not tuned
-        max_workspace   MiB that a launch may take for packed copies and partial sums, on any shape; None:
-                        1 GiB of each
-        order           in which all kernels of the table sum, as of `tune`: cuBLAS serves as settling finds
-        accuracy        `fp32`: the table holds kernels on tensor cores, too, for calls that ask for that
-                        class (`Dispatcher(accuracy=)`, `sgemm(accuracy=)`); others are served as before.
-                        Conditions concern the kernels that have the parameter
-        max_kernels     the most kernels for shapes that were not tuned, beside the winners
-        max_megabytes   the most that the files of these take
         calls           how often a program calls for which shape, tuned or not: kernels for shapes that were
                         not tuned are chosen for these as much as for all others
-        epilogues       names such as "bias" and "bias-gelu" of what calls add to a product or make of it:
-                        each kernel comes with each of these, too
-        called          such names that a program's calls for a shape ask for: the kernels of its layout come
-                        with these, too
+        called          names of epilogues that a program's calls for a shape ask for: the kernels of its
+                        layout come with these, too
         with_c          whether sources for programs in C and C++ are written, into the folder `c`
-        adds            whether tables of other GPU models stay in the folder; one of this model is replaced
         note            called with what a person should know; by default a warning is logged
         on_step         called with what is done next
         on_compiled     called with how many of how many kernels are compiled
 
+    And options, as of `autotune export-table`:
+
+        {keywords}
+
     Raises DispatchError where there is nothing to export, StoreError, EnvironmentProblem, UsageError.
     """
-    calls, db = _counted(calls), _path(db)
+    given: ExportKeywords = with_defaults(ExportKeywords, keywords)
+    accuracy = given["accuracy"]
+    calls, db = _counted(calls), _path(given["db"])
     requested = {read_shape(gemm): launch.named(names) for gemm, names in _by_shape("called", called)}
     on_step(f"reading the results of {shown(db)}")
     for gemm in calls:
         gemm.need_output()
-    max_kernels = whole(option("max_kernels"), max_kernels)
-    max_megabytes = number(option("max_megabytes"), max_megabytes, most=math.inf)
+    max_kernels = whole(option("max_kernels"), given["max_kernels"])
+    max_megabytes = number(option("max_megabytes"), given["max_megabytes"], most=math.inf)
     gemms, added, conditions = (
         read_shapes(shapes),
-        launch.named(epilogues),
-        Where.parse(where, max_workspace, order),
+        launch.named(given["epilogues"]),
+        _conditions(given),
     )
     template = _template(accuracy, conditions, 0)
     conditions.check({**template.values, **VALUES})
-    max_error = None if conditions.order else _no_less_than_0("max_error", max_error)
+    max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
     with Store.open_existing(db) as store, store.bad_rows.reported(note):
         environments = store.environments(max_error)
         if gpu_name:
@@ -599,7 +533,7 @@ def export_table(
             what = f"no kernel that ran{of}" + (f", but other tools' ({named})" if named else "")
             raise DispatchError(f"{shown(db)} holds {what}; run {command('search')} first")
         latest, limits = environments[0], _limits(environments[0])
-        read = read_policy(cache)
+        read = read_policy(given["cache"])
         reading: Callable[..., TunedResults] = partial(
             read_results, store, latest, limits, policy=read, max_error=max_error, drawn_origin=FILL,
             foreign_origins=TRANSFERRED,
@@ -637,7 +571,7 @@ def export_table(
             epilogues=added,
             called=requested,
             with_c=with_c,
-            adds=adds,
+            adds=given["adds"],
             note=note,
             on_step=on_step,
             on_compiled=on_compiled,
@@ -673,17 +607,18 @@ def _of_wider(
     return replace(found, shapes=tuple(s for s in found.shapes if not gemms or s.gemm in gemms))
 
 
+@takes(ConditionKeywords)
 def space(
     shape: Shape,
     gpu: str | int | None = "auto",
     *,
-    where: str | Iterable[str] = (),
-    max_workspace: float | None = None,
-    order: str | None = None,
     note: Note = _note,
+    **keywords: Unpack[ConditionKeywords],
 ) -> FeasibleSet:
     """The configs worth a trial for a shape, on a GPU of this machine or on a known model (`rtx-4090`); those
-    that obey conditions on parameters and on their workspace (see `tune`).
+    that obey conditions on parameters and on their workspace:
+
+        {keywords}
 
         >>> import autotune
         >>> configs = autotune.space(4096, "rtx-4090")
@@ -691,10 +626,14 @@ def space(
 
     Raises UsageError, EnvironmentProblem.
     """
-    (gemm,), conditions = read_shapes([shape]), Where.parse(where, max_workspace, order)
+    (gemm,), conditions = read_shapes([shape]), _conditions(with_defaults(ConditionKeywords, keywords))
     limits = targets.limits_named(targets.selector_of(gpu), note=note)
     found = feasible_set(limits, gemm, order=conditions.order)
     return found.where(conditions.on(gemm, limits), gemm)
+
+
+def _conditions(given: ConditionKeywords) -> Where:
+    return Where.parse(given["where"], given["max_workspace"], given["order"])
 
 
 def _counted(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, dataclass_transform, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from ..facts.keywords import keywords_of
 from ..files import words as checks
 from ..files.errors import UsageError
 from ..files.strict import hint
@@ -48,6 +49,19 @@ def option(
 ) -> Any:
     """A field of a record that is an option: `--name-of-the-field`, or `flag`."""
     return _field(typer.Option, help, default, read, flag, metavar)
+
+
+def keyword(
+    kind: Any, name: str, read: Reads | None = None, *, flag: str = "", metavar: str = "", more: str = ""
+) -> Any:
+    """An option that is a keyword of `tune` or another function, declared in facts/keywords.py; `more`: that its
+    help says besides."""
+    declared = keywords_of(kind)[name]
+    names = {other: f"--{other.replace('_', '-')}" for other in keywords_of(kind)} | {"none": "0"}
+    default = list(declared.default) if isinstance(declared.default, tuple) else declared.default
+    return option(
+        declared.shown(names).removesuffix(".") + f"{more}.", default, read, flag=flag, metavar=metavar
+    )
 
 
 def argument(help: str, default: Any = REQUIRED, read: Reads | None = None, *, metavar: str = "") -> Any:

@@ -10,11 +10,13 @@ import math
 from functools import partial
 from pathlib import Path
 
-from ..facts.fitted import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
+from ..facts.fitted import MAX_KERNELS
+from ..facts.keywords import ExportKeywords, SearchKeywords, TrialKeywords
 from .parsing import (
     REQUIRED,
     CommandRecord,
     argument,
+    keyword,
     known_gpus,
     limit,
     number,
@@ -25,10 +27,7 @@ from .parsing import (
 )
 
 # Options of several commands.
-GPU = partial(
-    option, "A GPU: its index, UUID or `auto`; or `replay:FILE`, a recorded space.", "auto",
-    words("auto", "replay:"),
-)  # fmt: skip
+GPU = partial(keyword, SearchKeywords, "gpu", words("auto", "replay:"))
 GPUS = partial(
     option, "A GPU: its index, UUID or `auto`; several at once: `all`, `0,1`, or a model as h100; or "
     "`replay:FILE`, a recorded space.",
@@ -51,31 +50,14 @@ SUITES = partial(
     "Repeatable: their calls add up.",
     [], flag="--suite", metavar="FILE",
 )  # fmt: skip
-WHERE = partial(
-    option, "Only configs that obey: `pack_a=0,reduction!=two_pass` (=, !=, <, <=, >, >=); repeatable.", [],
-    metavar="CONDITIONS",
-)  # fmt: skip
-MAX_WORKSPACE = partial(
-    option, "Only kernels whose launches take at most so much workspace.", None, number(), metavar="MIB"
-)
-ORDER = partial(
-    option, "Only kernels that sum in one order, bit by bit: `chain`, `chunks:512`, ...", None,
-    metavar="ORDER",
-)  # fmt: skip
-ACCURACY = partial(
-    option,
-    "`strict`: FMAs in FP32; `fp32`: what errs no more than SGEMM, on tensor cores too (compute capability "
-    "9.0).",
-    "strict", words("strict", "fp32"),
-)  # fmt: skip
-DB = partial(option, "Database: a SQLite file, or a URL (SQLite, PostgreSQL).", DEFAULT_DB)
-CACHE = partial(
-    option, "`cold`: operands come from memory; `warm`: they stay in the L2 cache.", "cold",
-    words("cold", "warm"),
-)  # fmt: skip
-_OF_CUBLAS = "kernels whose error is more than so many times cuBLAS's; 0: no limit."
-LARGEST_ERROR = partial(option, f"Fail {_OF_CUBLAS}", MAX_ERROR, limit())
-ACCURATE = partial(option, f"Leave out {_OF_CUBLAS}", MAX_ERROR, limit())
+WHERE = partial(keyword, TrialKeywords, "where", more="; repeatable", metavar="CONDITIONS")
+MAX_WORKSPACE = partial(keyword, TrialKeywords, "max_workspace", number(), metavar="MIB")
+ORDER = partial(keyword, TrialKeywords, "order", metavar="ORDER")
+ACCURACY = partial(keyword, TrialKeywords, "accuracy", words("strict", "fp32"))
+DB = partial(keyword, TrialKeywords, "db")
+CACHE = partial(keyword, TrialKeywords, "cache", words("cold", "warm"))
+LARGEST_ERROR = partial(keyword, SearchKeywords, "max_error", limit())
+ACCURATE = partial(keyword, ExportKeywords, "max_error", limit())
 LIMIT = partial(option, "Show at most so many.", default=20, read=whole(1))
 LIMIT_OR_ALL = partial(option, "Show at most so many: 20, or with --csv all.", None, whole(1))
 TRIAL = partial(
@@ -86,7 +68,7 @@ PORT = partial(option, "Of this machine; 0: any that is free.", read=whole(0, 65
 HOST = partial(
     option, "Its address: this machine alone by default; 0.0.0.0: all of its network's.", "127.0.0.1"
 )
-SEED = partial(option, "Seed of everything that is drawn at random.", 0, whole())
+SEED = partial(keyword, SearchKeywords, "seed", whole())
 MAPPED_TABLE = partial(
     option, "An exported folder: maps of what it serves, and how certain that is.", None, metavar="DIR"
 )
@@ -146,40 +128,18 @@ class SearchRequest(CommandRecord):
     )  # fmt: skip
     shapes: list[str] = SHAPES()
     suites: list[Path] = SUITES()
-    trials: int | None = option("Stop after so many trials of each shape.", None, whole(1))
-    seconds: float | None = option(
-        "Stop after so many seconds. Without --seconds and --trials it ends by itself, when nothing better "
-        "is likely.",
-        None, number(is_above=True),
-    )  # fmt: skip
-    num_drawn: int = option(
-        "So many more shapes, drawn at random (of a suite: by its counts), and kernels timed across them: "
-        "for any shape.",
-        0, whole(), flag="--any", metavar="NUMBER",
-    )  # fmt: skip
+    trials: int | None = keyword(SearchKeywords, "trials", whole(1))
+    seconds: float | None = keyword(SearchKeywords, "seconds", number(is_above=True))
+    num_drawn: int = keyword(SearchKeywords, "num_drawn", whole(), flag="--any", metavar="NUMBER")
     seed: int = SEED()
-    sampler: str = option(
-        "What proposes configs: `autotune`, `random`, or Optuna's `tpe`, `gp` (needs torch, scipy) or "
-        "`cmaes` (needs cmaes): the nearest feasible config to what it asks for.",
-        "autotune", words("autotune", "random", "tpe", "gp", "cmaes"),
-    )  # fmt: skip
+    sampler: str = keyword(SearchKeywords, "sampler", words("autotune", "random", "tpe", "gp", "cmaes"))
     seeds: str = option(
         "What a shape starts with: `shipped` kernels that are expected to do well on it, or `none`.",
         "shipped", words("shipped", "none"),
     )  # fmt: skip
-    stale: bool = option(
-        "Only shapes measured under another driver, cuBLAS, compiler or kernel than what is here, and only "
-        "their finalists: seconds per shape.",
-        False, flag="--stale",
-    )  # fmt: skip
-    insists: bool = option(
-        "On a recording: take all --seconds, although no gain is likely.", False, flag="--insist"
-    )
-    effort: str = option(
-        "`quick`, `standard` or `thorough`: how much is tried for one decision, and how soon a shape ends "
-        "without --seconds and --trials.",
-        "standard", words("quick", "standard", "thorough"),
-    )  # fmt: skip
+    stale: bool = keyword(SearchKeywords, "stale", flag="--stale")
+    insists: bool = keyword(SearchKeywords, "insists", flag="--insist")
+    effort: str = keyword(SearchKeywords, "effort", words("quick", "standard", "thorough"))
     policy: Path | None = option(
         "A TOML file of values that are to differ (autotune/search_policy.py).", None, metavar="FILE"
     )
@@ -217,18 +177,14 @@ class ExportRequest(CommandRecord):
     max_workspace: float | None = MAX_WORKSPACE()
     order: str | None = ORDER()
     accuracy: str = ACCURACY()
-    max_kernels: int = option("For shapes that were not tuned, beside those that won.", MAX_KERNELS, whole())
-    max_megabytes: float = option(
-        "What these kernels, packed, take at most.", MAX_MEGABYTES, number(most=math.inf)
-    )
-    epilogues: list[str] = option(
-        "Have each kernel with it, too: bias, relu, gelu, gelu-tanh, bias-relu, ...", [], flag="--epilogue"
-    )
+    max_kernels: int = keyword(ExportKeywords, "max_kernels", whole())
+    max_megabytes: float = keyword(ExportKeywords, "max_megabytes", number(most=math.inf))
+    epilogues: list[str] = keyword(ExportKeywords, "epilogues", flag="--epilogue")
     form: str = option(
         "c: with sources for programs in C and C++, in its folder c.", "python", one_of("python", "c"),
         flag="--format",
     )  # fmt: skip
-    adds: bool = option("Keep the tables of other GPU models that the folder holds.", False, flag="--add")
+    adds: bool = keyword(ExportKeywords, "adds", flag="--add")
 
 
 class SpaceRequest(CommandRecord):

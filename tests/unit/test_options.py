@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +14,10 @@ import typer
 from cli_here import run_here
 from typer.testing import CliRunner
 
+from autotune import tuning
 from autotune.cli import requests
 from autotune.cli.app import app
+from autotune.facts.keywords import ConditionKeywords, ExportKeywords, SearchKeywords, keywords_of
 from autotune.files.errors import UsageError
 from autotune.suite import read_suites
 
@@ -111,3 +115,32 @@ def test_every_option_is_declared_once_as_a_field_of_a_record() -> None:
     declared = {name for name in vars(requests) if name.endswith("Request")}
     named = re.findall(r"requests\.(\w+Request)", texts["app.py"])
     assert sorted(named) == sorted(declared)
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "function"),
+    [
+        (SearchKeywords, requests.SearchRequest, tuning.tune),
+        (ExportKeywords, requests.ExportRequest, tuning.export_table),
+        (ConditionKeywords, requests.SpaceRequest, tuning.space),
+    ],
+)
+def test_what_python_and_the_command_line_share_is_declared_once(
+    kind: Any, record: Any, function: Any
+) -> None:
+    """One text, type and default of each keyword: the function and its command are made of it."""
+    taken, fields = (
+        inspect.signature(function).parameters,
+        {one.name: one for one in dataclasses.fields(record)},
+    )
+    for name, declared in keywords_of(kind).items():
+        field = fields[name]
+        default = (
+            field.default if field.default is not dataclasses.MISSING else tuple(field.default_factory())
+        )
+        assert taken[name].default == default == declared.default
+        help = field.metadata["declared"](name).help
+        assert declared.help.partition("{")[0].rstrip(". ") in help
+        assert f"        {name:16}{declared.help.partition('{')[0][:40]}" in function.__doc__
+    with pytest.raises(TypeError, match="unexpected keyword argument 'secnds'"):
+        function(*[4096] * (1 + (function is tuning.export_table)), secnds=3)
