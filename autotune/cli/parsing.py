@@ -54,8 +54,8 @@ def option(
 def keyword(
     kind: Any, name: str, read: Reads | None = None, *, flag: str = "", metavar: str = "", more: str = ""
 ) -> Any:
-    """An option that is a keyword of `tune` or another function, declared in facts/keywords.py; `more`: that its
-    help says besides."""
+    """An option that is a keyword of `tune` or another function, as facts/keywords.py declares it; `more`:
+    what its help says besides."""
     declared = keywords_of(kind)[name]
     names = {other: f"--{other.replace('_', '-')}" for other in keywords_of(kind)} | {"none": "0"}
     default = list(declared.default) if isinstance(declared.default, tuple) else declared.default

@@ -176,7 +176,7 @@ def with_defaults(kind: Any, given: Mapping[str, Any]) -> Any:
     found = {name: keyword.default for name, keyword in keywords_of(kind).items()}
     if unknown := given.keys() - found.keys():
         raise TypeError(f"got an unexpected keyword argument {min(unknown)!r}")
-    return found | given
+    return {**found, **given}
 
 
 def takes(kind: Any) -> Callable[[_Function], _Function]:
