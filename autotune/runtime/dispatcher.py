@@ -8,7 +8,7 @@ There is one exception: if the caller asks for it, a first call settles its kind
 this is postponed. Where cuBLAS is expected to be faster than all kernels, it is called instead. A folder
 may hold tables for several GPU models: each GPU is served by the one for its model (engines.py).
 
-Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
+Needs cuda-bindings and numpy, for DLPack arrays cuda-core too.
 """
 
 from __future__ import annotations

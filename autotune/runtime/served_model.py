@@ -1,8 +1,4 @@
-"""One GPU model of an exported folder: its table, its chooser, and the engine that launches its kernels
-here.
-
-Copied into exported tables.
-"""
+"""One GPU model of an exported folder: its table, its chooser, and the engine that launches its kernels here."""
 
 from __future__ import annotations
 

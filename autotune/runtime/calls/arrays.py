@@ -1,8 +1,8 @@
 """Arrays of other libraries, seen as what a launch needs: address, GPU, extents and strides.
 
-torch, CuPy and Numba are known by name: their current stream is asked and results are allocated with
-them. Anything else supports `__cuda_array_interface__` or DLPack. No library is imported here: the caller who
-passes an array has imported its library. Copied into exported tables.
+torch, CuPy and Numba are known by name: their current stream is asked and results are allocated with them.
+Anything else supports `__cuda_array_interface__` or DLPack. No library is imported here: the caller who
+passes an array has imported its library.
 """
 
 from __future__ import annotations

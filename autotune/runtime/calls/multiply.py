@@ -1,7 +1,7 @@
 """Products of arrays of any library, as far as the core does not read these itself: read, planned, enqueued.
 
 All that is passed to a call comes through one door, `Products._read`. Arrays of NumPy are copied to a GPU,
-multiplied there and copied back. Copied into exported tables.
+multiplied there and copied back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""From the forms of three arrays to one product: shapes checked, storage understood, overlap refused.
-
-Copied into exported tables.
-"""
+"""From the forms of three arrays to one product: shapes checked, storage understood, overlap refused."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 batches that no kernel was tuned for. The core calls it (core/blas.h).
 
 It is optional: where it is absent, broken or switched off, kernels of the table serve. It is the library that
-this process has loaded already, else the one that cuda.pathfinder finds. Copied into exported tables."""
+this process has loaded already, else the one that cuda.pathfinder finds.
+"""
 
 from __future__ import annotations
 

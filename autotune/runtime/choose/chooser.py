@@ -1,6 +1,5 @@
 """Picks kernels of one table, and ranks what is nearly as good: the core does (core/choice.h), and this says
-why. Copied into exported tables.
-"""
+why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The few calls of the CUDA driver that a dispatcher makes, in plain integers, errors raised.
 
 Handles (contexts, streams, kernels, libraries, addresses) are ints. `Driver` is the runtime's only access to
-CUDA: tests replace it by a double. Copied into exported tables.
+CUDA: tests replace it by a double.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Loading happens once per kernel and GPU, under a lock, also while a stream is be
 
 A table's times hold for more than the GPU model: number of SMs, driver, power limit, a MIG slice. None of it
 makes a result wrong, so a table is never refused for it. But another kernel may be the fastest, so the user
-is warned, once per process and table, at the first product on such a GPU. Later calls cost nothing. Copied
-into exported tables.
+is warned, once per process and table, at the first product on such a GPU. Later calls cost nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which engine serves which GPU of this process: that of the table for its model, or cuBLAS, or none.
-
-Copied into exported tables.
-"""
+"""Which engine serves which GPU of this process: that of the table for its model, or cuBLAS, or none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Keeps what serves each call signature as a plan, which the core (core.py) launches, counts and records. The
 core keeps it too, for calls that bypass Python. Of a routed program's calls a few launches, and torch's own
-kernel, may serve in turn, until it is known what serves best (core/live.h). Copied into exported tables.
-"""
+kernel, may serve in turn, until it is known what serves best (core/live.h)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 errors of what it answers.
 
 The library is built when autotune is installed (core/build.py) and holds the text of what its headers
-declare, functions, structs and numbers: nothing of them is written again here. Copied into exported tables.
+declare, functions, structs and numbers: nothing of them is written again here.
 """
 
 from __future__ import annotations

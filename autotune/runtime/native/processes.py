@@ -1,7 +1,4 @@
-"""Whether this process is the fork of one that used CUDA, or one of several that compute together.
-
-Copied into exported tables.
-"""
+"""Whether this process is the fork of one that used CUDA, or one of several that compute together."""
 
 from __future__ import annotations
 

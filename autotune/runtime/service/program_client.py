@@ -8,8 +8,7 @@
 
 Calls are counted by the core anyway; the thread reads these counts. A table that was taken is kept in the
 cache folder, and serves the next process before the server answers, and without it. A program that asked
-torch for determinism takes none, and several ranks only together (`Dispatcher.take_update`). Copied into
-exported tables.
+torch for determinism takes none, and several ranks only together (`Dispatcher.take_update`).
 """
 
 from __future__ import annotations

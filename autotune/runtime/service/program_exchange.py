@@ -1,7 +1,4 @@
-"""What a program tells a server of tables, and what it takes from it: one exchange after another.
-
-Copied into exported tables.
-"""
+"""What a program tells a server of tables, and what it takes from it: one exchange after another."""
 
 from __future__ import annotations
 

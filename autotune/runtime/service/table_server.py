@@ -7,7 +7,7 @@ and what it gives: a table as an artefact, two files and a signed statement, who
 The statement names the GPU, driver and cuBLAS that the table was measured with, and the SHA-256 of both
 files. A cubin is code: what is not signed by a key that the reader was given is never read any further. The
 table is read from the bytes that were checked, and it states the SHA-256 of each cubin, which is checked when
-that is loaded. Only the signature needs the package `cryptography`. Copied into exported tables.
+that is loaded. Only the signature needs the package `cryptography`.
 """
 
 from __future__ import annotations

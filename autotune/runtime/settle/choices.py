@@ -6,7 +6,7 @@ the fastest elsewhere. Choices that an application pins (`export_choices`) name 
 the table.
 
 Nothing is taken on trust. A file with one changed byte, or of another table, is not used. A choice is not
-used if the table lacks its kernel, or if that kernel must not serve the call. Copied into exported tables.
+used if the table lacks its kernel, or if that kernel must not serve the call.
 """
 
 from __future__ import annotations

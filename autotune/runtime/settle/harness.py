@@ -1,6 +1,5 @@
 """What launches of one call signature run on where a table is used: operands and a workspace of the runtime's
-own, on its own stream, with events. Copied into exported tables.
-"""
+own, on its own stream, with events."""
 
 from __future__ import annotations
 

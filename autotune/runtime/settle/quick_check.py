@@ -8,7 +8,7 @@ The kernel is the winner of the tuned shape that takes about AIM_US: long enough
 the GPU, short enough to be timed often. As in settling (settling.py) it runs in graphs, on the runtime's own
 operands, cold if the table is. A few graphs are queued together, so that other users of the GPU get time
 slices within them; their mean counts. A slow result is timed again, as the clocks of an idle GPU rise
-meanwhile, and the least of these means is reported. Copied into exported tables.
+meanwhile, and the least of these means is reported.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ all count as slower, as when the model picks (model_figures.slower_by).
 
 All of this runs on its own stream, after the work of the caller's stream. The host waits for it. Under graph
 capture nothing is settled. A failure prevents the choice, never the product: the model's first choice serves,
-and this process does not settle that call signature again. Copied into exported tables.
+and this process does not settle that call signature again.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ neither is read.
 
 Modules that launch are imported, and cubins read, at the first product. If another folder is in its place by
 then, they may be of another version. So sources that are not imported yet are read at the start, and the
-core's library and the cubins are opened: removed files exist as long as they are open. Copied into exported
-tables: standard library only.
+core's library and the cubins are opened: removed files exist as long as they are open.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The folder of each model also works as an exported folder. A GPU's name and compute capability alone decide
 which table serves it. The cubins of a table lie in one file, each packed, and are read when a product first
-needs them. Copied into exported tables.
+needs them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 call, cubins hold the kernels named in the table.
 
 Rules are checked for all kernels at once, as columns: kernel by kernel this would take longer than the rest
-of loading a table. Copied into exported tables.
+of loading a table.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A folder holds `table.json`, the cubins (gpu_models.py) and a little Python. The reader trusts nothing: a
 newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
 a dangling reference, one changed byte raises DispatchError. Launch parameters are not stored: they follow
-from the config. Copied into exported tables.
+from the config.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides, per call signature, whether a table serves a product of another program or leaves it alone.
-
-Copied into exported tables.
-"""
+"""Decides, per call signature, whether a table serves a product of another program or leaves it alone."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 do besides computing: follow derivatives in forward mode, show calls to a mode, or trace.
 
 A tensor's type offers DLPack's exchange in C (DLPack 1.3; torch from 2.10 on): addresses, extents and the
-current stream, without Python objects. All other cases are left to the dispatcher. Copied into exported
-tables.
+current stream, without Python objects. All other cases are left to the dispatcher.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ derivatives, torch enters a kernel in Python twice, which takes as long as a pro
 Within transforms of torch.func both come to the rules of one torch.autograd.Function before anything else
 sees them. There alone do such rules hold for any nesting of transforms: a kernel behind would be called for a
 single level, with tensors that hide others.
-
-Copied into exported tables.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Routing begins when torch starts CUDA. Until then nothing is opened: a program may fork processes that use
 CUDA. For Python processes that it starts otherwise, PYTHONPATH names a folder whose module Python runs at
-their start (startup/sitecustomize.py). Each process that uses CUDA tells at its end what came of it. Copied
-into exported tables.
+their start (startup/sitecustomize.py). Each process that uses CUDA tells at its end what came of it.
 """
 
 from __future__ import annotations

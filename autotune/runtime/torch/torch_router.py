@@ -13,7 +13,7 @@ It also measures what routing gains an unmodified program of torch, while it run
 3. A hash of a stretch's calls says whether it was of these steps. If it was not, they are sought again, among
    twice as many calls if few were of these steps: then the program's own step may hold several of them.
 
-Plain calls pass the router, too, which takes them some 0.1 us. Copied into exported tables.
+Plain calls pass the router, too, which takes them some 0.1 us.
 """
 
 from __future__ import annotations

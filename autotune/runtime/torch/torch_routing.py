@@ -8,7 +8,7 @@ twice. If possible, kernels in C++ come before these (torch_router.py): of a kno
 that those do not read.
 
 Left alone are other dtypes, products while the program allows TF32, and call signatures for which cuBLAS is
-expected to be as fast. The first call of a kind decides what serves it. Copied into exported tables.
+expected to be as fast. The first call of a kind decides what serves it.
 """
 
 from __future__ import annotations
