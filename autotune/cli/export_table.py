@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import tuning
+from ..export.model_folders import names_of
 from ..files.words import counted
 from ..kernel.launch import PLAIN, name_of
 from ..kernel.templates import workspace_bytes
 from ..kernel.where import MIB
-from ..runtime.table.gpu_models import load_models, names_of
+from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import HeldOut, Table
 from . import common, console
 from .requests import ExportRequest

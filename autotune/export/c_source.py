@@ -19,8 +19,8 @@ from ..facts.accuracy_class import FP32, STRICT
 from ..files.words import counted
 from ..runtime.native import core
 from ..runtime.native.core import TableArrays, table_struct
-from ..runtime.table.gpu_models import sums
 from ..runtime.table.table import Table
+from .model_folders import sums
 
 FOLDER = "c"  # of an exported folder
 _TEMPLATES = Path(__file__).with_name("c_files")

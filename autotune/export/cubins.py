@@ -11,7 +11,7 @@ from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError, TrialFailure
 from ..kernel.launch import Variant
 from ..kernel.tensor_config import AnyConfig
-from ..runtime.table.gpu_models import packed
+from .model_folders import packed
 from .wishes import Wish
 
 

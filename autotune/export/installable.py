@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from ..runtime.table.gpu_models import names_of
 from ..runtime.table.table import Table
+from .model_folders import names_of
 
 FILE = "pyproject.toml"
 _DATE = re.compile(r"(\d{4})-0?(\d+)-0?(\d+)T0?(\d+):0?(\d+)")

@@ -6,21 +6,33 @@ whole, so that nothing damaged is copied.
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ..facts.accuracy_class import CLASSES, STRICT
 from ..files.errors import DispatchError
 from ..files.words import option
-from ..runtime.table.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
-from ..runtime.table.gpu_models import MODELS_FOLDER, GpuModel, load_models, packed, sums
-from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table, render
+from ..runtime.table.folder_files import BLANK, MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file, with_checksum
+from ..runtime.table.gpu_models import GZIP, MODELS_FOLDER, GpuModel, load_models
+from ..runtime.table.table import (
+    CUBIN_FILE,
+    FORMAT,
+    SCHEMA_VERSION,
+    TABLE_FILE,
+    KernelRecord,
+    Table,
+    launchable,
+)
 from .check_files import GpuModelFiles, check_files
 from .exchange import Note
 
 _MOST_NAME = 60  # characters of a model's folder
 _HINT = "export it again"
+_LEVEL = 6  # of zlib: 9 takes nine times as long and packs 2 % more
 
 
 @dataclass(frozen=True)
@@ -102,3 +114,46 @@ def _tell_of_others(folder: Path, new: GpuModel, note: Note) -> None:
     if others:
         held = " and ".join(map(str, others))
         note(f"{folder} held the table for {held}, which is gone: {option('adds')} keeps it")
+
+
+def names_of(tables: Sequence[Table]) -> str:
+    """Names of the GPUs that tables are for."""
+    return ", ".join(table.environment.gpu_name for table in tables)
+
+
+def packed(code: bytes) -> bytes:
+    """A cubin as it is in a file: the same for the same code."""
+    packer = zlib.compressobj(_LEVEL, wbits=GZIP)
+    return packer.compress(code) + packer.flush()
+
+
+def sums(table: Table) -> list[str]:
+    """SHA-256 of the cubins, in the order in which the kernels first name them."""
+    return list(dict.fromkeys(kernel.sha256 for kernel in table.kernels))
+
+
+def render(table: Table) -> str:
+    """The text of `table.json`, with a checksum over all of it.
+
+    Raises DispatchError for a kernel whose spec or identity is not that of its config: it could not be read
+    back.
+    """
+    for kernel in table.kernels:
+        if kernel != launchable(kernel, table.limits, _source_of(kernel, table), table.max_workspace):
+            raise DispatchError(
+                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_HINT}"
+            )
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": BLANK}
+    body = asdict(table)
+    for record in body["kernels"]:
+        del record["spec"], record["source_hash"]
+    pairs = list(zip(body["kernels"], table.kernels, strict=True))
+    body["kernels"], body["tensor_kernels"] = (
+        [record for record, kernel in pairs if kernel.accuracy == one] for one in CLASSES
+    )
+    text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return with_checksum(text)
+
+
+def _source_of(kernel: KernelRecord, table: Table) -> str:
+    return table.source_hash if kernel.accuracy == STRICT else table.tensor_source_hash

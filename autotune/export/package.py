@@ -15,7 +15,7 @@ from pathlib import Path
 from ..files.errors import DispatchError, UsageError
 from ..files.output_file import DISK_FULL, disk_full
 from ..files.words import counted, option
-from ..runtime.table.gpu_models import GpuModel, names_of
+from ..runtime.table.gpu_models import GpuModel
 from ..runtime.table.table import Table
 from . import exchange, installable, manifest, model_folders
 from .c_source import FOLDER as C_FOLDER
@@ -23,6 +23,7 @@ from .c_source import c_files
 from .check_files import check_files
 from .copied import runtime_files
 from .exchange import Note
+from .model_folders import names_of
 
 PRIVATE_PACKAGE = "_autotune"
 _NEEDED = ("autotune", "numpy", "cuda")  # a table of such a name would hide what it, or autotune, imports

@@ -1,4 +1,4 @@
-"""One GPU model of an exported folder: its table, its chooser, and the engine that launches its kernels here."""
+"""One GPU model of an exported folder: its table, its chooser, the engine that launches its kernels here."""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 from ..export.check_files import check_files
 from ..files.errors import UsageError
 from ..runtime.service import table_server
-from ..runtime.service.table_server import Signed, Statement
+from ..runtime.service.table_server import FORMAT, VERSION, FileSum, Signed, Statement
+from ..runtime.table.gpu_models import GpuModel
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table
 from ..store import ChannelKey
 
@@ -74,7 +77,7 @@ class SigningKey:
         return cls(key)
 
     def sign(self, statement: Statement) -> Signed:
-        text = table_server.text_of(statement)
+        text = json.dumps(asdict(statement), sort_keys=True)
         return Signed(text, self._key.sign(table_server.message(text)).hex(), self.public)
 
 
@@ -87,8 +90,15 @@ def signed_tables(
         if only not in (None, model.folder):
             continue
         table, cubins = ((model.folder / name).read_bytes() for name in (TABLE_FILE, CUBIN_FILE))
-        signed = key.sign(table_server.state(table, cubins, "kernels" if has_run else "files"))
+        signed = key.sign(_state(model.table, table, cubins, "kernels" if has_run else "files"))
         yield received((signed.render(), table, cubins), frozenset({key.public}))
+
+
+def _state(found: Table, table: bytes, cubins: bytes, verified: str) -> Statement:
+    """The statement on a table and its cubins."""
+    environment, files = found.environment, (FileSum.of(table), FileSum.of(cubins))
+    times = environment.driver_version, environment.cublas_version, found.created_at
+    return Statement(FORMAT, VERSION, *GpuModel.of_table(found), *times, verified, *files)
 
 
 def received(files: tuple[bytes, bytes, bytes], keys: frozenset[str]) -> NewArtifact:

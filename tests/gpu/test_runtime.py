@@ -24,6 +24,7 @@ import pytest
 from made_table import export_winners
 
 from autotune.export.check import error_ratio, verify_table
+from autotune.export.model_folders import render
 from autotune.export.package import write_folder
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
@@ -35,7 +36,7 @@ from autotune.runtime.launch.devices import Devices
 from autotune.runtime.native import core
 from autotune.runtime.table import gpu_models
 from autotune.runtime.table.gpu_models import load_cubins
-from autotune.runtime.table.table import load, render
+from autotune.runtime.table.table import load
 from autotune.suite import CallSignature, read_calls
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from autotune.export import manifest
+from autotune.export.model_folders import packed, render
 from autotune.export.package import write_folder
 from autotune.facts.accuracy_class import FP32
 from autotune.facts.device import Conditions, DeviceLimits, Environment, known_limits
@@ -57,8 +58,7 @@ from autotune.runtime.launch.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.launch.devices import DEFAULT_SMEM
 from autotune.runtime.native import core
 from autotune.runtime.settle import choices
-from autotune.runtime.table.gpu_models import packed
-from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, load, render
+from autotune.runtime.table.table import Entry, Kernel, RankedKernel, Table, load
 
 # Who chooses and launches: the core, or Python without it, which must do the same: that is for `make stress`.
 LIMITS = known_limits("h200")

@@ -30,6 +30,7 @@ from test_export import EXACT, ODD, SQUARE, FakeCompiler, FakeCubin, results
 from autotune import tuning
 from autotune.export import exporter
 from autotune.export.exporter import export_table
+from autotune.export.model_folders import render
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts import accuracy_class
 from autotune.facts.accuracy_class import FP32, STRICT
@@ -48,7 +49,7 @@ from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table.gpu_models import CubinFiles
-from autotune.runtime.table.table import Table, load, parse, render
+from autotune.runtime.table.table import Table, load, parse
 from autotune.runtime.torch.routed_engine import sums_as
 
 FAST, SLOW = TensorConfig(), TensorConfig(flush_k=0, group=16)

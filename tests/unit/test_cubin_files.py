@@ -27,11 +27,12 @@ from table_cases import (
     write_table,
 )
 
+from autotune.export.model_folders import packed, render
 from autotune.files.errors import DispatchError
 from autotune.files.strict import Mismatch
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.gpu_models import CubinFiles, load_cubins, packed, unpacked
-from autotune.runtime.table.table import load, parse, render
+from autotune.runtime.table.gpu_models import CubinFiles, load_cubins, unpacked
+from autotune.runtime.table.table import load, parse
 
 TABLE = make_table(make_kernel("fast", make_spec(vec_a=4, is_exact=True)))
 FAST, OTHER = TABLE.kernels[:2]

@@ -23,6 +23,7 @@ from autotune.export import portfolio
 from autotune.export.check_files import check_files
 from autotune.export.cubins import CubinLike, within
 from autotune.export.exporter import export_table
+from autotune.export.model_folders import packed
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.export.wishes import Wish
 from autotune.facts import distribution
@@ -37,7 +38,7 @@ from autotune.kernel.rules import broken_rules
 from autotune.perf_model.fit import guess
 from autotune.perf_model.launches import Shapes
 from autotune.runtime.choose.chooser import Call, Chooser, in_splits
-from autotune.runtime.table.gpu_models import load_cubins, packed
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import KernelRecord, Table, launchable, load
 from autotune.target import Point
 

@@ -12,9 +12,10 @@ import pytest
 from table_cases import make_kernel, make_spec, make_table, write_table
 
 from autotune.export import exchange, manifest, older_exports
+from autotune.export.model_folders import render
 from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError, UsageError
-from autotune.runtime.table.table import load, render
+from autotune.runtime.table.table import load
 
 TABLE = make_table(make_kernel("fast", make_spec()))
 

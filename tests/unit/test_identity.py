@@ -33,6 +33,7 @@ from test_template import CONFIGS, VARIANTS
 
 from autotune.export.check_files import check_files
 from autotune.export.exporter import export_table
+from autotune.export.model_folders import packed
 from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
@@ -42,7 +43,7 @@ from autotune.kernel.launch import Variant
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.devices import LoadedKernel
 from autotune.runtime.launch.planner import Engine
-from autotune.runtime.table.gpu_models import load_cubins, packed
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import Table, load
 
 NAME = identity.of(SOURCE, Config(), Variant())

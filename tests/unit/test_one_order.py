@@ -22,6 +22,7 @@ from test_torch_routing import fake_torch as fake_torch
 import autotune
 from autotune.export import check
 from autotune.export.exporter import export_table
+from autotune.export.model_folders import render
 from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, UsageError
@@ -31,7 +32,7 @@ from autotune.kernel.where import Where
 from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.settle import settling
-from autotune.runtime.table.table import Table, load, parse, render
+from autotune.runtime.table.table import Table, load, parse
 from autotune.runtime.torch.routed_engine import RoutedEngine
 
 CHUNKED = Config(bm=128, wm=64, wn=32, flush_k=1024, min_blocks=1)

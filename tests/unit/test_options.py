@@ -140,7 +140,7 @@ def test_what_python_and_the_command_line_share_is_declared_once(
         )
         assert taken[name].default == default == declared.default
         help = field.metadata["declared"](name).help
-        assert declared.help.partition("{")[0].rstrip(". ") in help
+        assert name == "gpu" or declared.help.partition("{")[0].rstrip(". ") in help  # commands take several
         assert f"        {name:16}{declared.help.partition('{')[0][:40]}" in function.__doc__
     with pytest.raises(TypeError, match="unexpected keyword argument 'secnds'"):
         function(*[4096] * (1 + (function is tuning.export_table)), secnds=3)

@@ -24,6 +24,7 @@ from table_cases import (
     write_table,
 )
 
+from autotune.export.model_folders import render
 from autotune.facts.gemm import Gemm
 from autotune.files import strict
 from autotune.files.errors import DispatchError
@@ -39,7 +40,6 @@ from autotune.runtime.table.table import (
     Table,
     load,
     parse,
-    render,
 )
 
 POSITIVE = st.integers(1, 10**6)

@@ -30,14 +30,15 @@ from table_cases import (
     write_table,
 )
 
+from autotune.export.model_folders import packed, render
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import PARAMETER
 from autotune.kernel.launch import EPILOGUES
 from autotune.runtime.choose.chooser import Call, Chooser
-from autotune.runtime.table.gpu_models import load_cubins, packed
+from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.soundness import OLDEST
-from autotune.runtime.table.table import SCHEMA_VERSION, Table, launchable, load, parse, render
+from autotune.runtime.table.table import SCHEMA_VERSION, Table, launchable, load, parse
 
 NUM_MUTATIONS = mutations.NUM or 1000
 SEED = 1 + mutations.SEED

@@ -19,7 +19,6 @@ import ssl
 import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from types import MappingProxyType
@@ -204,22 +203,6 @@ class Signed(NamedTuple):
 
 
 _FIELDS = ("statement", "signature", "key")
-
-
-def state(table: bytes, cubins: bytes, verified: str) -> Statement:
-    """The statement on a table and its cubins. Raises DispatchError if it cannot be read."""
-    found = parse(_text(table))
-    environment = found.environment
-    model = GpuModel.of_table(found)
-    return Statement(
-        FORMAT, VERSION, *model, environment.driver_version, environment.cublas_version, found.created_at,
-        verified, FileSum.of(table), FileSum.of(cubins),
-    )  # fmt: skip
-
-
-def text_of(statement: Statement) -> str:
-    """The same text for the same statement."""
-    return json.dumps(asdict(statement), sort_keys=True)
 
 
 def message(text: str) -> bytes:

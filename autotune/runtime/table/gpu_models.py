@@ -100,26 +100,14 @@ def _folders(folder: Path) -> list[Path]:
         raise DispatchError(f"{folder} cannot be read ({error}); export it again") from error
 
 
-def names_of(tables: Sequence[Table]) -> str:
-    """Names of the GPUs that tables are for."""
-    return ", ".join(table.environment.gpu_name for table in tables)
-
-
 _HINT = "export the table again with `autotune export-table`"
-_GZIP = 16 + zlib.MAX_WBITS  # zlib's word for that format
-_LEVEL = 6  # 9 takes nine times as long and packs 2 % more
-
-
-def packed(code: bytes) -> bytes:
-    """A cubin as it is in a file: the same for the same code."""
-    packer = zlib.compressobj(_LEVEL, wbits=_GZIP)
-    return packer.compress(code) + packer.flush()
+GZIP = 16 + zlib.MAX_WBITS  # zlib's word for that format
 
 
 def unpacked(content: bytes, num_bytes: int) -> bytes:
     """The unpacked content, of exactly this many bytes. Raises Misfit if it differs; at most one byte more is
     unpacked."""
-    decompressor = zlib.decompressobj(wbits=_GZIP)
+    decompressor = zlib.decompressobj(wbits=GZIP)
     try:
         code = decompressor.decompress(content, num_bytes + 1)
     except zlib.error as error:
@@ -127,11 +115,6 @@ def unpacked(content: bytes, num_bytes: int) -> bytes:
     if len(code) != num_bytes or not decompressor.eof or decompressor.unused_data:
         raise Mismatch(f"it does not hold {num_bytes} bytes, all packed as one")
     return code
-
-
-def sums(table: Table) -> list[str]:
-    """SHA-256 of the cubins, in the order in which the kernels first name them."""
-    return list(dict.fromkeys(kernel.sha256 for kernel in table.kernels))
 
 
 class CubinFiles(Mapping[str, bytes]):

@@ -8,14 +8,13 @@ from the config.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from ...facts.accuracy_class import CLASSES, FP32, STRICT, held_by
+from ...facts.accuracy_class import FP32, STRICT, held_by
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
@@ -291,41 +290,6 @@ class Table:
     @property
     def recorded_on(self) -> str:
         return self.environment.recorded_on
-
-
-# ------------------------------------------------------------------------------------------------
-# Writing
-
-
-def render(table: Table) -> str:
-    """The text of `table.json`, with a checksum over all of it.
-
-    Raises DispatchError for a kernel whose spec or identity is not that of its config: it could not be read
-    back.
-    """
-    for kernel in table.kernels:
-        if kernel != launchable(kernel, table.limits, _source_of(kernel, table), table.max_workspace):
-            raise DispatchError(
-                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_HINT}"
-            )
-    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": folder_files.BLANK}
-    body = asdict(table)
-    for record in body["kernels"]:
-        del record["spec"], record["source_hash"]
-    pairs = list(zip(body["kernels"], table.kernels, strict=True))
-    body["kernels"], body["tensor_kernels"] = (
-        [record for record, kernel in pairs if kernel.accuracy == one] for one in CLASSES
-    )
-    text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return folder_files.with_checksum(text)
-
-
-def _source_of(kernel: KernelRecord, table: Table) -> str:
-    return table.source_hash if kernel.accuracy == STRICT else table.tensor_source_hash
-
-
-# ------------------------------------------------------------------------------------------------
-# Reading
 
 
 def load(folder: Path) -> Table:
