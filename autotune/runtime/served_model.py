@@ -22,6 +22,7 @@ from .table.table import Table
 
 if TYPE_CHECKING:
     from .launch.cuda_driver import Driver
+    from .launch.devices import OpenGpu
     from .launch.planner import Engine
     from .settle.choices import KnownChoices
     from .settle.quick_check import QuickCheck
@@ -131,10 +132,7 @@ class ServedModel:
         are. Raises DispatchError under capture."""
         from .settle.settling import DEFAULT_STREAM
 
-        engine, settler = self.open(driver)
-        gpu = engine.devices.gpu(device)
-        if settler.is_captured(gpu, DEFAULT_STREAM):
-            raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
+        engine, settler, gpu = self._free(driver, device, "shapes cannot be settled")
         self.choices().choices_on(gpu)
         requested = list(gemms)
         for gemm in requested:
@@ -147,13 +145,19 @@ class ServedModel:
     def verify_quick(self, driver: Driver, device: int) -> QuickCheck:
         """One kernel's result, and its time against the recorded one. Raises DispatchError under capture."""
         from .settle.quick_check import check_kernel
+
+        engine, _, gpu = self._free(driver, device, "nothing can be timed")
+        return check_kernel(engine, gpu)
+
+    def _free(self, driver: Driver, device: int, what_cannot: str) -> tuple[Engine, Settler, OpenGpu]:
+        """What times on a GPU. Raises DispatchError under capture."""
         from .settle.settling import DEFAULT_STREAM
 
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)
         if settler.is_captured(gpu, DEFAULT_STREAM):
-            raise DispatchError("nothing can be timed while a graph is captured; check before that")
-        return check_kernel(engine, gpu)
+            raise DispatchError(f"{what_cannot} while a graph is captured; do so before")
+        return engine, settler, gpu
 
     def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
         """What serves torch's own products; see routed_engine.py."""

@@ -445,7 +445,7 @@ def test_shapes_are_not_settled_while_the_default_stream_is_captured(
     folder: Path, driver: FakeDriver
 ) -> None:
     driver.capturing = frozenset({0})
-    with pytest.raises(DispatchError, match="settle them before"):
+    with pytest.raises(DispatchError, match="cannot be settled while a graph is captured; do so before"):
         first_use(folder, driver).settle(SHAPES)
     assert not driver.launches and not driver.context_stack
 

@@ -17,7 +17,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -38,8 +38,6 @@ from ..table import folder_files
 from ..table.folder_files import read_file
 from ..table.table import Extent, Kernel, Table, TimeUs
 
-FORMAT = "autotune choices"
-LIVE_FORMAT = "autotune live choices"
 SCHEMA_VERSION = 2
 WITHOUT_ERRORS = 1  # of pinned files that are read, too: they have no errors
 MOST_EXCESS = 1e30
@@ -151,15 +149,13 @@ class ChoiceFile:
 
 
 @dataclass(frozen=True)
-class LiveFile:
+class LiveFile(ChoiceFile):
     """The same of what programs settled on their own calls."""
 
-    format: str
-    schema_version: int
-    checksum: str
-    table: str
-    settled_on: SettledOn | None
-    choices: tuple[LiveChoice, ...]
+    choices: tuple[LiveChoice, ...]  # type: ignore[assignment]
+
+
+_FORMATS = {ChoiceFile: "autotune choices", LiveFile: "autotune live choices"}
 
 
 def name_of(table: Table) -> str:
@@ -172,28 +168,26 @@ def name_of(table: Table) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def render(table: str, settled_on: SettledOn | None, choices: Iterable[Any], form: str = FORMAT) -> str:
+def render(
+    table: str, settled_on: SettledOn | None, choices: Iterable[Any], kind: type[ChoiceFile] = ChoiceFile
+) -> str:
     """The text of a file, a choice a line. `table` is its name."""
-    head = {
-        "format": form,
-        "schema_version": SCHEMA_VERSION,
-        "checksum": folder_files.BLANK,
-        "table": table,
-    }
-    head_text = json.dumps({**head, "settled_on": settled_on and asdict(settled_on)})
+    head = _FORMATS[kind], SCHEMA_VERSION, folder_files.BLANK, table, settled_on and asdict(settled_on)
+    names = [one.name for one in fields(ChoiceFile) if one.name != "choices"]
+    head_text = json.dumps(dict(zip(names, head, strict=True)))
     lines = ",\n".join(json.dumps(asdict(choice)) for choice in choices)
     return folder_files.with_checksum(f'{head_text[:-1]}, "choices": [\n{lines}\n]}}\n')
 
 
-def read(path: Path, table: str, advice: str, form: str = FORMAT, whole: Any = ChoiceFile) -> Any:
-    """A `whole` file of choices for the table of this name. Raises DispatchError, which ends with `advice`,
+def read(path: Path, table: str, advice: str, kind: Any = ChoiceFile) -> Any:
+    """A file of choices of a kind for the table of this name. Raises DispatchError, which ends with `advice`,
     if the file is damaged or of another table, FileNotFoundError if there is none."""
     try:
         text = read_file(path, MAX_FILE_BYTES, advice).decode()
         data = strict.parse(text)
-        _check_head(data, form)
+        _check_head(data, _FORMATS[kind])
         folder_files.verify(text, data.get("checksum"))
-        found = strict.read(whole, _latest(data), "choices")
+        found = strict.read(kind, _latest(data), "choices")
     except strict.NewerVersion as error:
         raise DispatchError(f"{path} holds choices of {error}; use a newer autotune, or {advice}") from error
     except (strict.Mismatch, UnicodeError) as error:
@@ -221,7 +215,7 @@ def _latest(data: dict[str, Any]) -> dict[str, Any]:
 
 class Choices(Generic[Key, One]):
     """What was settled on one GPU model, in memory and, where it has a path, in a file. Threads may share
-    it. `form`, `whole`: of the file.
+    it. `kind`: of the file.
 
     Two processes may write at once: each adds its choices to those that it finds in the file. A choice that
     one writes after the other has read, and before the other replaces the file, is lost from the file until
@@ -235,11 +229,10 @@ class Choices(Generic[Key, One]):
         settled_on: SettledOn | None,
         path: Path | None,
         tell: Tell,
-        form: str = FORMAT,
-        whole: Any = ChoiceFile,
+        kind: type[ChoiceFile] = ChoiceFile,
     ) -> None:
         self._table, self._settled_on, self._path, self._tell = table, settled_on, path, tell
-        self._form, self._whole = form, whole
+        self._kind = kind
         self._lock = threading.Lock()
         self._known = self._stored()
 
@@ -266,7 +259,7 @@ class Choices(Generic[Key, One]):
                 return
             try:
                 own_folder(self._path.parent.parent, FOLDER)
-                text = render(self._table, self._settled_on, self._latest(), self._form)
+                text = render(self._table, self._settled_on, self._latest(), self._kind)
                 write_file(self._path, text, option="AUTOTUNE_CACHE")
             except (OSError, AutotuneError) as error:
                 self._path = None
@@ -280,7 +273,7 @@ class Choices(Generic[Key, One]):
         if self._path is None:
             return {}
         try:
-            found = read(self._path, self._table, _REPEAT, self._form, self._whole)
+            found = read(self._path, self._table, _REPEAT, self._kind)
             if found.settled_on == self._settled_on:
                 return {choice.call: choice for choice in found.choices}
             fault = f"{self._path} was settled elsewhere; {_REPEAT}"
@@ -347,19 +340,19 @@ class KnownChoices:
 
     def choices_on(self, gpu: OpenGpu) -> Choices[Call, Choice]:
         """The choices of a GPU; its file is read the first time."""
-        return self._on(self._settled, gpu, FORMAT, ChoiceFile)
+        return self._on(self._settled, gpu, ChoiceFile)
 
     def live_on(self, gpu: OpenGpu) -> Choices[LiveKey, LiveChoice]:
         """What programs settled on their own calls on a GPU, likewise."""
-        return self._on(self._live, gpu, LIVE_FORMAT, LiveFile)
+        return self._on(self._live, gpu, LiveFile)
 
     def _on(
-        self, kept: dict[int, Choices[Key, One]], gpu: OpenGpu, form: str, whole: Any
+        self, kept: dict[int, Choices[Key, One]], gpu: OpenGpu, kind: type[ChoiceFile]
     ) -> Choices[Key, One]:
         found = kept.get(gpu.device)
         if found is None:
             with self._lock:
-                found = kept.get(gpu.device) or self._open(gpu, form, whole)
+                found = kept.get(gpu.device) or self._open(gpu, kind)
                 kept[gpu.device] = found
         return found
 
@@ -393,11 +386,12 @@ class KnownChoices:
         measured = choice.time_us, None, provider, choice.cublas_us
         return Pick(kernel.id, "settled", shown, choice.split_k, *measured)
 
-    def _open(self, gpu: OpenGpu, form: str, whole: Any) -> Choices[Any, Any]:
+    def _open(self, gpu: OpenGpu, kind: type[ChoiceFile]) -> Choices[Any, Any]:
         path, here = None, gpu.conditions
         settled_on = None if here is None else SettledOn.under(here, self._blas.version)
         if settled_on is not None:
-            key = json.dumps([SCHEMA_VERSION, *[form] * (form != FORMAT), self._table, asdict(settled_on)])
+            form = [_FORMATS[kind]] * (kind is not ChoiceFile)
+            key = json.dumps([SCHEMA_VERSION, *form, self._table, asdict(settled_on)])
             name = hashlib.sha256(key.encode()).hexdigest()[:32]
             try:
                 folder = (cache := default_cache_dir()) / FOLDER
@@ -408,7 +402,7 @@ class KnownChoices:
             except RuntimeError as error:  # without a home
                 advice = "set AUTOTUNE_CACHE to a folder of yours"
                 self.tell("keeping", f"What this table settles is not kept: {error}; {advice}")
-        return Choices(self._table, settled_on, path, self.tell, form, whole)
+        return Choices(self._table, settled_on, path, self.tell, kind)
 
 
 def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:
