@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ..facts.accuracy_class import CLASSES, STRICT
 from ..files.errors import DispatchError
+from ..files.folder_files import BLANK, MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file, with_checksum
 from ..files.words import option
-from ..runtime.table.folder_files import BLANK, MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file, with_checksum
 from ..runtime.table.gpu_models import GZIP, MODELS_FOLDER, GpuModel, load_models
 from ..runtime.table.table import (
     CUBIN_FILE,

@@ -59,7 +59,7 @@ from pathlib import Path
 
 from .{private}.files.errors import DispatchError, DispatchWarning
 from .{private}.runtime.dispatcher import Dispatcher
-from .{private}.runtime.table.folder_files import keep
+from .{private}.files.folder_files import keep
 from .{private}.runtime.choose.chooser import Pick
 
 keep(f"{{__name__}}.{private}", Path(__file__).parent / "{private}")

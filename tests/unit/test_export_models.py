@@ -21,8 +21,8 @@ from autotune.export import exchange, package
 from autotune.export.check_files import check_files
 from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError
+from autotune.files.folder_files import KeptFile
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table.folder_files import KeptFile
 from autotune.runtime.table.gpu_models import GpuModel, load_models
 from autotune.runtime.table.table import Table
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from table_cases import make_table, write_table
 
+from autotune.files import folder_files
 from autotune.files.errors import DispatchError
-from autotune.runtime.table import folder_files, table
+from autotune.runtime.table import table
 from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.table import load, parse
 

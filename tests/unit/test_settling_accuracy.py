@@ -31,6 +31,7 @@ from table_cases import (
 )
 
 from autotune.facts.gemm import Gemm, Triple
+from autotune.files import folder_files
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.perf_model.model_figures import Depths
 from autotune.perf_model.sum_depths import Sums, allowed_depths
@@ -41,7 +42,6 @@ from autotune.runtime.launch.devices import OpenGpu
 from autotune.runtime.launch.planner import Engine, Plan
 from autotune.runtime.settle import harness as harness_module
 from autotune.runtime.settle.harness import ErrorSample, Harness
-from autotune.runtime.table import folder_files
 from autotune.runtime.table.table import Table
 
 SHAPE = Gemm(72, 68, 2048)

@@ -22,13 +22,13 @@ import numpy as np
 
 from ...facts.gemm import LAYOUTS, PEDANTIC_MATH, WORKSPACE_BYTES, Gemm, describe_status
 from ...files.errors import DispatchError, DispatchWarning
+from ...files.folder_files import library_path
 from ...kernel.config import PARAMETER
 from ...kernel.launch import ACTIVATIONS, BIASES, Epilogue
 from ...kernel.tensor_config import LEAST_RESULTS, AnyConfig
 from ...perf_model import model_figures as model
 from ..calls.product import MAX_PLANS, many_launches, no_scale
 from ..launch.cuda_driver import CudaFault, error_name
-from ..table.folder_files import library_path
 from ..table.table import CublasFigures, Kernel, Table
 from .processes import forked
 

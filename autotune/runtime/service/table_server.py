@@ -28,9 +28,9 @@ from urllib.parse import quote, urlsplit
 from ...facts.frozen import frozen
 from ...files import strict
 from ...files.errors import DispatchError, EnvironmentProblem
+from ...files.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
 from ...files.strict import Within
 from ...files.wheel_libraries import CRYPTOGRAPHY, pip_install
-from ..table.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
 from ..table.gpu_models import CubinFiles, GpuModel
 from ..table.table import CUBIN_FILE, TABLE_FILE, Table, parse
 

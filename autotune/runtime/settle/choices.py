@@ -24,8 +24,9 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from ...facts.device import Conditions
 from ...facts.gemm import Gemm
-from ...files import strict
+from ...files import folder_files, strict
 from ...files.errors import AutotuneError, DispatchError, DispatchWarning
+from ...files.folder_files import read_file
 from ...files.output_file import NotOwn, check_own, default_cache_dir, own_folder, write_file
 from ...files.strict import Within
 from ...files.words import counted
@@ -34,8 +35,6 @@ from ...perf_model.model_figures import VALUES, slower_by
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import Call, Pick, Provider, call_signature, in_splits
 from ..launch.devices import OpenGpu
-from ..table import folder_files
-from ..table.folder_files import read_file
 from ..table.table import Extent, Kernel, Table, TimeUs
 
 SCHEMA_VERSION = 2

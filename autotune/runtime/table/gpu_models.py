@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeVar
 
 from ...facts.device import LIKE, names_for, without_slice
 from ...files.errors import DispatchError
+from ...files.folder_files import KeptFile, identity_of
 from ...files.strict import Mismatch
-from .folder_files import KeptFile, identity_of
 from .soundness import check_identity
 from .table import CUBIN_FILE, Table, load
 

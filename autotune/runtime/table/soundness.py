@@ -17,6 +17,7 @@ from ...facts.accuracy_class import CLASSES, STRICT, serves
 from ...facts.device import DeviceLimits
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ...files.errors import UsageError
+from ...files.folder_files import is_hex, is_sha256
 from ...files.strict import Mismatch
 from ...kernel import identity
 from ...kernel import tensor_config as tensor
@@ -25,7 +26,6 @@ from ...kernel.launch import EPILOGUES, PLAIN, WORKSPACE_LIMIT, LaunchSpec, name
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ...kernel.rules import RULES
 from ...kernel.summation_order import SummationOrder, order_of
-from .folder_files import is_hex, is_sha256
 
 if TYPE_CHECKING:
     from .table import CublasFigures, Entry, Kernel, KernelRecord, StrictRecord, Table, TensorRecord

@@ -18,8 +18,9 @@ from ...facts.accuracy_class import FP32, STRICT, held_by
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
-from ...files import strict
+from ...files import folder_files, strict
 from ...files.errors import DispatchError, UsageError
+from ...files.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 from ...files.strict import Within
 from ...files.words import counted
 from ...kernel import identity
@@ -28,8 +29,7 @@ from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
 from ...kernel.tensor_config import TF32X3, TensorConfig, launch_spec
 from ...perf_model.model_figures import ModelFigures
-from . import folder_files, soundness
-from .folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
+from . import soundness
 
 FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 14  # soundness.py says how earlier ones differ

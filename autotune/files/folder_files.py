@@ -22,8 +22,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...files.errors import DispatchError
-from ...files.strict import Mismatch
+from .errors import DispatchError
+from .strict import Mismatch
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
