@@ -28,7 +28,6 @@ import platform
 import random
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ...facts.stats import mean_ratio
 from ...files.errors import DispatchError
 from ...files.output_file import NotOwn, default_cache_dir, own_folder, sync_path
 from ...files.words import chosen
@@ -287,7 +285,11 @@ class Cycle:
                 f"not measured: of {what} {num_pairs} pairs of stretches ran, fewer than {MIN_PAIRS}; let "
                 "the program run longer"
             )
-        ratio, plain_ms = mean_ratio(self.plain_s, self.routed_s), 1e3 * statistics.median(self.plain_s)
+        from statistics import median
+
+        from ...facts.stats import mean_ratio
+
+        ratio, plain_ms = mean_ratio(self.plain_s, self.routed_s), 1e3 * median(self.plain_s)
         saved = [plain_ms * (1 - 1 / x) for x in ratio]
         predicted_ms = 1e-3 * predicted_us * self.num_calls
         return (
@@ -446,5 +448,7 @@ def period_of(items: Sequence[object]) -> int | None:
 def longest_gap(times: Sequence[float], period: int) -> int:
     """Before which item of a period most time passes, where `times` are those of the items: there one step
     of a program ends, if anywhere."""
+    from statistics import median  # as above, what takes long to import is for those who measure alone
+
     gaps = [after - before for before, after in pairwise(times)]
-    return max(range(period), key=lambda item: statistics.median(gaps[(item - 1) % period :: period]))
+    return max(range(period), key=lambda item: median(gaps[(item - 1) % period :: period]))
