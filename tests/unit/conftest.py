@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from fake_blas import FakeBlas
-from table_cases import FakeDriver
+from table_cases import FakeDriver, write_table
 
 from autotune.runtime.choose import blas_provider
 from autotune.runtime.choose.blas_provider import BlasLibrary
+from autotune.runtime.dispatcher import Dispatcher
 from autotune.store import Store
 
 
@@ -53,6 +54,23 @@ def either_store(url: str | Path) -> Iterator[Store]:
 def without_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Played GPUs must not meet the cuBLAS of this machine: tests that play cuBLAS switch it on."""
     monkeypatch.setenv("AUTOTUNE_CUBLAS", "0")
+
+
+@pytest.fixture(scope="module")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table of a test module, which its `_table` makes, as a folder."""
+    return write_table(request.module._table(), tmp_path_factory.mktemp("table") / "t")
+
+
+@pytest.fixture
+def driver(request: pytest.FixtureRequest) -> FakeDriver:
+    """A GPU that the host plays, with the kernels of that table."""
+    return FakeDriver(request.module._table())
+
+
+@pytest.fixture
+def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
+    return Dispatcher(folder, driver=driver)
 
 
 @pytest.fixture

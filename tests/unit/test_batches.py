@@ -16,7 +16,7 @@ from fake_blas import FakeBlas
 from fake_selector import BATCH_MARGIN
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank, write_table
+from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank
 
 from autotune.cli.verify import _cases
 from autotune.export.check import verify_table
@@ -62,16 +62,6 @@ def _table() -> Any:
             rank(SHARED, "batched-nn"),
         ),
     )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(_table(), tmp_path_factory.mktemp("batches") / "t")
-
-
-@pytest.fixture
-def driver() -> FakeDriver:
-    return FakeDriver(_table())
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank, write_table
+from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
@@ -34,25 +34,15 @@ KERNELS = {
 }
 
 
-def table() -> object:
+def _table() -> object:
     kernels = [make_kernel(name, spec) for name, spec in KERNELS.items()]
     entries = [rank(gemm, name) for name, gemms in ENTRIES.items() for gemm in gemms]
     return make_table(*kernels, entries=tuple(entries))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(table(), tmp_path_factory.mktemp("captured") / "t")
-
-
 @pytest.fixture
 def driver() -> FakeDriver:
-    return FakeDriver(table(), capturing=frozenset({STREAM, OTHER}))
-
-
-@pytest.fixture
-def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
-    return Dispatcher(folder, driver=driver)
+    return FakeDriver(_table(), capturing=frozenset({STREAM, OTHER}))
 
 
 def multiply(runtime: Dispatcher, gemm: Gemm, stream: int = STREAM) -> None:
@@ -176,7 +166,7 @@ class Captures(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.driver = FakeDriver(table(), capturing=frozenset({STREAM, OTHER}))
+        self.driver = FakeDriver(_table(), capturing=frozenset({STREAM, OTHER}))
         self.runtime = Dispatcher(self.folder, driver=self.driver)
         self.graphs = {1}
         self.held: dict[tuple[int, int], set[int]] = {}  # addresses of each graph and stream

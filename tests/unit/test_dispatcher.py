@@ -76,21 +76,6 @@ def _table() -> Any:
     )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
-
-
-@pytest.fixture
-def driver() -> FakeDriver:
-    return FakeDriver(_table())
-
-
-@pytest.fixture
-def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
-    return Dispatcher(folder, driver=driver)
-
-
 def normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 

@@ -19,12 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import (
     STICKY_CODE,
-    FakeDriver,
     OnGpu,
     make_kernel,
     make_spec,
     make_table,
-    write_table,
 )
 
 from autotune.estimate.counts import rendered
@@ -45,21 +43,6 @@ EVERY_S = 0.25  # between two writes
 
 def _table() -> Any:
     return make_table(make_kernel("plain", make_spec()), make_kernel("vector", make_spec(vec_a=4)))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
-
-
-@pytest.fixture
-def driver() -> FakeDriver:
-    return FakeDriver(_table())
-
-
-@pytest.fixture
-def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
-    return Dispatcher(folder, driver=driver)
 
 
 def matrix(rows: int, columns: int, ld: int = 0, offset: int = 0) -> Any:

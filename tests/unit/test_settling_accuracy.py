@@ -58,11 +58,6 @@ def _table() -> Table:
     return replace(table, limits=replace(LIMITS, l2_bytes=1 << 16))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOTUNE_CUBLAS", raising=False)

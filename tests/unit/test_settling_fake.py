@@ -59,11 +59,6 @@ def _table(policy: str = "cold") -> Table:
     return replace(table, limits=replace(LIMITS, l2_bytes=1 << 16))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("autotune.runtime.launch.devices._warned", set())
