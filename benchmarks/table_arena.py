@@ -27,7 +27,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
 from autotune.perf_model.launches import Launches, Shapes
-from autotune.perf_model.splits import Splits
+from autotune.perf_model.prediction import Splits
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.blas_provider import BlasProvider
 from autotune.runtime.choose.chooser import NUM_FIRST, Call, Chooser, Pick, in_splits

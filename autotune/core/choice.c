@@ -9,7 +9,7 @@
 
 #define DIMENSIONS 3
 #define CUBLAS_DIMENSIONS (DIMENSIONS + 2)
-#define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: perf_model/splits.py */
+#define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: perf_model/prediction.py */
 #define MOST_LAUNCHES (NUM_PER_SM + 1) /* of a kernel for one call */
 static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and the number that is resident */
 
@@ -393,7 +393,7 @@ static int32_t first_not_below(const double *values, int32_t num, double wish) {
     return at;
 }
 
-/* Numbers of splits worth considering for a kernel that takes any (perf_model/splits.py); equal ones occur. */
+/* Numbers of splits worth considering for a kernel that takes any (perf_model/prediction.py); equal ones occur. */
 static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
                           double found[MOST_LAUNCHES]) {
     const autotune_constants *c = &of->table->constants;

@@ -99,11 +99,9 @@ def fit(
     kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits
 ) -> list[ModelFigures]:
     """Figures of each kernel from all its times. At least one sample of each; all of one share tiles and
-    cubin, all kernels a layout.
-
-    `num_samples` counts the measured ones. `relative_error` is the error of one of its modelled times, as far
-    as samples show: the root mean square of the model's errors and of inferred times' deviations.
-    """
+    cubin, all kernels a layout. `num_samples` counts the measured ones. `relative_error` is the error of one
+    of its modelled times, as far as samples show: the root mean square of the model's errors and of inferred
+    times' deviations."""
     known = _Known.of(kernels, blocks_per_sm, limits)
     return _fit(known, np.ones(known.times_us.size))[0]
 

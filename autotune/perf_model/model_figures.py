@@ -39,7 +39,7 @@ FMAS_PER_L2_FLOAT = number("FMAS_PER_L2_FLOAT")
 # ---- their errors, learned on shapes (residual.py)
 LENGTH = number("LENGTH")  # doublings of an extent
 
-# ---- numbers of splits (splits.py)
+# ---- numbers of splits (prediction.py)
 PARTS_OF_LAST = number("PARTS_OF_LAST")  # of a tile of the last wave, times as many
 VALUES = np.array([v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1], float)
 

@@ -55,10 +55,8 @@ def _within(places: Floats) -> Floats:
 
 
 def learn(places: Floats, logs: Floats, uncertainties: Floats | float = 0.0) -> Residuals:
-    """From (kernels, shapes) logarithms of measured over modelled times; NaN if there is none.
-
-    `doubts`: the variance of each inferred one, in units of the process's own.
-    """
+    """From (kernels, shapes) logarithms of measured over modelled times; NaN if there is none. `doubts`: the
+    variance of each inferred one, in units of the process's own."""
     weights = np.zeros(logs.shape)
     covariance = _within(places)
     for row, found, uncertainty in zip(
@@ -90,10 +88,7 @@ def without(inverse: Floats, apart: Flags) -> Floats:
 
 def learned_and_missed(inverse: Floats, logs: Floats) -> tuple[Floats, Floats]:
     """(shapes,) weights of one kernel that was timed on all shapes, and the error of each logarithm when
-    predicted from all others. Takes the `precision` of the shapes.
-
-    Source: Rasmussen and Williams, 5.4.2.
-    """
+    predicted from all others. Takes the `precision` of the shapes. Source: Rasmussen and Williams, 5.4.2."""
     weights: Floats = inverse @ logs
     return weights, weights / np.diag(inverse)
 

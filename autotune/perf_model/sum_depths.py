@@ -38,33 +38,8 @@ import numpy as np
 from ..facts.gemm import Gemm
 from ..kernel.launch import reduce_groups
 from ..kernel.tensor_config import LEAST_RESULTS, AnyConfig
-from .model_figures import (
-    CHAIN_SHARE,
-    DEFAULT_ERRORS,
-    DOT_ADDED,
-    DOT_DEPTH,
-    DOT_ELEMENTS,
-    DOT_POSITIVE,
-    DOT_ROWS,
-    DOT_THREADS,
-    FEW_ROWS,
-    LARGE,
-    LEAST_K,
-    LEAST_K_OF_LARGE,
-    LEVEL,
-    NARROW,
-    NARROW_ADDING,
-    NARROW_DEPTH,
-    NARROW_PARTS,
-    PARTS_OF_FEW_ROWS,
-    PROMISED,
-    SHORTEST_CHAIN,
-    SPLITS,
-    Depths,
-    Floats,
-    Summed,
-    summed,
-)
+from . import model_figures as figures
+from .model_figures import Depths, Floats, Summed, summed
 
 
 class Sums(NamedTuple):
@@ -110,8 +85,10 @@ class Sums(NamedTuple):
         more_chains = np.maximum(length * self.flushes - 1, 0)
         more_groups = self.is_two_pass * (reduce_groups(gemm.m * gemm.n, split_k) - 1)
         in_group = (more_splits + 1) / (more_groups + 1) - 1
-        of_zero_mean = self.more_slices + in_group + more_groups + LEVEL[0] * self.levels
-        of_positive = self.more_slices + in_group / (more_groups + 1) + more_groups + LEVEL[1] * self.levels
+        of_zero_mean = self.more_slices + in_group + more_groups + figures.LEVEL[0] * self.levels
+        of_positive = (
+            self.more_slices + in_group / (more_groups + 1) + more_groups + figures.LEVEL[1] * self.levels
+        )
         return Depths(
             chain / self.added + more_chains + of_zero_mean + self.parts_zero_mean,
             (chain * chain / self.added + more_chains * length) / k + of_positive + self.parts_positive,
@@ -120,55 +97,59 @@ class Sums(NamedTuple):
     def may_break(self, depths: Depths, gemm: Gemm, allowed: Depths) -> Any:
         """Whether kernels of a class with a promise may break it, where sums of this shape are so deep, and
         may be as deep as allowed."""
-        kept = allowed.within(1 / DEFAULT_ERRORS[0], 1 / DEFAULT_ERRORS[1])
-        is_too_deep = (depths.zero_mean > PROMISED[0] * kept.zero_mean) | (
-            depths.positive > PROMISED[1] * kept.positive
+        kept = allowed.within(1 / figures.DEFAULT_ERRORS[0], 1 / figures.DEFAULT_ERRORS[1])
+        is_too_deep = (depths.zero_mean > figures.PROMISED[0] * kept.zero_mean) | (
+            depths.positive > figures.PROMISED[1] * kept.positive
         )
         return (self.parts_zero_mean > 0) & (is_too_deep | (gemm.num_results < LEAST_RESULTS))
 
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
         """The number of splits from which on the sums over k products, at least one, are hardly deeper than
         allowed; 0 where splits do not decide it."""
-        longest = min(CHAIN_SHARE * allowed.zero_mean, math.sqrt(CHAIN_SHARE * allowed.positive * k))
+        longest = min(
+            figures.CHAIN_SHARE * allowed.zero_mean, math.sqrt(figures.CHAIN_SHARE * allowed.positive * k)
+        )
         splits: Floats = k / (self.chains * longest)
         return splits
 
 
-def most_splits(gemm: Gemm, num_sms: int, large: float = LARGE) -> float:
+def most_splits(gemm: Gemm, num_sms: int, large: float = figures.LARGE) -> float:
     """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
     elements, and is large if these are `large` per SM."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
     if _is_dots(gemm):
-        splits = gemm.k / min(gemm.k / DOT_THREADS + DOT_ADDED, DOT_DEPTH)
-    elif side <= NARROW:
-        splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
-        if gemm.m <= FEW_ROWS and not gemm.trans_a and gemm.k >= NARROW_DEPTH:
-            splits = max(splits, PARTS_OF_FEW_ROWS)
-    elif gemm.k < (LEAST_K if elements < large else LEAST_K_OF_LARGE):
+        splits = gemm.k / min(gemm.k / figures.DOT_THREADS + figures.DOT_ADDED, figures.DOT_DEPTH)
+    elif side <= figures.NARROW:
+        splits = min(gemm.k / figures.NARROW_DEPTH, figures.NARROW_PARTS)
+        if gemm.m <= figures.FEW_ROWS and not gemm.trans_a and gemm.k >= figures.NARROW_DEPTH:
+            splits = max(splits, figures.PARTS_OF_FEW_ROWS)
+    elif gemm.k < (figures.LEAST_K if elements < large else figures.LEAST_K_OF_LARGE):
         splits = 1.0
     else:
-        splits = min(SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / SHORTEST_CHAIN)
+        splits = min(
+            figures.SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / figures.SHORTEST_CHAIN
+        )
     return max(1.0, splits)
 
 
 def _is_dots(gemm: Gemm) -> bool:
     """Whether cuBLAS computes dot products: of a vector or of few rows, where the terms of a sum lie side by
     side in both operands; a vector's do in any layout."""
-    are_few_rows = gemm.m <= DOT_ROWS and gemm.m * gemm.k <= DOT_ELEMENTS
+    are_few_rows = gemm.m <= figures.DOT_ROWS and gemm.m * gemm.k <= figures.DOT_ELEMENTS
     lie_along_k = (gemm.m == 1 or not gemm.trans_a) and (gemm.n == 1 or gemm.trans_b)
     return lie_along_k and (gemm.m == 1 or gemm.n == 1 or are_few_rows)
 
 
-def allowed_depths(gemm: Gemm, num_sms: int, large: float = LARGE) -> Depths:
+def allowed_depths(gemm: Gemm, num_sms: int, large: float = figures.LARGE) -> Depths:
     """How deep sums may be where nothing was measured, on a GPU with this number of SMs; `large` as of
     `most_splits`."""
     # shorter sums are accurate anyhow
-    k, splits = max(gemm.k, SHORTEST_CHAIN), most_splits(gemm, num_sms, large)
+    k, splits = max(gemm.k, figures.SHORTEST_CHAIN), most_splits(gemm, num_sms, large)
     # More splits than these would make sums deeper again
     of_zero_mean, of_positive = min(splits, math.sqrt(k)), min(splits, math.cbrt(2 * k))
-    is_narrow = min(gemm.m, gemm.n) <= NARROW
+    is_narrow = min(gemm.m, gemm.n) <= figures.NARROW
     zero_mean = k / splits if is_narrow else k / of_zero_mean + of_zero_mean - 1
-    positive = k / of_positive**2 + (NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
-    if k >= LEAST_K and _is_dots(gemm):
-        positive = DOT_POSITIVE
-    return Depths(zero_mean, positive).within(*DEFAULT_ERRORS)
+    positive = k / of_positive**2 + (figures.NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
+    if k >= figures.LEAST_K and _is_dots(gemm):
+        positive = figures.DOT_POSITIVE
+    return Depths(zero_mean, positive).within(*figures.DEFAULT_ERRORS)

@@ -25,20 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..facts.device import DeviceLimits
+from . import model_figures as figures
 from .launches import Flags, Grids, Launches, Shapes, ceil_div
-from .model_figures import (
-    BANDWIDTH_SMS,
-    CLUSTER_US,
-    FMAS_PER_L2_FLOAT,
-    LAST_BLOCK_FLOAT_US,
-    LAST_BLOCK_US,
-    LAUNCH_APART_US,
-    LAUNCH_US,
-    LINE_FLOATS,
-    PROLOGUE_STEPS,
-    Floats,
-    ModelFigures,
-)
+from .model_figures import Floats, ModelFigures
 
 
 class Speeds(NamedTuple):
@@ -50,8 +39,8 @@ class Speeds(NamedTuple):
     memory_efficiency: Floats
 
     @classmethod
-    def of(cls, figures: Sequence[ModelFigures]) -> Speeds:
-        return cls(*(np.array([getattr(one, name) for one in figures], float) for name in cls._fields))
+    def of(cls, known: Sequence[ModelFigures]) -> Speeds:
+        return cls(*(np.array([getattr(one, name) for one in known], float) for name in cls._fields))
 
     def take(self, index: Any) -> Speeds:
         """Those selected, or rearranged, by an index of NumPy."""
@@ -77,7 +66,7 @@ class _Lost(NamedTuple):
     @classmethod
     def of(cls, extent: Floats, bk: Floats, is_read: Flags) -> _Lost:
         """For tiles of this extent along m or n, and along k. Packed operands have no such rows."""
-        return cls(*(np.maximum(LINE_FLOATS - piece, 0.0) * is_read for piece in (extent, bk)))
+        return cls(*(np.maximum(figures.LINE_FLOATS - piece, 0.0) * is_read for piece in (extent, bk)))
 
 
 def fmas_per_us(limits: DeviceLimits) -> float:
@@ -91,12 +80,14 @@ class TimeModel:
 
     def __init__(self, launches: Launches, limits: DeviceLimits) -> None:
         self._launches, self._num_sms = launches, float(limits.num_sms)
-        self._full_bandwidth_blocks = BANDWIDTH_SMS * limits.num_sms  # for the full bandwidth
+        self._full_bandwidth_blocks = figures.BANDWIDTH_SMS * limits.num_sms  # for the full bandwidth
         self._bytes_per_us = limits.bandwidth_gbs * 1e3
-        self._l2_us = (launches.bm + launches.bn) * (FMAS_PER_L2_FLOAT / fmas_per_us(limits))
-        further_us = np.where(launches.overlaps, LAUNCH_US, LAUNCH_APART_US) * launches.num_further
-        self._overhead_us = further_us + CLUSTER_US * launches.is_cluster
-        of_split_us = LAST_BLOCK_US + LAST_BLOCK_FLOAT_US * launches.bm * launches.bn
+        self._l2_us = (launches.bm + launches.bn) * (figures.FMAS_PER_L2_FLOAT / fmas_per_us(limits))
+        further_us = (
+            np.where(launches.overlaps, figures.LAUNCH_US, figures.LAUNCH_APART_US) * launches.num_further
+        )
+        self._overhead_us = further_us + figures.CLUSTER_US * launches.is_cluster
+        of_split_us = figures.LAST_BLOCK_US + figures.LAST_BLOCK_FLOAT_US * launches.bm * launches.bn
         self._wait_us = of_split_us * (launches.is_last_block | launches.is_last_wave)
         self._lost_a = _Lost.of(launches.bm, launches.bk, ~launches.packs_a)
         self._lost_b = _Lost.of(launches.bn, launches.bk, ~launches.packs_b)
@@ -131,23 +122,20 @@ class TimeModel:
         """Bytes, of the rows of A and B that tiles cut."""
         m, n, k, launches = shapes.m, shapes.n, shapes.k, self._launches
         cuts_k = np.maximum(k_tiles - 1.0, 0.0)
-        of_a = (
-            (ceil_div(m, launches.bm) - 1.0) * (self._lost_a.along * k)
-            if shapes.trans_a
-            else cuts_k * (self._lost_a.along_k * m)
-        )
-        of_b = (
-            cuts_k * (self._lost_b.along_k * n)
-            if shapes.trans_b
-            else (ceil_div(n, launches.bn) - 1.0) * (self._lost_b.along * k)
-        )
-        lost: Floats = of_a + of_b
+
+        def of(lost: _Lost, extent: Any, tile: Floats, *, is_k_major: bool) -> Any:
+            if is_k_major:
+                return cuts_k * (lost.along_k * extent)
+            return (ceil_div(extent, tile) - 1.0) * (lost.along * k)
+
+        of_a = of(self._lost_a, m, launches.bm, is_k_major=not shapes.trans_a)
+        lost: Floats = of_a + of(self._lost_b, n, launches.bn, is_k_major=shapes.trans_b)
         return lost
 
     def _steps(self, num_blocks: Floats, k_steps: Floats) -> tuple[Floats, Floats]:
         """Steps of waves, and of the queue, for blocks of this many steps each."""
         queue = ceil_div(num_blocks, self._num_sms)
-        steps = k_steps + PROLOGUE_STEPS
+        steps = k_steps + figures.PROLOGUE_STEPS
         return ceil_div(queue, self._launches.blocks_per_sm) * steps, queue * steps
 
 

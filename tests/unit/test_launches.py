@@ -14,7 +14,7 @@ from test_selector import calls, specs
 from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import LaunchSpec, plan, rejection
 from autotune.perf_model.launches import Launches, Shapes, grids, serves
-from autotune.perf_model.splits import VALUES, Splits
+from autotune.perf_model.prediction import VALUES, Splits
 from autotune.runtime.choose.chooser import Call
 
 NUM_SMS = LIMITS.num_sms

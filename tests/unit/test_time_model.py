@@ -15,12 +15,12 @@ from test_selector import calls
 
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import LaunchSpec, plan, rejection
+from autotune.perf_model import model_figures as figures
 from autotune.perf_model import residual, time_model
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import ModelFigures
-from autotune.perf_model.prediction import Prediction
+from autotune.perf_model.prediction import VALUES, Prediction
 from autotune.perf_model.residual import Residuals
-from autotune.perf_model.splits import VALUES
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime.choose.chooser import Call
 
@@ -90,7 +90,7 @@ def test_short_pieces_of_long_rows_take_longer(layout: str) -> None:
     specs = [make_spec(layout, bm=bm, bn=16, bk=bk) for bm, bk in ((8, 64), (16, 32), (32, 16), (64, 8))]
     launches, shape = Launches.of(specs, [2] * 4), Shapes.of(gemm)
     found = TimeModel(launches, LIMITS).work(shape, grids(launches, shape)).memory_us
-    requesting = np.minimum(4096 / launches.bm / (time_model.BANDWIDTH_SMS * LIMITS.num_sms), 1)
+    requesting = np.minimum(4096 / launches.bm / (figures.BANDWIDTH_SMS * LIMITS.num_sms), 1)
     factors = found * requesting * LIMITS.bandwidth_gbs * 1e3 / gemm.num_bytes
     along_a = [8, 16, 32, 64] if trans_a else [64, 32, 16, 8]
     of_a = [1 + max(32 - piece, 0) / piece / 4 for piece in along_a]
@@ -117,19 +117,17 @@ def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
         queue += on_busiest * (steps + 2)
         waves += -(-on_busiest // resident) * (steps + 2)
     requesting = grid.tiles * (1 if spec.reduction == "last_wave" else grid.split_k)
-    share = min(1, requesting / (time_model.BANDWIDTH_SMS * LIMITS.num_sms)) * FIGURES.memory_efficiency
+    share = min(1, requesting / (figures.BANDWIDTH_SMS * LIMITS.num_sms)) * FIGURES.memory_efficiency
     num_bytes = gemm.num_bytes + 2 * grid.scratch_bytes + lost_bytes(spec, gemm)
     memory_us = num_bytes / (LIMITS.bandwidth_gbs * 1e3 * share)
     copied = grid.tiles * (spec.bm + spec.bn) * k
-    l2_us = copied * time_model.FMAS_PER_L2_FLOAT / time_model.fmas_per_us(LIMITS)
-    launch_us = time_model.LAUNCH_US if spec.overlaps else time_model.LAUNCH_APART_US
+    l2_us = copied * figures.FMAS_PER_L2_FLOAT / time_model.fmas_per_us(LIMITS)
+    launch_us = figures.LAUNCH_US if spec.overlaps else figures.LAUNCH_APART_US
     further_us = launch_us * (len(grid.packs) + spec.has_planes)
     if spec.reduction == "cluster":
-        further_us += time_model.CLUSTER_US
+        further_us += figures.CLUSTER_US
     if spec.reduction == "last_block" or (spec.reduction == "last_wave" and grid.split_tiles):
-        further_us += (
-            time_model.LAST_BLOCK_US + time_model.LAST_BLOCK_FLOAT_US * spec.bm * spec.bn
-        ) * spec.split_k
+        further_us += (figures.LAST_BLOCK_US + figures.LAST_BLOCK_FLOAT_US * spec.bm * spec.bn) * spec.split_k
     compute_us = FIGURES.round_us * waves + FIGURES.step_us * queue
     combined_us = (compute_us**4 + memory_us**4) ** 0.25
     return FIGURES.fixed_us + max(combined_us, l2_us) + further_us
