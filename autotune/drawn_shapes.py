@@ -54,15 +54,9 @@ class DrawnSearch:
         until_s = self._until_s(1.0)
         options, gemms = self.options, tuple(dict.fromkeys((*named, *drawn)))
         filled = self._fill(gemms, self._until_s(options.policy.probe_share), self._shipped())
-        share = options.policy.search_share
-        found = self.search(
-            gemms,
-            replace(
-                options,
-                seconds=None if options.seconds is None else share * options.seconds,
-                without_final=options.without_final | (frozenset(drawn) - frozenset(named)),
-            ),
-        )
+        seconds = None if options.seconds is None else options.policy.search_share * options.seconds
+        without_final = options.without_final | (frozenset(drawn) - frozenset(named))
+        found = self.search(gemms, replace(options, seconds=seconds, without_final=without_final))
         if found.reason is StopReason.INTERRUPTED:
             return found, filled
         started = [shape.gemm for shape in found.shapes]
@@ -92,20 +86,9 @@ class DrawnSearch:
     def _fill(
         self, gemms: Sequence[Gemm], until_s: float, shipped: dict[str, list[Config]] | None = None
     ) -> Filled:
-        columns = [gemm for gemm in gemms if not gemm.is_batched]
-        seconds = until_s - self.target.now()
-        return fill(
-            self.target,
-            self.store,
-            columns,
-            seconds,
-            self.on_fill,
-            shipped or {},
-            self.options.policy,
-            self.options.where,
-            self.interrupt_handler.should_stop,
-            self.lenders,
-        )
+        columns, seconds = [gemm for gemm in gemms if not gemm.is_batched], until_s - self.target.now()
+        how = (shipped or {}, self.options.policy, self.options.where, self.interrupt_handler.should_stop)
+        return fill(self.target, self.store, columns, seconds, self.on_fill, *how, self.lenders)
 
     def _with_new_finals(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
         """The same with new finals of these shapes, whose best kernels were found on others: as many as there

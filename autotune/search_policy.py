@@ -40,9 +40,7 @@ class SearchPolicy:
     num_fitted: int = 240  # results that the model is conditioned on at most: more make a proposal slower
     most_planned: int = 12  # points planned together; the last are planned without the results of the first
     # Who is the fastest
-    close: float = (
-        0.05  # a candidate farther from the best needs no comparison: a trial may be off by disturbance
-    )
+    close: float = 0.05  # a candidate farther from the best needs no comparison: trials may be disturbed
     duel_error: float = 0.01  # chance that a comparison names one the faster that is not
     most_rounds: int = 60  # two that these do not tell apart are tied
     num_finalists: int = 8

@@ -57,11 +57,8 @@ class Suite(NamedTuple):
 
 def read_suite(path: Path, note: Note = lambda message: None) -> dict[Gemm, int | None]:
     """Read the shapes of a suite: each once, with the calls of all its tables, for any leading dimensions.
-    None for all if the suite has no counts.
-
-    `note` receives damaged parts of recorded files, which are left out. Raises UsageError, naming the file,
-    if it cannot be read or holds anything else.
-    """
+    None for all if the suite has no counts. `note` receives damaged parts of recorded files, which are left
+    out. Raises UsageError, naming the file, if it cannot be read or holds anything else."""
     return read_suites([path], note)
 
 
@@ -260,13 +257,8 @@ def _shape(entry: dict[str, Any], where: str) -> Gemm:
     layout = _one_of(LAYOUTS, entry.get("layout", "NN"), f"{where}: layout")
     shared = _one_of(("A", "B"), entry["shared"], f"{where}: shared") if "shared" in entry else ""
     try:
-        return Gemm(
-            **numbers,
-            trans_a=layout[0] == "T",
-            trans_b=layout[1] == "T",
-            shares_a=shared == "A",
-            shares_b=shared == "B",
-        )
+        transposed = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
+        return Gemm(**numbers, **transposed, shares_a=shared == "A", shares_b=shared == "B")
     except UsageError as error:
         raise ValueError(f"{where}: {error}") from None
 

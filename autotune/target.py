@@ -63,11 +63,8 @@ class CellTime:
 @dataclass(frozen=True)
 class Rounds:
     """Points and cuBLAS, timed interleaved: `samples_us[i][r]` is point i in round r. A point that fails
-    verification now has no samples.
-
-    `marks` name what disturbed the rounds (`disturbance`), `discarded` are earlier disturbed ones: for each
-    point its samples and their marks.
-    """
+    verification now has no samples. `marks` name what disturbed the rounds (`disturbance`), `discarded` are
+    earlier disturbed ones: for each point its samples and their marks."""
 
     samples_us: tuple[tuple[float, ...], ...]
     baseline: Baseline
@@ -89,38 +86,30 @@ class Target(Protocol):
     def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
         """The points that may be proposed for this problem; where kernels can be made, those whose sums have
         this order."""
-        ...
 
     def baseline(self, gemm: Gemm) -> Baseline:
         """cuBLAS on this problem, timed under the same policy."""
-        ...
 
     def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
         """Compile, verify and time one point. The future never raises for a failing candidate: that
         is a Measurement too. Timing may stop early once the point is clearly slower than cutoff."""
-        ...
 
     def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
         """Time points and cuBLAS interleaved."""
-        ...
 
     def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
         """Energy of one launch of each point, while it runs repeatedly; None if unknown."""
-        ...
 
     def renew(self) -> None:
         """Continue in a fresh process, so that earlier work does not affect later measurements. Without a
         process, nothing happens."""
-        ...
 
     def now(self) -> float:
         """Seconds on the clock that this target runs on (simulated for a recording)."""
-        ...
 
     @property
     def capacity(self) -> int:
         """How many submitted points keep it busy."""
-        ...
 
     def close(self) -> None: ...
 
@@ -136,7 +125,6 @@ class Refining(Protocol):
         """Time two points that are known to run, interleaved and without cuBLAS, once no submitted work waits
         for the GPU. `shuffle` varies the order within rounds. Both have no samples if they, or one of them,
         killed the GPU's process."""
-        ...
 
 
 @runtime_checkable
@@ -145,7 +133,6 @@ class Building(Target, Protocol):
 
     def code_hash(self, gemm: Gemm, point: Point) -> Future[str | None]:
         """Compile a point; equal for equal machine code. None where it is illegal or does not compile."""
-        ...
 
 
 @runtime_checkable
@@ -155,7 +142,6 @@ class CellTarget(Target, Protocol):
     def fill(self, cells: Sequence[Cell]) -> Future[tuple[CellTime, ...]]:
         """Compile what the cells need, then time them one after another; nothing is verified. One whose point
         is illegal, does not compile, spills or does not fit has no samples, but a reason."""
-        ...
 
 
 @runtime_checkable
@@ -164,9 +150,7 @@ class Reusing(Protocol):
 
     def kernel_family(self, gemm: Gemm) -> Hashable:
         """Equal for problems that the same compiled kernels serve."""
-        ...
 
     def submit_compiled(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
         """As `Target.submit`, for a point whose kernel was compiled before, once no submitted work waits for
         the GPU. `compile_s` tells whether it had to be compiled again after all."""
-        ...

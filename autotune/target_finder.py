@@ -22,8 +22,7 @@ from .kernel.compiler import Helpers
 from .kernel.templates import accuracy_of
 from .recording import matrix
 from .recording.matrix import TimeMatrix
-from .recording.paced import RATE, PacedReplay
-from .recording.replay import ReplayTarget
+from .recording.replay import RATE, PacedReplay, ReplayTarget
 from .target import Target
 
 Note = Callable[[str], None]  # notes for the user, a sentence or a few
@@ -48,8 +47,7 @@ def open_target(
     Of several recordings the first that holds all of `gemms` is taken. Kernels whose error is more than
     `max_error` times cuBLAS's cannot win; `accuracy` is the class of all.
 
-    Raises UsageError or EnvironmentProblem if the selector names nothing usable.
-    """
+    Raises UsageError or EnvironmentProblem if the selector names nothing usable."""
     if selector == REPLAY:
         raise UsageError(f"{option('gpu')} {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
     if selector.startswith(REPLAY):

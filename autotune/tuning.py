@@ -144,13 +144,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The winners, as a notebook shows them."""
-        head = "".join(
-            f"<th>{name}</th>" for name in ("shape", "best, us", "of cuBLAS", "of limit", "config")
-        )
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _cells(gemm, best))}</tr>"
-            for gemm, best in self.best.items()
-        )
+        names = ("shape", "best, us", "of cuBLAS", "of limit", "config")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        cells = (map(html.escape, _cells(gemm, best)) for gemm, best in self.best.items())
+        rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     @property
@@ -325,19 +322,9 @@ def tune(
         else:
             found = run(own(listed), options)
         store.end_run(name, found.num_new)
-        return Result(
-            search=found,
-            filled=filled,
-            gain=gain,
-            taken_us=taken_us,
-            environment=target.environment,
-            cache=target.policy,
-            max_error=max_error,
-            db=db,
-            where=conditions,
-            source_hash=target.source_hash,
-            optimum_us=_optima(recorded, found.shapes, conditions) if recorded else {},
-        )
+        optimum_us = _optima(recorded, found.shapes, conditions) if recorded else {}
+        measured = (target.environment, target.policy, max_error, db, conditions, target.source_hash)
+        return Result(found, *measured, optimum_us, filled, gain, taken_us)
 
 
 def _template(accuracy: str, conditions: Where, num_drawn: int) -> Template:
@@ -513,11 +500,8 @@ def export_table(
         gemm.need_output()
     max_kernels = whole(option("max_kernels"), given["max_kernels"])
     max_megabytes = number(option("max_megabytes"), given["max_megabytes"], most=math.inf)
-    gemms, added, conditions = (
-        read_shapes(shapes),
-        launch.named(given["epilogues"]),
-        _conditions(given),
-    )
+    gemms, conditions = read_shapes(shapes), _conditions(given)
+    added = launch.named(given["epilogues"])
     template = _template(accuracy, conditions, 0)
     conditions.check({**template.values, **VALUES})
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])

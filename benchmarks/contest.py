@@ -308,7 +308,7 @@ class Arena:
         contestant = Contestant(TORCH, enqueue, f"torch.mm, {self.torch.version}")
         try:
             self.check(contestant, prepared, workspace)
-            LaunchGraph(session.driver, session.stream, contestant.enqueue, sets, len(sets)).free()
+            LaunchGraph(session.driver, session.stream, contestant.enqueue, sets, len(sets)).close()
         except Exception as error:  # whatever torch or its allocator raises: the others go on
             notes.append(f"torch.mm was left out: {error}")
             return None

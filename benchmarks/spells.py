@@ -44,4 +44,4 @@ def sustain(
             left_us -= spell_us
         return spells
     finally:
-        batch.free()
+        batch.close()

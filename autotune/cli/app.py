@@ -1,7 +1,6 @@
 """The command line: hands options to the modules of this room, which compose and print.
 
-Nothing heavy is imported before a command runs, so `autotune --help` answers at once.
-"""
+Nothing heavy is imported before a command runs, so `autotune --help` answers at once."""
 
 from __future__ import annotations
 
@@ -33,25 +32,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-trials_app = typer.Typer(help="What the database holds.", no_args_is_help=True)
-app.add_typer(
-    trials_app,
-    name="trials",
-    epilog=parsing.examples_below("trials best", "trials failures --shape 4096 --limit 5"),
-)
 
-tables_app = typer.Typer(help="Signed tables, for programs elsewhere.", no_args_is_help=True)
-app.add_typer(
-    tables_app,
-    name="tables",
-    epilog=parsing.examples_below("tables key team.key", "tables publish --key team.key"),
-)
-tokens_app = typer.Typer(help="Who may ask a server.", no_args_is_help=True)
-app.add_typer(tokens_app, name="tokens", epilog=parsing.examples_below("tokens new laptop --role read"))
 
-requests_app = typer.Typer(help="Shapes that a team wants tuned.", no_args_is_help=True)
-app.add_typer(
-    requests_app, name="requests", epilog=parsing.examples_below("requests add --shape 4096", "requests list")
+def _group(name: str, help: str, *examples: str) -> typer.Typer:
+    """Commands behind a word of their own."""
+    group = typer.Typer(help=help, no_args_is_help=True)
+    app.add_typer(group, name=name, epilog=parsing.examples_below(*examples))
+    return group
+
+
+trials_app = _group(
+    "trials", "What the database holds.", "trials best", "trials failures --shape 4096 --limit 5"
+)
+tables_app = _group(
+    "tables", "Signed tables, for programs elsewhere.", "tables key team.key", "tables publish --key team.key"
+)
+tokens_app = _group("tokens", "Who may ask a server.", "tokens new laptop --role read")
+requests_app = _group(
+    "requests", "Shapes that a team wants tuned.", "requests add --shape 4096", "requests list"
 )
 
 
@@ -86,7 +84,7 @@ parsing.declare(app, "bench", requests.BenchRequest)
 parsing.declare(app, "one_config:time_configs", requests.TimeRequest, name="time")
 parsing.declare(app, "one_config:write_source", requests.SourceRequest, name="source")
 parsing.declare(app, "ladder", requests.LadderRequest)
-parsing.declare(app, "verify_quick:either", requests.VerifyRequest, name="verify")
+parsing.declare(app, "verify:either", requests.VerifyRequest, name="verify")
 parsing.declare(app, "work", requests.WorkerRequest, "quiet", name="worker")
 parsing.declare(app, "record", requests.RecordRequest, "json quiet")
 parsing.declare(app, "contribute", requests.ContributeRequest, "json quiet")

@@ -10,8 +10,14 @@ from ..files.words import counted
 from ..runtime.service.table_server import TOKEN, NoAnswer, ServerCalls
 from ..service.wanted import MAX_SHAPES, read_wanted, request_document
 from ..store import Store
-from . import common, console, table_places
+from . import common, console, tables
+from .facts_table import facts_table
 from .requests import AskRequest, QueueRequest
+
+_COLUMNS = {
+    "id": "id", "shape": "shape", "GPU": "gpu", "state": "state", "calls": "calls", "tries": "num_tries",
+    "": "reason",
+}  # fmt: skip
 
 
 def add(request: AskRequest, *, is_json: bool) -> None:
@@ -25,18 +31,14 @@ def add(request: AskRequest, *, is_json: bool) -> None:
     for at in range(0, len(shapes), MAX_SHAPES):
         document = {"gpu_name": request.gpu_name, "shapes": shapes[at : at + MAX_SHAPES]}
         ids += _sent(document, request)
-    if is_json:
-        console.show_json({"ids": ids})
-        return
-    console.show(
-        f"{counted(len(ids), 'shape')} asked for; `autotune requests list` shows what becomes of them"
-    )
+    text = f"{counted(len(ids), 'shape')} asked for; `autotune requests list` shows what becomes of them"
+    console.answer({"ids": ids}, lambda: text, is_json=is_json)
 
 
 def _sent(document: dict[str, Any], request: AskRequest) -> list[int]:
     if request.server is None:
         with Store.open(request.db) as store:
-            return store.queue().submit(read_wanted(document, table_places.me()))
+            return store.queue().submit(read_wanted(document, tables.me()))
     answer = _server(request.server).post("requests", content=document)
     found: dict[str, tuple[int, ...]] = strict.read(dict[str, tuple[int, ...]], answer.document(), "answer")
     return list(found.get("ids", ()))
@@ -49,17 +51,8 @@ def show_all(request: QueueRequest, *, is_json: bool) -> None:
             found = [request_document(one) for one in store.queue().requests(most=request.limit)]
     else:
         found = _listed(_server(request.server))[: request.limit]
-    if is_json:
-        console.show_json({"requests": found})
-        return
-    rows = [
-        (
-            str(one["id"]), str(one["shape"]), console.one_line(str(one["gpu"]) or "any"), str(one["state"]),
-            f"{one['calls']:,.0f}", str(one["num_tries"]), console.one_line(str(one["reason"])),
-        )
-        for one in found
-    ]  # fmt: skip
-    console.show(console.table(("id", "shape", "GPU", "state", "calls", "tries", ""), rows, right=(0, 4, 5)))
+    rows = [{**one, "gpu": one["gpu"] or "any", "calls": round(one["calls"])} for one in found]
+    console.answer({"requests": found}, lambda: facts_table(rows, _COLUMNS), is_json=is_json)
 
 
 def _server(url: str) -> ServerCalls:

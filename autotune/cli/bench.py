@@ -13,8 +13,13 @@ from ..files.words import counted
 from ..store import Store, StudyRef
 from ..target import Point, Target
 from . import common, console, on_gpus
+from .facts_table import facts_table
 from .requests import BenchRequest
-from .trials import brief
+
+_COLUMNS = {
+    "shape": "shape", "tuned": "time_us", "cuBLAS": "cublas_time_us", "speedup": "speedup",
+    "95% interval": "speedup_interval", "TFLOP/s": "tflops", "of limit": "share_of_limit", "config": "config",
+}  # fmt: skip
 
 
 def run(request: BenchRequest, *, is_json: bool) -> None:
@@ -62,14 +67,13 @@ def _raced(
 
 def _text(facts: dict[str, Any]) -> str:
     rounds = counted(facts["num_rounds"], "interleaved round")
-    return f"{facts['measured_on']}, {facts['policy']} operands, {rounds}\n{_table(facts['shapes'])}"
+    head = f"{facts['measured_on']}, {facts['policy']} operands, {rounds}"
+    return f"{head}\n{facts_table(facts['shapes'], _COLUMNS)}"
 
 
 def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:
     """The best known point of each tuned shape on GPUs of this model, as accurate as the target asks for.
-
-    Raises UsageError if one has none, StoreError if that is because it is damaged.
-    """
+    Raises UsageError if one has none, StoreError if that is because it is damaged."""
     latest = store.latest_studies(target.environment, target.policy, target.max_error)
     wanted = [study for study in latest if not named or study.gemm in named]
     found = {study.gemm: winner(store, study, target.max_error) for study in wanted}
@@ -106,21 +110,3 @@ def _race(target: Target, gemm: Gemm, point: Point, rounds: int) -> dict[str, An
         "cublas_samples_us": baseline.samples_us,
         "marks": timed.marks,
     }
-
-
-def _table(results: Sequence[dict[str, Any]]) -> str:
-    headers = ("shape", "tuned", "cuBLAS", "speedup", "95% interval", "TFLOP/s", "of limit", "config")
-    rows = [
-        (
-            r["shape"],
-            console.time_text(r["time_us"]),
-            console.time_text(r["cublas_time_us"]),
-            console.ratio_text(r["speedup"]),
-            common.interval_text(r["speedup_interval"]),
-            f"{r['tflops']:.1f}",
-            console.ratio_text(r["share_of_limit"], "%"),
-            brief(r["config"]),
-        )
-        for r in results
-    ]
-    return console.table(headers, rows, right=range(1, 7))

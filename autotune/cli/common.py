@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,8 @@ from . import console
 
 
 def read_shapes(shapes: Sequence[str], listed: Iterable[Gemm] = ()) -> tuple[Gemm, ...]:
-    """The problems of `--shape`, and those that suites list, each once; empty if neither was given.
-
-    Raises UsageError, also for a problem of `--shape` without output.
-    """
+    """The problems of `--shape`, and those that suites list, each once; empty if neither was given. Raises
+    UsageError, also for a problem of `--shape` without output."""
     named = [*map(Gemm.parse, shapes)]
     for gemm in named:
         gemm.need_output()
@@ -32,9 +31,7 @@ def read_shapes(shapes: Sequence[str], listed: Iterable[Gemm] = ()) -> tuple[Gem
 
 def read_problems(shapes: Sequence[str]) -> tuple[Gemm, ...]:
     """The problems that `--shape` names of a database, each once: it may hold other problems than products.
-
-    Raises UsageError, also for a product without output.
-    """
+    Raises UsageError, also for a product without output."""
     problems = tuple(dict.fromkeys(map(read_problem, shapes)))
     for problem in problems:
         problem.need_output()
@@ -43,10 +40,7 @@ def read_problems(shapes: Sequence[str]) -> tuple[Gemm, ...]:
 
 def read_calls(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool]:
     """How often suites together say that each shape is called for, and whether they do: else each counts
-    once.
-
-    Raises UsageError.
-    """
+    once. Raises UsageError."""
     calls, is_counted, _ = read_requested(suites)
     return calls, is_counted
 
@@ -87,10 +81,8 @@ def open_existing(db: str) -> Iterator[Store]:
 def studies_of(
     store: Store, gemms: Sequence[Gemm], max_error: float | None = None, *, is_brief: bool = False
 ) -> list[StudySummary]:
-    """The studies with trials, of these problems or of all; the rest as `Store.studies`.
-
-    Raises UsageError if there is none, StoreError if that is because rows are damaged.
-    """
+    """The studies with trials, of these problems or of all; the rest as `Store.studies`. Raises UsageError if
+    there is none, StoreError if that is because rows are damaged."""
     studies = store.studies(max_error, is_brief=is_brief)
     found = [s for s in studies if s.num_trials and (not gemms or s.study.gemm in gemms)]
     if not found:
@@ -151,11 +143,24 @@ def race(
     }
 
 
-def interval_text(interval: Sequence[float] | None) -> str:
-    """`0.981-1.024`, or a dash."""
-    return "-" if interval is None else "{:.3f}-{:.3f}".format(*interval)
-
-
 def share(part: float | None, whole: float | None) -> float | None:
     """part / whole where both are there."""
     return None if part is None or not whole else part / whole
+
+
+def speeds(
+    gemm: Gemm, time_us: float | None, cublas_us: float | None, limit_us: float | None
+) -> dict[str, Any]:
+    """What follows from a kernel's time and cuBLAS's."""
+    return {
+        "tflops": (time_us and gemm.tflops(time_us)) or None,
+        "cublas_time_us": cublas_us,
+        "speedup": share(cublas_us, time_us),
+        "limit_us": limit_us,
+        "share_of_limit": share(limit_us, time_us),
+    }
+
+
+def moment(at: datetime | None) -> str | None:
+    """As facts tell a time of day: to the second."""
+    return None if at is None else at.isoformat(timespec="seconds")

@@ -1,7 +1,6 @@
 """What the command line writes: results to stdout, progress and errors to stderr, JSON for machines.
 
-Colours are for terminals, and for those alone: what goes into a pipe or a file is plain.
-"""
+Colours are for terminals, and for those alone: what goes into a pipe or a file is plain."""
 
 from __future__ import annotations
 
@@ -234,9 +233,9 @@ def time_text(time_us: float | None) -> str:
     return "-" if time_us is None else words.time_text(time_us)
 
 
-def seconds_text(seconds: float) -> str:
-    """Of what takes long in all."""
-    return f"{words.short(seconds)} s"
+def seconds_text(seconds: float | None) -> str:
+    """Of what takes long in all; a dash where it is unknown."""
+    return "-" if seconds is None else f"{words.short(seconds)} s"
 
 
 def workspace_text(num_bytes: int | None) -> str:

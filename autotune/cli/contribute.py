@@ -2,8 +2,7 @@
 of this project has.
 
 It searches some shapes, then times the best configs and random ones on all of them, as `record` does. The
-file is a recording: it is replayed, merged into databases, and written as a matrix of starting points.
-"""
+file is a recording: it is replayed, merged into databases, and written as a matrix of starting points."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..facts.device import DeviceLimits
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
 from ..files.words import counted
@@ -19,8 +20,13 @@ from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import Table
 from ..suite import ALIGNED, CallSignature, Suite, read_calls
 from . import common, console
+from .facts_table import facts_table
 from .requests import CoverageRequest
 
+_COLUMNS = {
+    "served": "way", "kinds": "num_kinds", "calls": "num_calls", "of calls": "share_of_calls",
+    "time": "seconds", "of time": "share_of_seconds", "by cuBLAS": "cublas_seconds", "gain": "speedup",
+}  # fmt: skip
 MATCHES = ("tuned", "modelled", "cublas", "missed")
 _US = 1e-6
 _PROGRESS_EVERY = 256  # call signatures: some hundredths of a second
@@ -70,7 +76,7 @@ def run(request: CoverageRequest, *, is_json: bool) -> None:
         return
     for facts in (first, *others):
         console.show(_text({**head, **facts}))
-    if any(found["num_kinds"] for facts in (first, *others) for found in _not_as_tuned(facts)):
+    if any(facts["ways"]["tuned"]["num_kinds"] < facts["num_kinds"] for facts in (first, *others)):
         console.show(f"Next: autotune search --suite {shlex.quote(str(request.calls))}, and export-table")
 
 
@@ -80,6 +86,7 @@ def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], No
         served.append(one)
         if len(served) % _PROGRESS_EVERY == 0:
             tell(len(served), len(suite.calls))
+    not_tuned = sorted((one for one in served if one.way != "tuned"), key=lambda one: -one.seconds)
     return {
         "gpu": table.environment.gpu_name,
         "num_kinds": len(served),
@@ -87,12 +94,8 @@ def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], No
         "seconds": sum(one.seconds for one in served),
         **_compare_to_cublas(served),
         "ways": _matches(served, suite.others),
-        "not_tuned": [_kind_facts(one) for one in _not_tuned(served)[:limit]],
+        "not_tuned": [_kind_facts(one) for one in not_tuned[:limit]],
     }
-
-
-def _not_as_tuned(facts: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    return (found for way, found in facts["ways"].items() if way != "tuned")
 
 
 def _served(table: Table, calls: Iterable[tuple[CallSignature, int | None]]) -> Iterable[ServedSignature]:
@@ -162,10 +165,6 @@ def _matches(served: Sequence[ServedSignature], others: int) -> dict[str, dict[s
     return found
 
 
-def _not_tuned(served: Sequence[ServedSignature]) -> list[ServedSignature]:
-    return sorted((one for one in served if one.way != "tuned"), key=lambda one: -one.seconds)
-
-
 def _kind_facts(one: ServedSignature) -> dict[str, Any]:
     gemm, lds, alignment, epilogue = one.kind
     return {
@@ -174,37 +173,19 @@ def _kind_facts(one: ServedSignature) -> dict[str, Any]:
         "ld": lds,
         "align": alignment,
         "count": one.calls,
-        "time_us": one.time_us,
-        "cublas_us": one.cublas_us,
-        "seconds": one.seconds,
         "served": one.way,
-        "why": one.why,
+        **picked(one, "time_us cublas_us seconds why"),
     }
 
 
 def _text(facts: dict[str, Any]) -> str:
     head = (
-        f"{facts['calls']}: {counted(facts['num_calls'], 'call')} of "
-        f"{counted(facts['num_kinds'], 'kind')}, "
+        f"{facts['calls']}: {counted(facts['num_calls'], 'call')} of {counted(facts['num_kinds'], 'kind')}, "
         f"{console.seconds_text(facts['seconds'])} as expected, by {facts['table']} for {facts['gpu']}"
         f"{_gain_text(facts)}"
     )
-    matches = [
-        (
-            way,
-            f"{found['num_kinds']:,}",
-            f"{found['num_calls']:,}",
-            console.ratio_text(found["share_of_calls"], "%"),
-            console.seconds_text(found["seconds"]),
-            console.ratio_text(found["share_of_seconds"], "%"),
-            _seconds_text(found["cublas_seconds"]),
-            console.ratio_text(found["speedup"]),
-        )
-        for way, found in facts["ways"].items()
-    ]
-    headers = ("served", "kinds", "calls", "of calls", "time", "of time", "by cuBLAS", "gain")
-    match_table = console.table(headers, matches, right=range(1, len(headers)))
-    parts = [console.wrap_text(head), match_table, console.wrap_text(_DESCRIPTION)]
+    matches = facts_table([{"way": way, **found} for way, found in facts["ways"].items()], _COLUMNS)
+    parts = [console.wrap_text(head), matches, console.wrap_text(_DESCRIPTION)]
     if facts["not_tuned"]:
         rows = [_row(one, facts["seconds"]) for one in facts["not_tuned"]]
         columns = ("not tuned", "calls", "of time", "served", "why")
@@ -217,11 +198,7 @@ def _gain_text(facts: dict[str, Any]) -> str:
         return "; what cuBLAS takes is not known: `autotune search --any 80` adds that"
     share, gain = facts["known_share"], console.ratio_text(facts["speedup"])
     known = "" if share > 1 - 1e-9 else f", of the {share:.0%} of the time for which that is known"
-    return f"; {_seconds_text(facts['cublas_seconds'])} by cuBLAS alone, {gain}{known}"
-
-
-def _seconds_text(seconds: float | None) -> str:
-    return "-" if seconds is None else console.seconds_text(seconds)
+    return f"; {console.seconds_text(facts['cublas_seconds'])} by cuBLAS alone, {gain}{known}"
 
 
 def _row(one: dict[str, Any], seconds: float) -> tuple[str, ...]:

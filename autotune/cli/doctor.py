@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from .. import __version__, gpu
@@ -33,10 +33,10 @@ OK, MISSING, BROKEN = "ok", "missing", "broken"
 class Finding:
     """One thing looked at. `missing`: a part of autotune cannot be used; `broken`: autotune cannot."""
 
-    name: str
     state: str
     detail: str
     next_step: str = ""
+    name: str = ""
 
 
 def run(request: DoctorRequest, *, is_json: bool) -> None:
@@ -53,11 +53,11 @@ def _looks(db: str) -> dict[str, Callable[[], Finding]]:
     return {
         "python": _python,
         "gpu": _gpus,
-        "compiler": _compiler,
+        "compiler": lambda: Finding(OK, compiler.compiler_version()),
         "C++ compiler": _cpp_compiler,
         "cublas": _cublas,
         "fp32": _fp32,
-        "kernel": _kernel,
+        "kernel": lambda: Finding(OK, f"{template.kernel_dir()}, source {template.source_hash()[:12]}"),
         "cache": _cache,
         "recorded spaces": _recordings,
         "database": lambda: _database(db),
@@ -67,10 +67,10 @@ def _looks(db: str) -> dict[str, Callable[[], Finding]]:
 def _safely(name: str, look: Callable[[], Finding]) -> Finding:
     """An error while looking is a finding too."""
     try:
-        return look()
+        return replace(look(), name=name)
     except AutotuneError as error:
         what, _, advice = " ".join(str(error).split()).partition("; ")
-        return Finding(name, BROKEN, what, advice)
+        return Finding(BROKEN, what, advice, name)
 
 
 def _text(findings: list[Finding]) -> str:
@@ -84,38 +84,32 @@ def _text(findings: list[Finding]) -> str:
 def _python() -> Finding:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     if sys.version_info < MIN_PYTHON:
-        return Finding("python", BROKEN, found, "use Python 3.11 or later")
-    return Finding("python", OK, found)
+        return Finding(BROKEN, found, "use Python 3.11 or later")
+    return Finding(OK, found)
 
 
 def _gpus() -> Finding:
     problem = targets.why_no_gpu()
     if problem is not None:
         advice = "to measure, use an NVIDIA GPU (Turing or later) with driver 580 or later;"
-        return Finding(
-            "gpu", MISSING, problem, f"{advice} without one, `--gpu auto` searches a recorded space"
-        )
+        return Finding(MISSING, problem, f"{advice} without one, `--gpu auto` searches a recorded space")
     from ..gpu.nvml import Monitor
 
     gpus = gpu.list_gpus()
     driver = Monitor(gpus[0].uuid).driver_version() or "unknown"
     names = "; ".join(f"{g.index}: {g.name} {g.uuid}, {g.total_bytes / 2**30:.0f} GiB" for g in gpus)
     accepted = "".join(f"; {text}" for g in gpus if (text := describe_alias(g.name)))
-    return Finding("gpu", OK, f"{names}; driver {driver}{accepted}")
-
-
-def _compiler() -> Finding:
-    return Finding("compiler", OK, compiler.compiler_version())
+    return Finding(OK, f"{names}; driver {driver}{accepted}")
 
 
 def _cpp_compiler() -> Finding:
     from ..tiles.executed import compile_cpp
 
     try:
-        return Finding("C++ compiler", OK, compile_cpp("-fsyntax-only", os.devnull))
+        return Finding(OK, compile_cpp("-fsyntax-only", os.devnull))
     except EnvironmentProblem as problem:
         what, _, advice = str(problem).rpartition("; ")
-        return Finding("C++ compiler", MISSING, what, f"{advice} (needed only by `autotune explain`)")
+        return Finding(MISSING, what, f"{advice} (needed only by `autotune explain`)")
 
 
 def _cublas() -> Finding:
@@ -124,52 +118,48 @@ def _cublas() -> Finding:
     library = cublas.load_library()
     if library is None:
         advice = f"{pip_install(CUBLAS)} (the yardstick: needed only to measure)"
-        return Finding("cublas", MISSING, "libcublas was not found", advice)
-    return Finding("cublas", OK, cublas.library_version(library))
+        return Finding(MISSING, "libcublas was not found", advice)
+    return Finding(OK, cublas.library_version(library))
 
 
 def _fp32() -> Finding:
     if why_tf32 := forced_tf32():
-        return Finding("fp32", MISSING, why_tf32, f"unset {TF32_OVERRIDE} for products in FP32")
-    return Finding("fp32", OK, f"{TF32_OVERRIDE} does not turn products into TF32")
-
-
-def _kernel() -> Finding:
-    return Finding("kernel", OK, f"{template.kernel_dir()}, source {template.source_hash()[:12]}")
+        return Finding(MISSING, why_tf32, f"unset {TF32_OVERRIDE} for products in FP32")
+    return Finding(OK, f"{TF32_OVERRIDE} does not turn products into TF32")
 
 
 def _cache() -> Finding:
     try:
         folder = default_cache_dir()
     except RuntimeError as error:
-        return Finding("cache", MISSING, f"none ({error})", "set AUTOTUNE_CACHE to a folder of yours")
+        return Finding(MISSING, f"none ({error})", "set AUTOTUNE_CACHE to a folder of yours")
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(present).free
     found = f"{folder}, {free / 2**30:.1f} GiB free"
     if not os.access(present, os.W_OK):
-        return Finding("cache", BROKEN, f"{found}, not writable", "set AUTOTUNE_CACHE to a folder of yours")
+        return Finding(BROKEN, f"{found}, not writable", "set AUTOTUNE_CACHE to a folder of yours")
     try:
         check_own(folder)
     except NotOwn as error:
         reason, _, advice = str(error.strerror).partition("; ")
-        return Finding("cache", MISSING, f"{found}: {reason}", advice)
+        return Finding(MISSING, f"{found}: {reason}", advice)
     if free < LOW_DISK_BYTES:
-        return Finding("cache", MISSING, found, "free some disk space, or set AUTOTUNE_CACHE elsewhere")
-    return Finding("cache", OK, found)
+        return Finding(MISSING, found, "free some disk space, or set AUTOTUNE_CACHE elsewhere")
+    return Finding(OK, found)
 
 
 def _recordings() -> Finding:
     shipped = targets.recordings()
     if not shipped:
-        return Finding("recorded spaces", MISSING, f"none in {targets.studies_dir()}", "reinstall autotune")
-    return Finding("recorded spaces", OK, ", ".join(path.name for path in shipped))
+        return Finding(MISSING, f"none in {targets.studies_dir()}", "reinstall autotune")
+    return Finding(OK, ", ".join(path.name for path in shipped))
 
 
 def _database(db: str) -> Finding:
     if not exists(db):
-        return Finding("database", OK, f"{shown(db)} is not there yet; `autotune search` makes it")
+        return Finding(OK, f"{shown(db)} is not there yet; `autotune search` makes it")
     with common.open_existing(db) as store:
         studies = store.studies()
     num_trials = sum(study.num_trials for study in studies)
     num_studies = counted(len(studies), "study", "studies")
-    return Finding("database", OK, f"{shown(db)}: {counted(num_trials, 'trial')} in {num_studies}")
+    return Finding(OK, f"{shown(db)}: {counted(num_trials, 'trial')} in {num_studies}")

@@ -28,6 +28,7 @@ from ..shipped.expected_times import Predicted, ShippedFigures
 from ..suite import by_shape, read_calls
 from . import common, console
 from .ctrl_c import SIGNALLED
+from .facts_table import facts_table
 from .requests import EstimateRequest
 
 _GRACE_PERIODS_S = (15.0, 5.0)  # for a program that was interrupted, and once more
@@ -43,6 +44,11 @@ _NOTHING = {  # why nothing is gained there, and what would change that
     "products of a matrix and a vector": "bound by memory",
     "factorizations and solves": "by cuSOLVER",
 }
+_TIMES = ("cublas_us", "untuned_us", "tuned_us")
+_PREDICTED = {
+    "predicted for": "gpu", "cuBLAS": "cublas_us", "untuned table": "untuned_us", "tuned table": "tuned_us",
+    "untuned gain": "untuned_speedup", "tuned gain": "tuned_speedup",
+}  # fmt: skip
 _COMPARED = ("cublas_us", "tuned_us")  # of each shape
 _HALF = "autocast (AMP), or the model's own: the tensor cores multiply"
 _OTHER_DTYPE = "kernels are for float32"
@@ -200,17 +206,14 @@ def _work_facts(one: dict[str, Any], flops: int) -> dict[str, Any]:
 def _here(work: dict[str, Any]) -> dict[str, Any] | None:
     """What was measured on a GPU of this machine: the share of its products in the program's time."""
     here: dict[str, Any] | None = work.get("here")
-    return (
-        None if here is None else here | {"share": min(1.0, here["products_s"] / max(here["seconds"], 1e-9))}
-    )
+    return here and here | {"share": min(1.0, here["products_s"] / max(here["seconds"], 1e-9))}
 
 
 def _gpu_facts(gpu: str, at: int, kinds: Sequence[_Kind]) -> dict[str, Any]:
     """Seconds of all products on one GPU model."""
     found = [(kind.calls, kind.predicted[at]) for kind in kinds]
     cublas_s, untuned_s, tuned_s = (
-        sum(calls * getattr(one, name) for calls, one in found) / 1e6
-        for name in ("cublas_us", "untuned_us", "tuned_us")
+        sum(calls * getattr(one, name) for calls, one in found) / 1e6 for name in _TIMES
     )
     short = sum(calls for calls, one in found if one.cublas_us < _SHORT_US)
     return {
@@ -226,19 +229,8 @@ def _gpu_facts(gpu: str, at: int, kinds: Sequence[_Kind]) -> dict[str, Any]:
 
 def _shape_facts(kind: _Kind, figures: Sequence[ShippedFigures]) -> dict[str, Any]:
     times = zip(figures, kind.predicted, strict=True)
-    return {
-        "shape": str(kind.gemm),
-        "count": kind.calls,
-        "flops": kind.flops,
-        "predicted": {
-            f.limits.name: {
-                "cublas_us": one.cublas_us,
-                "untuned_us": one.untuned_us,
-                "tuned_us": one.tuned_us,
-            }
-            for f, one in times
-        },
-    }
+    predicted = {f.limits.name: {name: getattr(one, name) for name in _TIMES} for f, one in times}
+    return {"shape": str(kind.gemm), "count": kind.calls, "flops": kind.flops, "predicted": predicted}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -274,43 +266,29 @@ def _head(facts: dict[str, Any]) -> str:
 def _work_table(work: Sequence[dict[str, Any]]) -> str:
     rows = [
         (
-            one["what"],
-            f"{one['calls']:,}",
-            short(one["flops"] / 1e9),
+            one["what"], f"{one['calls']:,}", short(one["flops"] / 1e9),
             console.ratio_text(one["share_of_flops"], "%"),
             "nothing to gain: " + one["why_no_gain"] if one["why_no_gain"] else "",
         )
         for one in work
         if one["calls"]
-    ]
+    ]  # fmt: skip
     return console.table(("work", "operations", "GFLOP", "of all", ""), rows, right=(1, 2, 3))
 
 
 def _gpu_table(predicted: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        (
-            one["gpu"],
-            *(console.time_text(1e6 * one[name]) for name in ("cublas_s", "untuned_s", "tuned_s")),
-            *(console.ratio_text(one[name]) for name in ("untuned_speedup", "tuned_speedup")),
-        )
-        for one in predicted
-    ]
-    headers = ("predicted for", "cuBLAS", "untuned table", "tuned table", "untuned gain", "tuned gain")
-    return console.table(headers, rows, right=range(1, len(headers)))
+    times = ({name: 1e6 * one[f"{name[:-3]}_s"] for name in _TIMES} for one in predicted)
+    rows = [{**one, **its} for one, its in zip(predicted, times, strict=True)]
+    return facts_table(rows, _PREDICTED)
 
 
 def _shape_table(facts: dict[str, Any]) -> str:
     gpus = [one["gpu"].split()[1] for one in facts["predicted"]]
     flops = next(one["flops"] for one in facts["work"] if one["what"] == FP32)
-    rows = [
-        (
-            one["shape"],
-            f"{one['count']:,}",
-            _percent(one["flops"] / flops),
-            *(console.time_text(x[name]) for x in one["predicted"].values() for name in _COMPARED),
-        )
-        for one in facts["shapes"]
-    ]
+    rows = []
+    for one in facts["shapes"]:
+        times = (console.time_text(its[name]) for its in one["predicted"].values() for name in _COMPARED)
+        rows.append((one["shape"], f"{one['count']:,}", f"{one['flops'] / flops:.0%}", *times))
     columns = (f"{gpu} {name.removesuffix('_us')}" for gpu in gpus for name in _COMPARED)
     headers = ("shape", "calls", "of FLOPs", *columns)
     return console.table(headers, rows, right=range(1, len(headers)))

@@ -30,10 +30,8 @@ REQUESTED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
 
 
 def run(request: ExplainRequest, *, is_json: bool) -> None:
-    """Write the page: what was asked for first, then the ladder, then winners.
-
-    Raises UsageError for a config, shape or GPU that is none, and where `out` cannot be written.
-    """
+    """Write the page: what was asked for first, then the ladder, then winners. Raises UsageError for a
+    config, shape or GPU that is none, and where `out` cannot be written."""
     gemm, limits, out = Gemm.parse(request.shape), known_limits(request.gpu), request.out
     requested = [_requested(number, text, gemm) for number, text in enumerate(request.configs, 1)]
     check_writable(out)

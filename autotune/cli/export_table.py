@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import tuning
 from ..export.model_folders import names_of
+from ..facts.frozen import picked
 from ..files.words import counted
 from ..kernel.launch import PLAIN, name_of
 from ..kernel.templates import workspace_bytes
@@ -18,8 +19,14 @@ from ..kernel.where import MIB
 from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import HeldOut, Table
 from . import common, console
+from .facts_table import facts_table
 from .requests import ExportRequest
 
+_PASSED_ON = "db cache max_error where max_workspace order accuracy max_kernels max_megabytes epilogues adds"
+_COLUMNS = {
+    "shape": "shape", "time": "time_us", "vs cuBLAS": "speedup", "workspace": "workspace_bytes",
+    "kernel": "kernel",
+}  # fmt: skip
 LONG_S = 10.0  # of compiling: worth a hint at what would shorten it
 
 
@@ -33,20 +40,10 @@ def run(request: ExportRequest, *, is_json: bool) -> None:
         table = tuning.export_table(
             request.out,
             common.read_shapes(request.shapes, () if is_counted else calls),
-            db=request.db,
-            cache=request.cache,
-            max_error=request.max_error,
-            where=request.where,
-            max_workspace=request.max_workspace,
-            order=request.order,
-            accuracy=request.accuracy,
-            max_kernels=request.max_kernels,
-            max_megabytes=request.max_megabytes,
+            **picked(request, _PASSED_ON),
             calls=calls if is_counted else {},
-            epilogues=request.epilogues,
             called=called,
             with_c=request.form == "c",
-            adds=request.adds,
             note=console.note,
             on_step=printer.step,
             on_compiled=printer.compiled,
@@ -105,10 +102,8 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         "folder": str(folder),
         "gpu": table.environment.gpu_name,
         "other_gpus": [other.environment.gpu_name for other in others],
-        "is_recorded": table.is_recorded,
+        **picked(table, "is_recorded order accuracy"),
         "recorded_on": table.recorded_on or None,
-        "order": table.order,
-        "accuracy": table.accuracy,
         "max_workspace_mib": None if table.max_workspace is None else table.max_workspace / MIB,
         "num_kernels": len(plain),
         "num_general": sum(kernel.id not in tuned for kernel in plain),
@@ -132,16 +127,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     if is_json:
         console.show_json(facts)
         return
-    rows = [
-        (
-            s["shape"],
-            console.time_text(s["time_us"]),
-            console.ratio_text(common.share(s["cublas_time_us"], s["time_us"])),
-            console.workspace_text(s["workspace_bytes"]),
-            s["kernel"],
-        )
-        for s in facts["shapes"]
-    ]
+    rows = [{**s, "speedup": common.share(s["cublas_time_us"], s["time_us"])} for s in facts["shapes"]]
     each = "".join(
         f", {who} also with {', '.join(facts[names])}"
         for who, names in (("each", "epilogues"), ("some", "epilogues_of_some"))
@@ -151,8 +137,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     console.show(
         f"{folder}/: {num_shapes} for {facts['gpu']}, {counted(facts['num_kernels'], 'kernel')} "
         f"({facts['num_general']:,} of them for all other shapes){each}, "
-        f"{facts['cubin_bytes'] / 1e6:.1f} MB\n"
-        + console.table(("shape", "time", "vs cuBLAS", "workspace", "kernel"), rows, right=(1, 2, 3))
+        f"{facts['cubin_bytes'] / 1e6:.1f} MB\n{facts_table(rows, _COLUMNS)}"
     )
     if others:
         console.show(f"{folder}/ also holds the tables for {names_of(others)}")

@@ -21,10 +21,15 @@ from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
 from ..store import exists, shown
 from . import chart, common, console
 from .bench import winner
+from .facts_table import facts_table
 from .requests import LadderRequest
 
 TUNED, CUBLAS = "tuned", "cuBLAS"
 SLOWEST_OVER_LIMIT = 500.0  # the naive kernel takes about a hundred times the roofline
+_COLUMNS = {
+    "step": "name", "time": "time_us", "GFLOP/s": "gflops", "of limit": "share_of_limit",
+    "vs cuBLAS": "speedup", "adds": "adds",
+}  # fmt: skip
 _COLORS = {TUNED: chart.OURS, CUBLAS: chart.THEIRS}
 
 
@@ -135,19 +140,8 @@ def _row(
 
 
 def _table(facts: dict[str, Any]) -> str:
-    headers = ("step", "time", "GFLOP/s", "of limit", "vs cuBLAS", "adds")
-    rows = [
-        (
-            row["name"],
-            console.time_text(row["time_us"]),
-            f"{row['gflops']:,.0f}" if row["gflops"] else "-",
-            console.ratio_text(row["share_of_limit"], "%"),
-            console.ratio_text(row["speedup"]),
-            row["reason"] or row["adds"],
-        )
-        for row in facts["steps"]
-    ]
-    return f"{headline(facts)}\n" + console.table(headers, rows, right=range(1, 5))
+    rows = [{**row, "adds": row["reason"] or row["adds"]} for row in facts["steps"]]
+    return f"{headline(facts)}\n{facts_table(rows, _COLUMNS)}"
 
 
 def headline(facts: dict[str, Any]) -> str:

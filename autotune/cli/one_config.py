@@ -10,6 +10,7 @@ from typing import Any
 from .. import target_finder as targets
 from ..facts import stats
 from ..facts.device import DeviceLimits
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement, read_policy
 from ..facts.other_problem import is_external
@@ -18,14 +19,18 @@ from ..files.output_file import check_writable, write_file
 from ..files.words import counted
 from ..gpu.instance import variant
 from ..kernel import template
-from ..kernel.config import Config
+from ..kernel.config import Config, brief
 from ..kernel.rules import RuleKind, broken_rules
 from ..target import Target
 from ..target_finder import limits_named
 from . import common, console
+from .facts_table import facts_table
 from .requests import SourceRequest, TimeRequest
-from .trials import brief
 
+_COLUMNS = {
+    "config": "name", "time": "time_us", "vs cuBLAS": "speedup", "95% interval": "speedup_interval",
+    "TFLOP/s": "tflops", "of limit": "share_of_limit", "error": "error_over_cublas", "registers": "registers",
+}  # fmt: skip
 _KINDS: tuple[RuleKind, ...] = ("template", "device", "shape")  # of rules without which there is no kernel
 
 
@@ -48,8 +53,8 @@ def time_configs(request: TimeRequest, *, is_json: bool) -> None:
             for config, measured, samples in zip(configs, found, timed.samples_us, strict=True)
         ]
         facts = {
+            **picked(target.environment, "is_recorded"),
             "gpu": target.environment.gpu_name,
-            "is_recorded": target.environment.is_recorded,
             "shape": str(gemm),
             "policy": target.policy,
             "num_rounds": rounds,
@@ -90,30 +95,14 @@ def _facts(
         "config": config.to_dict(),
         **common.race(gemm, target.limits, samples_us, cublas_us),
         "time_interval_us": stats.median_interval(samples_us),
-        "error_over_cublas": found.error_over_cublas,
-        "registers": found.registers,
-        "spill_bytes": found.spill_bytes,
-        "smem_bytes": found.smem_bytes,
+        **picked(found, "error_over_cublas registers spill_bytes smem_bytes"),
     }
 
 
 def _table(kernels: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
-    headers = ("config", "time", "vs cuBLAS", "95% interval", "TFLOP/s", "of limit", "error", "registers")
-    rows = [
-        (
-            brief(kernel["config"]),
-            console.time_text(kernel["time_us"]),
-            console.ratio_text(kernel["speedup"]),
-            common.interval_text(kernel["speedup_interval"]),
-            f"{kernel['tflops']:.1f}",
-            console.ratio_text(kernel["share_of_limit"], "%"),
-            console.ratio_text(kernel["error_over_cublas"]),
-            "-" if kernel["registers"] is None else kernel["registers"],
-        )
-        for kernel in kernels
-    ]
-    cublas = [("cuBLAS", console.time_text(cublas_us), *["-"] * 6)] if cublas_us else []
-    return console.table(headers, [*rows, *cublas], right=range(1, len(headers)))
+    cublas = dict.fromkeys(_COLUMNS.values()) | {"name": "cuBLAS", "time_us": cublas_us}
+    named = [{**kernel, "name": brief(kernel["config"])} for kernel in kernels]
+    return facts_table([*named, *([cublas] if cublas_us else [])], _COLUMNS)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -149,13 +138,5 @@ def source_of(config: Config, gemm: Gemm, command: str) -> str:
     """The template as one text, with the macros of a config before it."""
     defines = [f"#define {name} {value}" for name, value in template.macros(config, variant(gemm)).items()]
     launch = f"entry {template.ENTRY}; split_k={config.split_k}, raster={config.raster}, group={config.group}"
-    return "\n".join(
-        [
-            f"// {config}",
-            f"// for {gemm}; {launch} are given at the launch. Compile it with:",
-            f"// {command}",
-            *defines,
-            "",
-            template.source(),
-        ]
-    )
+    head = f"// {config}\n// for {gemm}; {launch} are given at the launch. Compile it with:\n// {command}"
+    return "\n".join([head, *defines, "", template.source()])

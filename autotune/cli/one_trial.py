@@ -7,6 +7,7 @@ from typing import Any
 
 from ..facts import stats
 from ..facts.device import limits_by_name
+from ..facts.frozen import picked
 from ..files.errors import UsageError
 from ..files.words import counted, short
 from ..kernel import templates
@@ -69,15 +70,12 @@ def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
     measurement = trial.measurement
     stored = measurement.to_dict()
     return {
-        "id": trial.id,
+        **picked(trial, "id origin key"),
         "shape": str(study.gemm),
-        "outcome": measurement.outcome,
-        "reason": measurement.reason,
-        "origin": trial.origin,
-        "created_at": trial.created_at.isoformat(timespec="seconds"),
+        **picked(measurement, "outcome reason is_cut_short"),
+        "created_at": common.moment(trial.created_at),
         **_speed(store, study, measurement.time_us),
         "samples": _samples(measurement.samples_us),
-        "is_cut_short": measurement.is_cut_short,
         "marks": list(measurement.marks),
         "num_discarded": sum(len(each.samples_us) for each in measurement.discarded),
         **{name: stored[name] for name in (*_FIGURES, *_SECONDS)},
@@ -86,37 +84,24 @@ def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
         "final": _place(store.final(study), trial.key),
         "num_duels": sum(trial.key in comparison.keys for comparison in store.comparisons(study)),
         "config": dict(trial.point),
-        "key": trial.key,
         "policy": f"{study.policy} {study.policy_version}",
         "searches": [_describe(search) for search in store.searches(study)],
-        "source_hash": study.source_hash,
-        "compiler": study.compiler,
+        **picked(study, "source_hash compiler"),
         "environment": study.environment.to_dict(),
     }
 
 
 def _describe(search: SearchRecord) -> Facts:
     """What a search of the trial's shape was told."""
-    return {
-        "sampler": search.sampler,
-        "seed": search.seed,
-        "policy": dict(search.policy),
-        "created_at": search.created_at.isoformat(timespec="seconds"),
-    }
+    created_at = common.moment(search.created_at)
+    return {**picked(search, "sampler seed"), "policy": dict(search.policy), "created_at": created_at}
 
 
 def _speed(store: Store, study: StudyRef, time_us: float | None) -> Facts:
     baseline, limits = store.baseline(study), limits_by_name(study.environment.gpu_name)
     limit_us = templates.limit_us(study.gemm, limits, templates.accuracy_of(study.source_hash))
-    cublas_us = baseline.time_us if baseline else None
-    return {
-        "time_us": time_us,
-        "tflops": study.gemm.tflops(time_us) or None if time_us else None,
-        "cublas_time_us": cublas_us,
-        "speedup": common.share(cublas_us, time_us),
-        "limit_us": limit_us,
-        "share_of_limit": common.share(limit_us, time_us),
-    }
+    speeds = common.speeds(study.gemm, time_us, baseline.time_us if baseline else None, limit_us)
+    return {"time_us": time_us, **speeds}
 
 
 def _place(final: Final | None, key: str) -> Facts | None:
@@ -130,13 +115,12 @@ def _place(final: Final | None, key: str) -> Facts | None:
 def _samples(samples_us: Sequence[float]) -> Facts | None:
     if not samples_us:
         return None
-    low, high = stats.median_interval(samples_us)
     return {
         "num": len(samples_us),
         "least_us": min(samples_us),
         "median_us": stats.median(samples_us),
         "most_us": max(samples_us),
-        "median_interval_us": [low, high],
+        "median_interval_us": list(stats.median_interval(samples_us)),
         "samples_us": list(samples_us),
     }
 
@@ -169,13 +153,10 @@ def _times(store: Store, one: tuple[StudyRef, TrialRecord], other: tuple[StudyRe
     (study, first), (other_study, second) = one, other
     if study.gemm != other_study.gemm:
         return {"how": "not comparable", "num_rounds": 0, "ratio": None, "interval": None}
-    keys = (first.key, second.key)
-    rounds = _rounds(store, study, keys) if study.id == other_study.id else []
-    if rounds:
-        ratios = [second_us / first_us for first_us, second_us in rounds]
-        interval: tuple[float, float] | None = stats.median_interval(ratios)
-        ratio: float | None = stats.median(ratios)
-        return {"how": "paired", "num_rounds": len(rounds), "ratio": ratio, "interval": interval}
+    rounds = _rounds(store, study, (first.key, second.key)) if study.id == other_study.id else []
+    if ratios := [second_us / first_us for first_us, second_us in rounds]:
+        timed = {"ratio": stats.median(ratios), "interval": stats.median_interval(ratios)}
+        return {"how": "paired", "num_rounds": len(rounds), **timed}
     samples = (first.measurement.samples_us, second.measurement.samples_us)
     interval = stats.ratio_interval(*samples) if all(samples) else None
     ratio = common.share(second.measurement.time_us, first.measurement.time_us)

@@ -182,8 +182,7 @@ def declare(
 ) -> None:
     """Adds a command to a group: its options are the fields of a record, and the record's docstring is its
     help, with examples at its end. `runs`: what is called with the record, `run` of the module `search`, or
-    another as `one_config:time_configs`. `switches`: what else it is given, `is_json` by `json`.
-    """
+    another as `one_config:time_configs`. `switches`: what else it is given, `is_json` by `json`."""
     module, _, function = runs.partition(":")
     switch_names = [f"is_{one}" for one in switches.split()]
 

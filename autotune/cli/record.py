@@ -1,8 +1,7 @@
 """`autotune record`: times the same configs on one problem or several, into a file to search without a GPU.
 
-Each config is compiled once and timed on every problem that allows it. Trials are kept in a database, so
-a recording that was interrupted goes on where it was, and what searches tried is part of it.
-"""
+Each config is compiled once and timed on every problem that allows it. Trials are kept in a database, so a
+recording that was interrupted goes on where it was, and what searches tried is part of it."""
 
 from __future__ import annotations
 
@@ -25,11 +24,16 @@ from ..recording.writer import write_recording
 from ..store import Store
 from ..target import Baseline, Point, point_key
 from . import common, console, on_gpus
+from .facts_table import facts_table
 from .recorded_points import sample, whole
 from .recorder import Recorder
 from .requests import RecordRequest
 
 Measured = list[tuple[Point, Measurement]]
+_COLUMNS = {
+    "shape": "shape", "configs": "num_configs", "illegal here": "num_illegal", "failed": "num_failed",
+    "cut short": "num_cut_short", "best": "best_time_us",
+}  # fmt: skip
 PARTS = 8  # of the configs, for each GPU: the last to end has few left
 MOST_CONFIGS = 100_000  # a day and more of a GPU
 
@@ -93,8 +97,9 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callabl
             problems=problems,
             compile_threads=target.builder.compiler.num_threads,
         )
-    facts = {gemm: _facts([m for _, m in trials]) for gemm, (_, trials) in problems.items()}
-    _tell(request.out, num_bytes, facts, recorded_on, num_left, is_json=is_json)
+    shapes = [_facts(gemm, [m for _, m in trials]) for gemm, (_, trials) in problems.items()]
+    facts = {"file": str(request.out), "recorded_on": recorded_on, "num_left": num_left, "shapes": shapes}
+    _tell(request.out, num_bytes, facts, is_json=is_json)
 
 
 def _measure(
@@ -139,10 +144,11 @@ def _choose(recorder: Recorder, request: RecordRequest) -> list[Point]:
     return whole(sources, request.seed)
 
 
-def _facts(measurements: list[Measurement]) -> dict[str, Any]:
+def _facts(gemm: Gemm, measurements: list[Measurement]) -> dict[str, Any]:
     times = [m.time_us for m in measurements if m.time_us is not None]
     num_illegal = sum(m.outcome is Outcome.ILLEGAL for m in measurements)
     return {
+        "shape": str(gemm),
         "num_configs": len(measurements) - num_illegal,
         "num_illegal": num_illegal,
         "num_failed": sum(not m.is_ok for m in measurements) - num_illegal,
@@ -151,27 +157,15 @@ def _facts(measurements: list[Measurement]) -> dict[str, Any]:
     }
 
 
-def _tell(
-    out: Path,
-    num_bytes: int,
-    facts: dict[Gemm, dict[str, Any]],
-    recorded_on: str,
-    num_left: int,
-    *,
-    is_json: bool,
-) -> None:
-    if is_json:
-        shapes = [{"shape": str(gemm), **fact} for gemm, fact in facts.items()]
-        result = {"file": str(out), "recorded_on": recorded_on, "num_left": num_left, "shapes": shapes}
-        console.show_json(result)
-        return
-    console.show(f"{out}: {num_bytes / 1e6:.1f} MB, search it with --gpu replay:{out}")
-    headers = ("shape", "configs", "illegal here", "failed", "cut short", "best")
-    names = ("num_configs", "num_illegal", "num_failed", "num_cut_short")
-    rows = [
-        (str(g), *(f[name] for name in names), console.time_text(f["best_time_us"])) for g, f in facts.items()
-    ]
-    console.show(console.table(headers, rows, right=range(1, len(headers))))
-    if num_left:
-        left = counted(num_left, "config is", "configs are")
+def _tell(out: Path, num_bytes: int, facts: dict[str, Any], *, is_json: bool) -> None:
+    console.answer(
+        facts,
+        lambda: (
+            f"{out}: {num_bytes / 1e6:.1f} MB, search it with --gpu replay:{out}\n"
+            f"{facts_table(facts['shapes'], _COLUMNS)}"
+        ),
+        is_json=is_json,
+    )
+    if facts["num_left"] and not is_json:
+        left = counted(facts["num_left"], "config is", "configs are")
         console.note(f"{left} not timed yet and left out; run the same command again to resume")

@@ -1,9 +1,8 @@
 """Which configs a recorded space holds: a sample of spaces too large to time, with their best parts in it.
 
-Configs drawn at random are nearly all far from the optimum, and a space of them alone has no hill to
-climb. So a sample has three parts: what searches tried, the best of it first; relatives of the best; and
-random configs. The result is meant to look like a real space: many bad, some good, a few excellent.
-"""
+Configs drawn at random are nearly all far from the optimum, and a space of them alone has no hill to climb.
+So a sample has three parts: what searches tried, the best of it first; relatives of the best; and random
+configs. The result is meant to look like a real space: many bad, some good, a few excellent."""
 
 from __future__ import annotations
 
@@ -38,11 +37,9 @@ class Source:
 def sample(
     sources: Sequence[Source], size: int, seed: int, allows: Callable[[Point], Collection[Gemm]]
 ) -> list[Point]:
-    """At most `size` distinct points for all problems, fewer only where there are no more.
-
-    `allows` tells on which problems a point may run. The same arguments give the same points in the same
-    order: what was tried, relatives, random ones, problems taking turns in each.
-    """
+    """At most `size` distinct points for all problems, fewer only where there are no more. `allows` tells on
+    which problems a point may run. The same arguments give the same points in the same order: what was tried,
+    relatives, random ones, problems taking turns in each."""
     rng = np.random.default_rng(seed)
     chosen: dict[str, Point] = {}
     _take(chosen, (source.tried for source in sources), round(TRIED_SHARE * size))

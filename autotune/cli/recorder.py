@@ -86,17 +86,15 @@ class Recorder:
                 point = waiting.popleft()
                 num_started += 1
                 for gemm in self.missing(point):
-                    future = self.target.submit(gemm, point, self._cutoff_us(gemm))
+                    cutoff_us = CUTOFF_FACTOR * self.best_us[gemm]
+                    finite_us = cutoff_us if math.isfinite(cutoff_us) else None
+                    future = self.target.submit(gemm, point, finite_us)
                     under_way[future] = (num_started, gemm, point)
             if under_way:
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                     _, gemm, point = under_way.pop(future)
                     self._keep(gemm, point, future.result())
                     on_trial(gemm, future.result())
-
-    def _cutoff_us(self, gemm: Gemm) -> float | None:
-        best_us = self.best_us[gemm]
-        return CUTOFF_FACTOR * best_us if math.isfinite(best_us) else None
 
     def _keep(self, gemm: Gemm, point: Point, found: Measurement) -> None:
         key = point_key(point)
@@ -113,11 +111,12 @@ class Recorder:
             for gemm, study in self.studies.items()
         }
         whole = [p for p in points if all(point_key(p) in known[gemm] for gemm in self.allows(p))]
+
+        def illegal(gemm: Gemm, point: Point) -> Measurement:
+            return Measurement(Outcome.ILLEGAL, f"breaks {self.rejections(point)[gemm]}")
+
         trials = {
-            gemm: [(p, known[gemm].get(point_key(p)) or self._illegal(gemm, p)) for p in whole]
+            gemm: [(p, known[gemm].get(point_key(p)) or illegal(gemm, p)) for p in whole]
             for gemm in self.studies
         }
         return {gemm: (self.baselines[gemm], timed) for gemm, timed in with_compile_times(trials).items()}
-
-    def _illegal(self, gemm: Gemm, point: Point) -> Measurement:
-        return Measurement(Outcome.ILLEGAL, f"breaks {self.rejections(point)[gemm]}")

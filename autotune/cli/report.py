@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..facts.frozen import picked
 from ..files.output_file import check_writable, write_file
 from ..files.words import counted
-from ..kernel.config import Value
 from ..report import documents, page
 from ..report.ladder_steps import LadderFacts, read_ladder
 from ..report.numbers import StudyNumbers, latest_of, read_records, shown_of
@@ -16,15 +16,12 @@ from ..report.table_maps import table_document
 from ..store import Store, StudySummary, shown
 from . import common, console
 from .requests import ReportRequest
-from .trials import brief
 
 
 def run(request: ReportRequest, *, is_json: bool) -> None:
-    """Write the report of all studies, or of those of some shapes.
-
-    Raises EnvironmentProblem without jinja2 or on a full disk, UsageError where `out` cannot be written,
-    a ladder cannot be read or there is no trial, DispatchError where there is no table.
-    """
+    """Write the report of all studies, or of those of some shapes. Raises EnvironmentProblem without jinja2
+    or on a full disk, UsageError where `out` cannot be written, a ladder cannot be read or there is no trial,
+    DispatchError where there is no table."""
     page.jinja()  # before anything is computed for nothing
     out = request.out
     check_writable(out)
@@ -35,14 +32,13 @@ def run(request: ReportRequest, *, is_json: bool) -> None:
     part = shown_of(len(summaries))
     found = contents(studies, f"{shown(request.db)}{part}", ladders)
     if request.table:
-        found["table"] = table_document(request.table, studies, describe)
+        found["table"] = table_document(request.table, studies)
     write_file(out, page.render(found))
-    if is_json:
-        console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
-        return
     num_trials = counted(sum(study.num_trials for study in studies), "trial")
     num_studies = counted(len(studies), "study", "studies")
-    console.show(f"wrote {out}: {num_studies}{part}, {num_trials}; open it in a browser")
+    text = f"wrote {out}: {num_studies}{part}, {num_trials}; open it in a browser"
+    facts = {"out": str(out), "studies": [_facts(study) for study in studies]}
+    console.answer(facts, lambda: text, is_json=is_json)
 
 
 def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
@@ -57,27 +53,20 @@ def _summaries(store: Store, shapes: Sequence[str]) -> list[StudySummary]:
 
 def _numbers(store: Store, summaries: Sequence[StudySummary], max_error: float | None) -> list[StudyNumbers]:
     num_all = sum(summary.num_trials for summary in summaries)
-    return [
-        StudyNumbers(
-            read_records(
-                store, summary.study, summary.num_trials, num_all, store.final(summary.study, max_error),
-                store.cublas_us(summary.study), max_error,
-            )
-        )
-        for summary in summaries
-    ]  # fmt: skip
+    found = []
+    for s in summaries:
+        final, cublas_us = store.final(s.study, max_error), store.cublas_us(s.study)
+        records = read_records(store, s.study, s.num_trials, num_all, final, cublas_us, max_error)
+        found.append(StudyNumbers(records))
+    return found
 
 
 def contents(
     studies: Sequence[StudyNumbers], source: str, ladders: Sequence[LadderFacts] = ()
 ) -> dict[str, Any]:
     """All documents of a report, by name."""
-    in_full = {f"study/{study.study.id}": documents.in_full(study, describe) for study in studies}
-    return {"overview": documents.overview(studies, source, describe, ladders), **in_full}
-
-
-def describe(point: Mapping[str, Value]) -> str:
-    return brief(dict(point))
+    in_full = {f"study/{study.study.id}": documents.in_full(study) for study in studies}
+    return {"overview": documents.overview(studies, source, ladders), **in_full}
 
 
 def _facts(s: StudyNumbers) -> dict[str, Any]:
@@ -85,15 +74,10 @@ def _facts(s: StudyNumbers) -> dict[str, Any]:
         "shape": str(s.study.gemm),
         **common.measured_on(s.study.environment),
         "policy": s.study.policy,
-        "num_trials": s.num_trials,
-        "num_failed": s.num_failed,
-        "num_cut_short": s.num_cut_short,
+        **picked(s, "num_trials num_failed num_cut_short limit_us speedup share_of_limit"),
         "best_time_us": s.best_us,
         "best_config": dict(s.best_point) if s.best_point else None,
         "cublas_time_us": s.cublas_us,
-        "limit_us": s.limit_us,
-        "speedup": s.speedup,
-        "share_of_limit": s.share_of_limit,
         "ledger": {**asdict(s.ledger), "gpu_share": s.ledger.gpu_share},
         "importance": {parameter.name: parameter.share for parameter in s.importance},
         "failures": [asdict(group) for group in s.failures],

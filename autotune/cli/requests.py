@@ -117,8 +117,7 @@ class SearchRequest(CommandRecord):
         search --suite calls.json --seconds 600 --db calls.db
         search --suite calls.json --any 80 --seconds 600 --db any.db
         search --shape 4096 --where 'pack_a=0,reduction!=two_pass'
-        search --gpu replay:space.json.gz --trials 100
-    """
+        search --gpu replay:space.json.gz --trials 100"""
 
     gpu: str = GPUS()
     like: str | None = option(
@@ -164,8 +163,7 @@ class ExportRequest(CommandRecord):
 
     Examples:
         export-table
-        export-table --db shapes.db --suite shapes.toml --out my_kernels
-    """
+        export-table --db shapes.db --suite shapes.toml --out my_kernels"""
 
     db: str = DB()
     out: Path = option("The folder to write: what applications import.", TABLE)
@@ -194,8 +192,7 @@ class SpaceRequest(CommandRecord):
         space --gpu h200 --shape 4096x128x4096:NT
         space --gpu h200 --where 'pack_a=0,bm>=64'
         space --gpu rtx-3090 --explain bm=64,bn=128,stages=8
-        space --gpu replay:cache.json
-    """
+        space --gpu replay:cache.json"""
 
     gpu: str = option(
         "A GPU here (index, UUID, `auto`), the name of a known model, as h200, or replay:FILE.", "auto",
@@ -214,8 +211,7 @@ class BestRequest(CommandRecord):
 
     Examples:
         trials best
-        trials best --db shapes.db --shape 4096 --json
-    """
+        trials best --db shapes.db --shape 4096 --json"""
 
     db: str = DB()
     shapes: list[str] = SHAPES()
@@ -227,8 +223,7 @@ class HistoryRequest(CommandRecord):
 
     Examples:
         trials history --limit 50
-        trials history --csv > trials.csv
-    """
+        trials history --csv > trials.csv"""
 
     db: str = DB()
     shapes: list[str] = SHAPES()
@@ -240,8 +235,7 @@ class FailuresRequest(HistoryRequest):
 
     Examples:
         trials failures
-        trials failures --shape 4096 --limit 5
-    """
+        trials failures --shape 4096 --limit 5"""
 
 
 class ShowRequest(CommandRecord):
@@ -249,8 +243,7 @@ class ShowRequest(CommandRecord):
 
     Examples:
         trials show 312
-        trials show 312 --json
-    """
+        trials show 312 --json"""
 
     trial: int = TRIAL()
     db: str = DB()
@@ -261,8 +254,7 @@ class DiffRequest(CommandRecord):
 
     Examples:
         trials diff 312 298
-        trials diff 312 298 --json
-    """
+        trials diff 312 298 --json"""
 
     trial: int = TRIAL()
     other: int = TRIAL()
@@ -274,8 +266,7 @@ class T4Request(CommandRecord):
 
     Examples:
         trials t4 --out 4096.json --shape 4096
-        trials t4 --out 4096.json --recording space.json.gz
-    """
+        trials t4 --out 4096.json --recording space.json.gz"""
 
     out: Path = option("The JSON file to write.")
     db: str = DB()
@@ -288,8 +279,7 @@ class T1Request(T4Request):
 
     Examples:
         trials t1 --out 4096.json --shape 4096
-        trials t1 --out 4096.json --recording space.json.gz
-    """
+        trials t1 --out 4096.json --recording space.json.gz"""
 
 
 class DashboardRequest(CommandRecord):
@@ -297,8 +287,7 @@ class DashboardRequest(CommandRecord):
 
     Examples:
         trials dashboard
-        trials dashboard --db shapes.db --port 8080
-    """
+        trials dashboard --db shapes.db --port 8080"""
 
     db: str = DB()
     port: int = PORT(default=8572)
@@ -312,8 +301,7 @@ class MergeRequest(CommandRecord):
 
     Examples:
         trials merge other.db
-        trials merge other.db --db postgresql://me@host/autotune
-    """
+        trials merge other.db --db postgresql://me@host/autotune"""
 
     other: str = argument("The database to read: a SQLite file, or a URL; or a recording.")
     db: str = DB()
@@ -324,8 +312,7 @@ class CompareRequest(CommandRecord):
 
     Examples:
         trials compare before.db after.db
-        trials compare a.db#3 sgemm_dispatch
-    """
+        trials compare a.db#3 sgemm_dispatch"""
 
     first: str = argument("A database, a study of it (a.db#3), or an exported folder.")
     second: str = argument("Another one.")
@@ -338,8 +325,7 @@ class ForgetRequest(CommandRecord):
 
     Examples:
         trials forget --shape 4096
-        trials forget --study 3 --yes
-    """
+        trials forget --study 3 --yes"""
 
     db: str = DB()
     shapes: list[str] = SHAPES()
@@ -352,8 +338,7 @@ class RunsRequest(CommandRecord):
 
     Examples:
         runs
-        runs --db shapes.db --shape 4096 --json
-    """
+        runs --db shapes.db --shape 4096 --json"""
 
     db: str = DB()
     shapes: list[str] = SHAPES()
@@ -365,8 +350,7 @@ class ReportRequest(CommandRecord):
 
     Examples:
         report
-        report --db shapes.db --shape 4096 --out 4096.html
-    """
+        report --db shapes.db --shape 4096 --out 4096.html"""
 
     out: Path = option("The HTML file to write.", Path("report.html"))
     shapes: list[str] = SHAPES()
@@ -381,8 +365,7 @@ class ViewRequest(CommandRecord):
 
     Examples:
         view
-        view --db shapes.db --table sgemm_dispatch --port 8600
-    """
+        view --db shapes.db --table sgemm_dispatch --port 8600"""
 
     shapes: list[str] = SHAPES()
     table: Path | None = MAPPED_TABLE()
@@ -401,8 +384,7 @@ class EstimateRequest(CommandRecord):
     Examples:
         estimate train.py --epochs 1
         estimate --seconds 60 train.py
-        estimate -m package.train --lr 0.1
-    """
+        estimate -m package.train --lr 0.1"""
 
     program: list[str] = argument(
         "A Python file, as it is, and its arguments.", metavar="PROGRAM [ARGUMENTS]..."
@@ -421,8 +403,7 @@ class CoverageRequest(CommandRecord):
     Examples:
         coverage calls.json
         coverage calls.json sgemm_dispatch --limit 50
-        coverage calls.json --json
-    """
+        coverage calls.json --json"""
 
     calls: Path = argument(
         "What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite.", metavar="CALLS"
@@ -439,8 +420,7 @@ class ExplainRequest(CommandRecord):
     Examples:
         explain --shape 4096
         explain --gpu rtx-4090 --shape 4096 --config bm=64,min_blocks=1
-        explain --shape 4096:NT --config vec_b=1 --out mine.html
-    """
+        explain --shape 4096:NT --config vec_b=1 --out mine.html"""
 
     out: Path = option("The HTML file to write.", Path("tiles.html"))
     gpu: str = option("A known GPU model, as h200 or rtx-3090.", "h200", known_gpus)
@@ -455,8 +435,7 @@ class BenchRequest(CommandRecord):
 
     Examples:
         bench
-        bench --db shapes.db --shape 4096 --rounds 50
-    """
+        bench --db shapes.db --shape 4096 --rounds 50"""
 
     gpu: str = GPUS()
     shapes: list[str] = SHAPES()
@@ -472,8 +451,7 @@ class TimeRequest(CommandRecord):
 
     Examples:
         time bm=128,bn=128,tm=8,tn=8 --shape 4096
-        time bm=64 bm=128 --shape 4096:NT --rounds 30
-    """
+        time bm=64 bm=128 --shape 4096:NT --rounds 30"""
 
     config: list[str] = argument(
         "bm=64,bn=128,... or JSON; what is not named has its default.", metavar="CONFIG..."
@@ -490,8 +468,7 @@ class SourceRequest(CommandRecord):
 
     Examples:
         source bm=128,bn=128 --gpu rtx-4090 --out sgemm.cu
-        source bm=64
-    """
+        source bm=64"""
 
     config: str = argument("bm=64,bn=128,... or JSON.", metavar="CONFIG")
     gpu: str = option(
@@ -506,8 +483,7 @@ class LadderRequest(CommandRecord):
 
     Examples:
         ladder --shape 4096
-        ladder --shape 4096 --svg climb.svg
-    """
+        ladder --shape 4096 --svg climb.svg"""
 
     gpu: str = REAL_GPU()
     shape: str = option("4096 or 4096x128x4096 (m, n, k); NN only.", "4096")
@@ -524,8 +500,7 @@ class VerifyRequest(CommandRecord):
     Examples:
         verify
         verify my_kernels --gpu 1
-        verify --quick
-    """
+        verify --quick"""
 
     table: Path = FOLDER()
     gpu: str = option(
@@ -545,8 +520,7 @@ class WorkerRequest(CommandRecord):
     Examples:
         worker --gpu all --db postgresql://autotune@host/autotune
         worker --compile 16 --db postgresql://autotune@host/autotune
-        worker --gpu 0 --drain --db shapes.db
-    """
+        worker --gpu 0 --drain --db shapes.db"""
 
     gpu: str = option(
         "GPUs: `all`, `0,1`, an index, a UUID, a model as h100; or `replay:FILE`. Without it, none.", "",
@@ -580,8 +554,7 @@ class RecordRequest(CommandRecord):
 
     Examples:
         record --shape 4096 --configs 3000 --out space.json.gz
-        record --suite shapes.toml --seconds 200 --out space.json.gz
-    """
+        record --suite shapes.toml --seconds 200 --out space.json.gz"""
 
     out: Path = option("The recording to write; asked again, it goes on.")
     gpu: str = REAL_GPUS()
@@ -607,8 +580,7 @@ class ContributeRequest(CommandRecord):
 
     Examples:
         contribute
-        contribute --gpu 1 --seconds 1200 --out rtx-3090.json.gz
-    """
+        contribute --gpu 1 --seconds 1200 --out rtx-3090.json.gz"""
 
     gpu: str = REAL_GPU()
     shapes: list[str] = SHAPES()
@@ -622,8 +594,7 @@ class DoctorRequest(CommandRecord):
 
     Examples:
         doctor
-        doctor --db shapes.db --json
-    """
+        doctor --db shapes.db --json"""
 
     db: str = DB()
 
@@ -632,8 +603,7 @@ class KeyRequest(CommandRecord):
     """Make a key that tables are signed with: a private one, and FILE.pub for programs and servers.
 
     Examples:
-        tables key team.key
-    """
+        tables key team.key"""
 
     out: Path = argument("The new file of the private key.", metavar="FILE")
 
@@ -644,8 +614,7 @@ class PublishRequest(CommandRecord):
     Examples:
         tables publish sgemm_dispatch --key team.key
         tables publish --key team.key --server https://tune.example.com
-        tables publish --key team.key --gpu none
-    """
+        tables publish --key team.key --gpu none"""
 
     key: Path = option("The private key (`tables key`).", metavar="FILE")
     table: Path = FOLDER()
@@ -665,8 +634,7 @@ class FollowRequest(CommandRecord):
 
     Examples:
         tables follow --key team.key --gpu 0 --db postgresql://autotune@db/autotune
-        tables follow --key team.key --gpu none --gpu-name 'NVIDIA H200'
-    """
+        tables follow --key team.key --gpu none --gpu-name 'NVIDIA H200'"""
 
     key: Path = option("The private key (`tables key`).", metavar="FILE")
     gpu: str = option(
@@ -686,8 +654,7 @@ class TablesRequest(CommandRecord):
 
     Examples:
         tables list
-        tables list --server https://tune.example.com --json
-    """
+        tables list --server https://tune.example.com --json"""
 
     db: str = DB()
     server: str | None = SERVER()
@@ -697,8 +664,7 @@ class PullRequest(CommandRecord):
     """Write a published table as a folder to import.
 
     Examples:
-        tables pull 3f9a --out sgemm_dispatch --trust team.key.pub
-    """
+        tables pull 3f9a --out sgemm_dispatch --trust team.key.pub"""
 
     address: str = ADDRESS()
     out: Path = option("The folder to write: what applications import.", TABLE)
@@ -712,8 +678,7 @@ class PinRequest(CommandRecord):
 
     Examples:
         tables pin 3f9a
-        tables pin 3f9a --off
-    """
+        tables pin 3f9a --off"""
 
     address: str = ADDRESS()
     is_off: bool = option("From now on the newest one again.", False, flag="--off")
@@ -725,8 +690,7 @@ class RollbackRequest(CommandRecord):
     """Take a table back: programs return to what was published before.
 
     Examples:
-        tables rollback 3f9a
-    """
+        tables rollback 3f9a"""
 
     address: str = ADDRESS()
     db: str = DB()
@@ -741,8 +705,7 @@ class NewTokenRequest(CommandRecord):
 
     Examples:
         tokens new laptop --role read
-        tokens new training --role request
-    """
+        tokens new training --role request"""
 
     name: str = argument("Whose it is.", metavar="NAME")
     roles: list[str] = option(
@@ -756,8 +719,7 @@ class TokensRequest(CommandRecord):
     """Names and roles of all tokens.
 
     Examples:
-        tokens list
-    """
+        tokens list"""
 
     db: str = DB()
 
@@ -766,8 +728,7 @@ class RevokeRequest(CommandRecord):
     """End a token; a server knows it within seconds.
 
     Examples:
-        tokens revoke laptop
-    """
+        tokens revoke laptop"""
 
     name: str = argument("Whose it is.", metavar="NAME")
     db: str = DB()
@@ -783,8 +744,7 @@ class ServeRequest(CommandRecord):
         serve
         serve --db postgresql://autotune@db/autotune --trust team.key.pub
         serve --host 0.0.0.0 --certificate a.pem --certificate-key k.pem
-        serve --host 10.0.0.5 --name tune.example.com --behind-proxy
-    """
+        serve --host 10.0.0.5 --name tune.example.com --behind-proxy"""
 
     db: str = DB()
     port: int = PORT(default=8571)
@@ -807,8 +767,7 @@ class AskRequest(CommandRecord):
 
     Examples:
         requests add --shape 4096 --gpu-name 'NVIDIA H100 80GB HBM3'
-        requests add --suite calls.json --server https://tune.example.com
-    """
+        requests add --suite calls.json --server https://tune.example.com"""
 
     shapes: list[str] = SHAPES()
     suites: list[Path] = SUITES()
@@ -822,8 +781,7 @@ class QueueRequest(CommandRecord):
 
     Examples:
         requests list
-        requests list --server https://tune.example.com --limit 50
-    """
+        requests list --server https://tune.example.com --limit 50"""
 
     limit: int = LIMIT()
     db: str = DB()

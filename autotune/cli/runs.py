@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..facts.frozen import picked
 from ..files.words import counted
 from ..store import RunRecord
 from . import common, console
@@ -20,26 +21,17 @@ def run(request: RunsRequest, *, is_json: bool) -> None:
         if not found:
             store.bad_rows.refuse()
     facts = [_facts(one) for one in found[-request.limit :]]
-    if is_json:
-        console.show_json({"num_runs": len(found), "runs": facts})
-    elif not facts:
-        console.show("no run is stored; databases keep them since autotune tells who searched")
-    else:
-        console.show("\n\n".join(map(_text, facts)))
+    nothing = "no run is stored; databases keep them since autotune tells who searched"
+    result = {"num_runs": len(found), "runs": facts}
+    console.answer(result, lambda: "\n\n".join(map(_text, facts)) or nothing, is_json=is_json)
 
 
 def _facts(one: RunRecord) -> dict[str, Any]:
-    ended = one.ended_at.isoformat(timespec="seconds") if one.ended_at else None
     return {
-        "id": one.id,
-        "began_at": one.began_at.isoformat(timespec="seconds"),
-        "ended_at": ended,
-        "state": one.state,
-        "login": one.login,
-        "host": one.host,
-        "command": one.command,
+        **picked(one, "id state login host command num_trials"),
+        "began_at": common.moment(one.began_at),
+        "ended_at": common.moment(one.ended_at),
         "shapes": list(one.shapes),
-        "num_trials": one.num_trials,
         "environment": one.environment.to_dict(),
         "versions": dict(one.versions),
     }

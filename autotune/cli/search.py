@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from .. import target_finder as targets
 from .. import tuning
 from ..facts.accuracy_class import STRICT
 from ..facts.device import limits_by_name
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy
 from ..files.errors import EnvironmentProblem, UsageError
@@ -32,12 +32,21 @@ from ..tuning import FoundOnGpus, Result
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
 from .event_lines import EventLines
+from .facts_table import OF_PRODUCTS, facts_table
 from .requests import SearchRequest
-from .trials import OF_PRODUCTS, brief
 
 # What the live line leaves out where the terminal is too narrow. What is not named here goes last.
 _LEAST_FIRST = ("failed", "rate", "trials", "shape", "cublas", "left", "limit")
 
+_COLUMNS = {
+    "shape": "shape", "best": "best_time_us", "of optimum": "share_of_optimum", "vs cuBLAS": "speedup",
+    "of limit": "share_of_limit", "TFLOP/s": "tflops", "trials": "num_trials", "failed": "num_failed",
+    "tied": "num_tied", "workspace": "workspace_bytes", "config": "best_config",
+}  # fmt: skip
+_PASSED_ON = (  # to tuning.tune
+    "seconds trials db cache effort max_error where max_workspace order accuracy sampler seed num_drawn "
+    "insists stale"
+)
 _WHY = {
     "trials": "all trials that were asked for are done",
     "seconds": "the time is over",
@@ -49,12 +58,9 @@ _WHY = {
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
-    """Search, print the result. Without shapes, `replay:FILE`
-    means all that FILE holds.
-
-    Raises, after printing, UsageError where the seconds did not suffice to begin every shape, and
-    EnvironmentProblem where no candidate of some shape ran.
-    """
+    """Search, print the result. Without shapes, `replay:FILE` means all that FILE holds. Raises, after
+    printing, UsageError where the seconds did not suffice to begin every shape, and EnvironmentProblem where
+    no candidate of some shape ran."""
     common.accept(request.like)
     is_replay = request.gpu.startswith(targets.REPLAY)
     calls, is_counted = common.read_calls(request.suites)
@@ -67,28 +73,17 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:
         printer = EventPrinter(progress, is_quiet=is_quiet)
         arguments = {
+            **picked(request, _PASSED_ON),
             "shapes": gemms,
-            "seconds": request.seconds,
-            "trials": request.trials,
-            "db": request.db,
-            "cache": request.cache,
-            "effort": request.effort,
             "policy": policy,
-            "max_error": request.max_error,
-            "where": request.where,
-            "max_workspace": request.max_workspace,
-            "order": request.order,
-            "accuracy": request.accuracy,
-            "sampler": request.sampler,
-            "seed": request.seed,
-            "num_drawn": request.num_drawn,
             "calls": calls if is_counted or request.num_drawn else {},
-            "insists": request.insists,
-            "stale": request.stale,
         }
-        telling: dict[str, Any] = {
-            "on_event": partial(_both, printer, lines), "on_fill": printer.fill, "note": console.note
-        }  # fmt: skip
+
+        def on_event(event: Event) -> None:
+            printer(event)
+            lines(event)
+
+        telling: dict[str, Any] = {"on_event": on_event, "on_fill": printer.fill, "note": console.note}
         found = _found(request, arguments, telling)
         facts = [_facts(result, request, time.monotonic() - started_s) for result in found.results]
         document = facts[0] if len(facts) == 1 else {"gpus": facts}
@@ -144,11 +139,6 @@ def _parts(result: Result, facts: dict[str, Any], db: str, suites: Sequence[Path
         yield f"Next: autotune export-table --db {db}{options}{password}"
 
 
-def _both(printer: EventPrinter, lines: EventLines, event: Event) -> None:
-    printer(event)
-    lines(event)
-
-
 def _policy(request: SearchRequest) -> SearchPolicy:
     """Raises UsageError."""
     if request.seeds not in ("shipped", "none"):
@@ -190,11 +180,6 @@ def _gain_text(gain: Gain) -> str:
         were = "was" if gain.left_calls == 1 else "were"
         text += f"; {calls}, {left} as expected, {were} not searched"
     return text
-
-
-def _filled_facts(filled: Filled) -> dict[str, Any]:
-    improved = [str(gemm) for gemm in filled.improved]
-    return {**asdict(filled), "improved": improved, "is_complete": filled.is_complete}
 
 
 def _need_winners(result: SearchResult) -> None:
@@ -301,7 +286,7 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
 
 
 def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, Any]:
-    found, trials = result.search, result.trials
+    found, trials, filled = result.search, result.trials, result.filled
     shapes = [
         _shape_facts(shape, trials[shape.gemm]) | _optimum(result.optimum_us, shape)
         for shape in result.shapes
@@ -320,7 +305,8 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "trials_per_s": found.num_new / found.elapsed_s if found.elapsed_s > 0 else 0.0,
         "ledger": found.ledger.to_dict(),
         "not_begun": [str(gemm) for gemm in found.not_started],
-        "filled": _filled_facts(result.filled) if result.filled else None,
+        "filled": filled
+        and {**asdict(filled), "improved": [*map(str, filled.improved)], "is_complete": filled.is_complete},
         "gain": asdict(result.gain) | {"speedup": result.gain.speedup} if result.gain else None,
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
@@ -339,13 +325,8 @@ def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str,
         "best_time_us": time_us,
         "best_config": dict(best.point) if best else None,
         "workspace_bytes": workspace_of(best.point, shape.gemm, limits) if best else None,
-        "cublas_time_us": best.cublas_us if best else shape.cublas_us,
-        "speedup": best.speedup if best else None,
-        "limit_us": shape.limit_us,
-        "share_of_limit": best.share_of_limit if best else None,
-        "tflops": shape.gemm.tflops(time_us) or None if time_us else None,
-        "num_trials": shape.num_trials,
-        "num_failed": shape.num_failed,
+        **common.speeds(shape.gemm, time_us, best.cublas_us if best else shape.cublas_us, shape.limit_us),
+        **picked(shape, "num_trials num_failed"),
         "num_tied": len(shape.final.tied) if shape.final else None,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
         "faster_trial": shape.excluded.id if shape.excluded else None,
@@ -365,38 +346,14 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
     )
     if not facts["shapes"]:
         return f"{head}; no shape was begun"
-    headers = [
-        "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "workspace", "config"
-    ]  # fmt: skip
-    rows = [_row(shape) for shape in facts["shapes"]]
-    if is_recorded:
-        headers.insert(2, "of optimum")
-        for row, shape in zip(rows, facts["shapes"], strict=True):
-            best = common.share(shape.get("optimum_time_us"), shape["best_time_us"])
-            row.insert(2, console.ratio_text(best, "%"))
-    body = console.table(headers, rows, right=range(1, len(headers) - 1), optional=OF_PRODUCTS)
+    rows = [
+        {**s, "share_of_optimum": common.share(s.get("optimum_time_us"), s["best_time_us"])}
+        for s in facts["shapes"]
+    ]
+    columns = {name: fact for name, fact in _COLUMNS.items() if is_recorded or name != "of optimum"}
+    body = facts_table(rows, columns, OF_PRODUCTS)
     seconds = "" if is_recorded else spent.text(facts["ledger"])
-    excluded = _excluded_text(facts)
+    faster = [f"trial {s['faster_trial']} of {s['shape']}" for s in facts["shapes"] if s["faster_trial"]]
+    excluded = f"Known to be faster, but not allowed by the conditions: {', '.join(faster)}" if faster else ""
     disturbances = disturbed.text(facts["shapes"], is_recorded=is_recorded)
     return "\n".join(filter(None, (head, body, excluded, seconds, disturbances)))
-
-
-def _excluded_text(facts: dict[str, Any]) -> str:
-    """What an earlier search found that is faster than what the conditions allow."""
-    found = [f"trial {s['faster_trial']} of {s['shape']}" for s in facts["shapes"] if s["faster_trial"]]
-    return f"Known to be faster, but not allowed by the conditions: {', '.join(found)}" if found else ""
-
-
-def _row(shape: dict[str, Any]) -> list[object]:
-    return [
-        shape["shape"],
-        console.time_text(shape["best_time_us"]),
-        console.ratio_text(shape["speedup"]),
-        console.ratio_text(shape["share_of_limit"], "%"),
-        f"{shape['tflops']:.1f}" if shape["tflops"] else "-",
-        f"{shape['num_trials']:,}",
-        f"{shape['num_failed']:,}",
-        "-" if shape["num_tied"] is None else shape["num_tied"],
-        console.workspace_text(shape["workspace_bytes"]),
-        brief(shape["best_config"]),
-    ]

@@ -15,7 +15,6 @@ from ..runtime.service.table_server import KEY, read_keys
 from ..store import Follower, Store, shown
 from . import common, console
 from .explain import trial_page
-from .report import describe
 from .requests import ServeRequest
 
 GRACE_S = 5  # that requests have to end at a shutdown
@@ -36,7 +35,7 @@ def run(request: ServeRequest, *, is_json: bool) -> None:
         names = frozenset(name.lower() for name in (*request.names, *(server.OWN_NAMES if is_own else ())))
         rules = module.GateRules(names, is_open=is_own and not request.names, per_s=request.rate)
         service = module.Service(store, keys, rules, is_read_only=request.is_read_only)
-        pages = server.Pages(Feed(follower, None), shown(request.db), describe, None, (), trial_page)
+        pages = server.Pages(Feed(follower, None), shown(request.db), None, (), trial_page)
         listener = at_end.enter_context(server.listen(request.port, request.host))
         port, scheme = listener.getsockname()[1], "https" if request.certificate else "http"
         _tell(
@@ -79,10 +78,8 @@ def _certificates(request: ServeRequest) -> dict[str, Path]:
 
 
 def _tell(request: ServeRequest, address: str, *, is_json: bool) -> None:
-    if is_json:
-        console.show_json({"address": address, "db": shown(request.db)})
-        return
-    console.show(f"{shown(request.db)}: {address} (Ctrl-C ends it)")
+    facts = {"address": address, "db": shown(request.db)}
+    console.answer(facts, lambda: f"{shown(request.db)}: {address} (Ctrl-C ends it)", is_json=is_json)
 
 
 def _service() -> ModuleType:

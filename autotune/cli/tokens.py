@@ -28,12 +28,8 @@ def show_all(request: TokensRequest, *, is_json: bool) -> None:
     """List names and roles. Raises StoreError."""
     with open_existing(request.db) as store:
         found = {name: sorted(roles) for name, roles in store.artifacts().tokens().values()}
-    if is_json:
-        console.show_json({"tokens": found})
-        return
-    console.show(
-        console.table(("name", "roles"), [(name, ", ".join(roles)) for name, roles in found.items()])
-    )
+    rows = [(name, ", ".join(roles)) for name, roles in found.items()]
+    console.answer({"tokens": found}, lambda: console.table(("name", "roles"), rows), is_json=is_json)
 
 
 def revoke(request: RevokeRequest, *, is_json: bool) -> None:

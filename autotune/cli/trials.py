@@ -8,20 +8,28 @@ from statistics import geometric_mean
 from typing import Any
 
 from ..facts.device import limits_by_name
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import Outcome
-from ..files.errors import UsageError
 from ..files.words import counted
 from ..kernel import templates
-from ..kernel.config import PARAMETER, Config, lanes_k
 from ..kernel.resources import workspace_of
-from ..store import Store, StudySummary, TrialRecord
-from . import common, console, trials_csv
+from ..store import Store, StudyRef, StudySummary, TrialRecord
+from . import common, console
+from .facts_table import OF_PRODUCTS, facts_table
 from .requests import BestRequest, FailuresRequest, HistoryRequest
 
 SHOWN = 20  # trials
 REASON_WIDTH = 90
-OF_PRODUCTS = ("vs cuBLAS", "of limit", "TFLOP/s", "workspace")  # what no other problem has
+_BEST = {
+    "trial": "id", "shape": "shape", "best": "best_time_us", "vs cuBLAS": "speedup",
+    "of limit": "share_of_limit", "TFLOP/s": "tflops", "error": "error_over_cublas",
+    "trials": "num_trials", "tied": "num_tied", "workspace": "workspace_bytes", "config": "best_config",
+}  # fmt: skip
+_HISTORY = {
+    "trial": "id", "stored (UTC)": "created_at", "shape": "shape", "outcome": "outcome", "time": "time_us",
+    "error": "error_over_cublas", "from": "origin", "config": "config",
+}  # fmt: skip
 
 
 def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
@@ -103,78 +111,34 @@ def _flat(study: dict[str, Any]) -> dict[str, Any]:
 
 
 def _best_table(studies: Sequence[dict[str, Any]]) -> str:
-    headers = (
-        "trial", "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "error", "trials", "tied", "workspace",
-        "config",
-    )  # fmt: skip
     rows = [
-        (
-            "-" if s["id"] is None else s["id"],
-            s["shape"],
-            console.time_text(s["best_time_us"]),
-            console.ratio_text(common.share(s["cublas_time_us"], s["best_time_us"])),
-            console.ratio_text(common.share(s["limit_us"], s["best_time_us"]), "%"),
-            f"{s['tflops']:.1f}" if s["tflops"] else "-",
-            console.ratio_text(s["error_over_cublas"]),
-            s["num_trials"],
-            "-" if s["num_tied"] is None else s["num_tied"],
-            console.workspace_text(s["workspace_bytes"]),
-            brief(s["best_config"]),
-        )
+        {
+            **s,
+            "speedup": common.share(s["cublas_time_us"], s["best_time_us"]),
+            "share_of_limit": common.share(s["limit_us"], s["best_time_us"]),
+        }
         for s in studies
     ]
-    return console.table(headers, rows, right=(0, *range(2, 10)), optional=OF_PRODUCTS)
-
-
-def brief(point: dict[str, Any] | None) -> str:
-    """A config in one short word for tables: `64x128x16 8x8 s3 async ...`; others' points whole."""
-    if point is None:
-        return "-"
-    try:
-        c = Config.from_dict(point)
-        is_whole = set(point) == set(PARAMETER)
-    except UsageError:  # of another kernel, or of another version of this one
-        is_whole = False
-    if not is_whole:
-        return ",".join(f"{name}={value}" for name, value in point.items())
-    split = f" split_k={c.split_k}" if c.split_k > 1 else ""
-    slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
-    flush = f" flush_k={c.flush_k}" if c.flush_k else ""
-    how = "lanes along k" if lanes_k(c) > 1 else f"stages={c.stages} {c.order}"
-    packed = "".join(f" {name}" for name in ("pack_a", "pack_b") if getattr(c, name))
-    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} {how}{slices}{flush}{split}{packed}"
+    return facts_table(rows, _BEST, OF_PRODUCTS)
 
 
 def history(request: HistoryRequest, *, is_json: bool, is_csv: bool = False) -> None:
     """The newest trials, oldest of them first."""
     if is_csv:
-        trials_csv.run(request)
+        _show_csv(request, is_failed=False)
         return
     counts, latest = _latest(request)
-    if is_json:
-        console.show_json({"num_trials": counts.total(), "trials": [trial_facts(*row) for row in latest]})
-        return
-    cells = [
-        (
-            record.id,
-            f"{record.created_at:%Y-%m-%d %H:%M:%S}",
-            str(gemm),
-            record.measurement.outcome,
-            console.time_text(record.measurement.time_us),
-            console.ratio_text(record.measurement.error_over_cublas),
-            record.origin,
-            brief(dict(record.point)),
-        )
-        for gemm, record in latest
-    ]
-    headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "error", "from", "config")
-    console.show(console.table(headers, cells, right=(0, 4, 5)))
+    facts = [trial_facts(*row) for row in latest]
+    shown = [{**one, "created_at": one["created_at"].replace("T", " ")[:19]} for one in facts]
+    console.answer(
+        {"num_trials": counts.total(), "trials": facts}, lambda: facts_table(shown, _HISTORY), is_json=is_json
+    )
 
 
 def failures(request: FailuresRequest, *, is_json: bool, is_csv: bool = False) -> None:
     """A count per outcome and the newest failures with their reasons."""
     if is_csv:
-        trials_csv.run(request, is_failed=True)
+        _show_csv(request, is_failed=True)
         return
     counts, latest = _latest(request, is_failed=True)
     del counts[Outcome.OK]
@@ -216,10 +180,45 @@ def _latest(
 
 def trial_facts(gemm: Gemm, record: TrialRecord) -> dict[str, Any]:
     return {
-        "id": record.id,
+        **picked(record, "id origin"),
         "shape": str(gemm),
-        "created_at": record.created_at.isoformat(timespec="seconds"),
-        "origin": record.origin,
+        "created_at": common.moment(record.created_at),
         "config": dict(record.point),
         **record.measurement.to_dict(),
     }
+
+
+# ------------------------------------------------------------------------------------------------
+# For spreadsheets
+
+
+def _show_csv(request: HistoryRequest, *, is_failed: bool) -> None:
+    """Print the trials of these shapes, or of all, or those that failed; the newest so many, or all of each
+    study. Raises UsageError without trials."""
+    with common.open_existing(request.db) as store:
+        found = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
+        studies = [summary.study for summary in found]
+        names = _names(store, studies)
+        latest = store.latest(studies, request.limit, is_failed=is_failed) if request.limit else []
+        console.show_csv((_row(study, record) for study, record in latest), names)
+        all_of = {study: _first(study) for study in studies if request.limit is None}
+        console.show_lines(store.csv_lines(all_of, names, is_failed=is_failed))
+
+
+def _first(study: StudyRef) -> dict[str, Any]:
+    return {"study": study.id, "shape": str(study.gemm), "gpu": study.environment.gpu_name}
+
+
+def _row(study: StudyRef, record: TrialRecord) -> dict[str, Any]:
+    return {**_first(study), **record.flat()}
+
+
+def _names(store: Store, studies: Sequence[StudyRef]) -> list[str]:
+    """The columns: trials of a kernel have the same parameters."""
+    of_kernels = {study.source_hash: study for study in studies}.values()
+    firsts = (
+        _row(study, record)
+        for study in of_kernels
+        for record in store.best(study, 1) or [record for _, record in store.latest([study], 1)]
+    )
+    return list(dict.fromkeys(name for row in firsts for name in row))

@@ -15,7 +15,13 @@ from ..files.words import counted
 from ..runtime.table.gpu_models import load_models
 from ..store import Store, StudySummary, shown
 from . import common, console
+from .facts_table import facts_table
 from .requests import CompareRequest
+
+_COLUMNS = {
+    "shape": "shape", "first": "first_us", "second": "second_us", "second / first": "ratio",
+    "95% interval": "interval", "faster": "faster", "measured on": "measured_on",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,24 +114,13 @@ def _describe(winner: Winner) -> str:
 
 
 def _text(facts: Mapping[str, Any]) -> str:
-    headers = ("shape", "first", "second", "second / first", "95% interval", "faster", "measured on")
     everywhere = {on for row in facts["shapes"] for on in row["measured_on"]}
-    rows = [
-        (
-            row["shape"],
-            console.time_text(row["first_us"]),
-            console.time_text(row["second_us"]),
-            console.ratio_text(row["ratio"]),
-            "-" if row["interval"] is None else "{:.3f}-{:.3f}".format(*row["interval"]),
-            row["faster"] or "-",
-            " / ".join(row["measured_on"]) if len(everywhere) > 1 else "-",
-        )
-        for row in facts["shapes"]
-    ]
+    places = (" / ".join(row["measured_on"]) if len(everywhere) > 1 else None for row in facts["shapes"])
+    rows = [{**row, "measured_on": place} for row, place in zip(facts["shapes"], places, strict=True)]
     mean = console.ratio_text(facts["geometric_mean"])
     lines = [
         f"first: {facts['first']}, second: {facts['second']}, measured on {' / '.join(sorted(everywhere))}",
-        console.table(headers, rows, right=range(1, 5), optional=("measured on", "95% interval", "faster")),
+        facts_table(rows, _COLUMNS, ("measured on", "95% interval", "faster")),
         f"{counted(len(rows), 'shape')}: the second takes {mean} the time of the first (geometric mean); the "
         f"first is faster on {facts['num_first_faster']:,}, the second on {facts['num_second_faster']:,}",
     ]

@@ -50,11 +50,12 @@ def _write(
 
     with opened as (made, trials):
         write_file(out, form(made, count(trials)))
-    if is_json:
-        numbers = {"num_results": counts.total(), "num_correct": counts[True]}
-        console.show_json({"file": str(out), "problem": made.to_dict()["problem"], **numbers})
-    else:
-        console.show(f"{out}: {counted(counts.total(), 'result')}, {counts[True]:,} of them correct, {text}")
+    numbers = {"num_results": counts.total(), "num_correct": counts[True]}
+    console.answer(
+        {"file": str(out), "problem": made.to_dict()["problem"], **numbers},
+        lambda: f"{out}: {counted(counts.total(), 'result')}, {counts[True]:,} of them correct, {text}",
+        is_json=is_json,
+    )
 
 
 @contextmanager

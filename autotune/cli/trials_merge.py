@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..facts.frozen import picked
 from ..files.errors import UsageError
 from ..files.words import counted
 from ..recording.replay import ReplayTarget
@@ -34,14 +35,14 @@ def merge(request: MergeRequest, *, is_json: bool, is_quiet: bool) -> None:
             target = opened.enter_context(Store.open(db))
             target.tell_when_away(console.note)
             merged = target.merge(source, on_page)
-    if is_json:
-        facts = {"num_studies": merged.num_studies, "num_new": merged.num_new, "num_known": merged.num_known}
-        console.show_json({"db": shown(db), "other": shown(other), **facts, "others": merged.others})
-        return
     studies = counted(merged.num_studies, "study", "studies")
     new = counted(merged.num_new, f"trial of {studies} is", f"trials of {studies} are")
     known = counted(merged.num_known, "was", "were")
-    console.show(f"{shown(db)}: {new} new, {known} there already")
+    console.answer(
+        {"db": shown(db), "other": shown(other), **picked(merged, "num_studies num_new num_known others")},
+        lambda: f"{shown(db)}: {new} new, {known} there already",
+        is_json=is_json,
+    )
 
 
 def _is_recording(other: str) -> bool:
@@ -79,11 +80,8 @@ def forget(request: ForgetRequest, *, is_json: bool) -> None:
         )
     problems = common.read_problems(request.shapes)
     with Store.open_existing(request.db) as store, store.bad_rows.reported(console.note):
-        summaries = [
-            summary
-            for summary in store.studies()
-            if summary.study.gemm in problems or summary.study.id in request.studies
-        ]
+        known = store.studies()
+        summaries = [s for s in known if s.study.gemm in problems or s.study.id in request.studies]
         if not summaries:
             store.bad_rows.refuse()
             raise UsageError(f"{shown(request.db)} holds no such study")
@@ -96,10 +94,6 @@ def forget(request: ForgetRequest, *, is_json: bool) -> None:
             raise UsageError(f"would forget {'; '.join(lines)}; add --yes to do it")
         for summary in summaries:
             store.forget(summary.study)
-    if is_json:
-        forgotten = [
-            {"id": s.study.id, "shape": str(s.study.gemm), "num_trials": s.num_trials} for s in summaries
-        ]
-        console.show_json({"db": shown(request.db), "forgotten": forgotten})
-    else:
-        console.show("\n".join(f"forgotten: {line}" for line in lines))
+    names = [{"id": s.study.id, "shape": str(s.study.gemm), "num_trials": s.num_trials} for s in summaries]
+    facts = {"db": shown(request.db), "forgotten": names}
+    console.answer(facts, lambda: "\n".join(f"forgotten: {line}" for line in lines), is_json=is_json)

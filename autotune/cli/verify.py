@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,18 +14,22 @@ from .. import target_finder as targets
 from ..export import manifest
 from ..export.check import RAGGED_BATCH, KernelCheck, ragged_shape, verify_table
 from ..export.check_files import Files, GpuModelFiles, check_files
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome
-from ..files.errors import DispatchError, EnvironmentProblem
+from ..files.errors import DispatchError, EnvironmentProblem, SlowGpu, UsageError
 from ..files.words import counted
 from ..gpu.driver import OUT_OF_MEMORY
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, rejection
+from ..runtime.dispatcher import Dispatcher
 from ..runtime.launch.cuda_driver import CudaFault
+from ..runtime.settle.quick_check import SLOWER, QuickCheck
 from ..runtime.table.gpu_models import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
 from . import console
+from .requests import VerifyRequest
 
 NO_GPU = "none"
 Checks = list[tuple[Kernel, Gemm, Measurement]]
@@ -163,16 +168,11 @@ def _check_as_served(folder: Path, model: GpuModelFiles, device: int) -> Checks:
         failure = Measurement(Outcome.OUT_OF_MEMORY, str(fault))
         checked = {one.kernel_id for one in found}
         left = [(k, ragged_shape(k), failure) for k in kernels.values() if k.id not in checked]
-    return left + [
-        (
-            kernels[one.kernel_id],
-            one.gemm,
-            Measurement(
-                Outcome.OK if one.is_ok else Outcome.WRONG_RESULT, one.reason, error_ratio=one.error_ratio
-            ),
-        )
-        for one in found
-    ]
+    for one in found:
+        outcome = Outcome.OK if one.is_ok else Outcome.WRONG_RESULT
+        measured = Measurement(outcome, one.reason, error_ratio=one.error_ratio)
+        left.append((kernels[one.kernel_id], one.gemm, measured))
+    return left
 
 
 def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm, bool]]:
@@ -203,28 +203,62 @@ def _tell_checks(
     for kernel, _, found in checks:
         worst[kernel.id] = max(worst.get(kernel.id, 0.0), found.error_ratio or 0.0)
     if is_json:
+        own = "outcome reason error_ratio time_us"
         cases = [
-            {
-                "kernel": kernel.id,
-                "shape": str(gemm),
-                "outcome": found.outcome,
-                "reason": found.reason,
-                "error_ratio": found.error_ratio,
-                "time_us": found.time_us,
-            }
-            for kernel, gemm, found in checks
+            {"kernel": kernel.id, "shape": str(gemm), **picked(found, own)} for kernel, gemm, found in checks
         ]
         facts = {**_file_facts(files), "num_kernels": len(worst), "not_checked": []}
         console.show_json({"gpu": table.environment.gpu_name, **facts, "checks": cases})
         return
-    rows = [
-        (
-            kernel.id,
-            sum(k.id == kernel.id for k, _, _ in checks),
-            sum(k.id == kernel.id and not found.is_ok for k, _, found in checks),
-            f"{worst[kernel.id]:.2f}",
-        )
-        for kernel in table.kernels
-        if kernel.id in worst
-    ]
+    counts = Counter(kernel.id for kernel, _, _ in checks)
+    failed = Counter(kernel.id for kernel, _, found in checks if not found.is_ok)
+    known = [kernel.id for kernel in table.kernels if kernel.id in worst]
+    rows = [(name, counts[name], failed[name], f"{worst[name]:.2f}") for name in known]
     console.show(console.table(("kernel", "checks", "failed", "error / bound"), rows, right=(1, 2, 3)))
+
+
+# ------------------------------------------------------------------------------------------------
+# One kernel alone
+
+
+def either(request: VerifyRequest, *, is_json: bool) -> None:
+    """Check one kernel of a folder, or all of it. Raises as `run_quick` and `run`."""
+    check = run_quick if request.is_quick else run
+    check(request.table, request.gpu, is_json=is_json)
+
+
+def run_quick(folder: Path, selector: str, *, is_json: bool) -> None:
+    """Check one kernel of a folder on a GPU; `auto`: the first that a table is for. Raises DispatchError
+    where the folder cannot be read, is for other GPUs, or the result is wrong, SlowGpu where it takes longer
+    than was recorded, EnvironmentProblem where there is no GPU, UsageError where none is asked for."""
+    if selector == NO_GPU:
+        raise UsageError(f"--quick runs a kernel, which takes a GPU; leave out --quick or --gpu {NO_GPU}")
+    runtime = Dispatcher(folder, settle="off", cublas=False, fallback="refuse")
+    here = gpu.find_gpu(selector)
+    found = runtime.verify_quick(device=None if selector == "auto" else here.index)
+    console.answer(_quick_facts(found), lambda: str(found), is_json=is_json)
+    _judge_quick(folder, found)
+
+
+def _judge_quick(folder: Path, found: QuickCheck) -> None:
+    if not found.is_right:
+        raise DispatchError(
+            f"{found.kernel_id} is wrong on GPU {found.device}: do not use {folder} there before `autotune "
+            "verify` says what is amiss"
+        )
+    if not found.is_as_fast:
+        raise SlowGpu(
+            f"GPU {found.device} takes {found.ratio:.2f} times as long as was recorded, more than "
+            f"{SLOWER:g}: `nvidia-smi` tells of other programs, `nvidia-smi -q -d PERFORMANCE,POWER,CLOCK` "
+            "of caps and clocks; if it is to stay so, run `autotune search` and export again"
+        )
+
+
+def _quick_facts(found: QuickCheck) -> dict[str, Any]:
+    return {
+        **picked(found, "device error_ratio time_us recorded_us ratio is_right is_as_fast"),
+        "gpu": found.gpu_name,
+        "shape": str(found.gemm),
+        "kernel": found.kernel_id,
+        "differences": list(found.differences),
+    }

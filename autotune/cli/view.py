@@ -16,7 +16,6 @@ from ..report.table_maps import table_document
 from ..store import Follower, shown
 from . import common, console
 from .explain import trial_page
-from .report import describe
 from .requests import ViewRequest
 
 LATER = 15  # added to the process's niceness: a search on this machine comes first, its compilers too
@@ -40,8 +39,8 @@ def run(request: ViewRequest, *, is_json: bool) -> None:
         tell(request.db, *place, is_own=request.host in server.OWN_NAMES, is_json=is_json)
         os.nice(LATER)
         feed = Feed(follower, request.max_error, gemms)
-        table = table_document(request.table, feed.studies(), describe) if request.table else None
-        pages = server.Pages(feed, shown(request.db), describe, table, ladders, trial_page)
+        table = table_document(request.table, feed.studies()) if request.table else None
+        pages = server.Pages(feed, shown(request.db), table, ladders, trial_page)
         server.serve(pages, listener, request.host)
 
 

@@ -14,7 +14,7 @@ from ..service.child_process import ChildHandle, ChildProcess
 from ..target_finder import Selected
 from . import common, console
 from .requests import FollowRequest, WorkerRequest
-from .table_places import signing
+from .tables import signing
 from .tables_follow import beside_worker
 
 

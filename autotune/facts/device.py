@@ -21,11 +21,8 @@ Capability = tuple[Annotated[int, Within(0, 999)], Annotated[int, Within(0, 999)
 
 @frozen()
 class DeviceLimits:
-    """What one GPU model can run and how fast at most.
-
-    `fma_tflops` and `bandwidth_gbs` are the roofline: for the H200 measured on the card, for the
-    others from the vendor's data sheet (boost clock).
-    """
+    """What one GPU model can run and how fast at most. `fma_tflops` and `bandwidth_gbs` are the roofline: for
+    the H200 measured on the card, for the others from the vendor's data sheet (boost clock)."""
 
     name: str
     compute_capability: Capability
@@ -78,41 +75,24 @@ _KIB = 1024
 _MIB = 1024 * 1024
 
 KNOWN: dict[str, DeviceLimits] = {
-    "quadro-rtx-5000": DeviceLimits(
-        "Quadro RTX 5000", (7, 5), 48, 64 * _KIB, 64 * _KIB, 0, 1024, 16, 4 * _MIB, 11.2, 448.0
-    ),
-    "rtx-2080-ti": DeviceLimits(
-        "NVIDIA GeForce RTX 2080 Ti",
-        (7, 5), 68, 64 * _KIB, 64 * _KIB, 0, 1024, 16, 5632 * _KIB, 13.4, 616.0,
-    ),
-    "a100": DeviceLimits(
-        "NVIDIA A100-SXM4-80GB",
-        (8, 0), 108, 163 * _KIB, 164 * _KIB, _KIB, 2048, 32, 40 * _MIB, 19.5, 2039.0,
-    ),
-    "rtx-3090": DeviceLimits(
-        "NVIDIA GeForce RTX 3090",
-        (8, 6), 82, 99 * _KIB, 100 * _KIB, _KIB, 1536, 16, 6 * _MIB, 35.6, 936.0,
-    ),
-    "rtx-4090": DeviceLimits(
-        "NVIDIA GeForce RTX 4090",
-        (8, 9), 128, 99 * _KIB, 100 * _KIB, _KIB, 1536, 24, 72 * _MIB, 82.6, 1008.0,
-    ),
-    "h200": DeviceLimits(
-        "NVIDIA H200",
-        (9, 0), 132, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32, 60 * _MIB, 65.3, 4290.0,
-    ),
-    "h100": DeviceLimits(
-        "NVIDIA H100 80GB HBM3",
-        (9, 0), 132, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32, 50 * _MIB, 66.9, 3352.0,
-    ),
-    "b200": DeviceLimits(
-        "NVIDIA B200",
-        (10, 0), 148, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32, 253 * _MIB // 2, 75.0, 7672.0,
-    ),
-    "rtx-5090": DeviceLimits(
-        "NVIDIA GeForce RTX 5090",
-        (12, 0), 170, 99 * _KIB, 100 * _KIB, _KIB, 1536, 24, 96 * _MIB, 104.8, 1792.0,
-    ),
+    "quadro-rtx-5000": DeviceLimits("Quadro RTX 5000", (7, 5), 48, 64 * _KIB, 64 * _KIB, 0, 1024, 16,
+                                    4 * _MIB, 11.2, 448.0),
+    "rtx-2080-ti": DeviceLimits("NVIDIA GeForce RTX 2080 Ti", (7, 5), 68, 64 * _KIB, 64 * _KIB, 0, 1024, 16,
+                                5632 * _KIB, 13.4, 616.0),
+    "a100": DeviceLimits("NVIDIA A100-SXM4-80GB", (8, 0), 108, 163 * _KIB, 164 * _KIB, _KIB, 2048, 32,
+                         40 * _MIB, 19.5, 2039.0),
+    "rtx-3090": DeviceLimits("NVIDIA GeForce RTX 3090", (8, 6), 82, 99 * _KIB, 100 * _KIB, _KIB, 1536, 16,
+                             6 * _MIB, 35.6, 936.0),
+    "rtx-4090": DeviceLimits("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 * _KIB, 100 * _KIB, _KIB, 1536, 24,
+                             72 * _MIB, 82.6, 1008.0),
+    "h200": DeviceLimits("NVIDIA H200", (9, 0), 132, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32,
+                         60 * _MIB, 65.3, 4290.0),
+    "h100": DeviceLimits("NVIDIA H100 80GB HBM3", (9, 0), 132, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32,
+                         50 * _MIB, 66.9, 3352.0),
+    "b200": DeviceLimits("NVIDIA B200", (10, 0), 148, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32,
+                         253 * _MIB // 2, 75.0, 7672.0),
+    "rtx-5090": DeviceLimits("NVIDIA GeForce RTX 5090", (12, 0), 170, 99 * _KIB, 100 * _KIB, _KIB, 1536, 24,
+                             96 * _MIB, 104.8, 1792.0),
 }  # fmt: skip
 
 

@@ -46,11 +46,6 @@ def products(rng: random.Random) -> dict[str, Any]:
     return {"batch": log_uniform(rng, *BATCHES)}
 
 
-def _more(rng: random.Random) -> dict[str, Any]:
-    """Nothing beyond extents and layout."""
-    return {}
-
-
 def drawn(
     seed: int,
     fma_tflops: float,
@@ -59,13 +54,11 @@ def drawn(
     layouts: tuple[str, ...] = ("NN",),
     is_odd: bool = False,
     is_mixed: bool = False,
-    more: Callable[[random.Random], dict[str, Any]] = _more,
+    more: Callable[[random.Random], dict[str, Any]] = lambda rng: {},
 ) -> Iterator[Gemm]:
-    """Shapes without end for a GPU of such a roofline, the same for equal arguments.
-
-    `is_odd` makes every extent odd; `is_mixed` rounds those of every second shape up to whole 16s, from 16
-    on. `more` draws further fields of a Gemm.
-    """
+    """Shapes without end for a GPU of such a roofline, the same for equal arguments. `is_odd` makes every
+    extent odd; `is_mixed` rounds those of every second shape up to whole 16s, from 16 on. `more` draws
+    further fields of a Gemm."""
     rng, num = random.Random(seed), 0
     while True:
         m, n, k = (log_uniform(rng, *ends) for ends in ((1, MOST), (1, MOST), DEPTHS))

@@ -28,9 +28,7 @@ PASSING = frozenset(
 )
 PERSISTENT = frozenset({"sw_power_cap", "sync_boost", NEIGHBOUR_UNFELT})
 
-DRIFT_THRESHOLD = (
-    0.03  # of the reference's level: several times what its readings scatter by when all is quiet
-)
+DRIFT_THRESHOLD = 0.03  # of the reference's level: several times what its readings scatter by in quiet
 LEVEL_READINGS = 15  # a lasting change is the new level once it makes up most of these
 _WEIGHT_OF_FIRST = LEVEL_READINGS // 2  # what a level begins with was several samples, too
 MAX_REPEATS = 2  # of one candidate

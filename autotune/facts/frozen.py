@@ -109,3 +109,8 @@ def _comparison(cls: Any, compare: Callable[[Any, Any], bool]) -> Callable[[Any,
     return lambda self, other: (
         compare(values(self), values(other)) if other.__class__ is self.__class__ else NotImplemented
     )
+
+
+def picked(record: Any, names: str) -> dict[str, Any]:
+    """Some fields of any record, by name: `names` holds them with spaces between."""
+    return {name: getattr(record, name) for name in names.split()}

@@ -30,9 +30,8 @@ _SHAPE = r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT
 
 
 class Batch(NamedTuple):
-    """The number of products, and the distances of A, B and C from one product to the next, in elements.
-
-    A stride of 0 means that all products share the operand."""
+    """The number of products, and the distances of A, B and C from one product to the next, in elements. A
+    stride of 0 means that all products share the operand."""
 
     products: int = 1
     stride_a: int = 0
@@ -81,16 +80,9 @@ class Gemm:
             )
         first, n, k, batch, layout, shared = match.groups()
         layout, shared = (layout or "NN").upper(), (shared or "").lower()
-        return cls(
-            m=int(first),
-            n=int(n or first),
-            k=int(k or first),
-            trans_a=layout[0] == "T",
-            trans_b=layout[1] == "T",
-            batch=int(batch or 1),
-            shares_a=shared == "a",
-            shares_b=shared == "b",
-        )
+        extents = int(first), int(n or first), int(k or first)
+        flags = layout[0] == "T", layout[1] == "T"
+        return cls(*extents, *flags, int(batch or 1), shared == "a", shared == "b")
 
     def need_output(self) -> None:
         """Raises UsageError if C has no element: such a product is legal, but there is nothing to tune."""
@@ -128,11 +120,8 @@ class Gemm:
         """The batch in memory: packed, one product after the other."""
         if not self.is_batched:
             return SINGLE
-        stride_a, stride_b = (
-            (0 if self.shares_a else self.m * self.k),
-            (0 if self.shares_b else self.k * self.n),
-        )
-        return Batch(self.batch, stride_a, stride_b, self.m * self.n)
+        a, b = 0 if self.shares_a else self.m * self.k, 0 if self.shares_b else self.k * self.n
+        return Batch(self.batch, a, b, self.m * self.n)
 
     @property
     def num_results(self) -> int:

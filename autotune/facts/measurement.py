@@ -89,8 +89,7 @@ class Measurement:
     `samples_us` are times of one launch each, in the order taken (each the mean of a short batch).
     `error_ratio` is max |C - C64| / bound: above 1 the result is wrong. `error_over_cublas` is
     ||C - C64|| over that of cuBLAS's C, None if unknown. `marks` name what disturbed these samples
-    (`disturbance`), `discarded` are disturbed ones that were taken before them.
-    """
+    (`disturbance`), `discarded` are disturbed ones that were taken before them."""
 
     outcome: Outcome
     reason: str = ""  # why it failed; "" when ok

@@ -29,12 +29,9 @@ def median(samples: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The narrowest pair of samples, equally far from both ends, that contains the true median.
-
-    Assumes independent samples and nothing about their distribution: how many lie below the median is
-    Binomial(n, 1/2). Below 6 samples even the extremes contain it with less than 95 %; they are returned
-    anyway.
-    """
+    """The narrowest pair of samples, equally far from both ends, that contains the true median. Assumes
+    independent samples and nothing about their distribution: how many lie below the median is Binomial(n,
+    1/2). Below 6 samples even the extremes contain it with less than 95 %; they are returned anyway."""
     ordered = np.sort(np.asarray(samples, dtype=float))
     n = len(ordered)
     if not n:
@@ -51,11 +48,9 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 def ratio_interval(
     first: Sequence[float], second: Sequence[float], confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """An interval that holds the true median of the second over that of the first, not paired.
-
-    By Bonferroni's inequality it holds if both medians lie in intervals that miss with half the chance each.
-    None if there are too few samples.
-    """
+    """An interval that holds the true median of the second over that of the first, not paired. By
+    Bonferroni's inequality it holds if both medians lie in intervals that miss with half the chance each.
+    None if there are too few samples."""
     each = (1 + confidence) / 2
     if any(2 * _half_chance(len(samples), 0) > 1 - each for samples in (first, second)):
         return None
@@ -116,10 +111,8 @@ def _half_chance(n: int, i: int) -> float:
 
 
 def is_too_slow(samples: Sequence[float], incumbent_us: float | None) -> bool:
-    """Whether even the fastest sample so far is clearly slower than the incumbent.
-
-    Noise adds time far more often than it takes some away, so one sample may decide.
-    """
+    """Whether even the fastest sample so far is clearly slower than the incumbent. Noise adds time far more
+    often than it takes some away, so one sample may decide."""
     return incumbent_us is not None and len(samples) > 0 and min(samples) > TOO_SLOW * incumbent_us
 
 
@@ -128,11 +121,9 @@ def is_too_slow(samples: Sequence[float], incumbent_us: float | None) -> bool:
 
 
 def slower_p_value(differences: Sequence[float]) -> float:
-    """One-sided p of Wilcoxon's signed-rank test that the differences lie above zero.
-
-    Zeros are dropped, equal sizes share their mean rank. The distribution is exact (given the ranks)
-    up to `EXACT_ROUNDS` differences.
-    """
+    """One-sided p of Wilcoxon's signed-rank test that the differences lie above zero. Zeros are dropped,
+    equal sizes share their mean rank. The distribution is exact (given the ranks) up to `EXACT_ROUNDS`
+    differences."""
     kept = np.array([d for d in differences if d != 0.0])
     n = len(kept)
     if n == 0:
@@ -184,11 +175,10 @@ def compare(
     """Rank candidates timed in interleaved rounds; shape of `rounds`: (candidates, rounds).
 
     Times are compared within a round only, so that drift of the GPU cancels. A candidate drops out if its log
-    ratios to the best are above zero by Wilcoxon's test with p <= error_rate / num_comparisons (by
-    default `num_hypotheses` of these candidates). By Bonferroni's inequality the chance of dropping any that
-    is truly as fast as the fastest is then at most `error_rate`, although the best was picked
-    by the same samples; over several looks too, if all of them are counted.
-    """
+    ratios to the best are above zero by Wilcoxon's test with p <= error_rate / num_comparisons (by default
+    `num_hypotheses` of these candidates). By Bonferroni's inequality the chance of dropping any that is truly
+    as fast as the fastest is then at most `error_rate`, although the best was picked by the same samples;
+    over several looks too, if all of them are counted."""
     times = np.log(np.asarray(rounds, dtype=float))
     if times.ndim != 2 or not times.size:
         raise ValueError("a comparison needs candidates, each timed in the same rounds")
@@ -205,10 +195,8 @@ def compare(
 def is_equivalent(
     one: Sequence[float], other: Sequence[float], margin: float, confidence: float = 0.99
 ) -> bool:
-    """Whether two, timed in the same rounds, are known to differ by less than the margin (0.01: 1 %).
-
-    Seven rounds or fewer never say so: their interval holds the median with less than 99 %.
-    """
+    """Whether two, timed in the same rounds, are known to differ by less than the margin (0.01: 1 %). Seven
+    rounds or fewer never say so: their interval holds the median with less than 99 %."""
     ratios = [a / b for a, b in zip(one, other, strict=True)]
     low, high = median_interval(ratios, confidence)
     is_sure = 2 * _half_chance(len(ratios), 0) <= 1 - confidence
@@ -224,13 +212,12 @@ class Patience:
     """When nothing better is likely.
 
     A gain is a new best by more than `gain`. If each trial brought one with a constant unknown chance
-    (uniform before any is seen), then after s trials without, the chance of a gain within the
-    next `horizon` trials is horizon / (s + 1 + horizon). Below `risk`, the search may stop.
+    (uniform before any is seen), then after s trials without, the chance of a gain within the next `horizon`
+    trials is horizon / (s + 1 + horizon). Below `risk`, the search may stop.
 
     How true that is depends on what is tried next. Of the positions where a search might have stopped, in 60
     that went on, the rule told 7.4 % on average, and a gain came in 7.7 %: in 3.0 % while a model proposed
-    all, in 15.6 % where steps of `polish` came (docs/decisions/0046). So they come before a search ends.
-    """
+    all, in 15.6 % where steps of `polish` came (docs/decisions/0046). So they come before a search ends."""
 
     gain: float = 0.005
     horizon: int = 25
@@ -251,10 +238,8 @@ class Patience:
 
 
 def num_since_gain(times_us: Sequence[float | None], gain: float) -> int:
-    """Trials after the last that was faster than the best before it by more than `gain`.
-
-    Gains smaller than that add up until they count as one.
-    """
+    """Trials after the last that was faster than the best before it by more than `gain`. Gains smaller than
+    that add up until they count as one."""
     reference, since = math.inf, 0
     for time_us in times_us:
         since += 1
@@ -273,9 +258,8 @@ def evidence(num_for: int, num_against: int) -> float:
     The bet is fair or worse as long as the next sign is for it with a chance of at most 1/2, whatever came
     before. Then the chance that it ever reaches x is at most 1/x (Ville's inequality), so it may be evaluated
     after every sign and stopped at will. It is spread evenly over all chances from 1/2 to 1, which gives
-    sum_{j <= for} C(n+1, j) / ((n+1) C(n, for)) after n signs. Sources: J. Ville, Etude critique de la
-    notion de collectif (1939); H. Robbins, Ann. Math. Statist. 41 (1970) 1397.
-    """
+    sum_{j <= for} C(n+1, j) / ((n+1) C(n, for)) after n signs. Sources: J. Ville, Etude critique de la notion
+    de collectif (1939); H. Robbins, Ann. Math. Statist. 41 (1970) 1397."""
     n = num_for + num_against
     return sum(math.comb(n + 1, j) for j in range(num_for + 1)) / ((n + 1) * math.comb(n, num_for))
 
@@ -286,11 +270,9 @@ def min_rounds(error_rate: float) -> int:
 
 
 def faster_of(first: Sequence[float], second: Sequence[float], error_rate: float) -> int | None:
-    """Which of two timed in the same rounds is faster: 0, 1, or None while that is open.
-
-    May be called after every round. The chance that it ever names one that is not faster is at most
-    `error_rate`. Rounds with equal times are ignored.
-    """
+    """Which of two timed in the same rounds is faster: 0, 1, or None while that is open. May be called after
+    every round. The chance that it ever names one that is not faster is at most `error_rate`. Rounds with
+    equal times are ignored."""
     pairs = list(zip(first, second, strict=True))
     first_wins, second_wins = sum(a < b for a, b in pairs), sum(b < a for a, b in pairs)
     if evidence(first_wins, second_wins) >= 2 / error_rate:

@@ -19,9 +19,7 @@ _MOST = 32  # the oldest go first
 def kept(question: object, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
     """What `make` answers, as JSON has it: from the cache, if the same question was answered before. It must
     have a `repr` of its own. `sources`: folders of data that answers come from, beside autotune's code.
-
-    Without a folder to keep it in, the answer is made again.
-    """
+    Without a folder to keep it in, the answer is made again."""
     key = hashlib.sha256(repr((question, _state((Path(__file__).parents[1], *sources)))).encode()).hexdigest()
     try:
         kept_here = own_folder(default_cache_dir(), "answers") / f"{key}.json"

@@ -57,8 +57,7 @@ def write_file(path: Path, content: str | bytes | Iterable[str], *, option: str 
 
     Keeps the mode of an existing file, and its owner if that is allowed. Raises EnvironmentProblem if the
     disk is full, BrokenPipeError if a pipe has no reader any more, and UsageError if this path cannot be
-    written for another reason.
-    """
+    written for another reason."""
     pieces = [content] if isinstance(content, str | bytes) else content
     try:
         _write(path, (piece.encode() if isinstance(piece, str) else piece for piece in pieces))
@@ -106,10 +105,8 @@ def _write(path: Path, data: Iterable[bytes]) -> None:
 
 
 def _target(path: Path) -> Path | int:
-    """The target of links, or the open descriptor behind a path such as /dev/stdout.
-
-    A descriptor is written directly: opened again, a file that it appends to would be overwritten.
-    """
+    """The target of links, or the open descriptor behind a path such as /dev/stdout. A descriptor is written
+    directly: opened again, a file that it appends to would be overwritten."""
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(path.parent)
         if folder == os.path.realpath("/proc/self/fd") and path.name.isdecimal():

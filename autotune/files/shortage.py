@@ -1,9 +1,15 @@
-"""What this machine is short of, by an error of the operating system, and what helps."""
+"""What this machine is short of, by an error of the operating system, and what helps; and how processes of
+autotune are started, where that can fail."""
 
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 from .output_file import DISK_FULL
 
@@ -42,3 +48,19 @@ def cannot_start(what: str, error: OSError, default: str) -> str:
     short = shortage(error, is_start=True)
     why = f"{short.what}: {error}" if short else str(error)
     return f"{what} ({why}); {short.advice if short else default}"
+
+
+def start(command: Sequence[str], descriptor: int, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Run a module of this autotune in a process of its own, which is given the end of a pipe, and writes
+    what goes wrong into a file. It is spared Ctrl-C, and may be killed with all that it started: its process
+    group is its own. Raises OSError."""
+    search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=(descriptor,),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))},
+        start_new_session=True,
+    )

@@ -97,8 +97,7 @@ class Within:
     cannot handle.
 
     Equal to itself only: typing keeps one `Annotated[int, Within(1, 4)]` for all that are equal, and the
-    copies of this class in exported folders are other classes.
-    """
+    copies of this class in exported folders are other classes."""
 
     __slots__ = ("least", "most")
 
@@ -143,11 +142,9 @@ def check_version(found: Any, latest: int, word: str = "version") -> None:
 
 
 def read(declared: Any, value: Any, where: str) -> Any:
-    """`value` (from JSON) as `declared`: a dataclass, tuple, dict, union, bounded or plain type.
-
-    Raises Misfit, naming the place as a path such as `kernels[3].config.bm`, and what the dataclasses
-    themselves raise.
-    """
+    """`value` (from JSON) as `declared`: a dataclass, tuple, dict, union, bounded or plain type. Raises
+    Misfit, naming the place as a path such as `kernels[3].config.bm`, and what the dataclasses themselves
+    raise."""
     try:
         return _reader(declared)(value)
     except Mismatch as mismatch:
@@ -438,7 +435,7 @@ def _tuple_column_reader(items: tuple[Any, ...]) -> ColumnReader:
 def parse(text: str) -> Any:
     """Strict JSON: no duplicate keys, NaN or Infinity. Raises Misfit."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         raise Mismatch(f"not JSON ({error})") from error
     except RecursionError:
@@ -456,5 +453,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse(name: str) -> Any:
     raise Mismatch(f"{name} is not a JSON number")

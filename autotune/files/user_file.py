@@ -33,9 +33,7 @@ _KINDS = (  # of what can be opened; folders and sockets cannot
 
 def read_file(path: Path, what: str, most_bytes: int) -> bytes:
     """The content of a file that is to hold a `what`, at most so many bytes; decompressed if gzip made it.
-
-    Raises UsageError, naming the file, if it is missing, damaged, too large or no regular file.
-    """
+    Raises UsageError, naming the file, if it is missing, damaged, too large or no regular file."""
     try:
         content = _read(path, what, most_bytes)
         if content[: len(_GZIP)] == _GZIP:
@@ -59,11 +57,9 @@ def decoded(content: bytes) -> str:
 
 
 def read_toml(path: Path, what: str, made_of: Callable[[dict[str, Any]], T], how: str) -> T:
-    """What is made of a file of TOML that is to hold a `what`.
-
-    Raises UsageError as `read_file`, where the file is no TOML, and where `made_of` raises ValueError or
-    UsageError for what it holds; `how` says what to write.
-    """
+    """What is made of a file of TOML that is to hold a `what`. Raises UsageError as `read_file`, where the
+    file is no TOML, and where `made_of` raises ValueError or UsageError for what it holds; `how` says what to
+    write."""
     content = read_file(path, what, MOST_TOML)
     try:
         return made_of(_parsed(decoded(content)))

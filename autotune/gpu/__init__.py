@@ -5,7 +5,7 @@ gpu_target.GpuTarget ┬ builder ── compiler (threads)
                        (deadlines)                turns (one at a time)         ├ candidate, races, guard
                                                                                 ├ problem, memory
                                                                                 ├ verification, timing
-                                                                                ├ stopwatch, pool, cublas
+                                                                                ├ timer, cublas
                                                                                 └ module, nvml, driver
 """
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ..facts.device import DeviceLimits
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement, Outcome
 from ..files.errors import TrialFailure, UsageError
@@ -48,9 +49,7 @@ class KernelBuilder:
     ) -> None:  # fmt: skip
         self._limits = limits
         self.compiler = Compiler(limits.arch, cache_dir=cache_dir, helpers=helpers, note=note)
-        self._recent: OrderedDict[tuple[Gemm, AnyConfig], KernelCode] = (
-            OrderedDict()
-        )  # that were in comparisons
+        self._recent = OrderedDict[tuple[Gemm, AnyConfig], KernelCode]()  # that were in comparisons
 
     def rejection(self, gemm: Gemm, config: AnyConfig) -> str:
         """Why a config is not compiled for this problem, or ""."""
@@ -88,11 +87,8 @@ class KernelBuilder:
         code = instance.code(gemm, config, compiled, self._limits)
         facts = Measurement(
             Outcome.OK,
-            registers=compiled.registers,
-            spill_bytes=compiled.spill_bytes,
+            **picked(compiled, "registers spill_bytes code_hash compile_s"),
             smem_bytes=code.spec.smem_bytes + compiled.static_smem_bytes,
-            code_hash=compiled.code_hash,
-            compile_s=compiled.compile_s,
         )
         if reason := instance.spills(compiled):
             return Built(replace(facts, outcome=Outcome.SPILLED, reason=reason))
@@ -118,10 +114,8 @@ class KernelBuilder:
             if rejection := self.rejection(gemm, config):
                 raise UsageError(f"{config} is not legal for {gemm}: {rejection}")
         compiled = [self.begin(gemm, config) for config in configs]
-        return [
-            instance.code(gemm, config, future.result(), self._limits)
-            for config, future in zip(configs, compiled, strict=True)
-        ]
+        pairs = zip(configs, compiled, strict=True)
+        return [instance.code(gemm, config, future.result(), self._limits) for config, future in pairs]
 
     def build(self, gemm: Gemm, config: AnyConfig) -> KernelCode:
         """One config, whether it spills or not. Raises UsageError where it is illegal for the problem or does

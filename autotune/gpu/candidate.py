@@ -56,10 +56,8 @@ class Loader:
     def verify(
         self, prepared: PreparedProblem, enqueue: Enqueue, workspace: Workspace
     ) -> tuple[float, Verdict]:
-        """Run once on poisoned C. Returns the launch's time in us, latency included, and the verdict.
-
-        Raises WrongResult.
-        """
+        """Run once on poisoned C. Returns the launch's time in us, latency included, and the verdict. Raises
+        WrongResult."""
         started = time.perf_counter()
         operands = prepared.operands.sets[0]
         prepared.operands.poison(0)

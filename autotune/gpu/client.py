@@ -18,12 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TypeVar
 
 from ..facts.measurement import Failure, Outcome
 from ..files.errors import AutotuneError, DeviceLost, EnvironmentProblem
-from ..files.shortage import cannot_start
+from ..files.shortage import cannot_start, start
 from ..files.words import counted
 from ..kernel.launch import LaunchSpec
 from ..target import CellTime
@@ -56,10 +55,9 @@ class WorkerLate(AutotuneError):
 class WorkerClient:
     """One GPU worker, replaced as often as needed.
 
-    `command` starts a worker; the number of its end of the pipe and this process's id are appended.
-    `turns` keeps other processes off the GPU while the worker answers; waiting for a turn does not count
-    against a candidate. Raises EnvironmentProblem where there is no folder for temporary files.
-    """
+    `command` starts a worker; the number of its end of the pipe and this process's id are appended. `turns`
+    keeps other processes off the GPU while the worker answers; waiting for a turn does not count against a
+    candidate. Raises EnvironmentProblem where there is no folder for temporary files."""
 
     def __init__(
         self,
@@ -125,10 +123,8 @@ class WorkerClient:
         self, problem: Problem, kernel: KernelCode, cutoff_us: float | None, deadline_s: float
     ) -> protocol.TrialResult:
         """Verify and time one candidate; its effect on the worker is part of the result. One that killed a
-        worker before, on any problem, is not run.
-
-        Raises EnvironmentProblem and DeviceLost, neither of which is the candidate's fault.
-        """
+        worker before, on any problem, is not run. Raises EnvironmentProblem and DeviceLost, neither of which
+        is the candidate's fault."""
         if (rejected := self._rejection(kernel)) is not None:
             return protocol.TrialResult(rejected.outcome, rejected.reason)
         self.prepare(problem)
@@ -148,10 +144,8 @@ class WorkerClient:
 
     def race(self, request: protocol.RunRace, deadline_s: float) -> protocol.RaceResult:
         """Time candidates and cuBLAS interleaved. If one of them kills the worker, although it ran before,
-        each is run alone to find it. It is left out, and named in `failures`.
-
-        Raises EnvironmentProblem, and DeviceLost if two workers die and no candidate alone is the cause.
-        """
+        each is run alone to find it. It is left out, and named in `failures`. Raises EnvironmentProblem, and
+        DeviceLost if two workers die and no candidate alone is the cause."""
         for _ in range(2):
             fit = tuple(kernel for kernel in request.kernels if _identity(kernel) not in self._crash_failures)
             if not fit:
@@ -185,8 +179,7 @@ class WorkerClient:
 
     def cells(self, request: protocol.RunCells, deadline_s: float) -> tuple[CellTime, ...]:
         """Time cells, one after another, each request within `deadline_s`. One that kills the worker has that
-        as its reason, and its kernel is not run again. Raises EnvironmentProblem, DeviceLost.
-        """
+        as its reason, and its kernel is not run again. Raises EnvironmentProblem, DeviceLost."""
         if not request.cells:
             return ()
         rejected = [kernel and self._rejection(kernel) for _, kernel, _ in request.cells]
@@ -274,7 +267,9 @@ class WorkerClient:
             own, remote = socket.socketpair()
             try:
                 with remote:
-                    self._process = self._started(remote.fileno())
+                    number = str(remote.fileno())
+                    command = [*self._command, number, str(os.getpid())]
+                    self._process = start(command, remote.fileno(), self._stderr)
                 self._connection = Connection(os.dup(own.fileno()))
             except OSError:
                 own.close()
@@ -284,18 +279,6 @@ class WorkerClient:
                 cannot_start("the GPU's worker cannot be started", error, "run `autotune doctor`")
             ) from error
         self._socket = own
-
-    def _started(self, descriptor: int) -> subprocess.Popen[bytes]:
-        search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-        return subprocess.Popen(
-            [*self._command, str(descriptor), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._stderr,
-            pass_fds=(descriptor,),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))},
-            start_new_session=True,  # a process group of its own: killed whole, and spared Ctrl-C
-        )
 
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""

@@ -38,10 +38,8 @@ class CudaError(AutotuneError):
 
 
 def check(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of `cuda.bindings.driver`; return its result less the status.
-
-    Raises CudaError. Several results come as a tuple, none as None.
-    """
+    """Call a function of `cuda.bindings.driver`; return its result less the status. Raises CudaError. Several
+    results come as a tuple, none as None."""
     status, *results = function(*arguments)
     if int(status) != 0:
         raise CudaError(int(status), status.name, function.__name__)
@@ -129,11 +127,9 @@ def is_usable(gpu: GpuInfo) -> bool:
 
 
 def find_gpu(selector: str) -> GpuInfo:
-    """The GPU with this index or UUID (or the beginning of one), or the first for `auto`.
-
-    Raises EnvironmentProblem where there is none to choose from or it is too old, UsageError where the
-    selector names none.
-    """
+    """The GPU with this index or UUID (or the beginning of one), or the first for `auto`. Raises
+    EnvironmentProblem where there is none to choose from or it is too old, UsageError where the selector
+    names none."""
     _check_selector(selector)
     gpu = select_gpu(selector, list_gpus())
     if not is_usable(gpu):
@@ -185,19 +181,19 @@ def select_gpu(selector: str, gpus: list[GpuInfo]) -> GpuInfo:
 # ------------------------------------------------------------------------------------------------
 # Limits
 
+_LIMITS = {
+    "num_sms": "MULTIPROCESSOR_COUNT",
+    "smem_per_block": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    "smem_per_sm": "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
+    "smem_reserved": "RESERVED_SHARED_MEMORY_PER_BLOCK",
+    "threads_per_sm": "MAX_THREADS_PER_MULTIPROCESSOR",
+    "blocks_per_sm": "MAX_BLOCKS_PER_MULTIPROCESSOR",
+    "regs_per_sm": "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "l2_bytes": "L2_CACHE_SIZE",
+}
 _ATTRIBUTES = (
-    "MULTIPROCESSOR_COUNT",
-    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
-    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
-    "RESERVED_SHARED_MEMORY_PER_BLOCK",
-    "MAX_THREADS_PER_MULTIPROCESSOR",
-    "MAX_BLOCKS_PER_MULTIPROCESSOR",
-    "MAX_REGISTERS_PER_MULTIPROCESSOR",
-    "L2_CACHE_SIZE",
-    "CLOCK_RATE",
-    "MEMORY_CLOCK_RATE",
-    "GLOBAL_MEMORY_BUS_WIDTH",
-)
+    *_LIMITS.values(), "CLOCK_RATE", "MEMORY_CLOCK_RATE", "GLOBAL_MEMORY_BUS_WIDTH",
+)  # fmt: skip
 _HALF_FP32 = {(7, 5), (8, 0), (8, 7)}  # 64 FP32 cores per SM; the others have 128
 ASSUMED_CLOCK_KHZ = number("ASSUMED_CLOCK_KHZ")  # where the driver tells none: only the stated limit suffers
 
@@ -214,11 +210,9 @@ def device_limits(index: int) -> DeviceLimits:
 def limits_from_attributes(
     name: str, compute_capability: tuple[int, int], attributes: Mapping[str, int]
 ) -> DeviceLimits:
-    """Limits from the driver's attributes (bytes, kHz, bits).
-
-    The roofline is the one in `KNOWN` for a GPU of that name and size; for others it is cores times
-    clock (2 flops per core) and bus width times memory clock (2 transfers per clock).
-    """
+    """Limits from the driver's attributes (bytes, kHz, bits). The roofline is the one in `KNOWN` for a GPU of
+    that name and size; for others it is cores times clock (2 flops per core) and bus width times memory clock
+    (2 transfers per clock)."""
     num_sms = attributes["MULTIPROCESSOR_COUNT"]
     clock_khz = attributes["CLOCK_RATE"] or ASSUMED_CLOCK_KHZ
     memory_khz = attributes["MEMORY_CLOCK_RATE"] or ASSUMED_CLOCK_KHZ
@@ -231,16 +225,9 @@ def limits_from_attributes(
     return DeviceLimits(
         name=name,
         compute_capability=compute_capability,
-        num_sms=num_sms,
-        smem_per_block=attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],
-        smem_per_sm=attributes["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"],
-        smem_reserved=attributes["RESERVED_SHARED_MEMORY_PER_BLOCK"],
-        threads_per_sm=attributes["MAX_THREADS_PER_MULTIPROCESSOR"],
-        blocks_per_sm=attributes["MAX_BLOCKS_PER_MULTIPROCESSOR"],
-        l2_bytes=attributes["L2_CACHE_SIZE"],
         fma_tflops=fma_tflops,
         bandwidth_gbs=bandwidth_gbs,
-        regs_per_sm=attributes["MAX_REGISTERS_PER_MULTIPROCESSOR"],
+        **{limit: attributes[own] for limit, own in _LIMITS.items()},
     )
 
 

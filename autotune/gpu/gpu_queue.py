@@ -19,9 +19,8 @@ T = TypeVar("T")
 
 class GpuQueue:
     """Runs submitted work one by one, in order. Work for idle moments runs when nothing else waits. `submit`
-    raises RuntimeError after `close`; `close` cancels the idle work that is left.
-
-    A callback of a future that is settled here may take long, but must not wait for the queue."""
+    raises RuntimeError after `close`; `close` cancels the idle work that is left. A callback of a future that
+    is settled here may take long, but must not wait for the queue."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ..facts.accuracy_class import STRICT
@@ -28,16 +27,15 @@ from .protocol import KernelCode, Problem
 
 
 class GpuTarget:
-    """Implements `target.Target`, `Refining`, `Reusing`, `CellTarget`, by its `builder` and `worker`, on
-    the GPU that `selector` names (index, UUID or `auto`).
+    """Implements `target.Target`, `Refining`, `Reusing`, `CellTarget`, by its `builder` and `worker`, on the
+    GPU that `selector` names (index, UUID or `auto`).
 
     Raises EnvironmentProblem if there is no usable GPU, driver or compiler, UsageError for a selector that
     names none, or a class that the GPU has no kernels for. Futures raise only EnvironmentProblem (no memory
     for the problem, no process to compile in) and DeviceLost. A candidate whose error is more than
     `max_error` times cuBLAS's fails, untimed (None: any correct result is accepted). `accuracy`: the class of
     the kernels that are searched, which each is held to. `note` receives messages for the user, `helpers`
-    compile elsewhere.
-    """
+    compile elsewhere."""
 
     def __init__(
         self,
@@ -146,11 +144,8 @@ class GpuTarget:
         return self.worker.cells(cells, self.builder.begin_all(wanted), self.policy)
 
     def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
-        """Time points and cuBLAS interleaved.
-
-        Raises TrialFailure for a point that does not compile, UsageError for one that is illegal,
-        DeviceLost where they bring the worker down.
-        """
+        """Time points and cuBLAS interleaved. Raises TrialFailure for a point that does not compile,
+        UsageError for one that is illegal, DeviceLost where they bring the worker down."""
         result = self.worker.race(self.problem(gemm), self.builder.kernels(gemm, points), rounds)
         baseline = baseline_of(result.baseline_us)
         return Rounds(result.samples_us, baseline, result.marks, result.discarded, result.failures)
@@ -158,9 +153,8 @@ class GpuTarget:
     def compare_pair(
         self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int
     ) -> Future[Rounds]:
-        """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`.
-
-        The future raises what `compare` does. Points that are no configs raise UsageError here."""
+        """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`. The future
+        raises what `compare` does. Points that are no configs raise UsageError here."""
         first, second = map(templates.read, points)
 
         def pair() -> tuple[KernelCode, KernelCode]:
@@ -187,12 +181,7 @@ class GpuTarget:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from statistics import median
 
 from ..facts.device import DeviceLimits
@@ -134,20 +134,11 @@ class GpuWorker:
         deadline_s = self._deadlines.trial_s(problem.gemm, cutoff_us or (known.time_us if known else None))
         with self._unless_lost() as client:
             result = client.trial(problem, code, cutoff_us, deadline_s)
+        has_time = result.samples_us and result.outcome is Outcome.OK
         return replace(
             facts,
-            outcome=result.outcome,
-            reason=result.reason,
-            time_us=median(result.samples_us) if result.samples_us and result.outcome is Outcome.OK else None,
-            samples_us=result.samples_us,
-            is_cut_short=result.is_cut_short,
-            error_ratio=result.error_ratio,
-            error_over_cublas=result.error_over_cublas,
-            verify_s=result.verify_s,
-            measure_s=result.measure_s,
-            state=result.state,
-            marks=result.marks,
-            discarded=result.discarded,
+            **{one.name: getattr(result, one.name) for one in fields(result) if one.name != "is_last"},
+            time_us=median(result.samples_us) if has_time else None,
         )
 
     def _comparison(

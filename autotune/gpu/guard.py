@@ -61,10 +61,8 @@ class Guard:
     def take(
         self, take: Callable[[], T], state: Callable[[], GpuState], reference: DriftReference | None = None
     ) -> Guarded[T]:
-        """Take samples, again while they are disturbed and repeats are worthwhile.
-
-        `state` is that of the GPU during the samples of the last `take`.
-        """
+        """Take samples, again while they are disturbed and repeats are worthwhile. `state` is that of the GPU
+        during the samples of the last `take`."""
         before: list[tuple[T, tuple[str, ...]]] = []
         while True:
             taken = take()

@@ -36,10 +36,8 @@ def aligned(num_bytes: int) -> int:
 
 
 def num_sets(gemm: Gemm, l2_bytes: int, policy: CachePolicy) -> int:
-    """Operand sets to rotate among: together larger than twice L2 when cold, one when warm.
-
-    Problems so small that `MAX_SETS` sets do not exceed L2 (below about 30 KB) stay partly warm.
-    """
+    """Operand sets to rotate among: together larger than twice L2 when cold, one when warm. Problems so small
+    that `MAX_SETS` sets do not exceed L2 (below about 30 KB) stay partly warm."""
     if policy is CachePolicy.WARM:
         return 1
     return min(MAX_SETS, 2 * l2_bytes // max(gemm.num_bytes, 1) + 1)
@@ -138,10 +136,8 @@ class Buffer:
             kernel.launch(stream, (blocks, 1), FILL_THREADS, pack(values))
 
     def upload(self, data: Any, stream: Any, offset: int = 0) -> None:
-        """Copy a ctypes object to this offset; returns when it is there.
-
-        On the stream: a plain cuMemcpyHtoD may return while its DMA still runs, on another stream.
-        """
+        """Copy a ctypes object to this offset; returns when it is there. On the stream: a plain cuMemcpyHtoD
+        may return while its DMA still runs, on another stream."""
         size = ctypes.sizeof(data)
         check(self._driver.cuMemcpyHtoDAsync, *(self.address + offset, ctypes.addressof(data), size, stream))
         check(self._driver.cuStreamSynchronize, stream)
@@ -157,10 +153,8 @@ def canary_list(address: int, canaries: Sequence[Region]) -> ctypes.Array[ctypes
 
 
 class Operands:
-    """All operand sets of one problem, filled with the same random normal numbers.
-
-    `fill_normal` is that kernel of checks.cu. Sets are equal, so one reference serves them all.
-    """
+    """All operand sets of one problem, filled with the same random normal numbers. `fill_normal` is that
+    kernel of checks.cu. Sets are equal, so one reference serves them all."""
 
     def __init__(
         self, driver: Any, fill_normal: EntryFunction, gemm: Gemm, count: int, seed: int, stream: Any
@@ -223,10 +217,8 @@ class Workspace:
         return len(self._layout.canaries) if self._layout.operands[0].num_bytes else 0
 
     def prepare(self, scratch_bytes: int, counter_bytes: int) -> int:
-        """Room for scratch (made NaN) and counters (made zero) behind them; returns its address.
-
-        Raises EnvironmentProblem if the GPU has too little memory left.
-        """
+        """Room for scratch (made NaN) and counters (made zero) behind them; returns its address. Raises
+        EnvironmentProblem if the GPU has too little memory left."""
         self._layout = lay_out((scratch_bytes + counter_bytes,))
         if scratch_bytes + counter_bytes == 0:
             return 0
@@ -255,3 +247,40 @@ class Workspace:
 
 
 Enqueue = Callable[[OperandSet], None]  # puts one launch on the stream
+
+
+_SEED = 77
+
+
+class Pool:
+    """Grows to the largest ever asked for. `fill_normal` is that kernel of checks.cu."""
+
+    def __init__(self, driver: Any, fill_normal: EntryFunction, stream: Any) -> None:
+        self._driver, self._fill, self._stream = driver, fill_normal, stream
+        self._read: Buffer | None = None
+        self._written: Buffer | None = None
+
+    def sets(self, operand_bytes: tuple[int, int, int], count: int) -> tuple[OperandSet, ...]:
+        """This many operand sets that share nothing; `operand_bytes` are those of A, B and C of one. Raises
+        EnvironmentProblem if memory is too small."""
+        a_bytes, b_bytes, c_bytes = map(aligned, operand_bytes)
+        step = a_bytes + b_bytes
+        self._reserve(count * step, count * c_bytes)
+        assert self._read is not None and self._written is not None
+        a, c = self._read.address, self._written.address
+        return tuple(OperandSet(a + i * step, a + i * step + a_bytes, c + i * c_bytes) for i in range(count))
+
+    def free(self) -> None:
+        for buffer in filter(None, (self._read, self._written)):
+            buffer.free()
+        self._read = self._written = None
+
+    def _reserve(self, read_bytes: int, written_bytes: int) -> None:
+        known = [0 if buffer is None else buffer.num_bytes for buffer in (self._read, self._written)]
+        if self._read is not None and known[0] >= read_bytes and known[1] >= written_bytes:
+            return
+        check(self._driver.cuStreamSynchronize, self._stream)
+        self.free()
+        self._read = Buffer(self._driver, max(read_bytes, known[0]), "numbers to time with")
+        self._written = Buffer(self._driver, max(written_bytes, known[1]), "results that nobody reads")
+        self._read.fill_normal(self._fill, Region(0, self._read.num_bytes), _SEED, self._stream)

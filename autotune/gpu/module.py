@@ -52,9 +52,7 @@ class EntryFunction:
         overlaps: bool = False,
     ) -> None:
         """Enqueue a launch of grid (x, y) blocks of `block` threads, arguments as `pack` lays them out.
-
-        `overlaps`: the kernel itself waits for the previous one, and may begin before that has ended.
-        """
+        `overlaps`: the kernel itself waits for the previous one, and may begin before that has ended."""
         attributes = self._overlapping if overlaps else []
         config = launch_config(self._driver, grid, block, smem_bytes, stream, attributes)
         check(self._driver.cuLaunchKernelEx, config, self._function, ctypes.addressof(arguments), 0)

@@ -14,16 +14,10 @@ from ..facts.measurement import GpuState
 
 T = TypeVar("T")
 
-_THROTTLE_BITS = {
-    0x002: "applications_clocks",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake",
-    0x100: "display_clocks",
-}  # bit 0, idle, is no throttling
+_THROTTLES = (  # from bit 1 on: bit 0, idle, is no throttling
+    "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown",
+    "hw_thermal_slowdown", "hw_power_brake", "display_clocks",
+)  # fmt: skip
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _SENSOR_GPU = 0
 _LISTED_WITHIN_S, _POLL_S = 0.5, 0.02  # a process that has opened the GPU
@@ -32,7 +26,7 @@ _FIELD_POWER_INSTANT = 186  # mW now; device_get_power_usage is the mean of the 
 
 def throttle_names(bits: int) -> tuple[str, ...]:
     """Names of the reasons in NVML's mask of clock events."""
-    return tuple(name for bit, name in _THROTTLE_BITS.items() if bits & bit)
+    return tuple(name for bit, name in enumerate(_THROTTLES, 1) if bits >> bit & 1)
 
 
 def own_process(before: frozenset[int] | None, after: frozenset[int] | None) -> int | None:

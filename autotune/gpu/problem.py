@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ..facts import accuracy_class as accuracy
 from ..facts.accuracy_class import STRICT
 from ..facts.device import DeviceLimits
 from ..files.errors import EnvironmentProblem
@@ -12,9 +13,8 @@ from .cublas import Cublas
 from .driver import check
 from .memory import Enqueue, Operands, Workspace, num_sets
 from .module import Module
-from .promise_check import PromiseCheck
 from .protocol import Problem
-from .verification import Verifier
+from .verification import LEAST_TILES, Verdict, Verifier
 
 
 class PreparedProblem:
@@ -83,3 +83,72 @@ class PreparedProblem:
                 f"cuBLAS and the float64 reference disagree on {gemm}: {verdict.fault}; "
                 "the GPU or its memory is faulty, or this is a bug worth reporting"
             )
+
+
+class PromiseCheck:
+    """One set of operands, filled again for each kind, and a reference of some tiles of C for each. Raises
+    EnvironmentProblem where cuBLAS is absent, or memory does not suffice."""
+
+    def __init__(
+        self,
+        driver: Any,
+        checks: Module,
+        problem: Problem,
+        limits: DeviceLimits,
+        cublas: Cublas | None,
+        stream: Any,
+    ) -> None:
+        self._problem, gemm = problem, problem.gemm
+        if cublas is None:
+            raise EnvironmentProblem(
+                f"accuracy {problem.accuracy} is verified against cuBLAS, which was not found; install "
+                f"it, or search for accuracy {accuracy.STRICT}"
+            )
+        self._fill = checks.kernel("fill_operand")
+        seed = problem.seed
+        self._operands = Operands(driver, checks.kernel("fill_normal"), gemm, 1, seed, stream)
+        self._verifiers: list[Verifier] = []
+        self._sgemms: list[tuple[float, float]] = []
+        nothing = Workspace(driver, stream)
+        try:
+            for kind in range(len(accuracy.KINDS)):
+                verifier = Verifier(driver, checks, gemm, limits, seed, stream, most_tiles=LEAST_TILES)
+                self._verifiers.append(verifier)
+                self._operands.fill(self._fill, gemm, kind, seed)
+                verifier.compute_reference(self._operands.sets[0])
+                self._sgemms.append(self._run(kind, partial(cublas.sgemm, gemm), nothing).errors)
+        except EnvironmentProblem:
+            self.free()
+            raise
+        finally:
+            nothing.free()
+
+    @property
+    def num_bytes(self) -> int:
+        return self._operands.num_bytes + sum(verifier.num_bytes for verifier in self._verifiers)
+
+    def why_not(self, enqueue: Enqueue, workspace: Workspace) -> str:
+        """What a kernel breaks of the promise, or ""."""
+        for kind, name in enumerate(accuracy.KINDS):
+            self._operands.fill(self._fill, self._problem.gemm, kind, self._problem.seed)
+            verdict = self._run(kind, enqueue, workspace)
+            if verdict.num_corrupted or verdict.num_nonfinite:
+                return f"on {name} operands: {verdict.fault}"
+            over = accuracy.excess(verdict.errors, self._sgemms[kind])
+            if not over <= 1:
+                return (
+                    f"right, but not of accuracy {self._problem.accuracy}: on {name} operands its error is "
+                    f"{over:.2f} times SGEMM's"
+                )
+        return ""
+
+    def free(self) -> None:
+        self._operands.free()
+        for verifier in self._verifiers:
+            verifier.free()
+
+    def _run(self, kind: int, enqueue: Enqueue, workspace: Workspace) -> Verdict:
+        """The errors of one launch on what the operands hold now."""
+        self._operands.poison(0)
+        enqueue(self._operands.sets[0])
+        return self._verifiers[kind].check(self._operands.sets[0].c, self._operands, workspace)

@@ -35,11 +35,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A compiled candidate: its cubin (with the entries of launch.Grid), identity and launch.
-
-    `entry` is the kernel that takes the arguments of `sgemm`: another one for a reference kernel. `accuracy`
-    tells by which units it multiplies, and so how fast it may be.
-    """
+    """A compiled candidate: its cubin (with the entries of launch.Grid), identity and launch. `entry` is the
+    kernel that takes the arguments of `sgemm`: another one for a reference kernel. `accuracy` tells by which
+    units it multiplies, and so how fast it may be."""
 
     code: bytes
     sha256: str

@@ -59,11 +59,9 @@ class Races:
         cublas: Enqueue | None,
         level_us: float | None,
     ) -> protocol.RaceResult:
-        """Time candidates interleaved, and cuBLAS, which takes about `level_us` when undisturbed.
-
-        Raises WrongResult, after naming the candidate in `failures`: it may have written anywhere, so
-        everything must be rebuilt. Candidates in `failures` take no part.
-        """
+        """Time candidates interleaved, and cuBLAS, which takes about `level_us` when undisturbed. Raises
+        WrongResult, after naming the candidate in `failures`: it may have written anywhere, so everything
+        must be rebuilt. Candidates in `failures` take no part."""
         with self._workspaces(len(request.kernels)) as workspaces:
             timed = self._enter(prepared, request, workspaces, failures)
             sets = prepared.operands.sets

@@ -17,10 +17,9 @@ from . import cublas, driver, protocol, timing
 from .candidate import Loader, WrongResult
 from .driver import CudaError, check
 from .guard import DriftReference, Guard, Guarded
-from .memory import Enqueue, OperandSet, Workspace, num_sets
+from .memory import Enqueue, OperandSet, Pool, Workspace, num_sets
 from .module import Module
 from .nvml import Monitor
-from .pool import Pool
 from .problem import PreparedProblem
 from .protocol import KernelCode, Problem, TrialResult
 from .races import Races
@@ -165,7 +164,9 @@ class Session:
                 right, outcome=Outcome.INACCURATE, reason=why, verify_s=time.perf_counter() - started
             )
         guarded = self._time(prepared, enqueue, probe_us, request.cutoff_us)
-        reason, floor_us = "", self._floor_us(prepared, request.kernel.accuracy)
+        tflops, num_sets = templates.tflops(request.kernel.accuracy, self.limits), len(prepared.operands.sets)
+        gemm, policy = request.problem.gemm, request.problem.policy
+        reason, floor_us = "", timing.floor_us(gemm, self.limits, policy, num_sets, tflops)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
         if timing.is_suspicious(guarded.taken.time_us, floor_us, known_us):
             self._verify_on_fresh_inputs(prepared, request.kernel)
@@ -212,10 +213,6 @@ class Session:
 
     # ---------------------------------------------------------------------------- too good to be true
 
-    def _floor_us(self, prepared: PreparedProblem, accuracy: str) -> float:
-        problem, tflops = prepared.problem, templates.tflops(accuracy, self.limits)
-        return timing.floor_us(problem.gemm, self.limits, problem.policy, len(prepared.operands.sets), tflops)
-
     def _known_us(self, problem: Problem, cutoff_us: float | None) -> float | None:
         """The best time known before, cuBLAS's or the incumbent's."""
         known = self._baselines.get(problem)
@@ -225,8 +222,7 @@ class Session:
     def _verify_on_fresh_inputs(self, prepared: PreparedProblem, kernel: KernelCode) -> None:
         """Verify again on fresh inputs: a result left over from before is wrong here. All of C is checked:
         against cuBLAS, or, without it and if C is too large for a complete reference, against other tiles.
-        Raises WrongResult, EnvironmentProblem.
-        """
+        Raises WrongResult, EnvironmentProblem."""
         problem = prepared.problem
         fresh = self._build(replace(problem, policy=CachePolicy.WARM, seed=problem.seed + FRESH_SEED))
         workspace = Workspace(self.driver, self.stream)

@@ -19,9 +19,7 @@ class BatchArgument(ctypes.Structure):
     """`Batch` of the kernels: elements from one product to the next, and how many products there are."""
 
     _fields_ = (
-        ("stride_a", ctypes.c_int64),
-        ("stride_b", ctypes.c_int64),
-        ("stride_c", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("stride_a", "stride_b", "stride_c")),
         ("products", ctypes.c_int32),
     )
 
@@ -30,11 +28,8 @@ class EpilogueArgument(ctypes.Structure):
     """`Epilogue` of the kernels; all 0 where a kernel has none. Addresses, then elements."""
 
     _fields_ = (
-        ("bias", ctypes.c_uint64),
-        ("kept", ctypes.c_uint64),
-        ("ld_kept", ctypes.c_int64),
-        ("stride_bias", ctypes.c_int64),
-        ("stride_kept", ctypes.c_int64),
+        *((name, ctypes.c_uint64) for name in ("bias", "kept")),
+        *((name, ctypes.c_int64) for name in ("ld_kept", "stride_bias", "stride_kept")),
     )
 
 
@@ -59,8 +54,7 @@ class Sgemm:
 
     `workspace` is the address of scratch memory and counters (0 where it needs none); `entry` names the
     kernel, `epilogue` is what one that was compiled with an epilogue reads. Raises CudaError where the cubin
-    lacks an entry or the device refuses its shared memory.
-    """
+    lacks an entry or the device refuses its shared memory."""
 
     def __init__(
         self,

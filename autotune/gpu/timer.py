@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice, pairwise
@@ -44,7 +45,7 @@ class LaunchGraph:
     def replay(self) -> None:
         check(self._driver.cuGraphLaunch, self._exec, self._stream)
 
-    def free(self) -> None:
+    def close(self) -> None:
         check(self._driver.cuGraphExecDestroy, self._exec)
 
 
@@ -76,19 +77,15 @@ class Timer:
             launches = timing.few_launches(launch_us, len(sets), cutoff_us)
         else:
             launches = timing.batch_launches(launch_us, len(sets))
-        batch = self._batch(enqueue, sets, launches)
-        try:
+        with closing(self._batch(enqueue, sets, launches)) as batch:
             seen_us = self._seen_us(batch)
             if stats.is_too_slow([seen_us], cutoff_us):
                 return Timing((seen_us,), is_cut_short=True)
             launches = timing.launches_in(timing.BATCH_US, seen_us, len(sets))
-            if launches >= 2 * batch.launches:
-                look, batch = batch, self._batch(enqueue, sets, launches)
-                look.free()
-                seen_us = self._seen_us(batch)
-            return Timing(self._samples(batch, seen_us))
-        finally:
-            batch.free()
+            if launches < 2 * batch.launches:
+                return Timing(self._samples(batch, seen_us))
+        with closing(self._batch(enqueue, sets, launches)) as batch:
+            return Timing(self._samples(batch, self._seen_us(batch)))
 
     def probe(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
         """A few short samples, after a launch that loads the kernel; fewer of a kernel that is clearly too
@@ -102,11 +99,8 @@ class Timer:
         if launch_us >= timing.LONG_US:
             return Timing((launch_us, self.time_once(partial(enqueue, sets[0]))))
         launches = timing.few_launches(launch_us, len(sets), cutoff_us)
-        batch = self._batch(enqueue, sets, launches)
-        try:
+        with closing(self._batch(enqueue, sets, launches)) as batch:
             return Timing(tuple(self._probe_samples(batch)))
-        finally:
-            batch.free()
 
     def _launch_us(
         self,
@@ -128,26 +122,24 @@ class Timer:
     def read(self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float) -> float:
         """One sample of work of about this duration, without changing `state`."""
         state = self.state
-        batch = self._batch(enqueue, sets, timing.batch_launches(launch_us, len(sets)))
-        try:
-            return self._seen_us(batch)
-        finally:
-            self.state = state
-            batch.free()
+        with closing(self._batch(enqueue, sets, timing.batch_launches(launch_us, len(sets)))) as batch:
+            try:
+                return self._seen_us(batch)
+            finally:
+                self.state = state
 
     def race(
         self, candidates: Sequence[tuple[Enqueue, float]], sets: Sequence[OperandSet], rounds: int, seed: int
     ) -> list[tuple[float, ...]]:
-        """Time candidates (a function that enqueues, the approximate time of a launch) interleaved.
-
-        Sample r of each was taken in round r; all rounds are queued without a pause.
-        """
+        """Time candidates (a function that enqueues, the approximate time of a launch) interleaved. Sample r
+        of each was taken in round r; all rounds are queued without a pause."""
         self.state = GpuState()
-        batches = [
-            self._batch(enqueue, sets, timing.batch_launches(time_us, len(sets)))
-            for enqueue, time_us in candidates
-        ]
-        try:
+        with ExitStack() as stack:
+            graphs = (
+                self._batch(enqueue, sets, timing.batch_launches(time_us, len(sets)))
+                for enqueue, time_us in candidates
+            )
+            batches = [stack.enter_context(closing(graph)) for graph in graphs]
             orders = timing.round_orders(len(batches), rounds + 1, seed)  # the first round warms up
             flat = [number for order in orders for number in order]
             times = self.intervals_us([batches[number].replay for number in flat])
@@ -155,9 +147,6 @@ class Timer:
             for number, time_us in list(zip(flat, times, strict=True))[len(batches) :]:
                 samples[number].append(time_us / batches[number].launches)
             return [tuple(s) for s in samples]
-        finally:
-            for batch in batches:
-                batch.free()
 
     def joules(
         self,
@@ -168,12 +157,10 @@ class Timer:
         read_energy_j: Callable[[], float | None],
     ) -> float | None:
         """Energy of one launch while it runs repeatedly for this many seconds; None if the counter cannot be
-        read, or advanced too seldom. The first part, at the power of earlier work, is left out.
-        """
+        read, or advanced too seldom. The first part, at the power of earlier work, is left out."""
         if read_energy_j() is None:
             return None
         launches = timing.launches_in(_ENERGY_BATCH_US, launch_us, len(sets))
-        batch = self._batch(enqueue, sets, launches)
         readings: list[tuple[float, float | None]] = []
 
         def read_until(end_s: float) -> None:
@@ -181,7 +168,7 @@ class Timer:
                 readings.append((time.perf_counter(), read_energy_j()))
                 time.sleep(_ENERGY_EVERY_S)
 
-        try:
+        with closing(self._batch(enqueue, sets, launches)) as batch:
             batch_us = self.intervals_us([batch.replay] * 2)[1]
             count = max(1, round(seconds * 1e6 / batch_us))
             started_s = time.perf_counter()
@@ -189,8 +176,6 @@ class Timer:
                 batch.replay()
             read_until(started_s + 0.95 * count * batch_us / 1e6)
             check(self._driver.cuStreamSynchronize, self._stream)
-        finally:
-            batch.free()
         power_w = timing.mean_power_w(readings, started_s + _ENERGY_LEAD_IN * seconds)
         return None if power_w is None else power_w * batch_us / launches / 1e6
 
@@ -237,7 +222,7 @@ class Timer:
         """As many as it takes, the first among them."""
         samples, batch_us = [first_us], first_us * batch.launches
         while count := timing.more_samples(samples, batch_us):
-            lead_in = int(timing.needs_lead_in(batch_us))
+            lead_in = int(batch_us < timing.LEAD_IN_BELOW_US)
             times = self.intervals_us([batch.replay] * (count + lead_in))[lead_in:]
             samples += [time_us / batch.launches for time_us in times]
         return tuple(samples)

@@ -39,7 +39,7 @@ LOADING_US = number("LOADING_US")  # and the first launch of a kernel over its l
 LONG_FIRST_US = LONG_US + LOADING_US  # of a first launch: that of a long kernel
 LEAST_US = 0.5  # of a kernel
 LATENCY_FACTOR = 8  # times what a short kernel takes: what a launch of it may take
-LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
+LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one: the first starts late
 MIN_STEPS = 3  # of the energy counter
 # The limits of known GPUs are measured ones, up to a tenth below the data sheet
 FLOOR_SLACK = number("FLOOR_SLACK")
@@ -59,10 +59,8 @@ class Timing:
 
 
 def batch_launches(launch_us: float, num_sets: int) -> int:
-    """Launches per batch: about BATCH_US of them, and every operand set equally often.
-
-    `launch_us` is what a single launch took, latency included.
-    """
+    """Launches per batch: about BATCH_US of them, and every operand set equally often. `launch_us` is what a
+    single launch took, latency included."""
     return launches_in(BATCH_US, _expected_us(launch_us), num_sets)
 
 
@@ -96,11 +94,9 @@ def is_too_slow_at_first(launch_us: float, cutoff_us: float | None) -> bool:
 
 
 def relative_error(samples: Sequence[float]) -> float:
-    """Standard error of the median, relative to it, from the quartiles (as for normal noise).
-
-    The interquartile range of a normal distribution is 1.349 deviations; the median's standard error
-    is 1.253 deviations over the root of the number of samples.
-    """
+    """Standard error of the median, relative to it, from the quartiles (as for normal noise). The
+    interquartile range of a normal distribution is 1.349 deviations; the median's standard error is 1.253
+    deviations over the root of the number of samples."""
     if len(samples) < 2:
         return math.inf
     low, _, high = quantiles(samples, n=4, method="inclusive")
@@ -117,17 +113,10 @@ def more_samples(samples: Sequence[float], batch_us: float) -> int:
     return max(missing, min(GROUP, in_budget, MAX_SAMPLES - taken))
 
 
-def needs_lead_in(batch_us: float) -> bool:
-    """Whether an uncounted replay goes before a group: the first one after a pause starts late."""
-    return batch_us < LEAD_IN_BELOW_US
-
-
 def mean_power_w(readings: Sequence[tuple[float, float | None]], from_s: float) -> float | None:
-    """Mean power between the first and the last step of an energy counter after `from_s`.
-
-    `readings`: (seconds, joules), frequent against the steps: between steps the counter stands still, so
-    that only the moments at which it advances tell anything. None below three steps.
-    """
+    """Mean power between the first and the last step of an energy counter after `from_s`. `readings`:
+    (seconds, joules), frequent against the steps: between steps the counter stands still, so that only the
+    moments at which it advances tell anything. None below three steps."""
     known = [(s, energy_j) for s, energy_j in readings if energy_j is not None]
     steps = [after for before, after in pairwise(known) if after[1] > before[1] and after[0] >= from_s]
     if len(steps) < MIN_STEPS:

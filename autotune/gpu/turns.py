@@ -46,11 +46,8 @@ class Signature(NamedTuple):
 
 
 class Turns:
-    """The turns on one GPU. One thread at a time may `take` one.
-
-    `note` is told, once, that another process uses the GPU. If the files cannot be made, or locked, there are
-    no turns: that must not stop a search.
-    """
+    """The turns on one GPU. One thread at a time may `take` one. `note` is told, once, that another process
+    uses the GPU. If the files cannot be made, or locked, there are no turns: that must not stop a search."""
 
     def __init__(
         self, gpu_uuid: str, note: Callable[[str], None] = lambda text: None, folder: Path | None = None
@@ -67,10 +64,8 @@ class Turns:
 
     @contextmanager
     def take(self) -> Iterator[frozenset[int]]:
-        """Have the GPU alone among the processes that take turns. Waits for the turns of others.
-
-        Yields the workers, as NVML numbers them, of all processes that took turns lately.
-        """
+        """Have the GPU alone among the processes that take turns. Waits for the turns of others. Yields the
+        workers, as NVML numbers them, of all processes that took turns lately."""
         if self._files:
             self._wait(*self._files)
         if not self._files:

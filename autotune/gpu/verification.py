@@ -47,11 +47,6 @@ def largest_magnitude(k: int) -> float:
     return min(k * largest_term, k * 2 / math.pi + 10 * 0.772 * math.sqrt(k) + largest_term)
 
 
-def cublas_tolerance(k: int) -> float:
-    """How far C may be from cuBLAS's, each being within the bound of the truth."""
-    return 2 * gamma(k) * largest_magnitude(k)
-
-
 def fp64_rate(limits: DeviceLimits) -> float:
     """Float64 multiply-adds per second that the reference kernel reaches, roughly."""
     cores = {(8, 0): 32, (9, 0): 64, (10, 0): 64, (10, 3): 2}.get(limits.compute_capability, 2)
@@ -133,10 +128,9 @@ class Verdict:
     """`error_ratio` is max |C - C64| / bound over the checked tiles, `at` (row, column) where, in a batch
     (product, row, column); `cublas_ratio` the same against cuBLAS over all of C (0 where there is no cuBLAS).
 
-    `error_norm` is ||C - C64||, Frobenius, over the checked tiles; `error_over_cublas` how many times that
-    of cuBLAS's C it is on the same operands and elements (None where cuBLAS is absent or exact, or where
-    these are too few to tell).
-    """
+    `error_norm` is ||C - C64||, Frobenius, over the checked tiles; `error_over_cublas` how many times that of
+    cuBLAS's C it is on the same operands and elements (None where cuBLAS is absent or exact, or where these
+    are too few to tell)."""
 
     error_ratio: float
     at: tuple[int, ...]
@@ -197,11 +191,8 @@ def _strides(lead: int, is_transposed: bool, products: int) -> list[ctypes.c_int
 
 
 class Verifier:
-    """The reference of one problem, and the check of a C against it.
-
-    `most_tiles`: of C, that are checked at most; None: as time and memory allow. Raises EnvironmentProblem
-    where memory does not suffice.
-    """
+    """The reference of one problem, and the check of a C against it. `most_tiles`: of C, that are checked at
+    most; None: as time and memory allow. Raises EnvironmentProblem where memory does not suffice."""
 
     def __init__(
         self,
@@ -316,7 +307,8 @@ class Verifier:
         self._launch("compare_tiles", len(self.tiles), [*matrix, *reference, bound, self._out()])
         count = gemm.num_results
         blocks = min(_COMPARE_BLOCKS, -(-count // CHECK_THREADS))
-        tolerance = ctypes.c_double(cublas_tolerance(gemm.k))
+        # how far C may be from cuBLAS's, each being within the bound of the truth
+        tolerance = ctypes.c_double(2 * gamma(gemm.k) * largest_magnitude(gemm.k))
         whole = [ctypes.c_void_p(c), ctypes.c_void_p(other), ctypes.c_uint64(count), tolerance, self._out()]
         self._launch("compare_whole", blocks, whole)
 

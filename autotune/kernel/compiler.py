@@ -119,12 +119,10 @@ class Helpers(Protocol):
     @property
     def num_slots(self) -> int:
         """How many kernels they compile at a time, as of late."""
-        ...
 
     def build(self, job: CompileJob) -> bytes | None:
         """A kernel as `Cubin.packed`; None where it has to be compiled here. Raises TrialFailure if it does
         not compile."""
-        ...
 
 
 def _nvrtc() -> Any:
@@ -206,9 +204,8 @@ class Compiler:
 
     `cache_dir` None means the default, `num_threads` None all cores (`use_cores`); `timeout_s` bounds the
     processor time of one compile, which is then ended. If the cache cannot be used, kernels are compiled
-    again and `note` is called once, from any thread.
-    Raises EnvironmentProblem if NVRTC is missing, or too old or new for `arch`.
-    """
+    again and `note` is called once, from any thread. Raises EnvironmentProblem if NVRTC is missing, or too
+    old or new for `arch`."""
 
     def __init__(
         self,
@@ -247,11 +244,9 @@ class Compiler:
         return self.compile_source(source, macros, name=name, arch=templates.of(config).arch)
 
     def submit(self, config: AnyConfig, variant: Variant) -> Future[Cubin]:
-        """`compile` on the pool.
-
-        Configs that share a cubin compile once even while the first of them is under way: the others wait
-        without a thread, have the same outcome (failed, cancelled), and take no `compile_s`.
-        """
+        """`compile` on the pool. Configs that share a cubin compile once even while the first of them is
+        under way: the others wait without a thread, have the same outcome (failed, cancelled), and take no
+        `compile_s`."""
         key = (config.kernel, variant)
         with self._lock:
             first = self._under_way.get(key)

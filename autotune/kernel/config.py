@@ -82,16 +82,14 @@ class Config:
 
     @property
     def kernel(self) -> Config:
-        """The config without the parameters of the launch: equal for configs that share a cubin.
-
-        Those are the order of blocks over C, and the number of splits unless they are a cluster.
-        """
+        """The config without the parameters of the launch: equal for configs that share a cubin. Those are
+        the order of blocks over C, and the number of splits unless they are a cluster."""
         return _kernel(self)
 
     @property
     def in_any_splits(self) -> Config:
         """Equal for configs that differ only in their number of splits, if that is an argument."""
-        return _in_any_splits(self)
+        return replace(self, split_k=self.kernel.split_k)
 
     def __str__(self) -> str:
         return self.key
@@ -101,11 +99,6 @@ class Config:
 def _kernel(config: Config) -> Config:
     given = {"none": 1, "chunks": 1, "cluster": config.split_k}
     return replace(config, raster="n", group=1, split_k=given.get(config.reduction, 2))
-
-
-@lru_cache(_REMEMBERED)
-def _in_any_splits(config: Config) -> Config:
-    return replace(config, split_k=config.kernel.split_k)
 
 
 def lanes_k(c: Any) -> Any:
@@ -130,7 +123,8 @@ def values_in(text: str) -> Mapping[str, Any]:
     pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
     if not all(equals and name for name, equals, _ in pairs):
         raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")
-    values = {name.strip(): _number_or_word(value.strip()) for name, _, value in pairs}
+    texts = {name.strip(): value.strip() for name, _, value in pairs}
+    values = {name: int(text) if re.fullmatch("[0-9]{1,9}", text) else text for name, text in texts.items()}
     if len(values) < len(pairs):
         raise UsageError(f"config {text!r}: name each parameter once")
     return values
@@ -148,10 +142,6 @@ def checked(data: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dic
     return data
 
 
-def _number_or_word(text: str) -> Value:
-    return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
-
-
 class Parameter(NamedTuple):
     """One knob: `values` are those a search may pick, in their natural order."""
 
@@ -164,34 +154,22 @@ class Parameter(NamedTuple):
         return f"{self.description}, one of {', '.join(map(str, self.values))}"
 
 
+_EXTENTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256)
+_TILES = (*_EXTENTS[:7], 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256)
+_SPLITS = (
+    1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 44, 48, 56, 64, 72, 80, 96, 112,
+    128, 160, 192, 256,
+)  # fmt: skip
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter("tm", (1, 2, 4, 6, 8, 12, 16), "rows of C per thread (TM)", "elements"),
     Parameter("tn", (1, 2, 4, 6, 8, 12, 16), "columns of C per thread (TN)", "elements"),
-    Parameter(
-        "wm",
-        (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256),
-        "rows of C per warp; with wn, of one thread where lanes share out k",
-        "elements",
-    ),
-    Parameter("wn", (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "columns of C per warp", "elements"),
-    Parameter(
-        "bm",
-        (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
-        "rows of C per block (BM)",
-        "elements",
-    ),
-    Parameter(
-        "bn",
-        (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
-        "columns of C per block (BN)",
-        "elements",
-    ),
-    Parameter(
-        "bk",
-        (4, 8, 16, 32, 64, 128),
-        "depth of k per pipeline stage (BK), or per lane that shares it",
-        "elements",
-    ),
+    Parameter("wm", _EXTENTS,
+              "rows of C per warp; with wn, of one thread where lanes share out k", "elements"),
+    Parameter("wn", _EXTENTS, "columns of C per warp", "elements"),
+    Parameter("bm", _TILES, "rows of C per block (BM)", "elements"),
+    Parameter("bn", _TILES, "columns of C per block (BN)", "elements"),
+    Parameter("bk", (4, 8, 16, 32, 64, 128),
+              "depth of k per pipeline stage (BK), or per lane that shares it", "elements"),
     Parameter("slice_k", (1, 2, 4, 8), "warp groups of a block that share out bk", "groups"),
     Parameter("unroll_k", (4, 8, 16, 32, 64), "k steps unrolled in the inner loop", "steps"),
     Parameter("frag_buffers", (1, 2), "register buffers per operand fragment", "buffers"),
@@ -205,35 +183,37 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("copy_b", ("register", "async"), "path of B to shared memory (async: cp.async)"),
     Parameter("stages", (1, 2, 3, 4, 5, 6, 8), "tiles of A and B held in shared memory", "tiles"),
     Parameter("bursts", (1, 2, 4, 8), "parts in which a tile's copies start, spread over its k", "parts"),
-    Parameter(
-        "flush_k",
-        (0, 256, 512, 1024, 2048),
-        "k after which sums move on to sums in shared memory, or the next split begins; 0 never",
-        "steps",
-    ),
+    Parameter("flush_k", (0, 256, 512, 1024, 2048),
+              "k after which sums move on to sums in shared memory, or the next split begins; 0 never",
+              "steps"),
     Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a K-major operand", "elements"),
     Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
-    Parameter(
-        "order",
-        (*("row", "row_snake", "col_snake", "zigzag", "pair_snake"), *PACKED_ORDERS),
-        "order of the unrolled FMAs over the thread tile; packed: two of them in an instruction",
-    ),
+    Parameter("order", ("row", "row_snake", "col_snake", "zigzag", "pair_snake", *PACKED_ORDERS),
+              "order of the unrolled FMAs over the thread tile; packed: two of them in an instruction"),
     Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
-    Parameter(
-        "reduction",
-        ("none", "two_pass", "last_block", "last_wave", "cluster", "chunks"),
-        "how partial sums of split-K are added; last_wave splits only tiles that fill no whole wave, "
-        "cluster adds through distributed shared memory, chunks are splits of flush_k",
-    ),
-    Parameter(
-        "split_k",
-        (
-            *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 44, 48, 56, 64, 72),
-            *(80, 96, 112, 128, 160, 192, 256),
-        ),
-        "blocks that share out k",
-        "blocks",
-    ),
-)
+    Parameter("reduction", ("none", "two_pass", "last_block", "last_wave", "cluster", "chunks"),
+              "how partial sums of split-K are added; last_wave splits only tiles that fill no whole wave, "
+              "cluster adds through distributed shared memory, chunks are splits of flush_k"),
+    Parameter("split_k", _SPLITS, "blocks that share out k", "blocks"),
+)  # fmt: skip
 PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+
+
+def brief(point: Mapping[str, Any] | None) -> str:
+    """A config in one short word for tables: `64x128x16 8x8 s3 async ...`; others' points whole."""
+    if point is None:
+        return "-"
+    try:
+        c = Config.from_dict(dict(point))
+        is_whole = set(point) == set(PARAMETER)
+    except UsageError:  # of another kernel, or of another version of this one
+        is_whole = False
+    if not is_whole:
+        return ",".join(f"{name}={value}" for name, value in point.items())
+    split = f" split_k={c.split_k}" if c.split_k > 1 else ""
+    slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
+    flush = f" flush_k={c.flush_k}" if c.flush_k else ""
+    how = "lanes along k" if lanes_k(c) > 1 else f"stages={c.stages} {c.order}"
+    packed = "".join(f" {name}" for name in ("pack_a", "pack_b") if getattr(c, name))
+    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} {how}{slices}{flush}{split}{packed}"

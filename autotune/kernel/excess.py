@@ -30,43 +30,12 @@ def excess(rule: Rule, config: Config, limits: DeviceLimits, gemm: Gemm) -> str:
     return ", ".join(f"{name}={getattr(config, name)}" for name in dict.fromkeys(rule.needs))
 
 
-def _warp_lanes(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    lanes = f"{c.wm * c.wn / (c.tm * c.tn):g}"
-    return f"({c.wm}/{c.tm}) * ({c.wn}/{c.tn}) = {lanes}"
-
-
-def _threads(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"{threads(c):,} threads, at most {MAX_THREADS:,}"
-
-
-def _shared_memory(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"{main_smem_bytes(c, g):,} bytes, at most {d.smem_per_block:,} per block"
-
-
-def _staged_rows(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    num_bytes = staged_bytes(c)
-    return (
-        f"{num_bytes:,} bytes, at most {d.smem_per_block:,} per block; "
-        + _of_sm(c, num_bytes + d.smem_reserved)
-        + f" bytes, at most {d.smem_per_sm:,} per SM"
-    )
-
-
-def _resident_smem(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    each = main_smem_bytes(c, g) + d.smem_reserved
-    return f"{_of_sm(c, each)} bytes, at most {d.smem_per_sm:,} per SM"
-
-
 def _of_sm(c: Config, each: int) -> str:
     return f"min_blocks {c.min_blocks} x {each:,} = {c.min_blocks * each:,}"
 
 
-def _resident_threads(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    num = threads(c)
-    return (
-        f"{_of_sm(c, num)} threads, at most {d.threads_per_sm:,} per SM; "
-        f"{c.min_blocks} blocks, at most {d.blocks_per_sm}"
-    )
+def _resident(c: Config, num_bytes: int, d: DeviceLimits) -> str:
+    return f"{_of_sm(c, num_bytes + d.smem_reserved)} bytes, at most {d.smem_per_sm:,} per SM"
 
 
 def _registers(c: Config, d: DeviceLimits, g: Gemm) -> str:
@@ -77,62 +46,43 @@ def _registers(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"{text}: {d.regs_per_sm:,} of an SM for {_of_sm(c, num)} threads"
 
 
-def _exact_edges(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"m = {g.m} and bm = {c.bm}, n = {g.n} and bn = {c.bn}"
-
-
-def _workspace(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    num_bytes = int(sum_bytes(c, g, d))
-    return f"{c.split_k} splits of whole tiles: {num_bytes:,} bytes, at most {WORKSPACE_LIMIT:,}"
-
-
-def _pack_workspace(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"{packed_bytes(c, g):,} bytes, at most {WORKSPACE_LIMIT:,}"
-
-
-def _gains_threads(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"{threads(c):,} threads"
-
-
-def _gains_slices(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"{threads_per_slice(c):,} threads per slice"
-
-
 def _sums(c: Config, d: DeviceLimits, g: Gemm) -> str:
     return f"{c.tm} x {c.tn} = {c.tm * c.tn} sums per thread"
 
 
-def _gains_min_blocks(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"min_blocks {c.min_blocks} leaves {register_cap(c, d)} registers per thread for {_sums(c, d, g)}"
-
-
-def _gains_occupancy(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"{_of_sm(c, threads(c))} threads"
-
-
-def _gains_split(c: Config, d: DeviceLimits, g: Gemm) -> str:
-    return f"k = {g.k} in {c.split_k} splits is {g.k / c.split_k:g} each; reduction={c.reduction}"
-
-
 _FIGURES: dict[str, Callable[[Config, DeviceLimits, Gemm], str]] = {
-    "warp-lanes": _warp_lanes,
-    "threads": _threads,
-    "shared-memory": _shared_memory,
-    "staged-rows": _staged_rows,
-    "resident-smem": _resident_smem,
-    "resident-threads": _resident_threads,
+    "warp-lanes": lambda c, d, g: f"({c.wm}/{c.tm}) * ({c.wn}/{c.tn}) = {c.wm * c.wn / (c.tm * c.tn):g}",
+    "threads": lambda c, d, g: f"{threads(c):,} threads, at most {MAX_THREADS:,}",
+    "shared-memory": lambda c, d, g: (
+        f"{main_smem_bytes(c, g):,} bytes, at most {d.smem_per_block:,} per block"
+    ),
+    "staged-rows": lambda c, d, g: (
+        f"{staged_bytes(c):,} bytes, at most {d.smem_per_block:,} per block; "
+        + _resident(c, staged_bytes(c), d)
+    ),
+    "resident-smem": lambda c, d, g: _resident(c, main_smem_bytes(c, g), d),
+    "resident-threads": lambda c, d, g: (
+        f"{_of_sm(c, threads(c))} threads, at most {d.threads_per_sm:,} per SM; "
+        f"{c.min_blocks} blocks, at most {d.blocks_per_sm}"
+    ),
     "registers": _registers,
-    "exact-edges": _exact_edges,
+    "exact-edges": lambda c, d, g: f"m = {g.m} and bm = {c.bm}, n = {g.n} and bn = {c.bn}",
     "extent-a": lambda c, d, g: f"lda = {g.lda}, vec_a = {c.vec_a}",
     "extent-b": lambda c, d, g: f"ldb = {g.ldb}, vec_b = {c.vec_b}",
     "extent-c": lambda c, d, g: f"ldc = {g.ldc}, vec_c = {c.vec_c}",
-    "workspace": _workspace,
-    "pack-workspace": _pack_workspace,
-    "worth-threads": _gains_threads,
-    "worth-slices": _gains_slices,
+    "workspace": lambda c, d, g: (
+        f"{c.split_k} splits of whole tiles: {int(sum_bytes(c, g, d)):,} bytes, at most {WORKSPACE_LIMIT:,}"
+    ),
+    "pack-workspace": lambda c, d, g: f"{packed_bytes(c, g):,} bytes, at most {WORKSPACE_LIMIT:,}",
+    "worth-threads": lambda c, d, g: f"{threads(c):,} threads",
+    "worth-slices": lambda c, d, g: f"{threads_per_slice(c):,} threads per slice",
     "worth-thread-tile": _sums,
     "worth-small-tile": _sums,
-    "worth-min-blocks": _gains_min_blocks,
-    "worth-occupancy": _gains_occupancy,
-    "worth-split": _gains_split,
+    "worth-min-blocks": lambda c, d, g: (
+        f"min_blocks {c.min_blocks} leaves {register_cap(c, d)} registers per thread for {_sums(c, d, g)}"
+    ),
+    "worth-occupancy": lambda c, d, g: f"{_of_sm(c, threads(c))} threads",
+    "worth-split": lambda c, d, g: (
+        f"k = {g.k} in {c.split_k} splits is {g.k / c.split_k:g} each; reduction={c.reduction}"
+    ),
 }

@@ -43,10 +43,8 @@ class _Columns:
 
 @dataclass(frozen=True)
 class Factor:
-    """One independent part of a space: every row of `codes` may meet every row of other factors.
-
-    `codes[i, j]` indexes `values[j]`, the values of parameter `names[j]`; shape (rows, parameters).
-    """
+    """One independent part of a space: every row of `codes` may meet every row of other factors. `codes[i,
+    j]` indexes `values[j]`, the values of parameter `names[j]`; shape (rows, parameters)."""
 
     names: tuple[str, ...]
     values: tuple[tuple[Value, ...], ...]
@@ -103,21 +101,15 @@ class Pairs:
 
     @cached_property
     def num(self) -> int:
-        return int(
-            (
-                np.bincount(self.kinds, minlength=len(self.is_compatible)) @ self.is_compatible.sum(axis=1)
-            ).item()
-        )
+        counts = np.bincount(self.kinds, minlength=len(self.is_compatible))
+        return int((counts @ self.is_compatible.sum(axis=1)).item())
 
 
 @dataclass(frozen=True)
 class FeasibleSet:
-    """A finite set of points: the Cartesian product of its factors' rows.
-
-    A point is numbered 0 ... len - 1 in mixed radix, the last factor fastest. Samplers see a space
-    only through this class, so any recorded space of other tools is searched in the same way. With `pairs`,
-    some numbers are of no point.
-    """
+    """A finite set of points: the Cartesian product of its factors' rows. A point is numbered 0 ... len - 1
+    in mixed radix, the last factor fastest. Samplers see a space only through this class, so any recorded
+    space of other tools is searched in the same way. With `pairs`, some numbers are of no point."""
 
     factors: tuple[Factor, ...]
     pairs: Pairs | None = None
@@ -441,39 +433,38 @@ def _set_bits(words: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _join(
-    names: Sequence[str],
-    rules: Iterable[Rule],
-    limits: DeviceLimits,
-    gemm: Gemm,
+def _joined(
+    groups: Iterable[Sequence[str]], rules: Sequence[Rule], limits: DeviceLimits, gemm: Gemm,
     parameters: Mapping[str, Parameter],
-) -> Factor:
-    """All combinations of the parameters that obey the rules, one parameter joined at a time.
-
-    A rule is applied as soon as the parameters it needs are there, which keeps the table small.
-    """
-    pending, tree = list(rules), _Tree(names, parameters, limits, gemm)
-    for at in range(len(names)):
-        known = names[: at + 1]
-        ready = [r for r in pending if set(r.needs) <= set(known)]
-        pending = [r for r in pending if r not in ready]
-        if tree.grow(ready) > MAX_ROWS:
-            raise UsageError(
-                f"{gemm} on {limits.name}: more than {MAX_ROWS:,} combinations of {', '.join(known)} are "
-                "legal, too many to enumerate; leave out --all, or ask about one config with --explain"
-            )
-    return Factor(tuple(names), tuple(parameters[n].values for n in names), tree.table(), is_sorted=True)
+) -> tuple[Factor, ...]:  # fmt: skip
+    """A factor for each group of parameters: all their combinations that obey the rules, one parameter joined
+    at a time. A rule is applied as soon as the parameters it needs are there, which keeps the table small."""
+    factors = []
+    for names in groups:
+        pending, tree = (
+            [r for r in rules if set(r.needs) <= set(names)],
+            _Tree(names, parameters, limits, gemm),
+        )
+        for at in range(len(names)):
+            known = names[: at + 1]
+            ready = [r for r in pending if set(r.needs) <= set(known)]
+            pending = [r for r in pending if r not in ready]
+            if tree.grow(ready) > MAX_ROWS:
+                raise UsageError(
+                    f"{gemm} on {limits.name}: more than {MAX_ROWS:,} combinations of {', '.join(known)} are "
+                    "legal, too many to enumerate; leave out --all, or ask about one config with --explain"
+                )
+        values = tuple(parameters[name].values for name in names)
+        factors.append(Factor(tuple(names), values, tree.table(), is_sorted=True))
+    return tuple(factors)
 
 
 def feasible_set(
     limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False, order: SummationOrder | None = None
 ) -> FeasibleSet:
     """Every config that this device can run on this problem and that is worth a trial; whose sums have this
-    order, if one is given.
-
-    `is_wide` drops the rules of kind `worth`, which makes the set a thousand times larger. Raises UsageError
-    if it then becomes too large to enumerate.
-    """
+    order, if one is given. `is_wide` drops the rules of kind `worth`, which makes the set a thousand times
+    larger. Raises UsageError if it then becomes too large to enumerate."""
     rules = [r for r in RULES if not (is_wide and r.kind == "worth" and r.id != "worth-chunks")]
     apart = (*_ORDER_FACTOR, *_WALK_FACTOR, *_LAUNCH_FACTOR)
     core = tuple(p.name for p in PARAMETERS if p.name not in apart)
@@ -483,11 +474,7 @@ def feasible_set(
     else:
         rules = [r if set(r.needs) <= set(_LAUNCH_FACTOR) else _given(r, reduction="none") for r in rules]
         groups = [core, _ORDER_FACTOR, _WALK_FACTOR, _LAUNCH_FACTOR]
-    factors = []
-    for names in groups:
-        own = [r for r in rules if set(r.needs) <= set(names)]
-        factors.append(_join(names, own, limits, gemm, PARAMETER))
-    space = FeasibleSet(tuple(factors))
+    space = FeasibleSet(_joined(groups, rules, limits, gemm, PARAMETER))
     is_fit = order is not None or _sums_fit(space, limits, gemm)
     return space if is_fit else _linked(space, _OF_SUMS, _fit(limits, gemm))
 
@@ -505,12 +492,8 @@ def tensor_set(limits: DeviceLimits, gemm: Gemm) -> FeasibleSet:
     """As `feasible_set`, of the kernel on tensor cores: empty on a GPU that cannot run it."""
     names = tuple(tensor.PARAMETER)
     core = tuple(name for name in names if name not in (*_WALK_FACTOR, *_LAUNCH_FACTOR))
-    space = FeasibleSet(
-        tuple(
-            _join(own, [r for r in tensor.RULES if set(r.needs) <= set(own)], limits, gemm, tensor.PARAMETER)
-            for own in (core, _WALK_FACTOR, _LAUNCH_FACTOR)
-        )
-    )
+    groups = (core, _WALK_FACTOR, _LAUNCH_FACTOR)
+    space = FeasibleSet(_joined(groups, tensor.RULES, limits, gemm, tensor.PARAMETER))
     if not len(space):
         return space
     return _linked(space, ("bn",), lambda c: np.asarray(tensor.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))

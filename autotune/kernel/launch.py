@@ -39,12 +39,10 @@ LONG_ACTIVATIONS = ("gelu", "gelu_tanh")  # of so many instructions that their k
 
 @frozen()
 class Epilogue:
-    """What a kernel does to alpha * AB + beta * C before it is stored in C (kernels/epilogue.cuh).
-
-    `bias` is added: a value for each row of C, or for each column. `keeps`: the result so far is stored in a
-    second matrix, whose address and leading dimension allow the same vectors as those of C. Then follows the
-    activation.
-    """
+    """What a kernel does to alpha * AB + beta * C before it is stored in C (kernels/epilogue.cuh). `bias` is
+    added: a value for each row of C, or for each column. `keeps`: the result so far is stored in a second
+    matrix, whose address and leading dimension allow the same vectors as those of C. Then follows the
+    activation."""
 
     bias: str = "none"
     activation: str = "none"
@@ -126,12 +124,11 @@ class LaunchSpec:
 class Pack(NamedTuple):
     """A launch of `sgemm_pack`: one operand of all products, copied into the workspace by k, then m (or n).
 
-    Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_k_major (int32),
-    where to (address), padded, blocks_per_product (int32), stride (int64). `extent` is m for A and n for B; a
-    row of the packed operand has `padded` elements, zeros behind the extent; it lies `offset` bytes into the
+    Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_k_major (int32), where
+    to (address), padded, blocks_per_product (int32), stride (int64). `extent` is m for A and n for B; a row
+    of the packed operand has `padded` elements, zeros behind the extent; it lies `offset` bytes into the
     workspace. The operands of a batch lie `stride` elements apart, their copies `packed_stride`; an operand
-    that all products share is copied once.
-    """
+    that all products share is copied once."""
 
     is_a: bool
     extent: int
@@ -153,29 +150,26 @@ class Grid(NamedTuple):
     """A launch of `sgemm`; before it, of `sgemm_pack` for each of `packs`; behind it, for PLANES, of
     `sgemm_reduce`.
 
-    `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole
-    waves have a block each, and each of the `split_tiles` behind them `split_k` blocks. Tiles are those of
-    all products of a batch, one product behind the other.
+    `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole waves
+    have a block each, and each of the `split_tiles` behind them `split_k` blocks. Tiles are those of all
+    products of a batch, one product behind the other.
 
-    Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
-    beta (float), C, ldc (int64), workspace, split_k (int32), the schedule (a struct of the SCHEDULE_WORDS
-    words of `schedule`), the batch (a struct of the
-    three `strides`, int64, and the number of products, int32), the epilogue (a struct of EPILOGUE_WORDS words
-    of 64 bits: the addresses of bias and kept, then ld_kept, stride_bias and stride_kept in elements; all 0
-    where a kernel has none).
-    Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
-    split_k, padded_m, padded_n, reduce_group_bits, reduce_blocks_per_product (int32), the stride of C
-    (int64), the epilogue; it takes `reduce_smem_bytes` of shared memory.
-    A kernel may declare fewer arguments than these: the driver reads as many as it declares (CUDA Driver API,
-    `cuLaunchKernel`: numbers, offsets and sizes of parameters come from the kernel's image). Kernels of
-    tables before schema 5 end with `split_k`, `reduce_group_bits` and `padded`.
-    A packed operand is given to `sgemm` by its place in the workspace, with `padded` as its leading
-    dimension. `workspace` is the address behind all packed operands: from there on lie `split_k` planes of
-    partial sums, each of all split tiles (for PLANES `split_k` planes of padded_m x padded_n for one
-    product after the other), and, but for PLANES, behind them `counter_bytes` of counters: zero before the
-    first launch, left zero by every launch. Clusters leave nothing there: `split_k` blocks along y are one,
-    as they are compiled, and read each other's sums.
-    """
+    Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64), beta
+    (float), C, ldc (int64), workspace, split_k (int32), the schedule (a struct of the SCHEDULE_WORDS words of
+    `schedule`), the batch (a struct of the three `strides`, int64, and the number of products, int32), the
+    epilogue (a struct of EPILOGUE_WORDS words of 64 bits: the addresses of bias and kept, then ld_kept,
+    stride_bias and stride_kept in elements; all 0 where a kernel has none). Arguments of `sgemm_reduce`: m, n
+    (int32), alpha, beta (float), C, ldc (int64), workspace, split_k, padded_m, padded_n, reduce_group_bits,
+    reduce_blocks_per_product (int32), the stride of C (int64), the epilogue; it takes `reduce_smem_bytes` of
+    shared memory. A kernel may declare fewer arguments than these: the driver reads as many as it declares
+    (CUDA Driver API, `cuLaunchKernel`: numbers, offsets and sizes of parameters come from the kernel's
+    image). Kernels of tables before schema 5 end with `split_k`, `reduce_group_bits` and `padded`. A packed
+    operand is given to `sgemm` by its place in the workspace, with `padded` as its leading dimension.
+    `workspace` is the address behind all packed operands: from there on lie `split_k` planes of partial sums,
+    each of all split tiles (for PLANES `split_k` planes of padded_m x padded_n for one product after the
+    other), and, but for PLANES, behind them `counter_bytes` of counters: zero before the first launch, left
+    zero by every launch. Clusters leave nothing there: `split_k` blocks along y are one, as they are
+    compiled, and read each other's sums."""
 
     size: tuple[int, int]
     tiles: int
@@ -230,10 +224,8 @@ def has_work(spec: LaunchSpec, k: int) -> bool:
 
 def divisor(value: int) -> tuple[int, int, int]:
     """`Divisor` of kernels/tile_scheduler.cuh: n // value == n * multiplier >> shift for 0 <= n < 2^31.
-
     multiplier * value exceeds 2^shift by less than value, and so by less than 2^(shift - 31): for such n the
-    quotient is too large by less than 1 / value (Granlund and Montgomery, 1994).
-    """
+    quotient is too large by less than 1 / value (Granlund and Montgomery, 1994)."""
     shift = 31 + (value - 1).bit_length()
     return value, -(-(1 << shift) // value), shift
 
@@ -250,11 +242,8 @@ def schedule(spec: LaunchSpec, grid: Grid) -> tuple[int, ...]:
 
 def reduce_groups(elements: int, splits: Any) -> Any:
     """How many groups of threads in a block of `sgemm_reduce` share out the splits: a power of two, or an
-    array of them if `splits` is one.
-
-    A block is one group, or more of them as long as all threads are not many and each group has enough splits
-    (docs/decisions/0028).
-    """
+    array of them if `splits` is one. A block is one group, or more of them as long as all threads are not
+    many and each group has enough splits (docs/decisions/0028)."""
     num_doublings = sum(
         splits >= (2 << bit) * GROUP_SPLITS
         for bit in range(REDUCE_BITS - WARP_BITS)
@@ -307,20 +296,10 @@ def _packs(
         if is_packed:
             products = batch.products if stride else 1  # what all share is packed once
             num_bytes = -(-FLOAT_BYTES * k * padded * products // PACK_ALIGNMENT) * PACK_ALIGNMENT
-            packs.append(
-                Pack(
-                    is_a=is_a,
-                    extent=extent,
-                    padded=padded,
-                    is_k_major=is_k_major,
-                    blocks=-(-padded // PACK_TILE) * -(-k // PACK_TILE) * products,
-                    offset=sum(p.num_bytes for p in packs),
-                    num_bytes=num_bytes,
-                    products=products,
-                    stride=stride,
-                    packed_stride=k * padded if stride else 0,
-                )
-            )
+            blocks = -(-padded // PACK_TILE) * -(-k // PACK_TILE) * products
+            offset, packed_stride = sum(p.num_bytes for p in packs), k * padded if stride else 0
+            places = (blocks, offset, num_bytes, products, stride, packed_stride)
+            packs.append(Pack(is_a, extent, padded, is_k_major, *places))
     return tuple(packs)
 
 

@@ -14,7 +14,6 @@ timer (SIGALRM) ends a compile that waits WAITS times as long.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -24,11 +23,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from ..facts.measurement import Outcome
 from ..files.errors import EnvironmentProblem, TrialFailure
-from ..files.shortage import cannot_start
+from ..files.shortage import cannot_start, start
 
 COMMAND = (sys.executable, "-m", "autotune.kernel.nvrtc_worker")
 READY = "ready"  # the first answer
@@ -59,11 +57,8 @@ class CompileAnswer:
 
 
 class Process:
-    """One compiling process, used by one thread at a time.
-
-    `command` starts it; the number of its end of the pipe is appended. Raises EnvironmentProblem where it
-    cannot be started.
-    """
+    """One compiling process, used by one thread at a time. `command` starts it; the number of its end of the
+    pipe is appended. Raises EnvironmentProblem where it cannot be started."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         try:
@@ -80,7 +75,8 @@ class Process:
         self._connection = Connection(own.detach())
         try:
             with remote:
-                self._process = self._spawn(command, remote.fileno())
+                number = remote.fileno()
+                self._process = start([*command, str(number)], number, self._stderr)
         except OSError as error:
             self._connection.close()
             self._stderr.close()
@@ -90,18 +86,6 @@ class Process:
                 return
         words = self.end() or "without a word"
         raise EnvironmentProblem(f"the compiling process does not start ({words}); run `autotune doctor`")
-
-    def _spawn(self, command: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
-        search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-        return subprocess.Popen(
-            [*command, str(descriptor)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._stderr,
-            pass_fds=(descriptor,),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))},
-            start_new_session=True,  # spared Ctrl-C: what is under way is finished
-        )
 
     def compile(self, request: CompileRequest) -> CompileAnswer:
         """Raises TrialFailure: compile_failed with the compiler's words, compile_timeout, and

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.fitted import number
+from ..facts.frozen import picked
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..files.errors import UsageError
 from .config import PARAMETER, WARP, Config, Value, lanes_k
@@ -152,8 +153,7 @@ def smem_bytes(c: Any, g: Gemm, epilogue: Epilogue = PLAIN) -> Any:
     or the slices' partial sums, if those need more.
 
     Rows on their way to C (kernels/staged_rows.cuh) go through it one per thread at a time where more do not
-    fit: less than the stages of all but the smallest, which never decides how many blocks an SM holds.
-    """
+    fit: less than the stages of all but the smallest, which never decides how many blocks an SM holds."""
     return np.maximum(main_smem_bytes(c, g), has_staged_rows(c, epilogue) * staged_bytes(c))
 
 
@@ -283,27 +283,28 @@ def launch_specs(
     return [_spec(*kind, limits, *one) for kind, *one in zip(kinds, *figures, strict=True)]
 
 
+def launched(config: Any) -> dict[str, Any]:
+    """What a launch is told of a config of either template as the config has it."""
+    return {
+        **picked(config, "bn vec_a vec_b vec_c reduction split_k group"),
+        "packs_a": bool(config.pack_a),
+        "packs_b": bool(config.pack_b),
+        "is_along_m": config.raster == "m",
+    }
+
+
 def _spec(
     config: Config, variant: Variant, limits: DeviceLimits, lanes: int, num_threads: int, smem: int
 ) -> LaunchSpec:
     return LaunchSpec(
+        **launched(config),
         bm=config.bm,
-        bn=config.bn,
         bk=config.bk * lanes,
         threads=num_threads,
         smem_bytes=smem,
-        vec_a=config.vec_a,
-        vec_b=config.vec_b,
-        vec_c=config.vec_c,
         is_exact=config.edges == "exact",
-        reduction=config.reduction,
-        split_k=config.split_k,
-        packs_a=bool(config.pack_a),
-        packs_b=bool(config.pack_b),
         overlaps=limits.has_dependent_launch,
         wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
         variant=variant,
-        group=config.group,
-        is_along_m=config.raster == "m",
         chunk=config.flush_k if config.reduction == "chunks" else 0,
     )

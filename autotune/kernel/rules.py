@@ -97,22 +97,17 @@ def _is_along_k(c: Any, g: Gemm) -> Any:
     return few_columns & (c.bn < 2 * g.n) | few_rows & (c.bm < 2 * g.m)
 
 
-def _uses_a(g: Gemm) -> int:
-    """How often an element of A is used: once per column of C, of all products that share it."""
-    return g.n * (g.batch if g.shares_a else 1)
+def _gains_packed(g: Gemm, *, is_a: bool) -> bool:
+    """Whether packing an operand spares its blocks transposing it, or copies narrower than they could be."""
+    is_k_major, ld = (not g.trans_a, g.lda) if is_a else (g.trans_b, g.ldb)
+    return is_k_major or ld % 4 != 0
 
 
-def _uses_b(g: Gemm) -> int:
-    return g.m * (g.batch if g.shares_b else 1)
-
-
-def _gains_a(g: Gemm) -> bool:
-    """Whether packing A spares its blocks transposing it, or copies narrower than they could be."""
-    return not g.trans_a or g.lda % 4 != 0
-
-
-def _gains_b(g: Gemm) -> bool:
-    return g.trans_b or g.ldb % 4 != 0
+def _pays_to_pack(g: Gemm, *, is_a: bool) -> bool:
+    """Whether it also is used often enough: each element once per row or column of C, of all products that
+    share it."""
+    uses, is_shared = (g.n, g.shares_a) if is_a else (g.m, g.shares_b)
+    return uses * (g.batch if is_shared else 1) >= PACK_USES and _gains_packed(g, is_a=is_a)
 
 
 # Tiles in between, and the tiles on either side of each that shapes of all sizes have.
@@ -131,10 +126,6 @@ def _fits_closer(tile: Any, extent: int) -> Any:
         if covered[step] * (1 + _LEAST_GAIN) > min(covered[other] for other in around)
     ]
     return np.isin(tile, loose, invert=True)
-
-
-def _vec_fits(vec: Any, extent: int) -> Any:
-    return extent % vec == 0
 
 
 def _widest(vec: Any, tile: Any, extent: Any, is_narrow: Any) -> Any:
@@ -237,11 +228,11 @@ RULES: tuple[Rule, ...] = (
          "exact edges need m and n to be multiples of the block tile",
          lambda c, d, g: (c.edges != "exact") | ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
-         lambda c, d, g: _vec_fits(c.vec_a, g.lda) | (c.pack_a == 1)),
+         lambda c, d, g: (g.lda % c.vec_a == 0) | (c.pack_a == 1)),
     Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
-         lambda c, d, g: _vec_fits(c.vec_b, g.ldb) | (c.pack_b == 1)),
+         lambda c, d, g: (g.ldb % c.vec_b == 0) | (c.pack_b == 1)),
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
-         lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
+         lambda c, d, g: (g.ldc % c.vec_c == 0)),
     Rule("workspace", "shape", ("bm", "bn", "min_blocks", "flush_k", "reduction", "split_k"),
          "the partial sums of split-K fit 1 GiB",
          lambda c, d, g: sum_bytes(c, g, d) <= WORKSPACE_LIMIT),
@@ -334,9 +325,9 @@ RULES: tuple[Rule, ...] = (
          == np.maximum(chunk_m(c) * is_k_major_a(c, g), chunk_n(c) * is_k_major_b(c, g))),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),
          "packing pays where it mends something and every element is used two thousand times; B with A",
-         lambda c, d, g: ((c.pack_a == 0) | ((_uses_a(g) >= PACK_USES) & _gains_a(g)))
+         lambda c, d, g: ((c.pack_a == 0) | _pays_to_pack(g, is_a=True))
          & ((c.pack_b == 0)
-            | ((_uses_b(g) >= PACK_USES) & _gains_b(g) & ((c.pack_a == 1) | (not _gains_a(g)))))),
+            | (_pays_to_pack(g, is_a=False) & ((c.pack_a == 1) | (not _gains_packed(g, is_a=True)))))),
     Rule("worth-pack-copies", "worth", ("pack_a", "pack_b", "copy_a", "copy_b"),
          "a packed operand is copied asynchronously where the device can: nothing is left to transpose",
          lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))
@@ -399,10 +390,8 @@ def _for_small(rule: Rule, order: SummationOrder) -> Rule:
 def broken_rules(
     config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
 ) -> tuple[Rule, ...]:
-    """The rules of those kinds that this config breaks, in the order of `RULES`.
-
-    If a template rule is broken only such rules are given: the others assume a kernel that compiles.
-    """
+    """The rules of those kinds that this config breaks, in the order of `RULES`. If a template rule is broken
+    only such rules are given: the others assume a kernel that compiles."""
     template = [r for r in RULES if r.kind == "template" and not r.holds(config, limits, gemm)]
     others = [r for r in RULES if r.kind != "template" and r.kind in kinds] if not template else []
     broken = [*template, *(r for r in others if not r.holds(config, limits, gemm))]

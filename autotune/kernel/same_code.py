@@ -35,9 +35,7 @@ def record_file() -> Path:
 
 def equivalents(source_hash: str) -> tuple[str, ...]:
     """All sources with the code of this one, itself among them; the one that studies are kept under first.
-
-    Raises EnvironmentProblem where the record cannot be read.
-    """
+    Raises EnvironmentProblem where the record cannot be read."""
     return _classes(record_file()).get(source_hash, (source_hash,))
 
 

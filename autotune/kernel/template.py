@@ -51,20 +51,16 @@ def source(main: str = MAIN_FILE, folder: Path | None = None) -> str:
 @cache
 def source_hash(main: str = MAIN_FILE, folder: Path | None = None) -> str:
     """SHA-256 of a main file and what it includes, no other: trials of different kernels never mix, unless
-    their code is known to be the same (same_code.py).
-
-    Comments and layout do not count, so that a kernel may be explained better without losing its trials.
-    """
+    their code is known to be the same (same_code.py). Comments and layout do not count, so that a kernel may
+    be explained better without losing its trials."""
     return hashlib.sha256(" ".join(_COMMENT.sub("", source(main, folder)).split()).encode()).hexdigest()
 
 
 def macros(config: Config | TensorConfig, variant: Variant) -> dict[str, int]:
-    """The macros that turn its template into one instance: `BM` for `bm`; words by their rank.
-
-    `split_k`, `raster` and `group` are launch arguments. Of splits, only whether there is a reduction reaches
-    the compiler; but the size of clusters is compiled in. Batches and what an epilogue adds are named only to
-    kernels that have them.
-    """
+    """The macros that turn its template into one instance: `BM` for `bm`; words by their rank. `split_k`,
+    `raster` and `group` are launch arguments. Of splits, only whether there is a reduction reaches the
+    compiler; but the size of clusters is compiled in. Batches and what an epilogue adds are named only to
+    kernels that have them."""
     values: dict[str, int] = {}
     if isinstance(config, TensorConfig):
         values = {name.upper(): value for name, value in config.to_dict().items() if name not in LAUNCHED}

@@ -22,9 +22,7 @@ from .config import PARAMETER, Config, Parameter, Value, values_in
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
 from .tensor_config import AnyConfig, TensorConfig
 
-_CLASS_MARK = (
-    ":"  # in what studies keep as the source of their kernels: its hash, then the class, if not strict
-)
+_CLASS_MARK = ":"  # in a study's source: the hash of its kernels' text, then the class, if not strict
 
 
 @dataclass(frozen=True)

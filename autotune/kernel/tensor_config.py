@@ -18,6 +18,7 @@ from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from .config import Config, Parameter, checked
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
+from .resources import launched
 from .rules import LEGAL, Rule, RuleKind
 
 MAIN_FILE = "tensor_sgemm.cu"
@@ -251,22 +252,8 @@ def broken_rules(
 
 
 def launch_spec(config: TensorConfig, variant: Variant) -> LaunchSpec:
+    smem, threads = int(smem_bytes(config, variant.trans_a)), config.threads
     return LaunchSpec(
-        bm=BM,
-        bn=config.bn,
-        bk=BK,
-        threads=config.threads,
-        smem_bytes=int(smem_bytes(config, variant.trans_a)),
-        vec_a=config.vec_a,
-        vec_b=config.vec_b,
-        vec_c=config.vec_c,
-        is_exact=False,
-        reduction=config.reduction,
-        split_k=config.split_k,
-        packs_a=bool(config.pack_a),
-        packs_b=bool(config.pack_b),
-        overlaps=True,
+        **launched(config), bm=BM, bk=BK, threads=threads, smem_bytes=smem, is_exact=False, overlaps=True,
         variant=variant,
-        group=config.group,
-        is_along_m=config.raster == "m",
-    )
+    )  # fmt: skip

@@ -26,13 +26,9 @@ from .summation_order import SummationOrder, has_order
 from .tensor_config import TensorConfig, has_named, workspaces
 
 _RELATIONS = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
     ">=": operator.ge,
-}
+}  # fmt: skip
 _OF_WORDS = ("=", "!=")
 _TEXT = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>)\s*([\w.-]+)\s*")
 _HOW = "write conditions as in pack_a=0,reduction!=two_pass,bm>=64 (=, !=, <, <=, >, >=)"
@@ -145,11 +141,10 @@ class Where:
     @property
     def description(self) -> str:
         """For a message."""
-        least = (
-            [] if self.max_workspace is None else [f"a workspace of at most {self.max_workspace_mib:g} MiB"]
-        )
-        order = [f"the order {self.order}"] if self.order else []
-        return " and ".join([*([str(self)] if self.conditions else []), *least, *order])
+        parts = [str(self)] if self.conditions else []
+        if self.max_workspace is not None:
+            parts.append(f"a workspace of at most {self.max_workspace_mib:g} MiB")
+        return " and ".join([*parts, *([f"the order {self.order}"] if self.order else [])])
 
     @property
     def options(self) -> str:

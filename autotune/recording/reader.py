@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from datetime import date
@@ -131,17 +131,13 @@ def _parameters(data: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[V
         raise ValueError("names: expected names of parameters, each once")
     lists = items(data["values"], "values", len(names))
     values = tuple(tuple(map(_value, items(found, "values"))) for found in lists)
+    is_ours = set(names) == PARAMETER.keys()
     for name, choices in zip(names, values, strict=True):
         if len(set(choices)) < len(choices) or not 1 <= len(choices) <= MAX_VALUES:
             raise ValueError(f"values of {shown(name)}: expected 1 to {MAX_VALUES}, each once")
-        if _is_our_kernel(names) and not set(choices) <= set(PARAMETER[name].values):
+        if is_ours and not set(choices) <= set(PARAMETER[name].values):
             raise ValueError(f"values of {name}: {shown(choices)}; known are {PARAMETER[name].values}")
     return names, values
-
-
-def _is_our_kernel(names: Sequence[str]) -> bool:
-    """Whether these are the parameters of our kernel, and not of somebody else's."""
-    return set(names) == PARAMETER.keys()
 
 
 def _value(value: Any) -> Value:
@@ -195,27 +191,19 @@ def _codes(configs: Sequence[Any], values: Sequence[Sequence[Value]], where: str
 def _problem(entry: Mapping[str, Any], codes: np.ndarray, where: str) -> RecordedProblem:
     size = len(codes)
     columns = {
-        name: items(entry[name], f"{where}: {name}", size)
-        for name in ("outcome", "reason", "samples_us", *COLUMNS)
+        name: items(entry.get(name, [None] * size), f"{where}: {name}", size)
+        for name in ("outcome", "reason", "samples_us", *COLUMNS, "error_over_cublas")
     }
-    columns["error_over_cublas"] = items(
-        entry.get("error_over_cublas", [None] * size), f"{where}: error_over_cublas", size
-    )
     outcomes = [Outcome(name) for name in items(entry["outcomes"], f"{where}: outcomes")]
     reasons = [text(reason, f"{where}: reasons") for reason in items(entry["reasons"], f"{where}: reasons")]
     marks = _marks(entry, size, where)
-    measurements = tuple(
-        _measurement(
-            {name: column[i] for name, column in columns.items()},
-            outcomes,
-            reasons,
-            marks.get(i, ()),
-            f"{where}, config {i + 1}",
-        )
-        for i in range(size)
-    )
+    measurements = []
+    for i in range(size):
+        cell = {name: column[i] for name, column in columns.items()}
+        one = _measurement(cell, outcomes, reasons, marks.get(i, ()), f"{where}, config {i + 1}")
+        measurements.append(one)
     cublas_us = _samples(entry["cublas_us"], f"{where}: cublas_us")
-    return RecordedProblem(codes, measurements, cublas_us)
+    return RecordedProblem(codes, tuple(measurements), cublas_us)
 
 
 def _marks(entry: Mapping[str, Any], size: int, where: str) -> dict[int, tuple[str, ...]]:
@@ -235,8 +223,9 @@ def _measurement(
 ) -> Measurement:
     outcome = outcomes[whole(cell["outcome"], where, most=len(outcomes) - 1)]
     samples = _samples(cell["samples_us"], where)
-    facts: dict[str, Any] = {name: _count(cell[name], where) for name in _COUNTS}
-    facts |= {name: _share(cell[name], where) for name in ("error_ratio", "error_over_cublas")}
+    facts: dict[str, Any] = {name: _known(whole, cell[name], where) for name in _COUNTS}
+    errors = ("error_ratio", "error_over_cublas")
+    facts |= {name: _known(number, cell[name], where, 0, _MOST_SHARE) for name in errors}
     facts |= {name: number(cell[name], where, 0, MOST_S) for name in _SECONDS}
     return Measurement(
         outcome,
@@ -254,9 +243,6 @@ def _samples(value: Any, where: str) -> tuple[float, ...]:
     return tuple(number(sample, where, LEAST_US, MOST_US) for sample in items(value, where))
 
 
-def _share(value: Any, where: str) -> float | None:
-    return None if value is None else number(value, where, 0, _MOST_SHARE)
-
-
-def _count(value: Any, where: str) -> int | None:
-    return None if value is None else whole(value, where)
+def _known(read: Callable[..., Any], value: Any, *bounds: Any) -> Any:
+    """What is read of a value; None where there is none."""
+    return None if value is None else read(value, *bounds)

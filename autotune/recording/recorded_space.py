@@ -135,11 +135,9 @@ def cubin_key(point: Point, gemm: Gemm) -> tuple[object, ...]:
 def with_compile_times(
     problems: Mapping[Gemm, Sequence[tuple[Point, Measurement]]],
 ) -> dict[Gemm, list[tuple[Point, Measurement]]]:
-    """The trials, each with the compile time of its kernel, whichever trial had the kernel compiled.
-
-    A kernel is compiled for the first candidate that needs it, and comes from the cache, in no time, for
-    the others. It stays 0 where it was in the cache from the beginning.
-    """
+    """The trials, each with the compile time of its kernel, whichever trial had the kernel compiled. A kernel
+    is compiled for the first candidate that needs it, and comes from the cache, in no time, for the others.
+    It stays 0 where it was in the cache from the beginning."""
     compile_s: dict[tuple[object, ...], float] = {}
     for gemm, trials in problems.items():
         for point, found in trials:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Self
 
 import numpy as np
@@ -56,8 +59,7 @@ class ReplayTarget:
 
     `submit` answers at once, so one submission at a time keeps it busy: a search then decides with every
     answer known, where on a GPU as many as are under way would be outstanding. A larger `capacity` shows it
-    what that is like.
-    """
+    what that is like."""
 
     def __init__(
         self,
@@ -75,11 +77,9 @@ class ReplayTarget:
         self._pipeline = self.pipeline()
         self._spaces: dict[Gemm, FeasibleSet] = {}
         self._draws: dict[str, np.random.Generator] = {}
-        self.limits = self._recording.limits
-        self.environment = self._recording.environment
+        self.limits, self.environment = self._recording.limits, self._recording.environment
+        self.policy, self.source_hash = self._recording.policy, self._recording.source_hash
         self.note = self._recording.note  # "" where all that was recorded has a time
-        self.policy = self._recording.policy
-        self.source_hash = self._recording.source_hash
 
     @property
     def gemms(self) -> tuple[Gemm, ...]:
@@ -157,10 +157,9 @@ class ReplayTarget:
         return stats.median(known) if known else 0.0
 
     def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
-        """Draws from each point's recorded samples, with replacement: the r-th draw of a point is the same
-        in every run, whatever else is compared. Recorded rounds were not interleaved, so that drift
-        between points is part of what is drawn. Raises UsageError for a point without a time.
-        """
+        """Draws from each point's recorded samples, with replacement: the r-th draw of a point is the same in
+        every run, whatever else is compared. Recorded rounds were not interleaved, so that drift between
+        points is part of what is drawn. Raises UsageError for a point without a time."""
         drawn = tuple(self._draw(gemm, point, rounds) for point in points)
         self._pipeline.occupy(sum(map(sum, drawn)) / 1e6)
         cublas_us = self._problem(gemm).cublas_us
@@ -212,10 +211,41 @@ def _cut(found: Measurement, cutoff_us: float | None) -> Measurement:
     if len(found.samples_us) <= CUT_SAMPLES or not stats.is_too_slow(first, cutoff_us):
         return found
     share = len(first) / len(found.samples_us)
-    return replace(
-        found,
-        samples_us=first,
-        time_us=stats.median(first),
-        is_cut_short=True,
-        measure_s=found.measure_s * share,
-    )
+    kept = replace(found, samples_us=first, time_us=stats.median(first), is_cut_short=True)
+    return replace(kept, measure_s=found.measure_s * share)
+
+
+RATE = "AUTOTUNE_REPLAY_RATE"  # trials a second
+_CAPACITY = 4  # one is measured, the others wait: no ask leaves it idle
+
+
+class PacedReplay(ReplayTarget):
+    """Measures `rate` points a second, from a thread."""
+
+    def __init__(self, path: str | Path, rate: float, *, max_error: float | None = None) -> None:
+        super().__init__(path, capacity=_CAPACITY, max_error=max_error)
+        self._trial_s = 1 / rate
+        self._waiting: SimpleQueue[tuple[Future[Measurement], Measurement] | None] = SimpleQueue()
+        self._measuring = threading.Thread(target=self._measure, name="replay", daemon=True)
+        self._measuring.start()
+
+    def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
+        future = Future[Measurement]()
+        self._waiting.put((future, self.look_up(gemm, point, cutoff_us)))
+        return future
+
+    def _measure(self) -> None:
+        done_s = time.monotonic()
+        while (submitted := self._waiting.get()) is not None:
+            future, found = submitted
+            if future.set_running_or_notify_cancel():
+                done_s = max(done_s, time.monotonic() - self._trial_s) + self._trial_s
+                time.sleep(max(0.0, done_s - time.monotonic()))
+                future.set_result(found)
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def close(self) -> None:
+        self._waiting.put(None)
+        self._measuring.join()

@@ -18,11 +18,9 @@ class _Candidate:
 
 
 class SimulatedMachine:
-    """`num_threads` compile each kernel once, one GPU runs what is compiled, first come, first served.
-
-    At most `depth` candidates are under way: where they are, a submission waits for one to be done.
-    All times are seconds of the simulated clock, which begins at 0.
-    """
+    """`num_threads` compile each kernel once, one GPU runs what is compiled, first come, first served. At
+    most `depth` candidates are under way: where they are, a submission waits for one to be done. All times
+    are seconds of the simulated clock, which begins at 0."""
 
     def __init__(self, num_threads: int, depth: int) -> None:
         self._threads = [0.0] * num_threads  # when each is free, as a heap
@@ -56,9 +54,7 @@ class SimulatedMachine:
 
     def finish_next(self) -> int:
         """Let the clock run until a candidate is done; returns its number. Raises IndexError if none is open.
-
-        Nothing that is submitted later can come before it: the GPU begins it before that.
-        """
+        Nothing that is submitted later can come before it: the GPU begins it before that."""
         candidate = heapq.heappop(self._open)
         self._gpu_free_s = max(self._gpu_free_s, candidate.compiled_s) + candidate.run_s
         self._requested_s = self._gpu_free_s

@@ -51,10 +51,8 @@ def is_t1(data: Mapping[str, Any]) -> bool:
 
 
 def from_t1(data: Mapping[str, Any], path: Path) -> Recording:
-    """The recording in a T1 cache. Keys that are not known are left alone: the format is not ours.
-
-    Raises UsageError where no entry can be read.
-    """
+    """The recording in a T1 cache. Keys that are not known are left alone: the format is not ours. Raises
+    UsageError where no entry can be read."""
     try:
         listed = data.get("tune_params_keys") or list(table(data["tune_params"], "tune_params"))
         names, results = names_of(items(listed, "tune_params_keys")), Results()
@@ -94,10 +92,8 @@ def _error_in(found: Mapping[str, Any]) -> str | None:
 
 def to_t1(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     """A cache that Kernel Tuner searches in its simulation mode, in pieces: the trials of one problem. What
-    it has no field for is `metadata`.
-
-    The values of parameters, which come first, are known last: entries wait in a file meanwhile.
-    """
+    it has no field for is `metadata`. The values of parameters, which come first, are known last: entries
+    wait in a file meanwhile."""
     names: list[str] = []
     values: defaultdict[str, dict[Value, None]] = defaultdict(dict)
     with TemporaryFile("w+", encoding="utf-8") as entries:

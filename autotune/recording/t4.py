@@ -34,19 +34,11 @@ SCHEMA_VERSION = "1.0.0"
 # By outcome; a kernel that would not fit or that spills is refused before it runs.
 INVALIDITY: dict[str, str] = {
     "ok": "correct",
-    "illegal": "constraints",
-    "compile_failed": "compile",
-    "compile_timeout": "timeout",
-    "compile_crashed": "compile",
-    "spilled": "constraints",
-    "does_not_fit": "constraints",
-    "wrong_result": "correctness",
-    "inaccurate": "correctness",
-    "too_fast": "correctness",
-    "faulted": "runtime",
-    "timed_out": "timeout",
-    "out_of_memory": "runtime",
-    "failed": "runtime",
+    **dict.fromkeys(("illegal", "spilled", "does_not_fit"), "constraints"),
+    **dict.fromkeys(("compile_failed", "compile_crashed"), "compile"),
+    **dict.fromkeys(("compile_timeout", "timed_out"), "timeout"),
+    **dict.fromkeys(("wrong_result", "inaccurate", "too_fast"), "correctness"),
+    **dict.fromkeys(("faulted", "out_of_memory", "failed"), "runtime"),
 }
 _OUTCOMES = {  # of a tool that says no more
     "constraints": Outcome.ILLEGAL,
@@ -66,10 +58,8 @@ _UNITS_S = {
 
 
 def to_t4(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
-    """The trials of one problem, in pieces. What T4 has no field for is `metadata`.
-
-    The first correct one comes first, else autotuning-methodology refuses the file; the others as they are.
-    """
+    """The trials of one problem, in pieces. What T4 has no field for is `metadata`. The first correct one
+    comes first, else autotuning-methodology refuses the file; the others as they are."""
     head = {"schema_version": SCHEMA_VERSION, "metadata": {"timeunit": "milliseconds", **made.to_dict()}}
     yield json.dumps(head)[:-1] + ', "results": ['
     waiting, comma = list[str](), ""
@@ -136,9 +126,7 @@ def is_t4(data: Mapping[str, Any]) -> bool:
 
 def from_t4(data: Mapping[str, Any], path: Path) -> Recording:
     """The recording in a file of T4, named after the file where it does not say of what kernel it is. Keys
-    that are not known are left alone: the format is not ours.
-
-    Raises UsageError where no result can be read.
+    that are not known are left alone: the format is not ours. Raises UsageError where no result can be read.
     """
     try:
         found, results = items(data["results"], "results"), Results()

@@ -62,10 +62,7 @@ def write_recording(
     compile_threads: int = COMPILE_THREADS,
 ) -> int:
     """Write trials of one GPU and kernel as a recording; returns its size in bytes. `recorded_on` is an ISO
-    date.
-
-    The same trials give the same bytes. Raises what `collect` and `output_file.write_file` do.
-    """
+    date. The same trials give the same bytes. Raises what `collect` and `output_file.write_file` do."""
     # A recording does not tell which card of its kind it was made on: no replay needs that.
     stamped = replace(environment, recorded_on=recorded_on, gpu_uuid="")
     recording = collect(limits, stamped, policy, source_hash, problems, compile_threads, MAX_VALUES)

@@ -1,7 +1,6 @@
 """What a search did over time: its runs, how fast trials came, where the seconds went, what the GPU was like.
 
-A run is a stretch of trials, of all studies on one GPU model, without a pause. Pure.
-"""
+A run is a stretch of trials, of all studies on one GPU model, without a pause. Pure."""
 
 from __future__ import annotations
 
@@ -151,12 +150,11 @@ def _bin(events: Sequence[_Event]) -> Bin:
     for event in events:
         for mark in event.trial.measurement.marks:
             marks[mark] = marks.get(mark, 0.0) + event.weight
+    steps = ("compile_s", "verify_s", "measure_s")
     return Bin(
         num_ok=num_ok,
         num_failed=_count(events) - num_ok,
-        compile_s=sum(event.weight * event.trial.measurement.compile_s for event in events),
-        verify_s=sum(event.weight * event.trial.measurement.verify_s for event in events),
-        measure_s=sum(event.weight * event.trial.measurement.measure_s for event in events),
+        **{step: sum(e.weight * getattr(e.trial.measurement, step) for e in events) for step in steps},
         clock_mhz=_mean(m.state.sm_clock_mhz for m in measured),
         power_w=_mean(m.state.power_w for m in measured),
         temperature_c=_mean(m.state.temperature_c for m in measured),

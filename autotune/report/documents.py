@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from ..facts.frozen import picked
 from ..kernel import templates
-from ..kernel.config import PARAMETER, PARAMETERS, Value
+from ..kernel.config import PARAMETER, PARAMETERS, brief
 from .activity import SearchRun, runs
 from .finalists import finalists
-from .importance import MIN_TRIALS
+from .importance import MIN_TRIALS, pairs
 from .ladder_steps import LadderFacts
 from .numbers import PAUSE_S, StudyNumbers
-from .pairs import pairs
 from .trial_columns import significant, trial_columns
 
-Describe = Callable[[Mapping[str, Value]], str]  # a config in a few words
 Document = dict[str, Any]
 
 
-def overview(
-    studies: Sequence[StudyNumbers], source: str, describe: Describe, ladders: Sequence[LadderFacts] = ()
-) -> Document:
+def overview(studies: Sequence[StudyNumbers], source: str, ladders: Sequence[LadderFacts] = ()) -> Document:
     """All studies in a line each, and the runs of their searches. `source` names the database; `ladders`
     stand with the shapes that they are of."""
     return {
         "source": source,
         "written_at": time_text(datetime.now(UTC)),
         "studies": [
-            {**line(study, describe), "label": label}
-            for study, label in zip(studies, _names(studies), strict=True)
+            {**line(study), "label": label} for study, label in zip(studies, _names(studies), strict=True)
         ],
         "runs": [_run(run) for run in runs(studies)],
         "ladders": [asdict(ladder) for ladder in ladders],
@@ -50,33 +46,23 @@ def _names(studies: Sequence[StudyNumbers]) -> list[str]:
     ]
 
 
-def line(study: StudyNumbers, describe: Describe) -> Document:
+def line(study: StudyNumbers) -> Document:
     """One study in the overview."""
     gemm, environment = study.study.gemm, study.study.environment
     return {
         "id": study.study.id,
         "shape": str(gemm),
-        "m": gemm.m,
-        "n": gemm.n,
-        "k": gemm.k,
-        "layout": gemm.layout,
+        **picked(gemm, "m n k layout"),
         "measured_on": measured_on(study),
         "gpu": environment.gpu_name,
         "recorded_on": environment.recorded_on,
         "flops_per_byte": significant(gemm.flops / gemm.num_bytes) if gemm.num_bytes else None,
-        "best_us": study.best_us,
-        "tflops": study.tflops,
-        "cublas_us": study.cublas_us,
-        "limit_us": study.limit_us,
-        "speedup": study.speedup,
-        "share_of_limit": study.share_of_limit,
-        "cublas_share_of_limit": study.cublas_share_of_limit,
+        **picked(study, "best_us tflops cublas_us limit_us speedup share_of_limit cublas_share_of_limit"),
+        **picked(study, "num_trials num_failed"),
         "error": significant(study.best_error),
-        "num_trials": study.num_trials,
         "num_shown": len(study.records.trials),
-        "num_failed": study.num_failed,
         "num_tied": len(study.final.tied) if study.final else None,
-        "config": describe(study.best_point) if study.best_point else None,
+        "config": brief(study.best_point) if study.best_point else None,
         "best_trial": study.best_trial.id if study.best_trial else None,
         "updated_at": time_text(study.records.trials[-1].created_at) if study.num_trials else None,
     }
@@ -92,29 +78,27 @@ def measured_on(study: StudyNumbers) -> str:
     )
 
 
-def in_full(study: StudyNumbers, describe: Describe) -> Document:
+def in_full(study: StudyNumbers) -> Document:
     """A study with all its trials."""
-    return {**what_follows(study, describe), **new_trials(study, describe)}
+    return {**what_follows(study), **new_trials(study)}
 
 
-def new_trials(study: StudyNumbers, describe: Describe, after: int = 0) -> Document:
+def new_trials(study: StudyNumbers, after: int = 0) -> Document:
     """A study's line, and its trials of ids above `after`, for a page that has the others."""
     trials = study.records.trials
     first = next((at for at, trial in enumerate(trials) if trial.id > after), len(trials))
     gemm, limits = study.study.gemm, study.records.limits
     columns = trial_columns(trials[first:], study.elapsed_s[first:], first + 1, gemm, limits)
-    return {**line(study, describe), "trials": columns}
+    return {**line(study), "trials": columns}
 
 
-def what_follows(study: StudyNumbers, describe: Describe) -> Document:
+def what_follows(study: StudyNumbers) -> Document:
     """What follows from all trials of a study together."""
     limits, environment = study.records.limits, study.study.environment
     ids = {trial.key: trial.id for trial in study.records.trials}
-    final = finalists(study.final, describe) if study.final else ()
+    final = finalists(study.final) if study.final else ()
     return {
-        "source_hash": study.study.source_hash,
-        "compiler": study.study.compiler,
-        "policy": study.study.policy,
+        **picked(study.study, "source_hash compiler policy"),
         "environment": environment.to_dict(),
         "peak_tflops": templates.tflops(study.accuracy, limits) if limits else None,
         "bandwidth_gbs": limits.bandwidth_gbs if limits else None,

@@ -1,8 +1,7 @@
 """What is known of a database that a search is writing: kept, and made up to date when somebody asks.
 
 It is read at most once a second, and only what is new; what follows from it is computed for at most a few
-hundredths of the time, whatever is asked: a search on the same machine needs its cores.
-"""
+hundredths of the time, whatever is asked: a search on the same machine needs its cores."""
 
 from __future__ import annotations
 
@@ -68,11 +67,9 @@ class Feed:
         return next((one for one in self.studies() if one.study.id == study_id), None)
 
     def look(self) -> int:
-        """Read what is new, unless that was done a moment ago. Returns the version.
-
-        After a look that failed the next one opens the database again and reads all of it: it may be another
-        one. Until then the fault stays. Raises StoreError.
-        """
+        """Read what is new, unless that was done a moment ago. Returns the version. After a look that failed
+        the next one opens the database again and reads all of it: it may be another one. Until then the fault
+        stays. Raises StoreError."""
         with self._lock:
             now = self._clock()
             if self._looked_at is None or now - self._looked_at >= MIN_PAUSE_S:
@@ -170,15 +167,9 @@ class Feed:
         if found is None:
             ref, trials = self._refs[study], sorted(self._trials[study].items())
             limits = limits_by_name(ref.environment.gpu_name)
-            records = StudyRecords(
-                ref,
-                [trial for _, trial in trials],
-                self._finals.get(study),
-                self._cublas_us.get(study),
-                limits,
-                self._max_error,
-                self._totals[study],
-            )
+            found_us, own = self._cublas_us.get(study), [trial for _, trial in trials]
+            final, totals = self._finals.get(study), self._totals[study]
+            records = StudyRecords(ref, own, final, found_us, limits, self._max_error, totals)
             found = self._numbers[study] = StudyNumbers(records)
         return found
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..facts.stats import median, median_interval
-from ..kernel.config import Value
+from ..kernel.config import Value, brief
 from ..store import Final
-from .labels import labels
+
+Point = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
@@ -27,22 +28,14 @@ class Finalist:
     high: float | None
 
 
-def finalists(final: Final, describe: Callable[[Mapping[str, Value]], str]) -> tuple[Finalist, ...]:
+def finalists(final: Final) -> tuple[Finalist, ...]:
     """By rank, cuBLAS behind them if it was timed in the same rounds."""
     winner = final.winner.samples_us
-    named = labels([entry.point for entry in final.entries], describe)
-    found = [
-        Finalist(
-            e.rank,
-            label,
-            e.key,
-            e.is_tied,
-            e.time_us,
-            e.joules,
-            *_over(winner, e.samples_us, e.time_us, final),
-        )
-        for e, label in zip(final.entries, named, strict=True)
-    ]
+    named = labels([entry.point for entry in final.entries])
+    found = []
+    for e, label in zip(final.entries, named, strict=True):
+        over = _over(winner, e.samples_us, e.time_us, final)
+        found.append(Finalist(e.rank, label, e.key, e.is_tied, e.time_us, e.joules, *over))
     baseline = final.baseline
     if baseline and baseline.time_us:
         over = _over(winner, baseline.samples_us, baseline.time_us, final)
@@ -59,3 +52,20 @@ def _over(
         return time_us / final.winner.time_us, None, None
     low, high = median_interval(ratios)
     return median(ratios), low, high
+
+
+def labels(points: Sequence[Point]) -> list[str]:
+    """What `brief` says of each; behind it, where several share that, the parameters that differ."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        groups.setdefault(brief(point), []).append(point)
+    return [" ".join([brief(point), *_distinct(point, groups[brief(point)])]) for point in points]
+
+
+def _distinct(point: Point, groups: Sequence[Point]) -> list[str]:
+    """`name=value` of each parameter that does not have one value in all of them."""
+    return [
+        f"{name}={value}"
+        for name, value in point.items()
+        if any(other.get(name) != value for other in groups)
+    ]

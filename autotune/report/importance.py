@@ -1,23 +1,24 @@
 """Which parameters matter: how much of the variance of log time each explains alone (its main effect).
 
-For a parameter with L values among n trials, the share is 1 - (W / (n - L)) / (T / (n - 1)): W is the sum
-of squares of log time within equal values, T that of all. This is epsilon squared, the correlation
-ratio less what chance alone would explain, so that many values and few trials do not look important.
+For a parameter with L values among n trials, the share is 1 - (W / (n - L)) / (T / (n - 1)): W is the sum of
+squares of log time within equal values, T that of all. This is epsilon squared, the correlation ratio less
+what chance alone would explain, so that many values and few trials do not look important.
 
-It is a description of the trials made, no more: a search tries good regions more often, what two
-parameters do only together is in neither share, and shares of parameters that vary together overlap.
+It is a description of the trials made, no more: a search tries good regions more often, what two parameters
+do only together is in neither share, and shares of parameters that vary together overlap.
 
-Source: T. L. Kelley, "An unbiased correlation ratio measure", Proc. Natl. Acad. Sci. 21 (1935) 554.
-"""
+Source: T. L. Kelley, "An unbiased correlation ratio measure", Proc. Natl. Acad. Sci. 21 (1935) 554."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from ..kernel.config import Value
+from ..store import TrialRecord
 
 MIN_TRIALS = 20  # with fewer, shares say more of the draw than of the kernel
 # Log times that differ by no more than this are alike. A log is rounded by some 1e-15. Against a smaller
@@ -45,10 +46,8 @@ class Importance:
 
 
 def explained_share(values: Sequence[Value], log_times: np.ndarray) -> float:
-    """Share of the variance of `log_times` (n,) that lies between equal `values` (n); 0 ... 1.
-
-    0 where times are alike: there is nothing to explain. The unit of the times changes nothing.
-    """
+    """Share of the variance of `log_times` (n,) that lies between equal `values` (n); 0 ... 1. 0 where times
+    are alike: there is nothing to explain. The unit of the times changes nothing."""
     n = len(log_times)
     groups = [log_times[rows] for rows in _rows_by_value(values).values()]
     if n <= len(groups) or np.ptp(log_times) <= ALIKE:
@@ -69,7 +68,8 @@ def importance(points: Sequence[Mapping[str, Value]], times_us: Sequence[float])
         values = [point[name] for point in points]
         rows = _rows_by_value(values)
         if len(rows) > 1:
-            by_value = tuple(_by_value(value, times[rows[value]]) for value in sorted(rows, key=_rank))
+            own = ((value, times[rows[value]]) for value in sorted(rows, key=_rank))
+            by_value = tuple(ByValue(v, len(t), float(t.min()), float(np.median(t))) for v, t in own)
             found.append(Importance(name, explained_share(values, log_times), by_value))
     return tuple(sorted(found, key=lambda i: -i.share))
 
@@ -86,5 +86,25 @@ def _rank(value: Value) -> tuple[bool, float, str]:
     return (True, 0.0, value) if isinstance(value, str) else (False, value, "")
 
 
-def _by_value(value: Value, times: np.ndarray) -> ByValue:
-    return ByValue(value, len(times), float(times.min()), float(np.median(times)))
+MOST_PARAMETERS = 8  # the most important ones; pairs grow with the square
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two parameters and the share of the variance of log time that they explain together, 0 ... 1."""
+
+    first: str
+    second: str
+    share: float
+
+
+def pairs(ok: Sequence[TrialRecord], important: Sequence[Importance]) -> tuple[Pair, ...]:
+    """Every pair of the most important parameters over ok trials, those that explain most first."""
+    names = [parameter.name for parameter in important[:MOST_PARAMETERS]]
+    log_times = np.log([trial.measurement.time_us or 1.0 for trial in ok])
+    values = {name: [str(trial.point[name]) for trial in ok] for name in names}
+    found = []
+    for a, b in combinations(names, 2):
+        both = [f"{x}|{y}" for x, y in zip(values[a], values[b], strict=True)]
+        found.append(Pair(a, b, explained_share(both, log_times)))
+    return tuple(sorted(found, key=lambda pair: -pair.share))

@@ -42,11 +42,9 @@ class FailureGroup:
 
 @dataclass(frozen=True)
 class TimeSpent:
-    """Where the seconds of a study's trials went, as far as the store knows.
-
-    `compile_s` adds up over threads that run side by side, so it may exceed `elapsed_s`. What a search
-    spends on proposing, storing and waiting is not stored: its own `--json` tells it.
-    """
+    """Where the seconds of a study's trials went, as far as the store knows. `compile_s` adds up over threads
+    that run side by side, so it may exceed `elapsed_s`. What a search spends on proposing, storing and
+    waiting is not stored: its own `--json` tells it."""
 
     compile_s: float
     verify_s: float
@@ -247,10 +245,9 @@ class StudyNumbers:
     @cached_property
     def ledger(self) -> TimeSpent:
         measured, totals = [trial.measurement for trial in self.later], self.records.totals
+        steps = ("compile_s", "verify_s", "measure_s")
         return TimeSpent(
-            compile_s=totals.compile_s + sum(m.compile_s for m in measured),
-            verify_s=totals.verify_s + sum(m.verify_s for m in measured),
-            measure_s=totals.measure_s + sum(m.measure_s for m in measured),
+            **{step: getattr(totals, step) + sum(getattr(m, step) for m in measured) for step in steps},
             num_compiled=totals.num_compiled + sum(m.compile_s > 0 for m in measured),
             elapsed_s=self.elapsed_s[-1] if self.elapsed_s else 0.0,
         )

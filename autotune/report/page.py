@@ -1,7 +1,6 @@
 """The pages as HTML: one file that needs nothing beside it, or the frame that a server's pages fill.
 
-Scripts and styles are the same for both. `echarts` draws (vendored/README.md says where it is from).
-"""
+Scripts and styles are the same for both. `echarts` draws (vendored/README.md says where it is from)."""
 
 from __future__ import annotations
 
@@ -44,10 +43,8 @@ def jinja() -> Any:
 
 
 def render(documents: dict[str, Any]) -> str:
-    """One HTML file: all documents by name, `overview` and `study/ID`, are in it.
-
-    Raises EnvironmentProblem where jinja2 is missing.
-    """
+    """One HTML file: all documents by name, `overview` and `study/ID`, are in it. Raises EnvironmentProblem
+    where jinja2 is missing."""
     scripts = [path.read_text(encoding="utf-8") for path in (LIBRARY, *SCRIPTS)]
     return _frame(documents={name: _json(value) for name, value in documents.items()}, scripts=scripts)
 
@@ -66,12 +63,9 @@ def _frame(**parts: Any) -> str:
 def _templates() -> Any:
     package = jinja()
     return package.Environment(
-        loader=package.FileSystemLoader(ROOM / "templates"),
-        autoescape=True,
-        undefined=package.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=package.FileSystemLoader(ROOM / "templates"), undefined=package.StrictUndefined,
+        autoescape=True, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
 
 
 def _json(value: Any) -> str:

@@ -1,9 +1,8 @@
 """Colours of pages, light and dark, that people who see colours otherwise can tell apart.
 
 Series follow M. Okabe and K. Ito, "Color Universal Design" (2008): eight colours chosen for that; lighter or
-darker here where a background asks for it. A test holds every pair of them apart as dichromats see them,
-and every one against its background.
-"""
+darker here where a background asks for it. A test holds every pair of them apart as dichromats see them, and
+every one against its background."""
 
 from __future__ import annotations
 
@@ -40,18 +39,10 @@ LIGHT = Palette(
     faint="#596273",
     link="#005ea2",
     series={
-        "ours": "#0072b2",
-        "cublas": "#c04a00",
-        "limit": "#1b1f27",
-        "fault": "#8a1fd6",
-        "model": "#3399d6",
-        "bandit": "#9a3f7d",
-        "seed": "#c77f00",
-        "reuse": "#007a55",
-        "polish": "#7a6a00",
-        "random": "#8a909b",
+        "ours": "#0072b2", "cublas": "#c04a00", "limit": "#1b1f27", "fault": "#8a1fd6", "model": "#3399d6",
+        "bandit": "#9a3f7d", "seed": "#c77f00", "reuse": "#007a55", "polish": "#7a6a00", "random": "#8a909b",
     },
-)
+)  # fmt: skip
 DARK = Palette(
     page="#14171c",
     card="#1c2027",
@@ -60,18 +51,10 @@ DARK = Palette(
     faint="#a3acba",
     link="#7cc4f2",
     series={
-        "ours": "#56b4e9",
-        "cublas": "#f07f3c",
-        "limit": "#e8eaee",
-        "fault": "#9955ff",
-        "model": "#4a8ff0",
-        "bandit": "#c055a8",
-        "seed": "#e07a1e",
-        "reuse": "#17d08a",
-        "polish": "#f5d033",
-        "random": "#b4bdc9",
+        "ours": "#56b4e9", "cublas": "#f07f3c", "limit": "#e8eaee", "fault": "#9955ff", "model": "#4a8ff0",
+        "bandit": "#c055a8", "seed": "#e07a1e", "reuse": "#17d08a", "polish": "#f5d033", "random": "#b4bdc9",
     },
-)
+)  # fmt: skip
 # The head of every page's style; `theme.js` sets the theme.
 ROOT = f"""\
 :root {{ color-scheme: light; {LIGHT.css()} }}

@@ -9,8 +9,7 @@
     /tiles/ID/TRIAL      what the kernel of a trial does with memory (the tile explorer)
 
 Answers name no other origin. On this machine alone a page of another site cannot read them, either: only this
-machine's names are answered.
-"""
+machine's names are answered."""
 
 from __future__ import annotations
 
@@ -30,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from ..facts.frozen import picked
 from ..files.errors import StoreError, UsageError
 from . import documents, page
 from .feed import Feed, RateLimited
@@ -46,20 +46,18 @@ Explain = Callable[[StudyNumbers, int], str | None]
 
 
 class Pages:
-    """Answers by what a feed knows. `source` names the database, `describe` writes a config short; `table`
-    is what the page of an exported folder is drawn from, if there is one; `explain` makes the page of one
-    trial's kernel, if it can."""
+    """Answers by what a feed knows. `source` names the database, `table` is what the page of an exported
+    folder is drawn from, if there is one; `explain` makes the page of one trial's kernel, if it can."""
 
     def __init__(
         self,
         feed: Feed,
         source: str,
-        describe: documents.Describe,
         table: documents.Document | None = None,
         ladders: Sequence[LadderFacts] = (),
         explain: Explain = lambda study, trial: None,
     ) -> None:
-        self._feed, self._source, self._describe = feed, source, describe
+        self._feed, self._source = feed, source
         self._table, self._ladders, self._explain = table, ladders, explain
         self._overview: RateLimited[bytes] = RateLimited()
         self._studies: defaultdict[int, RateLimited[documents.Document]] = defaultdict(RateLimited)
@@ -100,7 +98,7 @@ class Pages:
     def _make_overview(self) -> bytes:
         studies = self._feed.studies()
         source = f"{self._source}{self._feed.part}"
-        overview = documents.overview(studies, source, self._describe, self._ladders)
+        overview = documents.overview(studies, source, self._ladders)
         return _json({**overview, "version": self._feed.version, "has_table": self._table is not None})
 
     def table(self, request: Request) -> Response:
@@ -121,16 +119,11 @@ class Pages:
         found = self._feed.study(study_id)
         if found is None:
             raise HTTPException(404)
-        version = self._feed.version
+        known = picked(self._feed, "version epoch")
         follows = self._studies[study_id].get(
-            version,
-            lambda: {
-                **documents.what_follows(found, self._describe),
-                "version": version,
-                "epoch": self._feed.epoch,
-            },
+            known["version"], lambda: {**documents.what_follows(found), **known}
         )
-        new = documents.new_trials(found, self._describe, after)
+        new = documents.new_trials(found, after)
         return Response(_json({**follows, **new}), media_type="application/json", headers=_FRESH)
 
 

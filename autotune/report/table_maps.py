@@ -3,8 +3,7 @@
 What may be lost (`risk`) is the mean of how much longer the pick takes than the fastest of the first
 launches, if each kernel's time is off by its model's own error, log-normal and independent of the others'.
 Errors of kernels go together, so it is more than what is lost: the table's own figures on shapes that were
-left out (docs/decisions/0045) say how much more. Pure but for reading the folder.
-"""
+left out (docs/decisions/0045) say how much more. Pure but for reading the folder."""
 
 from __future__ import annotations
 
@@ -16,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from ..facts.frozen import picked
 from ..facts.gemm import LAYOUTS, Gemm
-from ..kernel.config import Config
+from ..kernel.config import Config, brief
 from ..runtime.choose.chooser import NUM_FIRST, Call, Chooser, Pick
 from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import Kernel, Table
-from .documents import Describe, Document
+from .documents import Document
 from .numbers import StudyNumbers
 from .trial_columns import column, significant
 
@@ -72,16 +72,8 @@ class Maps:
         call = Call.packed(gemm)
         pick = self._chooser.pick(call)
         risk = self._risk(self._chooser.ranked(call, NUM_FIRST)) if pick.how == "modelled" else None
-        return MapCell(
-            pick.kernel_id,
-            pick.split_k,
-            pick.how,
-            pick.provider,
-            pick.expected_us,
-            pick.cublas_us,
-            self._error(pick.kernel_id),
-            risk,
-        )
+        own = picked(pick, "split_k how provider expected_us cublas_us")
+        return MapCell(pick.kernel_id, **own, error=self._error(pick.kernel_id), risk=risk)
 
     def _error(self, kernel_id: str) -> float | None:
         model = self._kernels[kernel_id].model
@@ -101,12 +93,8 @@ class Maps:
         """What the table does for each shape that this database has of the same GPU model, as measured."""
         environment = self.table.environment
         same = (environment.gpu_name, environment.recorded_on)
-        found = []
-        for study in studies:
-            source = study.study.environment
-            if (source.gpu_name, source.recorded_on) == same:
-                found.append(self._served(study))
-        return found
+        places = ((one, one.study.environment) for one in studies)
+        return [self._served(one) for one, at in places if (at.gpu_name, at.recorded_on) == same]
 
     def _served(self, study: StudyNumbers) -> ServedShape:
         cell, gemm = self.cell(study.study.gemm), study.study.gemm
@@ -125,7 +113,7 @@ class Maps:
         return ServedShape(study.study.id, str(study.study.gemm), cell, study.best_us, picked_us, regret)
 
 
-def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Describe) -> Document:
+def table_document(folder: Path, studies: Iterable[StudyNumbers]) -> Document:
     """All that the page of an exported folder is drawn from: of several GPU models the one that most of the
     studies are of. Raises DispatchError where it cannot be read."""
     studies = list(studies)
@@ -138,13 +126,11 @@ def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Desc
         "folder": folder.name,
         "gpu": table.environment.gpu_name,
         "other_gpus": others,
-        "recorded_on": table.recorded_on,
-        "created_at": table.created_at,
-        "policy": table.policy,
+        **picked(table, "recorded_on created_at policy"),
         "num_first": NUM_FIRST,
         "sides": list(SIDES),
         "depths": list(DEPTHS),
-        "kernels": [_kernel(kernel, describe) for kernel in table.kernels if kernel.is_plain],
+        "kernels": [_kernel(kernel) for kernel in table.kernels if kernel.is_plain],
         "layouts": {layout: _layout(maps, layout) for layout in LAYOUTS},
         "tuned": [_place(entry.gemm) for entry in table.entries],
         "served": [asdict(one) for one in maps.served(studies)],
@@ -153,17 +139,15 @@ def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Desc
 
 
 def _place(gemm: Gemm) -> Document:
-    return {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout}
+    return picked(gemm, "m n k layout")
 
 
-def _kernel(kernel: Kernel, describe: Describe) -> Document:
+def _kernel(kernel: Kernel) -> Document:
     return {
-        "id": kernel.id,
-        "config": describe(kernel.config.to_dict()),
+        **picked(kernel, "id registers blocks_per_sm"),
+        "config": brief(kernel.config.to_dict()),
         "error": significant(kernel.model.relative_error, 3) if kernel.model else None,
         "num_samples": kernel.model.num_samples if kernel.model else None,
-        "registers": kernel.registers,
-        "blocks_per_sm": kernel.blocks_per_sm,
     }
 
 
@@ -171,19 +155,10 @@ def _layout(maps: Maps, layout: str) -> Document:
     """Columns of cells: of each k, of each m, of each n."""
     plain = (kernel for kernel in maps.table.kernels if kernel.is_plain)
     number = {kernel.id: at for at, kernel in enumerate(plain)}
-    cells = [
-        maps.cell(Gemm(m, n, k, layout[0] == "T", layout[1] == "T"))
-        for k in DEPTHS
-        for m in SIDES
-        for n in SIDES
-    ]
-    limits = maps.table.limits
-    limit_us = [
-        Gemm(m, n, k).limit_us(limits.fma_tflops, limits.bandwidth_gbs)
-        for k in DEPTHS
-        for m in SIDES
-        for n in SIDES
-    ]
+    trans, limits = (layout[0] == "T", layout[1] == "T"), maps.table.limits
+    gemms = [Gemm(m, n, k, *trans) for k in DEPTHS for m in SIDES for n in SIDES]
+    cells = [maps.cell(gemm) for gemm in gemms]
+    limit_us = [gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) for gemm in gemms]
 
     def of(tell: Callable[[MapCell], Any]) -> Any:
         return column([tell(cell) for cell in cells])

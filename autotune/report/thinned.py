@@ -1,8 +1,7 @@
 """Which of many trials pages show one by one, and what they count of all: in one pass that keeps few.
 
 Shown are each n-th trial, those that were the best so far, the fastest, the newest of each failure and of
-all. Of the others a page has the sums. Pure.
-"""
+all. Of the others a page has the sums. Pure."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A column is one of three things, whichever is the shortest:
     {"all": value}                      every trial has this value
     {"values": [...], "rows": [...]}    trial i has values[rows[i]]
-    [...]                               trial i has the i-th
-"""
+    [...]                               trial i has the i-th"""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ from ..facts.gemm import Gemm
 from ..kernel.resources import workspace_of
 from ..store import TrialRecord
 
-MAX_ENCODED = (
-    0.5  # distinct values per trial up to which a number of a list of values is shorter than the value
-)
+MAX_ENCODED = 0.5  # distinct values per trial, up to which their numbers are shorter than they are
+_FIGURES = ("is_cut_short", "registers", "spill_bytes", "smem_bytes")  # as they are
 TIME_DIGITS = 5  # significant ones: samples scatter by more than the sixth
 
 Column = dict[str, Any] | list[Any]
@@ -49,10 +47,8 @@ def trial_columns(
     limits: DeviceLimits | None,
 ) -> dict[str, Any]:
     """Trials of one study by column; `first` is the number of the first of them in the study, `limits` those
-    of its GPU model, if it is known.
-
-    `point` has a column per parameter; parameters that no trial has are left out.
-    """
+    of its GPU model, if it is known. `point` has a column per parameter; parameters that no trial has are
+    left out."""
     measured = [trial.measurement for trial in trials]
     names = list(dict.fromkeys(name for trial in trials for name in trial.point))
     columns = {
@@ -62,11 +58,8 @@ def trial_columns(
         "origin": column([trial.origin for trial in trials]),
         "outcome": column([m.outcome.value for m in measured]),
         "reason": column([m.reason for m in measured]),
-        "is_cut_short": column([m.is_cut_short for m in measured]),
         "error": column([significant(m.error_over_cublas, 3) for m in measured]),
-        "registers": column([m.registers for m in measured]),
-        "spill_bytes": column([m.spill_bytes for m in measured]),
-        "smem_bytes": column([m.smem_bytes for m in measured]),
+        **{name: column([getattr(m, name) for m in measured]) for name in _FIGURES},
         "workspace_bytes": column([workspace_of(trial.point, gemm, limits) for trial in trials]),
         "clock_mhz": column([m.state.sm_clock_mhz for m in measured]),
         "power_w": column([significant(m.state.power_w, 4) for m in measured]),

@@ -4,9 +4,9 @@ layout.
 A search of shapes finds kernels; each is the best of one shape, and unknown on the next. Here they, their
 relatives that serve more shapes (kernel/relatives.py), and kernels that the caller knows from elsewhere are
 verified once each, on a small ragged problem, and then only timed, with the numbers of splits that a table
-chooses from (perf_model/splits.py). A kernel clearly slower than the best of a shape is launched once. Each
-time is a trial (origin `fill`) of its shape: an export finds the matrix in the database, and the same call
-goes on where the last one ended.
+chooses from (`Splits`). A kernel clearly slower than the best of a shape is launched once. Each time is a
+trial (origin `fill`) of its shape: an export finds the matrix in the database, and the same call goes on
+where the last one ended.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from ..facts.measurement import Measurement, Outcome
 from ..facts.stats import Patience, median
 from ..kernel.config import Config
 from ..kernel.launch import has_work
-from ..kernel.relatives import relatives
+from ..kernel.relatives import relatives, small_problem
 from ..kernel.resources import launch_spec, residency
 from ..kernel.rules import broken_rules
-from ..kernel.small_problem import small_problem
 from ..kernel.where import ANY, Where
 from ..perf_model.launches import Launches, Shapes
-from ..perf_model.splits import Splits
+from ..perf_model.prediction import Splits
 from ..search_policy import SearchPolicy
 from ..store import Store, StudyRef
 from ..target import Cell, CellTarget, CellTime, point_key

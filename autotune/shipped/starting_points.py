@@ -82,7 +82,5 @@ def _splits(gemm: Gemm, bn: int) -> int:
 
 def as_single(gemm: Gemm) -> Gemm:
     """One product of as many tiles as a batch: that much longer on its longer side."""
-    single = Gemm(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
-    if gemm.m >= gemm.n:
-        return replace(single, m=gemm.m * gemm.batch)
-    return replace(single, n=gemm.n * gemm.batch)
+    m, n = (gemm.m * gemm.batch, gemm.n) if gemm.m >= gemm.n else (gemm.m, gemm.n * gemm.batch)
+    return Gemm(m, n, gemm.k, gemm.trans_a, gemm.trans_b)

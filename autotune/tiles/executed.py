@@ -115,9 +115,7 @@ def _digest(command: Sequence[str]) -> str:
 @dataclass(frozen=True)
 class HostLaunch:
     """The launch of `sgemm`, or of a kernel of reference.cu, that a call makes; operands as it gets them.
-
-    `lds` and `strides` (from product to product) are of A, B and C, in floats.
-    """
+    `lds` and `strides` (from product to product) are of A, B and C, in floats."""
 
     kernel: Config | ReferenceKernel
     gemm: Gemm  # of the call

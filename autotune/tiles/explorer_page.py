@@ -19,10 +19,8 @@ _SCRIPTS = (_THEME, "elements", "blocks", "tile", "steps", "lanes", "tables", "p
 
 
 def page(selected: Sequence[Subject], limits: DeviceLimits, gpu: str, footer: str) -> str:
-    """The whole page, the first subject shown first. `gpu` is how the command line names the GPU.
-
-    Raises UsageError where a subject's problem is empty.
-    """
+    """The whole page, the first subject shown first. `gpu` is how the command line names the GPU. Raises
+    UsageError where a subject's problem is empty."""
     data = {
         "views": pictures(selected, limits),
         "gpu": gpu,

@@ -46,11 +46,9 @@ Counts = dict[AccessKey, AccessCounts]
 def count(
     kernel: Config | ReferenceKernel, gemm: Gemm, limits: DeviceLimits, *, reads_c: bool = False
 ) -> Counts:
-    """What all kernels of one call ask of memory. `reads_c`: beta is not zero.
-
-    Left out are the counters and tickets of last_block and last_wave, which one thread of a block touches.
-    Raises EnvironmentProblem without a C++ compiler.
-    """
+    """What all kernels of one call ask of memory. `reads_c`: beta is not zero. Left out are the counters and
+    tickets of last_block and last_wave, which one thread of a block touches. Raises EnvironmentProblem
+    without a C++ compiler."""
     product = HostLaunch.of(kernel, gemm, limits)
     found: Counts = {}
     for pack in product.grid.packs:

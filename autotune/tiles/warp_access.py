@@ -39,8 +39,7 @@ class WarpAccess:
 
     `kernel` is the function that has it, `where` the file of the template, `what` the operand. A copy
     (cp.async) is there twice: as it reads global memory, and as it writes shared memory. Of each row: how
-    many `times` it occurs, the `warp`, and how many barriers that has passed.
-    """
+    many `times` it occurs, the `warp`, and how many barriers that has passed."""
 
     kernel: str
     where: str
@@ -110,8 +109,7 @@ def serving(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
     A wavefront brings one float of every bank. Vectors of 2 (4) are served by halves (quarters) of a warp one
     after the other; of loads twice as many lanes at a time, if in all pairs of neighbours, or of next but
     one, both ask for the same, and no banks meet then. Lanes of a group that ask for different floats of a
-    bank wait for one another.
-    """
+    bank wait for one another."""
     waves = np.full_like(at, NO_LANE)
     for rows, lanes in _groups(at, vec, is_load=is_load):
         before = np.zeros((len(rows), 1), dtype=at.dtype)

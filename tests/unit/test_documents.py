@@ -26,20 +26,14 @@ from autotune.recording.replay import ReplayTarget
 from autotune.report import documents, page
 from autotune.report.activity import NUM_BINS, runs
 from autotune.report.finalists import finalists
-from autotune.report.importance import MIN_TRIALS, importance
+from autotune.report.importance import MIN_TRIALS, MOST_PARAMETERS, importance, pairs
 from autotune.report.numbers import PAUSE_S, StudyNumbers
-from autotune.report.pairs import MOST_PARAMETERS, pairs
 from autotune.report.trial_columns import column, trial_columns
 from autotune.search import Options, tune
 from autotune.search_policy import SearchPolicy
 from autotune.store import Final, FinalEntry, Store
 from autotune.target import Baseline
 from autotune.target_finder import default_recording
-
-
-def describe(point) -> str:
-    return " ".join(f"{name}={value}" for name, value in point.items())
-
 
 # ---------------------------------------------------------------------------------- columns
 
@@ -105,7 +99,7 @@ def test_intervals_are_those_of_ratios_within_rounds() -> None:
     final = Final(
         (_entry(1, drift), _entry(2, second)), Baseline(130.0, tuple(1.3 * t for t in drift)), STARTED
     )
-    first, other, cublas = finalists(final, describe)
+    first, other, cublas = finalists(final)
     assert (first.ratio, first.low, first.high) == (1.0, 1.0, 1.0)
     assert other.low <= other.ratio <= other.high
     assert (other.low, other.high) == pytest.approx((1.02, 1.02), abs=0.001)
@@ -114,7 +108,7 @@ def test_intervals_are_those_of_ratios_within_rounds() -> None:
 
 def test_finals_without_samples_or_cublas_have_ratios_alone() -> None:
     entries = (_entry(1, (50.0,), samples_us=()), _entry(2, (55.0,), samples_us=()))
-    first, second = finalists(Final(entries, Baseline(None), STARTED), describe)
+    first, second = finalists(Final(entries, Baseline(None), STARTED))
     assert (second.ratio, second.low, second.high) == (1.1, None, None)
     assert first.ratio == 1.0
 
@@ -223,9 +217,7 @@ def full() -> StudyNumbers:
 
 
 def test_the_overview_has_a_line_for_each_study(full: StudyNumbers) -> None:
-    found = documents.overview(
-        [full, study_of([at_s(1, failed())], number=8, cublas_us=None)], "a.db", describe
-    )
+    found = documents.overview([full, study_of([at_s(1, failed())], number=8, cublas_us=None)], "a.db")
     first, second = found["studies"]
     assert first["speedup"] == 61.0 / 59.0
     assert (first["num_trials"], first["num_failed"], first["num_tied"]) == (31, 1, 1)
@@ -245,12 +237,12 @@ def trial_of(key: str, study: StudyNumbers) -> int:
 
 
 def test_a_study_in_full_has_all_trials_or_those_that_are_new(full: StudyNumbers) -> None:
-    found = documents.in_full(full, describe)
+    found = documents.in_full(full)
     assert (found["trials"]["first"], found["trials"]["count"]) == (1, 31)
-    newer = documents.new_trials(full, describe, after=full.records.trials[27].id)
+    newer = documents.new_trials(full, after=full.records.trials[27].id)
     assert (newer["trials"]["first"], newer["trials"]["count"]) == (29, 3)
     assert newer["trials"]["columns"]["s"] == [28.0, 29.0, 30.0]
-    assert documents.new_trials(full, describe, after=10_000)["trials"]["count"] == 0
+    assert documents.new_trials(full, after=10_000)["trials"]["count"] == 0
     assert [group["trial"] for group in found["failures"]] == [31]
     assert found["finalists"][0]["trial"] == trial_of("a=9", full)
     assert len(found["importance"]) == 2
@@ -296,8 +288,8 @@ def outline_of(html: str) -> _Outline:
 
 
 def test_the_file_is_whole_and_keeps_text_from_becoming_markup(full: StudyNumbers) -> None:
-    overview = documents.overview([full], HOSTILE, describe)
-    outline = outline_of(page.render({"overview": overview, "study/7": documents.in_full(full, describe)}))
+    overview = documents.overview([full], HOSTILE)
+    outline = outline_of(page.render({"overview": overview, "study/7": documents.in_full(full)}))
     read = {name: json.loads(text) for name, text in outline.documents.items()}
     assert read["overview"] == json.loads(json.dumps(overview))
     assert read["overview"]["source"] == HOSTILE
@@ -306,7 +298,7 @@ def test_the_file_is_whole_and_keeps_text_from_becoming_markup(full: StudyNumber
 
 
 def test_the_file_asks_for_nothing(full: StudyNumbers) -> None:
-    html = page.render({"overview": documents.overview([full], "a.db", describe)})
+    html = page.render({"overview": documents.overview([full], "a.db")})
     assert [address for address in outline_of(html).requested if not address.startswith(("#", "data:"))] == []
     assert len(html) > page.LIBRARY.stat().st_size, "what draws is in it"
 

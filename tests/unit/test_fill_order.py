@@ -10,9 +10,8 @@ from known_tiles import DEEP_K, FEW_COLUMNS, LARGE, MEDIUM
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.kernel.config import PARAMETER
-from autotune.kernel.relatives import example, relatives
+from autotune.kernel.relatives import example, relatives, small_problem
 from autotune.kernel.rules import broken_rules
-from autotune.kernel.small_problem import small_problem
 from autotune.search.fill import in_order
 from autotune.target_finder import matrices
 

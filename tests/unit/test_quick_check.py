@@ -14,7 +14,7 @@ from table_cases import LIMITS, FakeDriver, make_kernel, make_spec, make_table, 
 from typer.testing import CliRunner
 
 from autotune import gpu
-from autotune.cli import verify_quick
+from autotune.cli import verify
 from autotune.cli.app import app
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, EnvironmentProblem, SlowGpu
@@ -198,11 +198,11 @@ def test_what_is_slow_or_wrong_is_an_error_of_its_own(
     with pytest.raises(
         SlowGpu, match=r"takes 2\.00 times as long as was recorded, more than 1\.1: `nvidia"
     ) as slow:
-        verify_quick.run(tmp_path / "t", "auto", is_json=True)
+        verify.run_quick(tmp_path / "t", "auto", is_json=True)
     assert slow.value.exit_code == 7 and json.loads(capsys.readouterr().out)["is_as_fast"] is False
     fake.result_error = 1.0
     with pytest.raises(DispatchError, match="best is wrong on GPU 0: do not use"):
-        verify_quick.run(tmp_path / "t", "auto", is_json=False)
+        verify.run_quick(tmp_path / "t", "auto", is_json=False)
 
 
 def test_without_a_gpu_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +211,9 @@ def test_without_a_gpu_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(gpu, "find_gpu", none)
     with pytest.raises(DispatchError, match="no table"):  # trying again would not help
-        verify_quick.run(tmp_path, "auto", is_json=False)
-    monkeypatch.setattr(verify_quick, "Dispatcher", lambda *_, **__: None)
+        verify.run_quick(tmp_path, "auto", is_json=False)
+    monkeypatch.setattr(verify, "Dispatcher", lambda *_, **__: None)
     with pytest.raises(EnvironmentProblem):
-        verify_quick.run(tmp_path, "auto", is_json=False)
+        verify.run_quick(tmp_path, "auto", is_json=False)
     done = CliRunner().invoke(app, ["verify", str(tmp_path), "--quick", "--gpu", "none"])
     assert "leave out --quick or --gpu none" in str(done.exception)

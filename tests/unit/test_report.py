@@ -14,11 +14,12 @@ from study_cases import GEMM, RECORDED, STARTED, at_s, failed, ok_in, study_of
 from autotune.facts.accuracy_class import FP32, STRICT
 from autotune.facts.device import KNOWN
 from autotune.facts.measurement import Measurement, Outcome
+from autotune.kernel.config import Config, brief
 from autotune.kernel.templates import limit_us, source_of, tflops
 from autotune.report import numbers
 from autotune.report.documents import what_follows
+from autotune.report.finalists import labels
 from autotune.report.importance import MIN_TRIALS, explained_share, importance
-from autotune.report.labels import labels
 from autotune.store import Final, FinalEntry
 from autotune.target import Baseline
 
@@ -84,8 +85,10 @@ def test_no_trials_or_equal_times_are_explained_by_nothing() -> None:
 
 
 def test_labels_tell_apart_what_shares_a_description() -> None:
-    points = [{"a": a, "b": b, "c": c} for a, b, c in ((1, 2, 3), (1, 2, 4), (1, 5, 3), (2, 2, 3))]
-    assert labels(points, lambda point: f"a{point['a']}") == ["a1 b=2 c=3", "a1 b=2 c=4", "a1 b=5 c=3", "a2"]
+    points = [Config(**values).to_dict() for values in ({}, {"pad": 1}, {"pad": 1, "vec_c": 1}, {"bm": 32})]
+    first, *_, last = map(brief, points)
+    told = ("pad=4 vec_c=4", "pad=1 vec_c=4", "pad=1 vec_c=1")
+    assert labels(points) == [*(f"{first} {one}" for one in told), last]
 
 
 # ----------------------------------------------------------------------------------- history
@@ -153,7 +156,7 @@ def test_the_limit_is_that_of_the_units_that_a_class_multiplies_with() -> None:
     fast = numbers.StudyNumbers(other)
     for study, accuracy in ((strict, STRICT), (fast, FP32)):
         assert study.limit_us == limit_us(GEMM, limits, accuracy)
-        assert what_follows(study, dict)["peak_tflops"] == tflops(accuracy, limits)
+        assert what_follows(study)["peak_tflops"] == tflops(accuracy, limits)
     assert fast.limit_us < 0.4 * strict.limit_us
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from store_cases import config, failed, ok, study_of
 
-from autotune.cli import report, trials, trials_csv
+from autotune.cli import report, trials
 from autotune.cli.requests import FailuresRequest, HistoryRequest, ReportRequest
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Discarded, Outcome
@@ -147,7 +147,7 @@ def test_columns_of_a_csv_are_requested_for_once_a_kernel(
 ) -> None:
     requested = []
     monkeypatch.setattr(Store, "best", lambda store, study, *_, **__: requested.append(study) or [])
-    trials_csv.run(HistoryRequest(str(path), limit=SHOWN))
+    trials.history(HistoryRequest(str(path), limit=SHOWN), is_json=False, is_csv=True)
     lines = capsys.readouterr().out.splitlines()
     assert len(requested) == 1 and len(lines) == 1 + SHOWN and "config.split_k" in lines[0]
 

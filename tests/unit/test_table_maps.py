@@ -16,14 +16,12 @@ from table_cases import ENVIRONMENT, FIGURES, make_kernel, make_spec, make_table
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
-from autotune.report.documents import Describe
 from autotune.report.table_maps import DEPTHS, SIDES, Maps, table_document
 from autotune.runtime.choose.chooser import Call
 from autotune.runtime.table.table import Table
 from autotune.store import Final, FinalEntry
 from autotune.target import Baseline
 
-describe: Describe = lambda point: f"{point['bm']}x{point['bn']}"  # noqa: E731
 TUNED = Gemm(1024, 1024, 1024)
 
 
@@ -114,7 +112,7 @@ def test_shapes_of_other_gpus_are_not_held_against_the_table() -> None:
 
 def test_the_document_has_every_cell_of_every_layout(tmp_path: Path) -> None:
     folder = write_table(table_of(), tmp_path / "t")
-    found = json.loads(json.dumps(table_document(folder, [], describe), allow_nan=False))
+    found = json.loads(json.dumps(table_document(folder, []), allow_nan=False))
     assert set(found["layouts"]) == {"NN", "NT", "TN", "TT"}
     cells = found["layouts"]["TN"]
     rows = cells["kernel"].get("rows")
@@ -135,11 +133,11 @@ def test_of_several_kinds_the_one_that_was_measured_is_drawn(
     theirs = replace(ENVIRONMENT, gpu_name="NVIDIA H100")
     mine, other = (study_of([at_s(1, ok_in(1.0))], environment=one) for one in (ENVIRONMENT, theirs))
     for studies, gpu in (([], "NVIDIA H200"), ([mine], "NVIDIA H200"), ([mine, other, other], "NVIDIA H100")):
-        found = table_document(folder, studies, describe)
+        found = table_document(folder, studies)
         assert {found["gpu"], *found["other_gpus"]} == {"NVIDIA H200", "NVIDIA H100"} and found["gpu"] == gpu
-    assert table_document(folder / "kinds" / "nvidia_h100_sm_90", [], describe)["gpu"] == "NVIDIA H100"
+    assert table_document(folder / "kinds" / "nvidia_h100_sm_90", [])["gpu"] == "NVIDIA H100"
 
 
 def test_a_folder_without_a_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DispatchError, match=r"no table\.json"):
-        table_document(tmp_path, [], describe)
+        table_document(tmp_path, [])
