@@ -74,8 +74,7 @@ def abandon(stream: TextIO) -> None:
 
 
 def with_style(text: str, color: str = "", *, stream: TextIO | None = None) -> str:
-    """Bold text, in a colour, as `show` and `note` take it; plain where the stream (stdout) is no terminal or
-    NO_COLOR is set."""
+    """Bold text, in a colour; plain where the stream (stdout) is no terminal or NO_COLOR is set."""
     terminal = (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
     if not terminal or os.environ.get("NO_COLOR"):
         return text
@@ -97,8 +96,7 @@ def answer(facts: Mapping[str, Any], text: Callable[[], str], *, is_json: bool) 
 
 
 def show_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """The same facts for spreadsheets: a header of these names, a line for each row; lists are JSON. A
-    terminal gets it harmless."""
+    """The same for spreadsheets: a header, a line for each row, lists as JSON; harmless to a terminal."""
     table = io.StringIO()
     writer = csv.DictWriter(table, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

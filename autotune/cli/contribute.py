@@ -70,8 +70,7 @@ def clean(reason: str) -> str:
 
 
 def _checked(out: Path) -> str:
-    """What a file holds, read back as others will read it. Raises UsageError if a shape has no kernel that
-    ran."""
+    """What a file holds, as others will read it. Raises UsageError if no kernel of a shape ran."""
     found = ReplayTarget(out)
     best: Mapping[Gemm, float] = {gemm: found.optimum(gemm)[1] for gemm in found.gemms}
     cublas = {gemm: found.baseline(gemm).time_us for gemm in found.gemms}

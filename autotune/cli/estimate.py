@@ -106,8 +106,7 @@ def _check(request: EstimateRequest) -> None:
         raise EnvironmentProblem(f"torch is missing; {_TORCH.format(python=sys.executable)}")
 
 
-# ------------------------------------------------------------------------------------------------
-# The program
+# -------------------------------------------------------------------------------------- the program
 
 
 def _run_counted(request: EstimateRequest, folder: Path) -> _Ended:
@@ -126,8 +125,7 @@ def _run_counted(request: EstimateRequest, folder: Path) -> _Ended:
 
 
 def _interrupted(child: subprocess.Popen[bytes]) -> int:
-    """A terminal interrupts the program, too; what is interrupted alone passes it on. Once more, and it is
-    killed."""
+    """A terminal interrupts the program, too; else this passes it on. Once more, and it is killed."""
     with suppress(KeyboardInterrupt):
         for grace_s in _GRACE_PERIODS_S:
             with suppress(subprocess.TimeoutExpired):
@@ -161,8 +159,7 @@ def _calls(path: Path, work: dict[str, Any]) -> dict[Gemm, int]:
     return {gemm: count or 1 for gemm, count in by_shape(read_calls(path).calls).items()}
 
 
-# ------------------------------------------------------------------------------------------------
-# The prediction
+# ----------------------------------------------------------------------------------- the prediction
 
 
 def _predicted(calls: dict[Gemm, int]) -> tuple[list[_Kind], list[ShippedFigures]]:
@@ -233,8 +230,7 @@ def _shape_facts(kind: _Kind, figures: Sequence[ShippedFigures]) -> dict[str, An
     return {"shape": str(kind.gemm), "count": kind.calls, "flops": kind.flops, "predicted": predicted}
 
 
-# ------------------------------------------------------------------------------------------------
-# The text
+# ----------------------------------------------------------------------------------------- the text
 
 
 def _text(facts: dict[str, Any]) -> str:

@@ -19,8 +19,7 @@ from . import console
 
 
 class EventLines:
-    """Appends events to a file; `-` is standard output. Each line is written at once. A reader that went away
-    ends no search."""
+    """Appends events to a file (`-`: stdout), each at once. A reader that went away ends no search."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises UsageError if the file cannot be written."""

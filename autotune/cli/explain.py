@@ -67,8 +67,7 @@ def _explained(
 
 
 def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
-    """The page of one trial's kernel; None for a GPU that is not known by name, or a trial or config that is
-    none of ours."""
+    """The page of one trial's kernel; None for a GPU, trial or config that is not known."""
     gemm, gpu = study.study.gemm, study.study.environment.gpu_name
     limits = limits_by_name(gpu)
     trial = next((trial for trial in study.records.trials if trial.id == trial_id), None)
@@ -104,8 +103,7 @@ def _ladder(gemm: Gemm) -> list[Subject]:
 
 
 def _winners(gemm: Gemm, limits: DeviceLimits, rungs: int) -> list[Subject]:
-    """The best config of each problem of the recorded spaces of this GPU, that of `gemm` first: it is
-    the last rung."""
+    """The best recorded config of each problem on this GPU, that of `gemm` first: it is the last rung."""
     found = []
     for path in recordings():
         recorded = ReplayTarget(path)

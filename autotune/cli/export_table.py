@@ -52,8 +52,7 @@ def run(request: ExportRequest, *, is_json: bool) -> None:
 
 
 class ExportPrinter:
-    """Tells what an export does, how far the compiler is and, once it is clear that this takes a while, what
-    would shorten it."""
+    """Tells what an export does, how far the compiler is and, if it takes long, what would shorten it."""
 
     def __init__(self, progress: console.Progress, max_kernels: int, *, is_quiet: bool) -> None:
         self._progress, self._max_kernels, self._is_quiet = progress, max_kernels, is_quiet

@@ -96,8 +96,7 @@ def _build(target: GpuTarget, gemm: Gemm, wanted: ReferenceKernel | Config) -> K
     return target.builder.build_source(template.source(REFERENCE_FILE), wanted.entry, wanted.spec)
 
 
-# ------------------------------------------------------------------------------------------------
-# What is told
+# ------------------------------------------------------------------------------------- what is told
 
 
 def _facts(

@@ -105,8 +105,7 @@ def _table(kernels: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
     return facts_table([*named, *([cublas] if cublas_us else [])], _COLUMNS)
 
 
-# ------------------------------------------------------------------------------------------------
-# Source
+# ------------------------------------------------------------------------------------------- source
 
 
 def write_source(request: SourceRequest, *, is_json: bool) -> None:

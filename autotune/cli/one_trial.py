@@ -62,8 +62,7 @@ def _find(store: Store, trial_id: int) -> tuple[StudyRef, TrialRecord]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
-# Facts
+# -------------------------------------------------------------------------------------------- facts
 
 
 def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
@@ -143,8 +142,7 @@ def _differences(one: Facts, other: Facts) -> dict[str, list[Any]]:
     return {name: [one.get(name), other.get(name)] for name in names if one.get(name) != other.get(name)}
 
 
-# ------------------------------------------------------------------------------------------------
-# Which is the faster
+# ------------------------------------------------------------------------------ which is the faster
 
 
 def _times(store: Store, one: tuple[StudyRef, TrialRecord], other: tuple[StudyRef, TrialRecord]) -> Facts:
@@ -197,8 +195,7 @@ def _verdict(times: Facts, first_id: int, second_id: int) -> str:
     return f"{text} Trial {first_id if low > 1 else second_id} is the faster."
 
 
-# ------------------------------------------------------------------------------------------------
-# Text
+# --------------------------------------------------------------------------------------------- text
 
 
 def _text(facts: Facts) -> str:

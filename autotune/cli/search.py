@@ -200,8 +200,7 @@ def _need_winners(result: SearchResult) -> None:
         console.note(text)
 
 
-# ------------------------------------------------------------------------------------------------
-# Progress
+# ----------------------------------------------------------------------------------------- progress
 
 
 class EventPrinter:
@@ -281,8 +280,7 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
     return parts
 
 
-# ------------------------------------------------------------------------------------------------
-# Result
+# ------------------------------------------------------------------------------------------- result
 
 
 def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, Any]:

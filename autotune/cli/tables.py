@@ -81,8 +81,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def pull(request: PullRequest, *, is_json: bool) -> None:
-    """Write a table that is signed as an importable folder. Raises DispatchError if it is not, UsageError,
-    StoreError, NoAnswer."""
+    """Write a signed table as a folder to import. Raises DispatchError, UsageError, StoreError, NoAnswer."""
     keys = trusted(request.trusted)
     with opened(request.db, request.server) as tables:
         signed, *files = tables.files(request.address)
@@ -117,8 +116,7 @@ def _decide(what: Any, request: PinRequest | RollbackRequest, *, is_json: bool) 
 
 @contextmanager
 def opened(db: str, server: str | None) -> Iterator[TableSource]:
-    """A server's tables, or those of a database, which is made if it is not there. Raises StoreError and
-    NoAnswer."""
+    """A server's tables, or those of a database, made if it is not there. Raises StoreError, NoAnswer."""
     if server is not None:
         yield ServerTables(server, os.environ.get(TOKEN, ""))
         return

@@ -188,8 +188,7 @@ def trial_facts(gemm: Gemm, record: TrialRecord) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------------
-# For spreadsheets
+# --------------------------------------------------------------------------------- for spreadsheets
 
 
 def _show_csv(request: HistoryRequest, *, is_failed: bool) -> None:

@@ -176,8 +176,7 @@ def _check_as_served(folder: Path, model: GpuModelFiles, device: int) -> Checks:
 
 
 def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm, bool]]:
-    """Every plain kernel with the shapes it is ranked for, and the odd ones that it may serve; and whether
-    it was tuned for that shape."""
+    """Every plain kernel with its tuned shapes and odd ones that it may serve; and whether tuned for that."""
     for kernel in filter(lambda one: one.is_plain, table.kernels):
         tuned = [e.gemm for e in table.entries if kernel.id in {ranked.kernel for ranked in e.ranked}]
         variant, spec = kernel.spec.variant, kernel.spec
@@ -217,8 +216,7 @@ def _tell_checks(
     console.show(console.table(("kernel", "checks", "failed", "error / bound"), rows, right=(1, 2, 3)))
 
 
-# ------------------------------------------------------------------------------------------------
-# One kernel alone
+# --------------------------------------------------------------------------------- one kernel alone
 
 
 def either(request: VerifyRequest, *, is_json: bool) -> None:

@@ -65,8 +65,7 @@ class WorkCounts:
     def product(
         self, a: Any, b: Any, out: Any = None, part_of: str | None = None, epilogue: Epilogue = PLAIN
     ) -> None:
-        """One product of two matrices, or of two stacks of equally many; without an out, the result is
-        packed. `part_of`: as `within`."""
+        """One product of two matrices or stacks; packed without an out. `part_of`: as `within`."""
         flops, what = 2 * math.prod(a.shape) * b.shape[-1], part_of
         if not flops or what == "":
             return

@@ -91,8 +91,7 @@ def allows_tf32() -> bool:
 
 
 def _counting_products(counts: WorkCounts, key: str, *, is_other: bool) -> Any:
-    """Kernels for a key of torch's dispatcher, registered as long as the result lives. `is_other`: products
-    there are not a GPU's."""
+    """Kernels for a key of torch's dispatcher, while the result lives. `is_other`: not the GPU's."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # replacing a kernel is intended
@@ -185,8 +184,7 @@ def _flops(what: str, name: str, func: Any, args: Any, kwargs: Any, found: Any) 
 
 
 def _mark(found: Any, given: Any, what: str) -> None:
-    """Have products of its backward pass count as part of some work: of the nodes from its results to what
-    it was given."""
+    """Have products of its backward pass count as a part of other work: from its results to what it took."""
     passed = {None, *(x.grad_fn for x in _tensors(given))}
     waiting = [x.grad_fn for x in _tensors(found)]
     while waiting:

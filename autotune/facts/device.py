@@ -54,8 +54,7 @@ class DeviceLimits:
 
     @property
     def has_packed_fma(self) -> bool:
-        """An instruction does two FMAs in compute capability 10.x; later ones take it apart again (ptxas
-        13.5)."""
+        """An instruction does two FMAs in compute capability 10.x; later ones take it apart (ptxas 13.5)."""
         return self.compute_capability[0] == 10
 
     @property

@@ -77,8 +77,7 @@ class Repeats:
     credit: float = field(default=START_CREDIT)
 
     def should_repeat(self, found: Collection[str], num_repeats: int) -> bool:
-        """Whether to repeat samples with these marks, for a candidate with this many earlier repeats. Counts
-        the answer."""
+        """Whether to repeat samples with these marks, of a candidate repeated so often. Counts the answer."""
         if not is_passing(found):
             self.credit = min(MOST_CREDIT, self.credit + CREDIT_STEP)
             return False

@@ -176,11 +176,9 @@ Lds = tuple[int, int, int]  # leading dimensions of A, B and C in elements
 
 
 class ColumnMajorCall(NamedTuple):
-    """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T.
-
-    A row-major matrix read by columns is its transpose, so the operands change places and keep their
-    flags. Strides are in elements, from product to product of a batch; 0 for a shared operand.
-    """
+    """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T. A row-major
+    matrix read by columns is its transpose, so the operands change places and keep their flags. Strides are
+    in elements, from product to product of a batch; 0 for a shared operand."""
 
     trans_first: int
     trans_second: int
@@ -200,20 +198,9 @@ class ColumnMajorCall(NamedTuple):
         """`lds`: of A, B and C as they are stored, and `batch`, as it is; None: packed."""
         lda, ldb, ldc = lds or gemm.lds  # cuBLAS wants them to be at least 1 even where k = 0
         products, stride_a, stride_b, stride_c = batch or gemm.strides
-        return cls(
-            trans_first=OP_T if gemm.trans_b else OP_N,
-            trans_second=OP_T if gemm.trans_a else OP_N,
-            rows=gemm.n,
-            columns=gemm.m,
-            depth=gemm.k,
-            ld_first=ldb,
-            ld_second=lda,
-            ld_result=ldc,
-            stride_first=stride_b,
-            stride_second=stride_a,
-            stride_result=stride_c,
-            products=products,
-        )
+        flags = (OP_T if gemm.trans_b else OP_N, OP_T if gemm.trans_a else OP_N)
+        strides = (stride_b, stride_a, stride_c)
+        return cls(*flags, gemm.n, gemm.m, gemm.k, ldb, lda, ldc, *strides, products)
 
 
 def forced_tf32() -> str:

@@ -58,8 +58,7 @@ class ListedShape(NamedTuple):
 
 
 def read_list(text: str, note: Note) -> list[ListedShape] | None:
-    """The shapes of a list; None if the text is none. `note` receives what of it is not used. Raises
-    ValueError."""
+    """The shapes of a list; None if the text is none. `note`: of what is not used. Raises ValueError."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if _is_used(line)]
     first = lines[0][1].strip() if lines else ""
     if not first:
@@ -82,8 +81,7 @@ def _is_used(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
-# ------------------------------------------------------------------------------------------------
-# CSV
+# ---------------------------------------------------------------------------------------------- CSV
 
 
 def _separator(line: str) -> str:
@@ -152,8 +150,7 @@ def _with_layout(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {**table, "layout": "".join(map(str, codes))}
 
 
-# ------------------------------------------------------------------------------------------------
-# JSON
+# --------------------------------------------------------------------------------------------- JSON
 
 
 def _of_json(text: str, lines: Sequence[tuple[int, str]], note: Note) -> list[ListedShape] | None:
@@ -191,13 +188,11 @@ def _object(each: Any, where: str) -> dict[str, Any]:
     raise ValueError(f"{where}: {shown(each)} is no object with m, n and k, no [m, n, k], and no text")
 
 
-# ------------------------------------------------------------------------------------------------
-# PyTorch's TunableOp: GemmTunableOp_float_TN,tn_M_N_K_ld_LDA_LDB_LDC,SOLUTION,MS
+# ------------------ PyTorch's TunableOp: GemmTunableOp_float_TN,tn_M_N_K_ld_LDA_LDB_LDC,SOLUTION,MS
 
 
 def _of_tunable_op(lines: Iterable[tuple[int, str]], note: Note) -> list[ListedShape]:
-    """Its products are column-major: seen by rows they compute the transpose of C, of the other operands in
-    the other order."""
+    """Its products are column-major: by rows they are C transposed, of the operands in the other order."""
     entries, others = [], Counter[str]()
     for number, line in lines:
         name, _, rest = line.partition(",")

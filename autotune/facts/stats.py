@@ -116,8 +116,7 @@ def is_too_slow(samples: Sequence[float], incumbent_us: float | None) -> bool:
     return incumbent_us is not None and len(samples) > 0 and min(samples) > TOO_SLOW * incumbent_us
 
 
-# ------------------------------------------------------------------------------------------------
-# Paired comparison
+# -------------------------------------------------------------------------------- paired comparison
 
 
 def slower_p_value(differences: Sequence[float]) -> float:
@@ -203,8 +202,7 @@ def is_equivalent(
     return is_sure and 1 / (1 + margin) < low and high < 1 + margin
 
 
-# ------------------------------------------------------------------------------------------------
-# When to stop
+# ------------------------------------------------------------------------------------- when to stop
 
 
 @dataclass(frozen=True)
@@ -248,8 +246,7 @@ def num_since_gain(times_us: Sequence[float | None], gain: float) -> int:
     return since
 
 
-# ------------------------------------------------------------------------------------------------
-# One pair, looked at after every round
+# ------------------------------------------------------------ one pair, looked at after every round
 
 
 def evidence(num_for: int, num_against: int) -> float:

@@ -24,8 +24,7 @@ _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system tha
 
 
 def sync(descriptor: int) -> None:
-    """Wait until a file's content, or a folder's names, are on the disk. Raises OSError, except where the
-    file system cannot do that."""
+    """Wait until a file, or a folder's names, are on the disk, if its file system can. Raises OSError."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -119,8 +118,7 @@ def _target(path: Path) -> Path | int:
 
 
 def _look_at(target: Path) -> os.stat_result | None:
-    """The status of what exists there, if anything. Raises OSError for a folder, and if its parent folder
-    does not exist."""
+    """The status of what is there, if anything. Raises OSError for a folder, or without a parent."""
     try:
         there = target.lstat()
     except FileNotFoundError:
@@ -166,10 +164,7 @@ class NotOwn(PermissionError):
 
 
 def default_cache_dir() -> Path:
-    """`$AUTOTUNE_CACHE`, else `autotune/` in the user's cache directory.
-
-    Raises RuntimeError if the user has no home.
-    """
+    """`$AUTOTUNE_CACHE`, else `autotune/` in the user's cache. Raises RuntimeError without a home."""
     if explicit := os.environ.get("AUTOTUNE_CACHE"):
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotune"
@@ -187,11 +182,9 @@ def own_folder(cache: Path, name: str = "") -> Path:
 
 def check_own(cache: Path, *folders: Path) -> None:
     """Raises NotOwn if other users may write a cache, or folders in it, or exchange it: what lies there is
-    run. Those that are not there, or cannot be looked at, are passed over.
-
-    Where only a group may write, as folders made under a umask of 002 allow, it no longer may, and nothing
-    is raised, unless files of others are there.
-    """
+    run. Those that are not there, or cannot be looked at, are passed over. Where only a group may write, as
+    folders made under a umask of 002 allow, it no longer may, and nothing is raised, unless files of others
+    are there."""
     for parent in {*cache.absolute().parents, *cache.resolve().parents}:
         if (found := _stat(parent)) is not None and _is_writable_by_others(found):
             raise NotOwn(cache, f"other users may exchange it, since they may write {parent}; {_ADVICE}")

@@ -43,8 +43,7 @@ def shortage(error: BaseException, *, is_start: bool = False) -> Shortage | None
 
 
 def cannot_start(what: str, error: OSError, default: str) -> str:
-    """A message that a process cannot be started, or has nowhere to write. `otherwise`: what helps if nothing
-    is short."""
+    """That a process cannot be started, or write. `default`: what helps if nothing is short."""
     short = shortage(error, is_start=True)
     why = f"{short.what}: {error}" if short else str(error)
     return f"{what} ({why}); {short.advice if short else default}"

@@ -343,8 +343,7 @@ def _dict_reader(types: tuple[Any, ...]) -> Reader:
     return read_dict
 
 
-# ------------------------------------------------------------------------------------------------
-# By columns: anything not plainly right may be a fault
+# -------------------------------------------- by columns: anything not plainly right may be a fault
 
 
 @cache

@@ -50,8 +50,7 @@ def read_file(path: Path, what: str, most_bytes: int) -> bytes:
 
 
 def decoded(content: bytes) -> str:
-    """The text of a file, in UTF-8 or with the byte order mark of UTF-16, without that mark. Raises
-    ValueError."""
+    """The text of a file in UTF-8, or in UTF-16 with its mark, which is left out. Raises ValueError."""
     is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if is_utf_16 else "utf-8-sig")
 

@@ -92,8 +92,7 @@ def whole(
 def number(
     name: str, value: Any, least: float = 0.0, most: float = sys.float_info.max, *, is_above: bool = False
 ) -> float:
-    """A number within these bounds, whole or not; `is_above`: more than the least. Raises
-    UsageError."""
+    """A number within these bounds, whole or not; `is_above`: more than the least. Raises UsageError."""
     try:
         found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:  # a whole number of hundreds of digits

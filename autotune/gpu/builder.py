@@ -129,8 +129,7 @@ class KernelBuilder:
         return code
 
     def build_source(self, source: str, entry: str, spec: LaunchSpec) -> KernelCode:
-        """A kernel that is no instance of the template, but takes its arguments. Raises TrialFailure where it
-        does not compile."""
+        """A kernel with the template's arguments that is no instance of it. Raises TrialFailure."""
         cubin = self.compiler.compile_source(source, entry=entry)
         return KernelCode(cubin.code, cubin.sha256, spec, entry)
 

@@ -64,8 +64,7 @@ class Cublas:
         self._call("cublasSetMathMode", self._handle, PEDANTIC_MATH)
 
     def sgemm(self, gemm: Gemm, operands: OperandSet, lds: Lds | None = None) -> None:
-        """Enqueue C = op(A) op(B), or a batch of such products; `lds` as in ColumnMajorCall. Raises
-        CublasError."""
+        """Enqueue C = op(A) op(B), or a batch; `lds` as in ColumnMajorCall. Raises CublasError."""
         call = ColumnMajorCall.of(gemm, lds)
         alpha, beta = ctypes.byref(self._alpha), ctypes.byref(self._beta)
         a, b, c = (ctypes.c_void_p(address) for address in (operands.a, operands.b, operands.c))

@@ -178,8 +178,7 @@ def select_gpu(selector: str, gpus: list[GpuInfo]) -> GpuInfo:
     raise UsageError(f"{option('gpu')} {selector} {fault}; present are {present}")
 
 
-# ------------------------------------------------------------------------------------------------
-# Limits
+# ------------------------------------------------------------------------------------------- limits
 
 _LIMITS = {
     "num_sms": "MULTIPROCESSOR_COUNT",

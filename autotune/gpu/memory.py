@@ -90,8 +90,7 @@ def canary_name(number: int, num_canaries: int) -> str:
 
 @dataclass(frozen=True)
 class OperandSet:
-    """Device addresses of A (m, k), B (k, n) and C (m, n), stored as the Gemm says; those of a batch lie one
-    behind the other."""
+    """Device addresses of A (m, k), B (k, n), C (m, n), stored as the Gemm says; a batch lies in a row."""
 
     a: int
     b: int

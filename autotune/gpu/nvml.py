@@ -103,8 +103,7 @@ class Monitor:
         return None if found is None else frozenset(int(entry.pid) for entry in _entries(found))
 
     def find_own_pid(self, before: frozenset[int] | None) -> None:
-        """Learn this process's id: the one that exists now and did not before its context. The driver
-        may list it a moment late."""
+        """Learn this process's id: the one that was not there before its context. It may be listed late."""
         latest_s = time.monotonic() + _LISTED_WITHIN_S
         while (listed := self.processes()) is not None:
             self.own_pid = own_process(before, listed)

@@ -131,8 +131,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Prepared:
-    """`baseline_us` are samples of cuBLAS, empty where it is absent. `held`: all problems that the worker
-    has prepared now."""
+    """`baseline_us`: samples of cuBLAS, empty where it is absent. `held`: all problems prepared now."""
 
     baseline_us: tuple[float, ...] = ()
     num_sets: int = 1

@@ -33,8 +33,7 @@ def _discarded(
 
 
 class Races:
-    """Times the kernels that `loader` loads, each with its own workspace: counters must stay zero while
-    others add their sums."""
+    """Times the kernels that `loader` loads, each with its own workspace: counters stay zero meanwhile."""
 
     def __init__(
         self, driver: Any, stream: Any, loader: Loader, clock: Timer, guard: Guard, monitor: Monitor

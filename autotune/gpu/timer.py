@@ -64,8 +64,7 @@ class Timer:
     def time(
         self, enqueue: Enqueue, sets: Sequence[OperandSet], first_us: float, cutoff_us: float | None
     ) -> Timing:
-        """Time launches that rotate among the sets. `first_us` is what the first launch took, which also
-        loaded the kernel."""
+        """Time launches that rotate among the sets. `first_us`: of the first one, which loaded the kernel."""
         self.state = GpuState()
         launch_us = first_us
         if first_us < timing.LONG_FIRST_US or timing.is_too_slow_at_probe(first_us, cutoff_us):
@@ -88,8 +87,7 @@ class Timer:
             return Timing(self._samples(batch, self._seen_us(batch)))
 
     def probe(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
-        """A few short samples, after a launch that loads the kernel; fewer of a kernel that is clearly too
-        slow."""
+        """A few short samples, after a launch that loads the kernel; fewer where it is clearly too slow."""
         first_us = self.time_once(partial(enqueue, sets[0]))
         if first_us >= timing.LONG_FIRST_US and timing.is_too_slow_at_first(first_us, cutoff_us):
             return Timing((first_us,), is_cut_short=True)

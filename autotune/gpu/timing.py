@@ -137,8 +137,7 @@ def is_suspicious(time_us: float, floor_us: float, known_us: float | None) -> bo
 
 
 def floor_us(gemm: Gemm, limits: DeviceLimits, policy: CachePolicy, num_sets: int, tflops: float) -> float:
-    """The least time of a launch at this rate of arithmetic, in us. Memory counts only if the sets do not fit
-    L2."""
+    """The least us of a launch at this rate of arithmetic; memory counts only if the sets do not fit L2."""
     is_from_memory = policy is CachePolicy.COLD and num_sets * gemm.num_bytes > 2 * limits.l2_bytes
     return gemm.limit_us(tflops, limits.bandwidth_gbs if is_from_memory else math.inf)
 

@@ -92,8 +92,7 @@ class Turns:
             )
 
     def set_worker_pid(self, pid: int | None) -> None:
-        """Tell others, from the current turn on, which process computes in these turns: its id as NVML
-        numbers it, if known."""
+        """Tell others, from this turn on, which process computes in these turns: its id by NVML, if known."""
         self._worker = pid or 0
         if self._files:
             self._sign()

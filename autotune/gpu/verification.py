@@ -100,8 +100,7 @@ def choose_tiles(gemm: Gemm, budget: int, seed: int) -> list[int]:
     return sorted(list(dict.fromkeys([*chosen, *others]))[:budget])
 
 
-# ------------------------------------------------------------------------------------------------
-# What was found
+# ----------------------------------------------------------------------------------- what was found
 
 
 class RawFindings(ctypes.Structure):
@@ -143,8 +142,7 @@ class Verdict:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """By Frobenius and by element against |A| |B|, in the units of this problem: they compare with others
-        of it."""
+        """By Frobenius and by element against |A| |B|: to compare with others of this problem."""
         return self.error_norm, self.error_ratio
 
     @property
@@ -180,8 +178,7 @@ def locate(gemm: Gemm, tiles: list[int], packed: int) -> tuple[int, ...]:
     return (product, *at) if gemm.is_batched else at
 
 
-# ------------------------------------------------------------------------------------------------
-# On the device
+# ------------------------------------------------------------------------------------ on the device
 
 
 def _strides(lead: int, is_transposed: bool, products: int) -> list[ctypes.c_int64]:
@@ -253,8 +250,7 @@ class Verifier:
         enqueue(OperandSet(operands.a, operands.b, self._other.address))
 
     def check_cublas(self) -> Verdict:
-        """cuBLAS's kept result against float64: a check of the reference itself, and the error that others
-        are held against."""
+        """cuBLAS's kept result against float64: it checks the reference, and others are held against it."""
         assert self._other is not None
         verdict = self._judge(self._other.address, [], is_cublas=True)
         self._cublas_norm = verdict.error_norm

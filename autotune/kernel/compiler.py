@@ -83,8 +83,7 @@ class Cubin:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """All that decides a kernel's bytes, and so its `key` in caches. `name`: the identity that the text
-    declares, if it does."""
+    """All that decides a kernel's bytes, and so its `key` in caches. `name`: its identity, if it has one."""
 
     version: str  # of the compiler
     entry: str
@@ -121,8 +120,7 @@ class Helpers(Protocol):
         """How many kernels they compile at a time, as of late."""
 
     def build(self, job: CompileJob) -> bytes | None:
-        """A kernel as `Cubin.packed`; None where it has to be compiled here. Raises TrialFailure if it does
-        not compile."""
+        """A kernel as `Cubin.packed`; None: compile it here. Raises TrialFailure if it does not compile."""
 
 
 def _nvrtc() -> Any:

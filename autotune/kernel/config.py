@@ -68,8 +68,7 @@ class Config:
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Read `bm=64,bn=128,copy_a=async`, or the same as a JSON object; missing parameters keep their
-        defaults."""
+        """Read `bm=64,bn=128,copy_a=async`, or a JSON object; what is missing has its default."""
         return cls.from_dict(values_in(text))
 
     def to_dict(self) -> dict[str, Any]:

@@ -279,8 +279,7 @@ _TENSOR_TILES = ("bn", "pack_a", "pack_b")
 
 
 def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
-    """The points of a set whose launches obey the limit on their workspace. Raises UsageError if none is
-    left."""
+    """The points of a set whose launches obey the limit on workspace. Raises UsageError if none is left."""
     if where.shape is None or where.max_workspace is None or not len(space):
         return space
     if not (space.is_tensor or {*_OF_TILES, *_OF_SPLITS} <= set(space.names)):
@@ -323,8 +322,7 @@ def _in_order(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
 def _kinds(
     factor: Factor, names: Sequence[str], *, is_each: bool = False
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Rows by the values of these parameters: of each row its kind, and of each kind the values; or of each
-    row."""
+    """Rows by the values of these parameters: the kind of each row, and the values of each kind, or row."""
     places = [factor.names.index(name) for name in names]
     keys: np.ndarray = np.zeros(len(factor), dtype=np.int64)
     for at in places:

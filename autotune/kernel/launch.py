@@ -354,8 +354,7 @@ def too_large(grid: Grid) -> str:
 
 
 def overlap_attribute(driver: Any) -> Any:
-    """The attribute of a launch that may begin while the kernel before it still runs. `driver` is
-    `cuda.bindings.driver`."""
+    """The attribute of a launch that may overlap the kernel before it; `driver`: `cuda.bindings.driver`."""
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1

@@ -31,8 +31,7 @@ def example(layout: str) -> Gemm:
 
 
 def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Config]:
-    """Configs similar to this one that serve more shapes; the config itself if it is as general as they
-    are."""
+    """Configs similar to this one that serve more shapes; itself if it is as general as they are."""
     for variant in _variants(config):
         for widest in (4, 1):
             found = fitted(replace(variant, edges="predicated"), layout, limits, widest)

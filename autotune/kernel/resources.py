@@ -194,8 +194,7 @@ def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
 
 
 def residency(config: Config, limits: DeviceLimits, g: Gemm, registers: int | None = None) -> int:
-    """Blocks of one kernel resident on one SM, at least 1: by the compiler's registers per thread, or else by
-    those that are expected."""
+    """Blocks of one kernel on an SM, at least 1: by the compiler's registers, or by those expected."""
     stated = expected_registers(config, limits) if registers is None else registers
     return max(1, int(blocks_per_sm(config, limits, g, stated)))
 

@@ -78,8 +78,7 @@ def _tiles_64(g: Gemm) -> int:
 
 
 def _min_flush_k(g: Gemm) -> int:
-    """Steps of k after which a flush pays. Few rows or columns leave time for more flushes: they wait for
-    memory."""
+    """Steps of k after which a flush pays. Few rows or columns wait for memory: they have time for more."""
     return NARROW_FLUSH if min(g.m, g.n) <= NARROW else 1024
 
 
@@ -90,8 +89,7 @@ def _dot_vec(c: Any, g: Gemm) -> Any:
 
 
 def _is_along_k(c: Any, g: Gemm) -> Any:
-    """Whether C is narrow, the operand that is read only a few times is stored along k, and the tile is as
-    narrow."""
+    """Whether C and the tile are narrow, and the operand read a few times only is stored along k."""
     few_columns = (g.n <= FEW) and not g.trans_a
     few_rows = (g.m <= FEW) and g.trans_b
     return few_columns & (c.bn < 2 * g.n) | few_rows & (c.bm < 2 * g.m)
@@ -104,8 +102,7 @@ def _gains_packed(g: Gemm, *, is_a: bool) -> bool:
 
 
 def _pays_to_pack(g: Gemm, *, is_a: bool) -> bool:
-    """Whether it also is used often enough: each element once per row or column of C, of all products that
-    share it."""
+    """Whether it also is used often enough: each element once per row or column of C of all who share it."""
     uses, is_shared = (g.n, g.shares_a) if is_a else (g.m, g.shares_b)
     return uses * (g.batch if is_shared else 1) >= PACK_USES and _gains_packed(g, is_a=is_a)
 

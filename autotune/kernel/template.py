@@ -33,8 +33,7 @@ def kernel_dir() -> Path:
 
 @cache
 def source(main: str = MAIN_FILE, folder: Path | None = None) -> str:
-    """One self-contained text: every `#include` of a file in `folder` (None: `kernel_dir()`) is replaced by
-    it, once."""
+    """One text: each `#include` of a file in `folder` (None: `kernel_dir()`) is replaced by it, once."""
     folder = folder or kernel_dir()
     included: set[str] = set()
 

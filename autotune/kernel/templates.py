@@ -120,8 +120,7 @@ def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
     return resources.workspace_bytes(config, gemm, limits)
 
 
-# ------------------------------------------------------------------------------------------------
-# Studies: trials of another template, or held against another promise, are those of another kernel
+# ---- studies: trials of another template, or held against another promise, are those of another kernel
 
 
 def source_of(accuracy: str) -> str:
@@ -148,8 +147,7 @@ def tflops(accuracy: str, limits: DeviceLimits) -> float:
 
 
 def limit_us(gemm: Gemm, limits: DeviceLimits | None, accuracy: str) -> float | None:
-    """The least time of a product within a class, in us, by arithmetic or memory; None where nothing bounds
-    it, or the GPU is unknown."""
+    """The least us of a product within a class; None where nothing bounds it, or the GPU is unknown."""
     return gemm.limit_us(tflops(accuracy, limits), limits.bandwidth_gbs) or None if limits else None
 
 

@@ -150,8 +150,7 @@ def workspaces(c: Any, g: Gemm) -> Any:
 
 
 def smem_bytes(c: Any, trans_a: Any) -> Any:
-    """Of a block: planes of B, tiles of A, flushed sums, barriers, and what aligning the first may take. Of a
-    config or columns of configs."""
+    """Of a block: planes of B, tiles of A, flushed sums, barriers, alignment. Of a config or columns."""
     tile_a = np.where((c.pack_a > 0) | trans_a, BK * (BM + 8), BM * (BK + 4))
     flushed = BM * c.bn * (c.flush_k > 0)
     planes = c.bn * BK * np.where(np.equal(c.scheme, BF16X6), 3, 4) // 2  # words, of three parts or two

@@ -60,8 +60,7 @@ def least_us(gemm: Gemm, limits: DeviceLimits) -> float:
 
 
 class TimedCublas:
-    """Times of cuBLAS on shapes of one layout. The costly part of learning is done once, whichever shapes are
-    left out."""
+    """Times of cuBLAS on shapes of one layout. The costly part of learning is done once for all subsets."""
 
     def __init__(
         self, times_us: Mapping[Gemm, float], limits: DeviceLimits, tile_apart: float = TILE_APART

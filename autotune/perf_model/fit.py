@@ -57,8 +57,7 @@ _MISFIT = number("_MISFIT")  # relative, of the model itself: a more accurate sa
 
 @dataclass(frozen=True, slots=True)  # a hundred thousand of them are held
 class Sample:
-    """One time of a kernel, launched as `spec` says, on one shape: measured, or carried over from elsewhere
-    with a relative `deviation`."""
+    """One time of a kernel, launched by `spec`, on a shape: measured, or inferred with a `deviation`."""
 
     spec: LaunchSpec
     gemm: Gemm
@@ -107,8 +106,7 @@ def fit(
 
 
 def _work_of(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Work:
-    """The work of kernels for their samples, those of the first before those of the next. All are of one
-    layout."""
+    """The work of kernels of one layout for their samples, those of the first before those of the next."""
     samples = list(chain.from_iterable(kernels))
     resident = np.repeat(np.array(blocks_per_sm), [len(own) for own in kernels])
     # A kernel has few numbers of splits, so few specs: what follows from one is computed once.
@@ -129,8 +127,7 @@ def modelled(
     blocks_per_sm: Sequence[int],
     limits: DeviceLimits,
 ) -> list[Floats]:
-    """The modelled times of kernels with these figures for their samples, in us: an array for each kernel.
-    All are of one layout."""
+    """The modelled us of kernels of one layout with these figures on their samples: an array for each."""
     nums = [len(samples) for samples in kernels]
     speeds = Speeds.of(figures).take(np.repeat(np.arange(len(kernels)), nums))
     times_us = modelled_us(speeds, _work_of(kernels, blocks_per_sm, limits))
@@ -208,8 +205,7 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _fit_compute(known: _Known, sample_weights: Floats, is_compute: Flags) -> tuple[Floats, Floats, Floats]:
-    """(kernels,) fixed, wave and step times, the first and the last in excess of the least, from samples that
-    inform on them."""
+    """(kernels,) fixed, wave and step times, no less than the least, from samples that inform on them."""
     todo, default_speeds, least = known.todo, known.default_speeds, known.least_step_us
     prior = np.stack(
         [default_speeds.fixed_us - _LEAST_FIXED_US, default_speeds.round_us, default_speeds.step_us - least],

@@ -128,8 +128,7 @@ class Depths(NamedTuple):
 
 
 def excess_depth(depths: Depths, allowed: Depths) -> Floats:
-    """The depth of kernels' sums over the allowed one, for either kind of data; 1 where they do not exceed
-    it."""
+    """The depth of kernels' sums over the allowed one, for either kind of data; at least 1."""
     times = np.maximum(depths.zero_mean / allowed.zero_mean, depths.positive / allowed.positive)
     excess: Floats = np.maximum(1.0, times)
     return excess

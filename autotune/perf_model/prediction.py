@@ -20,8 +20,7 @@ MAX_CACHED = 256  # combinations of alignment for which the legal kernels are ca
 
 
 class Expected(NamedTuple):
-    """For each candidate launch its kernel, its number of splits, and its time in us: infinite where it may
-    not serve the shape."""
+    """Of each candidate launch: kernel, number of splits, us; infinite where it may not serve the shape."""
 
     kernel: Whole
     split_k: Floats

@@ -21,8 +21,7 @@ _SCALE = np.full(8, 3 / LENGTH**2)  # of squared distances along each coordinate
 
 
 class Residuals(NamedTuple):
-    """`places` (shapes, coordinates): those of the shapes. `weights` (kernels, shapes): 0 for a shape that a
-    kernel was not timed on."""
+    """`places` (shapes, coordinates); `weights` (kernels, shapes): 0 where a kernel was not timed."""
 
     places: Floats
     weights: Floats

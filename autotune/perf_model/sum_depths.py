@@ -95,8 +95,7 @@ class Sums(NamedTuple):
         )
 
     def may_break(self, depths: Depths, gemm: Gemm, allowed: Depths) -> Any:
-        """Whether kernels of a class with a promise may break it, where sums of this shape are so deep, and
-        may be as deep as allowed."""
+        """Whether kernels with a promise may break it, their sums being so deep, where so much is allowed."""
         kept = allowed.within(1 / figures.DEFAULT_ERRORS[0], 1 / figures.DEFAULT_ERRORS[1])
         is_too_deep = (depths.zero_mean > figures.PROMISED[0] * kept.zero_mean) | (
             depths.positive > figures.PROMISED[1] * kept.positive
@@ -141,8 +140,7 @@ def _is_dots(gemm: Gemm) -> bool:
 
 
 def allowed_depths(gemm: Gemm, num_sms: int, large: float = figures.LARGE) -> Depths:
-    """How deep sums may be where nothing was measured, on a GPU with this number of SMs; `large` as of
-    `most_splits`."""
+    """How deep sums may be where nothing was measured, with so many SMs; `large` as of `most_splits`."""
     # shorter sums are accurate anyhow
     k, splits = max(gemm.k, figures.SHORTEST_CHAIN), most_splits(gemm, num_sms, large)
     # More splits than these would make sums deeper again

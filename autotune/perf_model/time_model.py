@@ -75,8 +75,7 @@ def fmas_per_us(limits: DeviceLimits) -> float:
 
 
 class TimeModel:
-    """Counts the work of launches on one GPU model. Values that do not depend on the shape are computed
-    once."""
+    """Counts the work of launches on one GPU model; what does not depend on the shape, once."""
 
     def __init__(self, launches: Launches, limits: DeviceLimits) -> None:
         self._launches, self._num_sms = launches, float(limits.num_sms)

@@ -41,8 +41,7 @@ class MatrixRow:
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What ptxas said of a kernel, and where it comes from: the column whose search found it, or a relative
-    of it; "" for a family."""
+    """What ptxas said of a kernel, and the column whose search found it or a relative; "": a family's."""
 
     origin: str
     registers: int

@@ -112,8 +112,7 @@ class Made:
 
     @classmethod
     def read(cls, found: Any, recorded_on: str) -> Made | None:
-        """What `to_dict` wrote; None for what another tool says of its file. Raises ValueError, LookupError
-        and UsageError."""
+        """What `to_dict` wrote; None for what others say. Raises ValueError, LookupError, UsageError."""
         if not isinstance(found, dict) or "source_hash" not in found:
             return None
         environment = read_record(Environment, found["environment"], "environment")
@@ -180,8 +179,7 @@ def _size(size: Any) -> int | None:
 
 
 def point(names: Iterable[str], found: Mapping[str, Any], where: str) -> dict[str, Value]:
-    """The values of these parameters. Raises ValueError for one that is no value, KeyError if one is
-    missing."""
+    """The values of these parameters. Raises ValueError for what is none, KeyError for a missing one."""
     return {name: _value(found[name], f"{where}: {name}") for name in names}
 
 

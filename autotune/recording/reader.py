@@ -57,8 +57,7 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 def _parsed(content: str) -> Any:
-    """A tuner that was stopped leaves its cache without the last braces, perhaps amid an entry, which is left
-    out. Raises ValueError."""
+    """A stopped tuner's cache lacks its last braces, perhaps half an entry: left out. Raises ValueError."""
     try:
         return json.loads(content)
     except ValueError:
@@ -101,8 +100,7 @@ def _recording(data: Mapping[str, Any], version: int) -> Recording:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# What it was recorded on, and which parameters there are
+# ------------------------------------------ what it was recorded on, and which parameters there are
 
 
 def read_record(cls: type[T], value: Any, where: str) -> T:
@@ -144,8 +142,7 @@ def _value(value: Any) -> Value:
     return text(value, "values") if type(value) is str else whole(value, "values", -_MOST_INT, _MOST_INT)
 
 
-# ------------------------------------------------------------------------------------------------
-# Problems
+# ----------------------------------------------------------------------------------------- problems
 
 
 def _problems(

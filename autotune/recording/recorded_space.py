@@ -121,8 +121,7 @@ def _problem(
     return RecordedProblem(table, tuple(trials[i][1] for i in order), cublas_us)
 
 
-# ------------------------------------------------------------------------------------------------
-# Compiling
+# ---------------------------------------------------------------------------------------- compiling
 
 
 def cubin_key(point: Point, gemm: Gemm) -> tuple[object, ...]:

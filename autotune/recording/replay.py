@@ -36,8 +36,7 @@ CUT_SAMPLES = 3  # samples after which a hopeless candidate is given up, as on a
 
 
 def read_recording(path: Path) -> Recording:
-    """A recording of ours, a cache of Kernel Tuner (T1), or results in T4. Raises UsageError with the reason
-    if it is none of them."""
+    """A recording of ours, a cache of Kernel Tuner (T1), or T4. Raises UsageError if it is none of them."""
     data = load_json(path)
     if data.get("format") == FORMAT:
         return from_json(data, path)

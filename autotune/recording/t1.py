@@ -86,8 +86,7 @@ def _error_in(found: Mapping[str, Any]) -> str | None:
     return next(named, time if isinstance(time, str) else None)
 
 
-# ------------------------------------------------------------------------------------------------
-# Writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 def to_t1(made: Made, trials: Iterable[Tried]) -> Iterator[str]:

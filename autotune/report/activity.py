@@ -46,8 +46,7 @@ class Climb:
 
 @dataclass(frozen=True)
 class SearchRun:
-    """One run. Seconds count from its first trial, as the clock has them; those of a recording are simulated,
-    as its search counts them."""
+    """One run. Seconds count from its first trial by the clock; those of a recording are simulated."""
 
     began_at: datetime
     ended_at: datetime
@@ -86,8 +85,7 @@ def runs(studies: Sequence[StudyNumbers]) -> tuple[SearchRun, ...]:
 
 
 def _segments(studies: Iterable[StudyNumbers]) -> list[list[_Event]]:
-    """Trials of these studies in the order of time, parted where nothing came for PAUSE_S; the newest
-    MOST_RUNS."""
+    """Trials of these studies as time goes, parted where none came for PAUSE_S; the newest MOST_RUNS."""
     events = [_Event(study, trial) for study in studies for trial in study.records.trials]
     pause_s = PAUSE_S * max((event.weight for event in events), default=1.0)
     events.sort(key=lambda event: (event.trial.created_at, event.trial.id))

@@ -93,8 +93,7 @@ def read_records(
     baseline_us: float | None,
     max_error: float | None,
 ) -> StudyRecords:
-    """What a page takes of a study with so many trials, beside others: of all together so many. Of very many
-    only some are read in full."""
+    """What a page takes of a study with so many trials, of all so many: of very many only some are read."""
     most, totals = share(num_trials, num_all), NO_TOTALS
     if most < num_trials:
         keys = [entry.key for entry in final.entries] if final else []

@@ -43,8 +43,7 @@ def jinja() -> Any:
 
 
 def render(documents: dict[str, Any]) -> str:
-    """One HTML file: all documents by name, `overview` and `study/ID`, are in it. Raises EnvironmentProblem
-    where jinja2 is missing."""
+    """One HTML file with all documents by name, `overview` and `study/ID`. Raises EnvironmentProblem."""
     scripts = [path.read_text(encoding="utf-8") for path in (LIBRARY, *SCRIPTS)]
     return _frame(documents={name: _json(value) for name, value in documents.items()}, scripts=scripts)
 

@@ -25,8 +25,7 @@ MOST_BLOCKS = 40_000  # that are drawn one by one
 
 
 def grid(product: HostLaunch, wave: int) -> Drawing:
-    """C in tiles, and the blocks in the order of their numbers. `wave`: blocks that the GPU holds at a
-    time."""
+    """C in tiles, and the blocks by their numbers. `wave`: blocks that the GPU holds at a time."""
     g, spec, num_blocks = product.gemm, product.spec, len(product.blocks)
     drawn = product.blocks[:MOST_BLOCKS]
     return {

@@ -50,8 +50,7 @@ def _broken(subject: Subject, limits: DeviceLimits) -> tuple[Rule, ...]:
 
 
 def picture(subject: Subject, limits: DeviceLimits) -> Drawing:
-    """All that is drawn of a kernel; of a config that breaks rules, which. Raises UsageError for an empty C
-    or k."""
+    """All that is drawn of a kernel, or the rules that it breaks. Raises UsageError for an empty C or k."""
     gemm, kernel = subject.gemm, subject.kernel
     gemm.need_output()
     if not gemm.k:

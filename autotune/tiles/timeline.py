@@ -20,8 +20,7 @@ _MOST_SHOWN = 24  # steps
 
 @dataclass(frozen=True)
 class PlaceState:
-    """What becomes of one place for a tile in one step. `ends`: what every thread does there before the
-    barrier."""
+    """What becomes of a place for a tile in a step. `ends`: what every thread does before the barrier."""
 
     tile: int | None
     doing: Doing
@@ -37,8 +36,7 @@ class Timeline:
 
     @property
     def steps(self) -> list[int]:
-        """The steps to be drawn: all, or of many the first and the last ones, which differ from those
-        between."""
+        """The steps to be drawn: all, or of many the first and the last, which differ from the others."""
         last = self.num_tiles
         half = max(self.config.stages + 2, _MOST_SHOWN // 2)
         return [FILL, *(t for t in range(last) if t < half or t >= last - half)]

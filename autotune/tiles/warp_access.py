@@ -166,8 +166,7 @@ def _shares(at: Addresses, apart: int) -> Flags:
 
 
 def _conflict_order(at: Addresses, vec: int) -> Addresses:
-    """For lanes served together, (rows, lanes): how many other vectors of its banks come before each
-    one's."""
+    """For lanes served together, (rows, lanes): how many other vectors of its banks precede each one's."""
     vectors = np.ascontiguousarray(np.where(at == NO_LANE, NO_LANE, at // vec).T)  # lane by lane
     banks = np.where(vectors == NO_LANE, NO_LANE, vectors % (BANKS // vec)).astype(np.int8)
     conflict_order = np.zeros(vectors.shape, np.int8)
