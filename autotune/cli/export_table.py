@@ -12,6 +12,7 @@ from typing import Any
 from .. import tuning
 from ..export.model_folders import names_of
 from ..facts.frozen import picked
+from ..facts.keywords import ExportKeywords, keywords_of
 from ..files.words import counted
 from ..kernel.launch import PLAIN, name_of
 from ..kernel.templates import workspace_bytes
@@ -22,7 +23,6 @@ from . import common, console
 from .facts_table import facts_table
 from .requests import ExportRequest
 
-_PASSED_ON = "db cache max_error where max_workspace order accuracy max_kernels max_megabytes epilogues adds"
 _COLUMNS = {
     "shape": "shape", "time": "time_us", "vs cuBLAS": "speedup", "workspace": "workspace_bytes",
     "kernel": "kernel",
@@ -40,7 +40,7 @@ def run(request: ExportRequest, *, is_json: bool) -> None:
         table = tuning.export_table(
             request.out,
             common.read_shapes(request.shapes, () if is_counted else calls),
-            **picked(request, _PASSED_ON),
+            **picked(request, " ".join(keywords_of(ExportKeywords))),
             calls=calls if is_counted else {},
             called=called,
             with_c=request.form == "c",

@@ -17,6 +17,7 @@ from ..facts.accuracy_class import STRICT
 from ..facts.device import limits_by_name
 from ..facts.frozen import picked
 from ..facts.gemm import Gemm
+from ..facts.keywords import SearchKeywords, keywords_of
 from ..facts.measurement import CachePolicy
 from ..files.errors import EnvironmentProblem, UsageError
 from ..files.words import counted
@@ -43,10 +44,6 @@ _COLUMNS = {
     "of limit": "share_of_limit", "TFLOP/s": "tflops", "trials": "num_trials", "failed": "num_failed",
     "tied": "num_tied", "workspace": "workspace_bytes", "config": "best_config",
 }  # fmt: skip
-_PASSED_ON = (  # to tuning.tune
-    "seconds trials db cache effort max_error where max_workspace order accuracy sampler seed num_drawn "
-    "insists stale"
-)
 _WHY = {
     "trials": "all trials that were asked for are done",
     "seconds": "the time is over",
@@ -73,7 +70,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:
         printer = EventPrinter(progress, is_quiet=is_quiet)
         arguments = {
-            **picked(request, _PASSED_ON),
+            **{name: getattr(request, name) for name in keywords_of(SearchKeywords) if name != "gpu"},
             "shapes": gemms,
             "policy": policy,
             "calls": calls if is_counted or request.num_drawn else {},
