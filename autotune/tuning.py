@@ -593,11 +593,7 @@ def _of_wider(
 
 @takes(ConditionKeywords)
 def space(
-    shape: Shape,
-    gpu: str | int | None = "auto",
-    *,
-    note: Note = _note,
-    **keywords: Unpack[ConditionKeywords],
+    shape: Shape, gpu: str | int | None = "auto", *, note: Note = _note, **keywords: Unpack[ConditionKeywords]
 ) -> FeasibleSet:
     """The configs worth a trial for a shape, on a GPU of this machine or on a known model (`rtx-4090`); those
     that obey conditions on parameters and on their workspace:

@@ -168,10 +168,7 @@ def _known(
 
 
 def _check(
-    results: TunedResults,
-    tensor: TunedResults | None,
-    compiler: KernelCompiler,
-    note: Callable[[str], None],
+    results: TunedResults, tensor: TunedResults | None, compiler: KernelCompiler, note: Callable[[str], None]
 ) -> None:
     if tensor is not None and not templates.is_current(tensor.source_hash):
         raise DispatchError(

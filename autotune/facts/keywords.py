@@ -96,8 +96,7 @@ class SearchKeywords(TrialKeywords, total=False):
         ),
     ]
     trials: Annotated[
-        int | None,
-        Keyword(None, "Stop after so many trials of each shape.", "Those of earlier runs count."),
+        int | None, Keyword(None, "Stop after so many trials of each shape.", "Those of earlier runs count.")
     ]
     num_drawn: Annotated[
         int,

@@ -28,13 +28,7 @@ from ..facts.accuracy_class import read as read_class
 from ..files.errors import DispatchError
 from ..files.words import chosen, flag, whole
 from ..kernel.launch import ACTIVATIONS
-from .calls.product import (
-    Activation,
-    Fallback,
-    Settle,
-    make_gemm,
-    packed_forms,
-)
+from .calls.product import Activation, Fallback, Settle, make_gemm, packed_forms
 from .choose.blas_provider import BlasProvider
 from .choose.chooser import Counted, Pick
 from .native.processes import FORK_LOCK, check_fork, use_cuda

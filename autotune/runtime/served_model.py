@@ -40,13 +40,7 @@ class ServedModel:
     """
 
     def __init__(
-        self,
-        table: Table,
-        code: CubinFiles,
-        blas: BlasProvider,
-        settles: Settle,
-        *,
-        is_deterministic: bool,
+        self, table: Table, code: CubinFiles, blas: BlasProvider, settles: Settle, *, is_deterministic: bool
     ) -> None:
         self.table, self.gpu_model = table, GpuModel.of_table(table)
         self._given_blas = blas
@@ -176,12 +170,7 @@ def _describe_for_others(tell: Callable[[], str]) -> str:
 
 
 def open_models(
-    folder: Path,
-    blas: BlasProvider,
-    settles: Settle,
-    *,
-    is_deterministic: bool,
-    accuracy: str = STRICT,
+    folder: Path, blas: BlasProvider, settles: Settle, *, is_deterministic: bool, accuracy: str = STRICT
 ) -> tuple[ServedModel, ...]:
     """All models of a folder, read at once, as they serve a class of accuracy. Raises DispatchError where
     anything is missing or damaged, or if no table serves that class."""

@@ -123,12 +123,7 @@ def extents_of(form_a: Form, form_b: Form, trans_a: bool, trans_b: bool) -> Trip
 
 
 def read_operands(
-    form_a: Form,
-    form_b: Form,
-    form_c: Form | None,
-    trans_a: bool,
-    trans_b: bool,
-    batch: Batch | None = None,
+    form_a: Form, form_b: Form, form_c: Form | None, trans_a: bool, trans_b: bool, batch: Batch | None = None
 ) -> Product:
     """The product that arrays describe, or the batch, of matrices of these forms; without an out, C is
     packed. Raises DispatchError if their shapes or strides do not fit, or a flag is invalid."""
@@ -289,10 +284,7 @@ class _Dimension(NamedTuple):
 
 
 def stacked(
-    forms: Forms,
-    leading: tuple[Leading, Leading, Leading | None],
-    trans_a: bool,
-    trans_b: bool,
+    forms: Forms, leading: tuple[Leading, Leading, Leading | None], trans_a: bool, trans_b: bool
 ) -> Stack:
     """The calls for arrays of such forms with these leading dimensions; without an out, C is packed. Raises
     DispatchError if they do not fit each other, or products of out overlap."""

@@ -246,10 +246,7 @@ def shared_of(gemm: Gemm) -> int:
 
 def numbered(epilogue: Epilogue) -> dict[str, int]:
     """The numbers of its bias and its activation in core/table.h and core/autotune_sgemm.h."""
-    return {
-        "bias": BIASES.index(epilogue.bias),
-        "activation": ACTIVATIONS.index(epilogue.activation),
-    }
+    return {"bias": BIASES.index(epilogue.bias), "activation": ACTIVATIONS.index(epilogue.activation)}
 
 
 class TableArrays:
