@@ -289,7 +289,8 @@ class Costs:
         beyond each product: as `Chooser.ranked_in_batch` ranks launches."""
         call, whole = Call.packed(gemm), replace(gemm, m=gemm.m * gemm.batch, batch=1)
         kernels, _, costs = self._launches(whole, Shapes.of(whole, call.lds, call.single.addresses))
-        return self._least(kernels, costs) * (np.ceil(gemm.m / self._rows) * self._rows / gemm.m)
+        longer: Floats = np.ceil(gemm.m / self._rows) * self._rows / gemm.m
+        return self._least(kernels, costs) * longer
 
     def _least(self, kernels: Whole, costs: Floats) -> Floats:
         least = np.full(self._num, np.inf)

@@ -97,8 +97,7 @@ class Dispatcher:
     folder again, once, with the same options; what was settled or counted here stays here.
 
     Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
-    choices are of another table, and if an option has an unknown value.
-    """
+    choices are of another table, and if an option has an unknown value."""
 
     def __init__(
         self,
@@ -204,8 +203,7 @@ class Dispatcher:
         `device`: number of the GPU. Without it a folder with one table asks no GPU; among several tables, the
         one for the current GPU decides, else the one for the first GPU that has one, else the first table.
         `accuracy`: as of `sgemm`. Raises DispatchError for extents that are not whole numbers or out of
-        range, for a GPU that is not served, and a class that the folder does not serve.
-        """
+        range, for a GPU that is not served, and a class that the folder does not serve."""
         if accuracy is not None and accuracy != self.accuracy:
             shape = (m, n, k, trans_a, trans_b)
             return self.for_class(accuracy).pick(
@@ -255,8 +253,7 @@ class Dispatcher:
 
         Returns what serves each shape. A shape that cannot be settled keeps the model's choice, with a
         warning. Raises DispatchError for an invalid shape, if this dispatcher is deterministic, and under
-        capture.
-        """
+        capture."""
         if self._is_deterministic:
             raise DispatchError(
                 "a deterministic dispatcher settles nothing; settle with another one, write what came of it "
@@ -287,8 +284,7 @@ class Dispatcher:
         behind them, for a batch, its number of products, or that and two flags: whether all share A, or B.
         `device`: number of the GPU, by default the current one. `has_bias`, `activation`: of calls with
         these. Returns what will serve each shape without them.
-        Raises DispatchError for what is no shape, and where the table does not fit the GPU.
-        """
+        Raises DispatchError for what is no shape, and where the table does not fit the GPU."""
         from .choose.chooser import requested
         from .launch.planner import blas_pick
 
@@ -311,8 +307,7 @@ class Dispatcher:
         GPU.
 
         `device`: number of the GPU, by default the current one. Raises DispatchError where no table is for
-        it, under capture, and where the GPU fails.
-        """
+        it, under capture, and where the GPU fails."""
         engines, number = self._open_for(device)
         model = engines.model(number)
         if model is None:
@@ -324,8 +319,7 @@ class Dispatcher:
         the table for that GPU model, and pins no other's.
 
         `device`: number of the GPU, by default the current one. Raises DispatchError where it cannot be
-        written, or no table is for the GPU.
-        """
+        written, or no table is for the GPU."""
         if not self._is_deterministic:
             self.settle((), device=device)  # reads what earlier processes settled
         is_one = device is None and len(self._models) == 1
@@ -346,8 +340,7 @@ class Dispatcher:
         coverage FILE TABLE` tells what a table does for these calls. What a graph captured counts once,
         however often that is replayed.
 
-        Raises DispatchError where it cannot be written, or calls are recorded into another file.
-        """
+        Raises DispatchError where it cannot be written, or calls are recorded into another file."""
         from .native.core import recorded_error
 
         check_fork()
@@ -415,8 +408,7 @@ class Dispatcher:
         """Take the tables that a server offers (AUTOTUNE_SERVER, AUTOTUNE_SERVER_KEY), if they have arrived;
         returns whether that was done. A program of one process does so by itself between two calls. Of
         several ranks each calls this at the same step, and all take them if all were offered the same.
-        `gather`: returns every rank's text, by default with torch.distributed.
-        """
+        `gather`: returns every rank's text, by default with torch.distributed."""
         return self._client is not None and self._client.take(gather)
 
     def sgemm(
@@ -464,8 +456,7 @@ class Dispatcher:
         mixed, `stream` is required.
         beta = 0 does not read C. Under graph capture pass `out`, unless a is a torch tensor.
 
-        Raises DispatchError before any launch if anything about the call or the table is wrong.
-        """
+        Raises DispatchError before any launch if anything about the call or the table is wrong."""
         if accuracy is not None and accuracy != self.accuracy:
             return self.for_class(accuracy).sgemm(
                 a, b, out, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, stream=stream, bias=bias,
@@ -496,8 +487,7 @@ class Dispatcher:
         `accuracy`: as of `sgemm`.
 
         Raises DispatchError where torch is not imported or too old, the core was not built, or the folder
-        does not serve that class.
-        """
+        does not serve that class."""
         if accuracy is not None and accuracy != self.accuracy:
             return self.for_class(accuracy).torch()
         from .torch.torch_routing import TorchRouting
@@ -512,8 +502,7 @@ class Dispatcher:
         torch.func take. The first dispatcher of a process has torch.ops.autotune.sgemm, others sgemm_2 and
         so on, in the order in which they are asked.
 
-        Raises DispatchError where torch is not imported.
-        """
+        Raises DispatchError where torch is not imported."""
         from .torch.torch_op import register
 
         return register(self)

@@ -36,8 +36,7 @@ class ServedModel:
     """Serves GPUs of one model. Threads may share it. The modules that launch are imported when it is opened.
 
     `settles`: how call signatures that the model picks for are settled. `is_deterministic`: the loaded cuBLAS
-    decides nothing.
-    """
+    decides nothing."""
 
     def __init__(
         self, table: Table, code: CubinFiles, blas: BlasProvider, settles: Settle, *, is_deterministic: bool

@@ -370,8 +370,7 @@ class Libraries:
     def stream(self, stream: Any, device: int) -> int:
         """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU.
 
-        While the stream is captured this is not checked: asking would end the capture.
-        """
+        While the stream is captured this is not checked: asking would end the capture."""
         handle = stream_handle(stream)
         is_default = handle in LEGACY_STREAMS or handle == PER_THREAD_STREAM
         if not is_default and not self._driver.is_capturing(handle):

@@ -266,8 +266,7 @@ def sgemm_host(
     activation. Arrays with any strides are packed during the copy.
 
     Raises DispatchError if shapes do not fit, out overlaps an input, products of out may overlap each other,
-    or the stream is captured.
-    """
+    or the stream is captured."""
     a, b, out = arrays
     bias = None if added is None else added.bias
     read = [x for x in (a, b, bias) if x is not None]

@@ -1,1 +1,1 @@
-"""Which kernel of a table serves a call, and why. Copied into exported tables."""
+"""Which kernel of a table serves a call, or cuBLAS, and why. Copied into exported tables."""

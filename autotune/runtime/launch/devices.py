@@ -189,8 +189,7 @@ def mismatch(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int)
     """Why one of a kernel's functions cannot be launched as the table says, or None if it can.
 
     Launch bounds are part of the code, so a block has exactly the threads that it was compiled for. Registers
-    are known only for `sgemm`. A cluster is along y (launch.Grid).
-    """
+    are known only for `sgemm`. A cluster is along y (launch.Grid)."""
     spec = kernel.spec
     is_main = name == "sgemm"
     threads = {"sgemm": spec.threads, "sgemm_reduce": REDUCE_THREADS, "sgemm_pack": PACK_THREADS}[name]

@@ -288,8 +288,7 @@ class Engine(Planner):
 
     A choice in `known` has priority over the chooser's. `settle` is called before an unsettled plan runs,
     with the plan and its stream; it returns whether another launch may serve from now on. `core`: of its own,
-    instead of the chooser's.
-    """
+    instead of the chooser's."""
 
     devices: Devices
 

@@ -219,8 +219,7 @@ class Choices(Generic[Key, One]):
     Two processes may write at once: each adds its choices to those that it finds in the file. A choice that
     one writes after the other has read, and before the other replaces the file, is lost from the file until
     its process writes again; else a later process settles it again. There is no lock: a stopped process could
-    hold one for ever.
-    """
+    hold one for ever."""
 
     def __init__(
         self,
@@ -291,8 +290,7 @@ class KnownChoices:
     Threads may share it.
 
     `is_first_use`: call signatures that the model picks for are to be settled, and earlier choices for such a
-    GPU serve from its first call on.
-    """
+    GPU serve from its first call on."""
 
     def __init__(
         self,

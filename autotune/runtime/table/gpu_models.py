@@ -121,8 +121,7 @@ class CubinFiles(Mapping[str, bytes]):
     """The code of every cubin of a table by its SHA-256, as it is asked for. Threads may share it.
 
     Raises DispatchError at once if a file is missing or, by its kind or size, cannot be that of the table;
-    and when a cubin is requested that is damaged, or holds another kernel than the table says.
-    """
+    and when a cubin is requested that is damaged, or holds another kernel than the table says."""
 
     def __init__(self, folder: Path, table: Table) -> None:
         self._folder, self._kernels = folder, table.kernels

@@ -90,8 +90,7 @@ class TensorCalls:
     `sgemm` is a function in C, of (a, b, out or None, alpha, beta, trans_a, trans_b), by position: a call
     through ctypes would take longer than its work. It returns the result; None, with nothing launched, if the
     dispatcher must serve or report a fault; False, likewise, for a plan that leaves a call alone. It raises
-    DispatchError if a launch fails.
-    """
+    DispatchError if a launch fails."""
 
     def __init__(self, core: Core, tensor: Any, exchange: int, is_below_autograd: bool) -> None:
         requested = {"is_neg": tensor.is_neg, "tell": tell}

@@ -137,8 +137,7 @@ class Router:
     """May be entered while Python's kernels are registered. Raises NoRouter.
 
     `reasons`: why calls are left alone before a table is asked, as torch_router.cpp numbers them. `is_live`:
-    call signatures are settled on their own calls.
-    """
+    call signatures are settled on their own calls."""
 
     def __init__(
         self,

@@ -70,8 +70,7 @@ class TorchRouting:
     entered or left. `no_router`: why only kernels in Python route; "": those in C++ come before them.
 
     Raises DispatchError if torch is missing or too old, if another one is already entered, or if the core was
-    not built.
-    """
+    not built."""
 
     def __init__(self, make_engine: Callable[[bool], RoutedSignatures]) -> None:
         self._torch = torch = _torch()
