@@ -92,12 +92,12 @@ class DrawnSearch:
 
     def _with_new_finals(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
         """The same with new finals of these shapes, whose best kernels were found on others: as many as there
-        is time for, at least one."""
-        left = (until_s - self.target.now()) / max(self.options.policy.final_s, 1e-9)
-        due = due if math.isinf(left) else due[: max(1, int(left))]
-        if not due or self.interrupt_handler.is_requested:
+        is time for."""
+        left_s = until_s - self.target.now()
+        if not due or left_s <= 0 or self.interrupt_handler.is_requested:
             return found
-        rerun = self.search(due, replace(self.options, trials=1, seconds=None))  # they have had theirs
+        seconds = None if math.isinf(left_s) else left_s
+        rerun = self.search(due, replace(self.options, trials=1, seconds=seconds))  # they have had theirs
         newer = {shape.gemm: shape for shape in rerun.shapes}
         return replace(found, shapes=tuple(newer.get(shape.gemm, shape) for shape in found.shapes))
 

@@ -52,8 +52,7 @@ class SearchPolicy:
     growth: ClassVar[float] = 1.1  # times as many results as at the last fit: then lengths are fitted again
     # Shares of the seconds
     polish_share: ClassVar[float] = 0.15  # of those to search, at their end, for steps from the best
-    final_share: ClassVar[float] = 0.1  # of those granted, kept for the finals,
-    final_s: ClassVar[float] = 4.0  # which take as much per shape, at most
+    final_share: ClassVar[float] = 0.2  # of those granted, at most, kept for the finals
     cublas_share: ClassVar[float] = 0.05  # at most, to time cuBLAS on drawn shapes
     search_share: ClassVar[float] = 0.6  # with drawn shapes, to search them and the named ones;
     fill_share: ClassVar[float] = 0.35  # at most, to time across all shapes what was found,

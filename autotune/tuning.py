@@ -6,6 +6,7 @@ import html
 import itertools
 import logging
 import math
+import time
 from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,7 @@ T = TypeVar("T")
 Callback = Callable[[Any, Any], None]  # with an optuna.Study and a FrozenTrial of it
 _note = logging.getLogger("autotune").warning
 _MAX_LISTED = 3  # shapes of a result, where it is shown
+_CLOSE_S = 1.0  # to end the GPU's process, and to tell what was found
 _LEAST_S = 1e-3  # of a search whose seconds cuBLAS took: it begins, and tells that the time is over
 
 
@@ -217,6 +219,7 @@ def tune(
     on_fill: OnFill = ignore_fill,
     note: Note = _note,
     callbacks: Sequence[Callback] = (),
+    asked_at: float | None = None,
     **keywords: Unpack[SearchKeywords],
 ) -> Result:
     """Search the best kernels for these shapes on a GPU, and keep every trial in a database. The same call
@@ -230,6 +233,7 @@ def tune(
                     and `Result.gain` says what the program gains
         policy      the values that decide how a search proceeds (search_policy.py); None: those of `effort`
         part        where several processes divide the shapes: which are this one's (search/part.py)
+        asked_at    when the seconds began, in seconds since 1970; None: now
         on_event    called from this thread with what search/progress.py describes, such as each trial
         on_fill     called with the numbers of kernels timed across shapes, of times, and of kernels left
         note        called with what a person should know; by default a warning is logged
@@ -250,6 +254,7 @@ def tune(
     KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
     until then is stored.
     """
+    asked_at = time.time() if asked_at is None else asked_at
     given: SearchKeywords = with_defaults(SearchKeywords, keywords)
     accuracy, stale = given["accuracy"], given["stale"]
     named, conditions = read_shapes(shapes), _conditions(given)
@@ -291,6 +296,9 @@ def tune(
             starts=starts if accuracy == STRICT else on_tensor_cores,
             insists=given["insists"] or recorded is None,
         )
+        if options.seconds is not None and recorded is None:  # a recording has a clock of its own
+            spent_s = time.time() - asked_at + _CLOSE_S
+            options = replace(options, seconds=max(options.seconds - spent_s, _LEAST_S))
         if stale:
             options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
         options = _after_cublas(target, store, options, interrupt_handler)

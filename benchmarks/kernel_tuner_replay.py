@@ -5,7 +5,8 @@
 
 A trial is a config that it evaluates for the first time, failed ones included. A strategy that ends before
 its trials keeps its best. Each line of the result: cache, strategy, seed, the numbers of trials at which it
-got better, and the shares of the optimum. Its times are means of samples, as it has them; so is its optimum.
+got better, and the shares of the optimum. What `--out` has already is not run again. Its times are means of
+samples, as it has them; so is its optimum.
 
 `pip install --target DIR kernel_tuner==1.5.0`; needs no other package of this project.
 """
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +36,23 @@ def main() -> None:
     from kernel_tuner.interface import strategy_map
 
     strategies = args.strategies.split(",") if args.strategies else sorted(strategy_map.keys() - NO_SEARCH)
-    runs: list[dict[str, Any]] = []
+    runs = json.loads(lzma.decompress(args.out.read_bytes())) if args.out and args.out.exists() else []
+    done = {(run["space"], run["strategy"], run["seed"]) for run in runs}
     with tempfile.TemporaryDirectory() as folder:
         for path in args.files:
             cache = Path(folder) / path.name.removesuffix(".gz")
             cache.write_bytes(gzip.decompress(path.read_bytes()))
             for strategy in strategies:
-                runs += _runs(cache, strategy, args.seeds, args.trials)
-    if args.out:
-        args.out.write_bytes(lzma.compress(json.dumps(runs).encode()))
+                space = cache.name.partition(".")[0]
+                seeds = [s for s in range(args.seeds) if (space, strategy, s) not in done]
+                runs += _runs(cache, strategy, seeds, args.trials)
+                if args.out and seeds:
+                    args.out.write_bytes(lzma.compress(json.dumps(runs).encode()))
 
 
-def _runs(cache: Path, strategy: str, num_seeds: int, trials: int) -> Iterator[dict[str, Any]]:
+def _runs(cache: Path, strategy: str, seeds: Sequence[int], trials: int) -> Iterator[dict[str, Any]]:
     shares, started_s = [], time.process_time()
-    for seed in range(num_seeds):
+    for seed in seeds:
         try:
             better = _search(cache, strategy, seed, trials)
         except Exception as problem:  # whatever a strategy needs and lacks here is told
@@ -59,7 +63,8 @@ def _runs(cache: Path, strategy: str, num_seeds: int, trials: int) -> Iterator[d
         yield {"space": cache.name.partition(".")[0], "strategy": strategy, "seed": seed,
                "num_trials": numbers, "shares": reached}  # fmt: skip
     spent_s = time.process_time() - started_s
-    print(f"{cache.name}, {strategy}: {sum(shares) / len(shares):.3f}, {spent_s:.1f} s", flush=True)
+    if shares:
+        print(f"{cache.name}, {strategy}: {sum(shares) / len(shares):.3f}, {spent_s:.1f} s", flush=True)
 
 
 def _search(cache: Path, strategy: str, seed: int, trials: int) -> list[tuple[int, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,10 +15,13 @@ from ..facts.device import LIKE, DeviceLimits, Environment, limits_by_name
 from ..facts.gemm import Gemm
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
+from ..files.words import is_command_line
 from ..kernel.where import Where
 from ..store import Store, StudySummary
 from ..suite import by_shape, epilogues_of, read_kinds
 from . import console
+
+_OLDEST_S = 60.0  # of a process whose command begins; else the clocks of its system differ
 
 
 def read_shapes(shapes: Sequence[str], listed: Iterable[Gemm] = ()) -> tuple[Gemm, ...]:
@@ -90,6 +94,16 @@ def studies_of(
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""
         raise UsageError(f"the database holds no trials {what}yet; run `autotune search` first")
     return found
+
+
+def asked_at() -> float:
+    """When this command was called, in seconds since 1970: when its process began, where that is known, as
+    modules take seconds to load from a cold disk."""
+    now_s, age_s = time.time(), 0.0
+    if is_command_line():
+        ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return now_s - age_s if 0 < age_s < _OLDEST_S else now_s
 
 
 def accept(name: str | None) -> None:

@@ -66,7 +66,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     if not (gemms or calls or is_replay or request.num_drawn or request.stale):
         raise common.no_shape()
     policy = _policy(request)
-    started_s = time.monotonic()
+    asked_at = common.asked_at()
     with EventLines(request.events) as lines, console.Progress(is_quiet=is_quiet) as progress:
         printer = EventPrinter(progress, is_quiet=is_quiet)
         arguments = {
@@ -74,6 +74,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             "shapes": gemms,
             "policy": policy,
             "calls": calls if is_counted or request.num_drawn else {},
+            "asked_at": asked_at,
         }
 
         def on_event(event: Event) -> None:
@@ -82,7 +83,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
 
         telling: dict[str, Any] = {"on_event": on_event, "on_fill": printer.fill, "note": console.note}
         found = _found(request, arguments, telling)
-        facts = [_facts(result, request, time.monotonic() - started_s) for result in found.results]
+        facts = [_facts(result, request, time.time() - asked_at) for result in found.results]
         document = facts[0] if len(facts) == 1 else {"gpus": facts}
         lines.write("result", document)
     suites = request.suites if is_counted else []
@@ -180,8 +181,8 @@ def _gain_text(gain: Gain) -> str:
 
 
 def _need_winners(result: SearchResult) -> None:
-    """Tells for which shapes there was no time. Raises UsageError if there was for none, EnvironmentProblem
-    for one whose candidates all failed."""
+    """Tells for which shapes there was no time, or none for a final. Raises UsageError if there was for none,
+    EnvironmentProblem for one whose candidates all failed."""
     untried = [shape.gemm for shape in result.shapes if not shape.num_trials]
     without_best = [shape.gemm for shape in result.shapes if shape.best is None and shape.num_trials]
     if without_best:
@@ -195,6 +196,9 @@ def _need_winners(result: SearchResult) -> None:
         if len(untried) == len(result.shapes):
             raise UsageError(text)
         console.note(text)
+    if result.without_final:
+        names = ", ".join(map(str, result.without_final))
+        console.note(f"the time was over before the final of {names}: the best is told by trials alone")
 
 
 # ----------------------------------------------------------------------------------------- progress
@@ -300,6 +304,7 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "trials_per_s": found.num_new / found.elapsed_s if found.elapsed_s > 0 else 0.0,
         "ledger": found.ledger.to_dict(),
         "not_begun": [str(gemm) for gemm in found.not_started],
+        "without_final": [str(gemm) for gemm in found.without_final],
         "filled": filled
         and {**asdict(filled), "improved": [*map(str, filled.improved)], "is_complete": filled.is_complete},
         "gain": asdict(result.gain) | {"speedup": result.gain.speedup} if result.gain else None,

@@ -58,3 +58,4 @@ class SearchResult:
     elapsed_s: float  # on the target's clock
     ledger: Ledger
     signal: int | None = None  # that ended it, where one did
+    without_final: tuple[Gemm, ...] = ()  # shapes for whose there was no time: trials tell the best

@@ -18,14 +18,18 @@ class TimeUsage:
         self._spent_s = 0.0  # of candidates
         self._reused_s = 0.0  # of the target's idle moments
         self._on_gpu_s = 0.0  # of both, the GPU's alone
+        self._num_timed, self._num_samples = 0, 0  # trials that were timed, earlier runs included
+        self._verify_s, self._measure_s = 0.0, 0.0  # of these
 
     def add_earlier(self, origin: str, measurement: Measurement) -> None:
         """A trial of an earlier run. Kernels that were found elsewhere took no seconds from another shape."""
+        self._learn(measurement)
         if origin not in origins.TRANSFERRED:
             self._earlier_s += self._seconds_of(measurement)
 
     def add(self, origin: str, measurement: Measurement) -> None:
         """A trial of this run."""
+        self._learn(measurement)
         on_gpu_s = measurement.verify_s + measurement.measure_s
         self.num_new += 1
         self._on_gpu_s += on_gpu_s
@@ -48,6 +52,21 @@ class TimeUsage:
     def gpu_s_per_trial(self) -> float:
         """Seconds of the GPU that a trial of this run took, on average; 0 before the first."""
         return self._on_gpu_s / self.num_new if self.num_new else 0.0
+
+    def _learn(self, measurement: Measurement) -> None:
+        if measurement.samples_us:
+            self._num_timed += 1
+            self._num_samples += len(measurement.samples_us)
+            self._verify_s += measurement.verify_s
+            self._measure_s += measurement.measure_s
+
+    def race_s(self, num: int, rounds: int) -> float:
+        """Seconds to verify so many kernels and to time each, and cuBLAS, so often, as trials took them; 0
+        before the first."""
+        if not self._num_timed:
+            return 0.0
+        verify_s, sample_s = self._verify_s / self._num_timed, self._measure_s / self._num_samples
+        return num * verify_s + (num + 1) * rounds * sample_s
 
     def _seconds_of(self, measurement: Measurement) -> float:
         on_gpu_s = measurement.verify_s + measurement.measure_s

@@ -136,12 +136,13 @@ class Tuner:
         self._ledger.search_s = self._elapsed_s
         with self._ledger.timing("final_s"):
             due = [shape for shape in self._shapes if shape.gemm not in self._options.without_final]
-            self._make_finals().run(due)
+            left_out = self._make_finals().run(due)
         if self._interrupt_handler.is_requested:
             reason = StopReason.INTERRUPTED
         return SearchResult(
             shapes=tuple(ShapeResult.of(shape) for shape in self._shapes),
             not_started=tuple(self._prepared),
+            without_final=tuple(left_out),
             reason=reason,
             num_new=self._num_new,
             elapsed_s=self._elapsed_s,
@@ -264,7 +265,7 @@ class Tuner:
         """How many points to submit of the shape that has had the least. With seconds, while others wait to
         begin, it has at most half of an even share: timing cuBLAS on these waits for the points on the GPU.
         """
-        num_free, seconds = self._pipeline.num_free, self._options.seconds_to_search(self._gemms)
+        num_free, seconds = self._pipeline.num_free, self._options.seconds_to_search(self._shapes)
         if seconds is None or not self._prepared:
             return num_free
         share_s, num_requested = self._options.weighted_share(shape)
@@ -274,7 +275,7 @@ class Tuner:
     def _submit(self, shape: ShapeSearch, num: int) -> None:
         """Submit this many points of a shape, planned together: proposing one costs hardly less."""
         is_patience_over = self._options.is_patience_over(shape)
-        if is_patience_over or self._options.should_polish(self._gemms, self._elapsed_s):
+        if is_patience_over or self._options.should_polish(self._shapes, self._elapsed_s):
             with self._ledger.timing("ask_s"):
                 steps = shape.points.polish(num)
             for step in steps:
@@ -344,7 +345,7 @@ class Tuner:
             return StopReason.INTERRUPTED
         if self._options.should_stop():
             return StopReason.STOPPED
-        seconds = self._options.seconds_to_search(self._gemms)
+        seconds = self._options.seconds_to_search(self._shapes)
         if seconds is not None and self._elapsed_s >= seconds:
             return StopReason.SECONDS
         reasons = [self._options.why_enough(shape) for shape in self._shapes]
@@ -358,10 +359,10 @@ class Tuner:
     def _elapsed_s(self) -> float:
         return self._target.now() - self._started_s
 
-    def _budget_left_s(self) -> float | None:
+    def _budget_left_s(self) -> float:
         """Of the seconds that were granted; below 0 once they are over."""
         seconds = self._options.seconds
-        return None if seconds is None else seconds - self._elapsed_s
+        return math.inf if seconds is None else seconds - self._elapsed_s
 
     # ---- what is told
 
@@ -373,7 +374,7 @@ class Tuner:
         """Seconds until the search ends, if a limit was set and the rate is known."""
         left = []
         if self._options.seconds is not None:
-            left.append(max(0.0, self._options.seconds - self._elapsed_s))
+            left.append(max(0.0, self._budget_left_s()))
         if self._options.trials is not None and self._rate.per_s > 0:
             missing = [max(0, self._options.trials - shape.findings.num_total) for shape in self._shapes]
             left.append(sum(missing) / self._rate.per_s)

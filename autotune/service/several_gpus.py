@@ -203,6 +203,7 @@ def _merged(results: Sequence[Result], arguments: Mapping[str, Any], signalled: 
         elapsed_s=max(one.elapsed_s for one in found),
         ledger=_added([one.ledger for one in found]),
         signal=signalled if interrupted else None,
+        without_final=tuple(gemm for one in found for gemm in one.without_final),
     )
     calls, taken_us = arguments.get("calls") or {}, results[0].taken_us
     filled = [result.filled for result in results if result.filled]

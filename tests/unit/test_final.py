@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_target import FakeTarget, bowl_us, product_space
+from fake_target import ENVIRONMENT, FakeTarget, bowl_us, product_space
 
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import ENERGY_S, Discarded
 from autotune.search import Options, study_of, tune
 from autotune.search.compare import final
-from autotune.search.compare.final_results import Finals
 from autotune.search_policy import SearchPolicy
 from autotune.target import Baseline, Rounds, point_key
 
@@ -50,35 +49,62 @@ def _noisy(target, noise):
     target.compare = compare
 
 
-@dataclass
-class Clock:
-    """What is left of the seconds granted."""
+class Clocked(FakeTarget):
+    """As a GPU: each shape is prepared in a fresh process, and finals take longer than trials let expect.
+    Kernels of every fifth shape take ten times as long."""
 
-    left_s: float | None
+    def __init__(self) -> None:
+        super().__init__(product_space(8, 8, 8, words=3))
+        self.environment = replace(ENVIRONMENT, recorded_on="")
+        self.num_points: list[int] = []
+        self._prepared: set[Gemm] = set()
 
-    def __call__(self) -> float | None:
-        return self.left_s
+    def submit(self, gemm, point, cutoff_us):
+        found = self.measure(gemm, point)
+        found = replace(found, compile_s=0.0, verify_s=0.003, measure_s=0.006 * self._slow(gemm))
+        self._now += 0.2 + 0.01 * self._slow(gemm)
+        self.submitted.append((gemm, dict(point)))
+        future = Future()
+        future.set_result(found)
+        return future
+
+    def _slow(self, gemm):
+        return 1 if gemm.m // 64 % 5 else 10
+
+    def compare(self, gemm, points, rounds):
+        self._now += 0.0 if gemm in self._prepared else 0.1
+        self._now += 1.3 * (0.003 * len(points) + (rounds + 1) * (len(points) + 1) * 0.002 * self._slow(gemm))
+        self._prepared.add(gemm)
+        self.num_points.append(len(points))
+        return super().compare(gemm, points, rounds)
+
+    def joules(self, gemm, points):
+        self._now += len(points) * (ENERGY_S + 0.01)
+        return super().joules(gemm, points)
+
+    def renew(self):
+        super().renew()
+        self._now += 2.0
 
 
-@pytest.mark.parametrize(
-    ("left_s", "measured"),
-    [(None, [True] * 4), (40.0, [True] * 4), (8.0, [False, True, False, True]), (-5.0, [False] * 4)],
-)
-def test_finals_share_what_is_left_and_leave_out_energy_first(monkeypatch, left_s, measured):
-    """Four finals of 0.5 s with six tied each, whose energy takes 2.4 s."""
-    clock, found = Clock(left_s), []
+@pytest.mark.parametrize(("seconds", "least"), [(9, 0), (24, 6), (80, 12)])
+def test_finals_end_within_the_seconds_and_tell_what_they_leave_out(store, seconds, least):
+    target, gemms = Clocked(), [Gemm(64 * number, 64, 64) for number in range(1, 13)]
+    found = tune(target, store, gemms, Options(seconds=seconds))
+    finals = [shape.gemm for shape in found.shapes if shape.final is not None]
+    assert found.elapsed_s == target.now() <= 1.02 * seconds
+    assert len(finals) >= least and not set(finals) & set(found.without_final)
+    assert len(finals) + len(found.without_final) + len(found.not_started) == len(gemms)
+    assert target.num_renewed == bool(finals)  # nor is a process begun for nothing
+    if seconds == 80:
+        assert target.num_points[0] == POLICY.num_finalists and found.elapsed_s > 0.95 * seconds
 
-    def race(target, gemm, finalists, policy, should_stop, on_failure, has_seconds):
-        weighs = has_seconds(6 * ENERGY_S)
-        found.append(weighs)
-        if clock.left_s is not None:
-            clock.left_s -= 0.5 + (2.4 if weighs else 0)
 
-    monkeypatch.setattr(final, "race", race)
-    finals = Finals(SimpleNamespace(renew=list), None, POLICY, lambda event: None, lambda: False, clock)
-    monkeypatch.setattr(finals, "_finalists", lambda shape: ["a", "b"])
-    finals.run([SimpleNamespace(gemm=GEMM)] * 4)
-    assert found == measured
+def test_a_single_shape_has_its_whole_final(store):
+    target = Clocked()
+    found = tune(target, store, [GEMM], Options(seconds=30))
+    assert found.ledger.search_s > 26 and found.elapsed_s <= 30.3 and not found.without_final
+    assert target.num_points[0] == POLICY.num_finalists and found.shapes[0].final is not None
 
 
 def test_the_final_ranks_by_interleaved_rounds(records):
@@ -170,7 +196,7 @@ def test_a_final_can_be_cut_short(records):
 def test_a_final_without_seconds_looks_once_and_is_a_result(records):
     target, trials = records(20, 21)
     _noisy(target, 0.3)
-    found = final.race(target, GEMM, trials, POLICY, has_seconds=lambda seconds: False)
+    found = final.race(target, GEMM, trials, POLICY, left_s=lambda: -1.0)
     assert found is not None and target.num_compared == final.NUM_LOADS
 
 

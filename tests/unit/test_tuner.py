@@ -219,7 +219,7 @@ def test_seconds_count_on_the_clock_of_the_target(store):
     target = FakeTarget()  # a second per trial
     result = tune(target, store, [GEMM], Options(seconds=40))
     assert result.reason is StopReason.SECONDS
-    assert result.num_new == 36  # a tenth is kept for the final
+    assert result.num_new == 37  # the final would take three, as on a GPU
     assert result.shapes[0].final is not None
 
 
@@ -353,10 +353,7 @@ def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):
     first = origins.index("polish")
     assert 0.8 * len(origins) < first and set(MODELLED) & set(origins[:first])
     assert set(origins[first:]) <= {"polish", *MODELLED}
-    gemms = [Gemm(1, 1, 1)]
-    assert not Options(trials=10, seconds=1.0).should_polish(gemms, 10.0) and not Options().should_polish(
-        gemms, 10.0
-    )
+    assert not any(one.should_polish([], 10.0) for one in (Options(trials=10, seconds=1.0), Options()))
 
 
 def test_a_search_without_a_limit_ends_once_no_step_from_the_best_is_a_gain(store):

@@ -5,12 +5,14 @@ Each look takes rounds after two loads of the kernels, as one load may make a ke
 A finalist drops out once it is known to be slower than the best (`stats.compare`, over all looks). The final
 ends when one is left, when those left are known to differ insignificantly, or when enough rounds have not
 told them apart. Those left are tied, and the energy of a launch of each is measured too.
+
+With a limit on seconds there is no further look, and no energy, if by what a look took too few are left.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...facts import stats
@@ -19,9 +21,11 @@ from ...facts.measurement import ENERGY_S, Discarded, Failure
 from ...search_policy import SearchPolicy
 from ...store import FinalEntry, TrialRecord
 from ...target import Baseline, Rounds, Target
+from ..time_usage import TimeUsage
 
 NUM_LOOKS = 4  # at most; rounds between two are the fewest whose signed ranks can decide among 8 finalists
 NUM_LOADS = 2  # of each kernel for a look
+RENEW_S = 2.0  # to begin a fresh worker, about
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,26 @@ class Race:
     entries: tuple[FinalEntry, ...]
     baseline: Baseline
     marks: tuple[str, ...] = ()
+    look_s: float = 0.0  # what the first look took
 
     @property
     def num_tied(self) -> int:
         return sum(entry.is_tied for entry in self.entries)
+
+
+def rounds_of_load(policy: SearchPolicy) -> int:
+    return max(1, policy.most_rounds // (NUM_LOOKS * NUM_LOADS))
+
+
+def look_s(usage: TimeUsage, num: int, policy: SearchPolicy) -> float:
+    """Seconds that the first look at so many finalists of a shape takes, as expected by its trials."""
+    return max(1e-3, NUM_LOADS * usage.race_s(num, 1 + rounds_of_load(policy)))  # the first round warms up
+
+
+def wanted_s(usages: Iterable[TimeUsage], policy: SearchPolicy) -> float:
+    """Seconds that finals of these shapes take, as expected: every second one has a second look, and one has
+    time to measure the energy of two kernels."""
+    return RENEW_S + 2 * ENERGY_S + sum(1.5 * look_s(usage, policy.num_finalists, policy) for usage in usages)
 
 
 def race(
@@ -44,31 +64,32 @@ def race(
     policy: SearchPolicy,
     should_stop: Callable[[], bool] = lambda: False,
     on_failure: Callable[[TrialRecord, Failure], None] = lambda trial, failure: None,
-    has_seconds: Callable[[float], bool] = lambda seconds: True,
+    left_s: Callable[[], float] = lambda: math.inf,
 ) -> Race | None:
     """Time the finalists until the winner is decided or a tie declared. None if none of them passes
     verification again. `on_failure` is told of each that fails now.
 
-    `should_stop` is called after each look. `has_seconds` tells whether this many are left: without any there
-    is no further look, and without enough no measurement of the energy of tied kernels, which takes ten times
-    as long as timing a launch. Raises what `target.compare` raises.
+    `should_stop` is called after each look. `left_s` tells the seconds that are left: there is no further
+    look if the first took more, nor is the energy of tied kernels measured, which takes ten times as long as
+    timing a launch. Raises what `target.compare` raises.
     """
-    running = _Field(list(finalists), policy, on_failure)
-    rounds = max(1, policy.most_rounds // (NUM_LOOKS * NUM_LOADS))
+    running, started_s, first_s = _Field(list(finalists), policy, on_failure), target.now(), 0.0
+    rounds = rounds_of_load(policy)
     for _ in range(NUM_LOOKS):
         for _ in range(NUM_LOADS):
             if not running.trials:  # all of them failed
                 break
             running.take(target.compare(gemm, [trial.point for trial in running.trials], rounds))
         running.drop_slower()
-        if running.is_decided or should_stop() or not has_seconds(0):
+        first_s = first_s or target.now() - started_s
+        if running.is_decided or should_stop() or left_s() < first_s:
             break
     ranking = running.ranking
     if not ranking:
         return None
     tied = running.trials
     joules: dict[str, float | None] = {}
-    if len(tied) > 1 and not should_stop() and has_seconds(len(tied) * ENERGY_S):
+    if len(tied) > 1 and not should_stop() and left_s() >= first_s + len(tied) * ENERGY_S:
         found = target.joules(gemm, [trial.point for trial in tied])
         joules = dict(zip((trial.key for trial in tied), found, strict=True))
     entries = tuple(
@@ -77,7 +98,7 @@ def race(
     )
     cublas_us = tuple(running.cublas_us)
     baseline = Baseline(stats.median(cublas_us) if cublas_us else None, cublas_us)
-    return Race(entries, baseline, tuple(sorted(running.marks)))
+    return Race(entries, baseline, tuple(sorted(running.marks)), first_s)
 
 
 def as_recorded(race: Race, trials: Sequence[TrialRecord], baseline: Baseline) -> Race:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from ...facts.gemm import Gemm
 from ...facts.measurement import Failure, Outcome
 from ...search_policy import SearchPolicy
 from ...store import Store, TrialRecord
@@ -12,10 +14,13 @@ from ..progress import FinalDone, FinalStarted, OnEvent
 from ..shape import ShapeSearch
 from . import final
 
+_PRIOR_S = 1.0  # of finals that take as long as expected, before the first
+
 
 class Finals:
     """`should_stop` is called before each final and after each look; `seconds_left` are the granted
-    seconds, None for no limit: finals share them, and skip what they have no time for."""
+    seconds, infinite for no limit. Finals share them in proportion to what they take by the trials of each
+    shape, and by how much longer the finals before took: they have fewer finalists, or are left out."""
 
     def __init__(
         self,
@@ -24,33 +29,46 @@ class Finals:
         policy: SearchPolicy,
         on_event: OnEvent,
         should_stop: Callable[[], bool],
-        seconds_left: Callable[[], float | None] = lambda: None,
+        seconds_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._target, self._store, self._policy = target, store, policy
         self._on_event, self._should_stop, self._seconds_left = on_event, should_stop, seconds_left
+        self._expected_s = self._taken_s = _PRIOR_S  # of first looks
 
-    def run(self, shapes: Sequence[ShapeSearch]) -> None:
-        """Re-rank the best trials of each shape, in a process that ran no other candidate."""
+    def run(self, shapes: Sequence[ShapeSearch]) -> list[Gemm]:
+        """Re-rank the best trials of each shape, in a process that ran no other candidate. Returns the shapes
+        whose finals are left out, as there is no time."""
         due = [(shape, best) for shape in shapes if (best := self._finalists(shape))]
+        looks_s = [self._look_s(shape, len(best)) for shape, best in due]
+        left_out: list[Gemm] = []
+        if not self._target.environment.is_recorded and self._seconds_left() < final.RENEW_S:
+            return [shape.gemm for shape, _ in due]
         if due and not self._should_stop():
             self._target.renew()
         for number, (shape, finalists) in enumerate(due):
-            if not self._should_stop():
-                self._run(shape, finalists, self._has_seconds(1 / (len(due) - number)))
+            if self._should_stop():
+                break
+            share = looks_s[number] / sum(looks_s[number:])
+            num = self._num_affordable(shape, len(finalists), share)
+            if num:
+                left_s = self._seconds_left()
+                self._run(shape, finalists[:num], left_s * (1 - share) if math.isfinite(left_s) else 0.0)
+            else:
+                left_out.append(shape.gemm)
+        return left_out
 
-    def _has_seconds(self, share: float) -> Callable[[float], bool]:
-        """Whether the final that begins now has this many seconds left of its share of the remaining ones."""
-        left_s = self._seconds_left()
-        if left_s is None:
-            return lambda seconds: True
-        end_s = left_s * (1 - share)
+    def _look_s(self, shape: ShapeSearch, num: int) -> float:
+        return final.look_s(shape.time_usage, num, self._policy)
 
-        def has_seconds(seconds: float) -> bool:
-            now_s = self._seconds_left()
-            assert now_s is not None
-            return now_s - seconds >= max(0.0, end_s)
-
-        return has_seconds
+    def _num_affordable(self, shape: ShapeSearch, num: int, share: float) -> int:
+        """How many finalists a first look may have in this share of the seconds that are left, or the fewest
+        that can be compared if these seconds suffice for them, else 0."""
+        left_s = self._seconds_left() * self._expected_s / self._taken_s
+        least = min(2, num)
+        if self._look_s(shape, least) > left_s:
+            return 0
+        fewer = range(num, least, -1)
+        return next((some for some in fewer if self._look_s(shape, some) <= share * left_s), least)
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
         """The best trials; none if nothing is new since the last one, and that chose what obeys the
@@ -62,9 +80,8 @@ class Finals:
             known = {entry.key for entry in last.entries}
         return [] if best and best[0].key in known else best
 
-    def _run(
-        self, shape: ShapeSearch, finalists: list[TrialRecord], has_seconds: Callable[[float], bool]
-    ) -> None:
+    def _run(self, shape: ShapeSearch, finalists: list[TrialRecord], kept_s: float) -> None:
+        """One final; `kept_s` seconds are for the next ones."""
         self._on_event(FinalStarted(shape.gemm, len(finalists)))
         race = final.race(
             self._target,
@@ -73,10 +90,12 @@ class Finals:
             self._policy,
             self._should_stop,
             lambda trial, failure: self._invalidate(shape, trial, failure),
-            has_seconds,
+            lambda: self._seconds_left() - kept_s,
         )
         if race is None:
             return
+        self._expected_s += self._look_s(shape, len(finalists))
+        self._taken_s += race.look_s
         if self._target.environment.is_recorded:
             race = final.as_recorded(race, finalists, shape.findings.baseline)
         self._store.set_final(shape.study, race.entries, race.baseline, race.marks)

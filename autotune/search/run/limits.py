@@ -13,6 +13,7 @@ from ...files.words import number, option, whole
 from ...kernel.tensor_config import AnyConfig
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
+from ..compare.final import wanted_s
 from ..part import Part
 from ..progress import StopReason
 from ..propose.samplers import DEFAULT_SAMPLER, Sampler, need_sampler
@@ -65,12 +66,13 @@ class Options:
         if self.seconds is not None:
             put("seconds", number(option("seconds"), self.seconds, is_above=True))
 
-    def seconds_to_search(self, gemms: Sequence[Gemm]) -> float | None:
-        """The granted seconds less the share of the finals of these shapes."""
+    def seconds_to_search(self, shapes: Sequence[ShapeSearch]) -> float | None:
+        """The granted seconds less what the finals of these shapes take, as expected, or their share."""
         if self.seconds is None:
             return None
-        num_finals = sum(gemm not in self.without_final for gemm in gemms)
-        return self.seconds - min(self.policy.final_share * self.seconds, self.policy.final_s * num_finals)
+        finals = [shape.time_usage for shape in shapes if shape.gemm not in self.without_final]
+        finals_s = wanted_s(finals, self.policy) if finals else 0.0
+        return self.seconds - min(self.policy.final_share * self.seconds, finals_s)
 
     def weighted_share(self, shape: ShapeSearch) -> tuple[float, float]:
         """The part of its share that a shape has had, for comparison with others."""
@@ -78,10 +80,10 @@ class Options:
         seconds, num_requested = shape.share
         return seconds / weight, num_requested / weight
 
-    def should_polish(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
+    def should_polish(self, shapes: Sequence[ShapeSearch], elapsed_s: float) -> bool:
         """Whether it is time to try all points one step from the best tiles, if seconds were given: a shape
         whose best region was found late can still gain there. Never with a number of trials."""
-        seconds = self.seconds_to_search(gemms)
+        seconds = self.seconds_to_search(shapes)
         if seconds is None or self.trials is not None:
             return False
         return elapsed_s >= (1 - self.policy.polish_share) * seconds
