@@ -13,7 +13,7 @@ from .models import Base
 
 VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
 # in order; a test holds them against migrations/versions
-REVISIONS = tuple(f"{number:04}" for number in range(1, 14))
+REVISIONS = tuple(f"{number:04}" for number in range(8, 14))
 MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION = Table(  # as Alembic makes it
     VERSION_TABLE,
@@ -26,7 +26,7 @@ _VERSION = Table(  # as Alembic makes it
 def version(connection: Connection) -> str | None:
     """The schema version of this database; None if it is empty.
 
-    Raises StoreError for tables that are not autotune's, and for a version that this code does not know.
+    Raises StoreError for tables that are not autotune's, and for a version that this code does not read.
     """
     where = shown(connection.engine.url)
     names = inspect(connection).get_table_names()
@@ -38,6 +38,11 @@ def version(connection: Connection) -> str | None:
             " name another file"
         )
     revision = connection.scalar(select(_VERSION.c.version_num))
+    if (revision or "") < REVISIONS[0]:
+        raise StoreError(
+            f"{where} has schema version {revision}, older than {REVISIONS[0]}, the first that this autotune"
+            " reads; search into another file"
+        )
     if revision not in REVISIONS:
         raise StoreError(
             f"{where} has schema version {revision}, newer than this autotune's {REVISIONS[-1]};"
@@ -48,8 +53,8 @@ def version(connection: Connection) -> str | None:
 
 def create(connection: Connection) -> None:
     """Make the newest tables in an empty database, within the transaction that the connection is in. They are
-    those that all migrations come to, in a tenth of the time; a test holds the two against each other. Only
-    the order of columns differs, and columns that migrations added have a default there: autotune fills all.
+    those that all migrations come to; a test holds the two against each other. Only the order of columns
+    differs, and columns that migrations added have a default there: autotune fills all.
     """
     Base.metadata.create_all(connection, checkfirst=False)
     _VERSION.create(connection, checkfirst=False)

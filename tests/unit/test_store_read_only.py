@@ -80,13 +80,13 @@ def test_a_search_still_says_that_it_cannot_write(db: Path) -> None:
 
 def test_an_older_database_that_cannot_be_migrated(db: Path) -> None:
     connection = sqlite3.connect(db)
-    connection.execute("UPDATE autotune_alembic_version SET version_num = '0001'")
+    connection.execute("UPDATE autotune_alembic_version SET version_num = '0009'")
     connection.commit()
     connection.close()
     script = f"mount -o remount,ro . && {autotune('trials', 'best', '--db', db.name)}; echo exit $?"
     done = small_disk("size=4m", "sh", "-c", script, before=copy(db))
     assert done.stdout == "exit 5\n"
-    assert "schema version 0001, older than this autotune's, and may not be written; copy it" in done.stderr
+    assert "schema version 0009, older than this autotune's, and may not be written; copy it" in done.stderr
 
 
 @pytest.mark.every(3)

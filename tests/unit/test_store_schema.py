@@ -15,7 +15,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, MetaData, create_engine, inspect, text
 from store_cases import H200, add, failed, ok, study_of
 
 from autotune.facts.gemm import Gemm
@@ -27,7 +27,7 @@ from autotune.store.repository import DEFAULT_TIMEOUT_S
 from autotune.store.schema import MIGRATIONS, REVISIONS, VERSION_TABLE
 
 DATA = Path(__file__).resolve().parents[1] / "data"
-VERSION_1 = DATA / "store_schema_0001.db"
+VERSION_8 = DATA / "store_schema_0008.db"
 
 
 @pytest.fixture
@@ -57,10 +57,21 @@ def _connect(path: Path) -> Any:
 
 @pytest.fixture
 def migrated(url: str | Path) -> Iterator[Connection]:
-    """An empty database, brought to the newest version by all migrations."""
-    connect.make_file(connect.parse_url(url))
-    engine = connect.connect(connect.parse_url(url), DEFAULT_TIMEOUT_S)
+    """A database of the oldest version, brought to the newest by all migrations. On a server its tables are
+    made as SQLite describes those of the file."""
+    old, parsed = MetaData(), connect.parse_url(url)
+    if (file := connect.file_of(parsed)) is not None:
+        shutil.copy(VERSION_8, file)
+    engine = connect.connect(parsed, DEFAULT_TIMEOUT_S)
     with engine.connect() as connection:
+        if file is None:
+            with _connect(VERSION_8) as oldest:
+                old.reflect(oldest)
+                oldest.engine.dispose()
+            for column in (c for table in old.tables.values() for c in table.c):
+                column.type, column.server_default = column.type.as_generic(), None
+            old.create_all(connection)
+            connection.execute(old.tables[VERSION_TABLE].insert().values(version_num="0008"))
         schema.migrate(connection)
         yield connection
     engine.dispose()
@@ -132,9 +143,9 @@ def test_versions_of_autotune_and_of_optuna_do_not_meet(path: Path) -> None:
     assert (ours, theirs[:1]) == (REVISIONS[-1], "v")
 
 
-def test_a_database_of_schema_1_opens(tmp_path: Path) -> None:
-    """The file was written by schema version 1 and is never written anew."""
-    path = Path(shutil.copy(VERSION_1, tmp_path / "autotune.db"))
+def test_a_database_of_schema_8_opens(tmp_path: Path) -> None:
+    """The file was written by schema version 1, brought to 8 by its migrations, and is never written anew."""
+    path = Path(shutil.copy(VERSION_8, tmp_path / "autotune.db"))
     with Store.open(path) as store:
         (summary,) = store.studies()
         study = summary.study
@@ -155,7 +166,7 @@ def test_a_database_of_schema_1_opens(tmp_path: Path) -> None:
 
 def test_a_migrated_database_takes_batches_beside_what_it_holds(tmp_path: Path) -> None:
     """The table of studies was copied: everything that refers to it still does, and is held to it."""
-    path = Path(shutil.copy(VERSION_1, tmp_path / "autotune.db"))
+    path = Path(shutil.copy(VERSION_8, tmp_path / "autotune.db"))
     with Store.open(path) as store:
         (before,) = (summary.study for summary in store.studies())
         batches = [replace(before.gemm, batch=8), replace(before.gemm, batch=8, shares_b=True)]
@@ -172,20 +183,24 @@ def test_a_migrated_database_takes_batches_beside_what_it_holds(tmp_path: Path) 
 
 
 def test_foreign_keys_are_heeded_again_after_a_migration(tmp_path: Path) -> None:
-    path = Path(shutil.copy(VERSION_1, tmp_path / "autotune.db"))
+    path = Path(shutil.copy(VERSION_8, tmp_path / "autotune.db"))
     with Store.open(path) as store:
         (summary,) = store.studies()
         with pytest.raises(StoreError, match="does not fit what is stored"):
             add(store, replace(summary.study, id=99), 5, ok(1.0))
 
 
-def test_a_newer_database_is_left_alone(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("revision", "told"),
+    [("0999", "newer than .*update autotune"), ("0007", "older than 0008, .*search into another file")],
+)
+def test_a_database_of_another_version_is_left_alone(path: Path, revision: str, told: str) -> None:
     with _connect(path) as connection:
-        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0999'"))
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'"))
         connection.commit()
         connection.engine.dispose()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"schema version 0999, newer than .*update autotune"):
+    with pytest.raises(StoreError, match=f"schema version {revision}, {told}"):
         Store.open(path)
     assert path.read_bytes() == before
 

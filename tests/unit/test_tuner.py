@@ -217,9 +217,9 @@ def test_a_lost_device_keeps_what_was_measured(store):
 
 def test_seconds_count_on_the_clock_of_the_target(store):
     target = FakeTarget()  # a second per trial
-    result = tune(target, store, [GEMM], Options(seconds=40))
+    result = tune(target, store, [GEMM], Options(seconds=150))
     assert result.reason is StopReason.SECONDS
-    assert result.num_new == 37  # the final would take three, as on a GPU
+    assert result.num_new == 120  # a fifth is kept for the final, which takes longer by these trials
     assert result.shapes[0].final is not None
 
 
