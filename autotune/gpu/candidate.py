@@ -49,7 +49,7 @@ class Loader:
         return partial(sgemm.enqueue, self._stream)
 
     def trim(self) -> None:
-        """Unload the least recently used cubins, between requests: a race uses many at the same time."""
+        """Unload the least recently used cubins."""
         while len(self._modules) > MAX_MODULES:
             self._modules.popitem(last=False)[1].unload()
 

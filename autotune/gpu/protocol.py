@@ -201,8 +201,11 @@ class Failed:
 Answer = Ready | Prepared | TrialResult | RaceResult | ComparisonResult | CellsResult | Failed
 
 
-def serve(connection: Connection, handle: Callable[[Any], Answer]) -> None:
-    """Answer requests until told to stop, until the other end is gone, or until an answer is the last."""
+def serve(
+    connection: Connection, handle: Callable[[Any], Answer], tidy: Callable[[], None] = lambda: None
+) -> None:
+    """Answer requests until told to stop, until the other end is gone, or until an answer is the last. What is
+    to be tidied up after each waits until it is sent: meanwhile the other end makes the next request."""
     while True:
         try:
             request = connection.recv()
@@ -214,3 +217,4 @@ def serve(connection: Connection, handle: Callable[[Any], Answer]) -> None:
         connection.send(answer)
         if getattr(answer, "is_last", False):
             return
+        tidy()

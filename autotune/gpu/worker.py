@@ -42,8 +42,6 @@ def respond(session: Session, request: object) -> protocol.Answer:
         return protocol.Failed("internal", str(error), is_last=error.is_sticky)
     except Exception:
         return protocol.Failed("internal", traceback.format_exc(limit=-4))
-    finally:
-        session.loader.trim()
 
 
 class RequestHandler:
@@ -65,6 +63,11 @@ class RequestHandler:
             return protocol.Failed("internal", str(error), is_last=True)
         return self._session.ready
 
+    def tidy(self) -> None:
+        """Between requests: a race uses many cubins at the same time."""
+        if self._session is not None:
+            self._session.loader.trim()
+
 
 def exit_with(parent: int) -> None:
     """Have this process killed when the thread that started it ends (Linux), or now if it has."""
@@ -79,7 +82,8 @@ def main(arguments: list[str]) -> None:
     descriptor, parent = map(int, arguments)
     exit_with(parent)
     with Connection(descriptor) as connection:
-        protocol.serve(connection, RequestHandler())
+        handler = RequestHandler()
+        protocol.serve(connection, handler, handler.tidy)
     # No clean-up: in a lost context it fails or hangs, and the driver frees all when a process ends.
     os._exit(0)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -388,3 +390,21 @@ def test_problems_are_prepared_again_behind_cells(make, log):
     client.cells(cells("a"), 5.0)
     client.prepare(PROBLEM)
     assert requests(log) == ["Start", "Prepare", "RunCells", "cell a", "Prepare"]
+
+
+def test_an_answer_does_not_wait_for_what_is_tidied_up_after_it():
+    ours, theirs = multiprocessing.Pipe()
+    is_read, tidied = threading.Event(), []
+
+    def tidy() -> None:
+        tidied.append(is_read.wait(5))
+
+    answer = protocol.Failed("environment", "none")
+    thread = threading.Thread(target=protocol.serve, args=(theirs, lambda request: answer, tidy))
+    thread.start()
+    ours.send("request")
+    assert ours.recv() == answer and not tidied
+    is_read.set()
+    ours.send(protocol.Shutdown())
+    thread.join(5)
+    assert tidied == [True]
