@@ -204,8 +204,8 @@ Answer = Ready | Prepared | TrialResult | RaceResult | ComparisonResult | CellsR
 def serve(
     connection: Connection, handle: Callable[[Any], Answer], tidy: Callable[[], None] = lambda: None
 ) -> None:
-    """Answer requests until told to stop, until the other end is gone, or until an answer is the last. What is
-    to be tidied up after each waits until it is sent: meanwhile the other end makes the next request."""
+    """Answer requests until told to stop, until the other end is gone, or until an answer is the last. What
+    is to be tidied up after each waits until it is sent: meanwhile the other end makes the next request."""
     while True:
         try:
             request = connection.recv()
