@@ -25,7 +25,6 @@ from ..time_usage import TimeUsage
 
 NUM_LOOKS = 4  # at most; rounds between two are the fewest whose signed ranks can decide among 8 finalists
 NUM_LOADS = 2  # of each kernel for a look
-RENEW_S = 2.0  # to begin a fresh worker, about
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ def look_s(usage: TimeUsage, num: int, policy: SearchPolicy) -> float:
 def wanted_s(usages: Iterable[TimeUsage], policy: SearchPolicy) -> float:
     """Seconds that finals of these shapes take, as expected: every second one has a second look, and one has
     time to measure the energy of two kernels."""
-    return RENEW_S + 2 * ENERGY_S + sum(1.5 * look_s(usage, policy.num_finalists, policy) for usage in usages)
+    looks_s = sum(look_s(usage, policy.num_finalists, policy) for usage in usages)
+    return policy.renew_s + 1.5 * looks_s + 2 * ENERGY_S
 
 
 def race(

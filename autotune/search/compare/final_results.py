@@ -14,8 +14,6 @@ from ..progress import FinalDone, FinalStarted, OnEvent
 from ..shape import ShapeSearch
 from . import final
 
-_PRIOR_S = 1.0  # of finals that take as long as expected, before the first
-
 
 class Finals:
     """`should_stop` is called before each final and after each look; `seconds_left` are the granted
@@ -33,7 +31,7 @@ class Finals:
     ) -> None:
         self._target, self._store, self._policy = target, store, policy
         self._on_event, self._should_stop, self._seconds_left = on_event, should_stop, seconds_left
-        self._expected_s = self._taken_s = _PRIOR_S  # of first looks
+        self._expected_s = self._taken_s = policy.renew_s  # of first looks, at first by the worker's start
 
     def run(self, shapes: Sequence[ShapeSearch]) -> list[Gemm]:
         """Re-rank the best trials of each shape, in a process that ran no other candidate. Returns the shapes
@@ -41,7 +39,7 @@ class Finals:
         due = [(shape, best) for shape in shapes if (best := self._finalists(shape))]
         looks_s = [self._look_s(shape, len(best)) for shape, best in due]
         left_out: list[Gemm] = []
-        if not self._target.environment.is_recorded and self._seconds_left() < final.RENEW_S:
+        if not self._target.environment.is_recorded and self._seconds_left() < self._policy.renew_s:
             return [shape.gemm for shape, _ in due]
         if due and not self._should_stop():
             self._target.renew()
