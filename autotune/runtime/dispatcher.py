@@ -549,8 +549,7 @@ class Dispatcher:
         raise faults[0]
 
     def _on_gpus(self) -> tuple[Engines, Products]:
-        """What serves this process's GPUs. Raises DispatchError if this is the fork of a process that used
-        CUDA."""
+        """What serves this process's GPUs. Raises DispatchError in the fork of a process that used CUDA."""
         use_cuda()
         return self._opened or self._open()
 
@@ -591,8 +590,7 @@ def _describe_folder(folder: Path) -> str:
 
 
 def _made_so(folder: str, options: _Options, number: int = 0) -> Dispatcher:
-    """The dispatcher of this process that was made so, of those alike the one of this number, or a new one.
-    Raises as that does."""
+    """The dispatcher of this process that was made so, of those alike the one of a number, or a new one."""
     made_by = folder, options, number
     found = _made.get(made_by)
     if found is None:

@@ -60,8 +60,7 @@ class ServedModel:
         return self._given_blas.loaded_version()
 
     def with_table(self, table: Table, code: CubinFiles) -> ServedModel:
-        """As this one, with another table for such GPUs. Raises DispatchError if that does not serve its
-        class of accuracy."""
+        """With another table for such GPUs. Raises DispatchError if that does not serve its class."""
         table = table.for_class(self.table.accuracy)
         return ServedModel(table, code, self._given_blas, self._settles, is_deterministic=False)
 
@@ -94,8 +93,7 @@ class ServedModel:
         return Pick(self.table.defaults[gemm.layout], "default", text, 1)
 
     def choices(self, pinned: Path | None = None) -> KnownChoices:
-        """The choices settled, or pinned by a file. Raises DispatchError if the file cannot be used, or is of
-        another table."""
+        """Choices settled, or pinned by a file. Raises DispatchError if that is damaged or of another table."""
         from .settle.choices import KnownChoices
 
         with self._lock:

@@ -46,8 +46,7 @@ class Library:
     is_foreign: ClassVar[bool] = False  # its work must be ordered before ours explicitly
 
     def describe(self, x: Any, role: str) -> Operand:
-        """Address, GPU, form and leading dimensions of float32 matrices on a GPU. Raises DispatchError,
-        naming `role`."""
+        """Address, GPU, form, leading dimensions of float32 matrices. Raises DispatchError with `role`."""
         raise NotImplementedError
 
     def current_stream(self, x: Any, device: int) -> int:

@@ -43,8 +43,7 @@ _NO_FORM = (1, 0, 1, 1)
 
 
 class Added(NamedTuple):
-    """`library`, `address`, `device` and `form` are those of the array `bias`; without one there is no
-    library."""
+    """`library`, `address`, `device` and `form` are those of `bias`; without one, no library."""
 
     epilogue: Epilogue
     bias: Any = None
@@ -55,8 +54,7 @@ class Added(NamedTuple):
 
     @classmethod
     def of(cls, libraries: Libraries, bias: Any, activation: str | None) -> Added | None:
-        """None for a plain product. Raises DispatchError if it is not a vector of float32, or not an
-        activation."""
+        """None for a plain product. Raises DispatchError for another array, or what is no activation."""
         epilogue = requested(bias is not None, activation)
         if epilogue is None or bias is None:
             return None if epilogue is None else cls(epilogue)
@@ -116,8 +114,7 @@ class Products:
         stream: Any,
         adds: tuple[Any, Any],
     ) -> Any:
-        """C = alpha op(a) op(b) + beta C of `Dispatcher.sgemm`; `adds`: bias and activation. Raises
-        DispatchError."""
+        """As `Dispatcher.sgemm`; `adds`: bias and activation. Raises DispatchError."""
         operands = self._read(arrays, scales[1], stream, adds)
         _, (library, _, _), devices, addresses, forms, leading_dims, added = operands
         trans_a, trans_b = transposed
@@ -182,7 +179,9 @@ class Products:
             added.check(plan.problem.gemm.n, device)
         handle = library.current_stream(a, device) if stream is None else stream
         if out is None:
-            out = library.empty(_shape(plan, stack), device, stream)
+            gemm = plan.problem.gemm
+            shape = (gemm.m, gemm.n) if stack is None else stack.shape
+            out = library.empty(shape, device, stream)
             at_c = library.describe(out, "out")[0]
         else:
             num_bytes = _num_bytes(plan, stack)
@@ -310,12 +309,6 @@ def sgemm_host(
         return result
     out[...] = result
     return out
-
-
-def _shape(plan: Plan, stack: Stack | None) -> tuple[int, ...]:
-    """Of a new result."""
-    gemm = plan.problem.gemm
-    return (gemm.m, gemm.n) if stack is None else stack.shape
 
 
 def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:

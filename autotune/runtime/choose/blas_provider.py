@@ -43,8 +43,7 @@ class BlasProvider:
         return library
 
     def loaded_version(self) -> str | None:
-        """As `version`, but loads nothing: None if no cuBLAS was loaded at the first request, until one
-        serves."""
+        """As `version`, but loads nothing: None if none was loaded at the first request, until one serves."""
         if not self._has_looked and self._loaded_version is None:
             self._has_looked = True
             library = loaded_library()
@@ -129,8 +128,7 @@ _MAPS = Path("/proc/self/maps")  # on Linux: the files that this process has map
 
 
 class BlasLibrary:
-    """cuBLAS in this process. Raises DispatchError if the library does not report its version, AttributeError
-    if it lacks a function."""
+    """cuBLAS in this process. Raises DispatchError without a version, AttributeError without a function."""
 
     def __init__(self, library: Any) -> None:
         from ...facts.gemm import read_version

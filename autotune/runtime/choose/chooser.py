@@ -1,5 +1,4 @@
-"""Picks kernels of one table, and ranks what is nearly as good: the core does (core/choice.h), and this says
-why."""
+"""Picks kernels of one table, and ranks others: the core does (core/choice.h), and this says why."""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ class Call(NamedTuple):
         return self.is_packed and not any(address % TUNED_ALIGNMENT for address in self.addresses)
 
     def rejection(self, kernel: Kernel, split_k: int | None = None) -> str | None:
-        """Why this kernel must not serve this call, with this number of splits or its own, or None if it
-        may."""
+        """Why this kernel must not serve this call, with these or its own splits, or None if it may."""
         g = self.gemm
         if kernel.layout != g.layout:
             return f"it is for {kernel.layout}, not {g.layout}"
@@ -166,8 +164,7 @@ _MATCHES: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as co
 
 
 class Chooser:
-    """Asks no GPU; threads may share it. `loaded_cublas`: the version of the cuBLAS that would serve, as far
-    as that is known."""
+    """Asks no GPU; threads may share it. `loaded_cublas`: the version of what would serve, where known."""
 
     def __init__(self, table: Table, loaded_cublas: Callable[[], str | None] | None = None) -> None:
         self._table, self._loaded_cublas = table, loaded_cublas

@@ -155,8 +155,7 @@ class Driver:
         return int(_check(f"looking up {name}", cuda.cuLibraryGetKernel(library, name.encode())))
 
     def kernel_facts(self, kernel: int, device: int, *, has_clusters: bool) -> KernelFacts:
-        """What the kernel was compiled for; without `has_clusters` the GPU has no clusters, so it is not
-        asked for them."""
+        """What the kernel was compiled for; without `has_clusters` the GPU has none, and is not asked."""
 
         def ask(attribute: Any) -> int:
             return int(_check("looking at a kernel", cuda.cuKernelGetAttribute(attribute, kernel, device)))

@@ -28,8 +28,7 @@ DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may h
 
 
 class LoadedKernel(NamedTuple):
-    """A kernel ready for launches on one GPU. `reduce` is 0 if there is no second pass, `pack` if nothing is
-    packed."""
+    """A kernel ready for launches on a GPU. `reduce` is 0 without a second pass, `pack` without packing."""
 
     sgemm: int
     reduce: int
@@ -171,8 +170,7 @@ def gpu_model_here(driver: Driver, device: int) -> GpuModel:
 
 
 def first_served(driver: Driver, fault: Callable[[int], str | None]) -> int:
-    """The current GPU if it can be served, else the first that can. Raises DispatchError with the faults of
-    all."""
+    """The current GPU if it can be served, else the first that can. Raises DispatchError with all faults."""
     current = driver.current_device()
     if current is not None and fault(current) is None:
         return current

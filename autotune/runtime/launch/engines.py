@@ -19,8 +19,7 @@ from .planner import BlasEngine, Planner
 
 
 class Engines:
-    """The engines of a dispatcher, each made when a GPU needs it; `on_new` receives it. Threads may share
-    it."""
+    """The engines of a dispatcher, each made when needed, and given to `on_new`. Threads may share it."""
 
     def __init__(
         self,
@@ -45,8 +44,7 @@ class Engines:
         return [*dict.fromkeys(self._by_devices.values()), *self._routed]
 
     def serving(self, devices: Triple) -> Planner:
-        """The engine for arrays on these GPUs. Raises DispatchError if they are on several, or if there is
-        none for theirs."""
+        """The engine for arrays on these GPUs. Raises DispatchError if they are on several, or there is none."""
         found = self._by_devices.get(devices)
         if found is None:
             found = self.of(common_device(devices))
@@ -64,14 +62,11 @@ class Engines:
         return found
 
     def model(self, device: int) -> ServedModel | None:
-        """The model whose table is for a GPU; None if cuBLAS serves it. Raises DispatchError if it is not
-        served."""
+        """The model whose table is for a GPU; None if cuBLAS serves. Raises DispatchError if nothing does."""
         if device not in self._model_of:
-            here = gpu_model_here(self.driver, device)
-            of = {model.gpu_model: model for model in self._models}
-            found = next((of[model] for model in here.accepted if model in of), None)
+            found, fault = self._found(device)
             if found is None and self._fallback == "refuse":
-                raise DispatchError(self._no_table(device, here))
+                raise DispatchError(fault)
             self._model_of[device] = found
         return self._model_of[device]
 
@@ -81,7 +76,7 @@ class Engines:
         current = self.driver.current_device()
         if current not in self._for_host:
             try:
-                found = first_served(self.driver, self._fault)
+                found = first_served(self.driver, lambda one: self._found(one)[1] or None)
             except DispatchError:
                 if self._fallback == "refuse" or not self.driver.num_devices():
                     raise
@@ -116,13 +111,12 @@ class Engines:
 
         return make
 
-    def _fault(self, device: int) -> str | None:
+    def _found(self, device: int) -> tuple[ServedModel | None, str]:
+        """The model for a GPU, or None and why."""
         here = gpu_model_here(self.driver, device)
-        is_known = any(model.gpu_model in here.accepted for model in self._models)
-        return None if is_known else self._no_table(device, here)
-
-    def _no_table(self, device: int, here: GpuModel) -> str:
-        return no_table([model.table for model in self._models], device, here)
+        of = {model.gpu_model: model for model in self._models}
+        found = next((of[model] for model in here.accepted if model in of), None)
+        return found, "" if found else no_table([model.table for model in self._models], device, here)
 
     def _made(self, device: int) -> Planner:
         model = self.model(device)

@@ -39,8 +39,7 @@ Offered = tuple[str, "Table", "CubinFiles"]  # with its address
 
 
 class ProgramClient:
-    """For one dispatcher, as long as that is there. Nothing here raises or waits in a thread of the program,
-    but for `take`."""
+    """For one dispatcher, as long as that is there. But for `take` nothing raises or waits in its threads."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher, self._process = weakref.ref(dispatcher), os.getpid()

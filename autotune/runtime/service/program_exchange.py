@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...facts.gemm import Gemm
 from ...files.errors import DispatchError
 from ...files.output_file import default_cache_dir, own_folder
 from ..choose.chooser import Counted
@@ -62,7 +60,8 @@ class ProgramExchange:
                 by_gpu.setdefault(model.gpu_model, []).append(
                     (key, counted.calls, _served(model, counted, new))
                 )
-        gain = _gain(dispatcher)
+        measured = dispatcher.measured_gain
+        gain = measured.measured() if measured else (0, 0.0)
         for gpu_model, served in by_gpu.items():
             served.sort(key=lambda one: -one[2]["calls"])
             message = {
@@ -89,8 +88,7 @@ class ProgramExchange:
                 self._offer(dispatcher, model, folder, address)
 
     def ask(self, dispatcher: Dispatcher) -> None:
-        """Take tables that are current, if they are signed by a key of this program. Raises NoAnswer,
-        DispatchError, OSError."""
+        """Take current tables that a key of this program signed. Raises NoAnswer, DispatchError, OSError."""
         if not self._keys:
             return
         folder = own_folder(default_cache_dir(), _FOLDER)
@@ -141,19 +139,11 @@ def _served(model: ServedModel, counted: Counted, calls: int) -> dict[str, Any]:
     is_packed = counted.lds == gemm.lds
     return {
         "m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout, "batch": gemm.batch,
-        "shared": _shared(gemm), "lds": [] if is_packed else list(counted.lds), "calls": calls,
+        "shared": "a" if gemm.shares_a else "b" if gemm.shares_b else "", "calls": calls,
+        "lds": [] if is_packed else list(counted.lds),
         "how": pick.how, "provider": counted.provider, "expected_us": pick.expected_us or 0.0,
         "cublas_us": pick.cublas_us or 0.0,
     }  # fmt: skip
-
-
-def _shared(gemm: Gemm) -> str:
-    return "a" if gemm.shares_a else "b" if gemm.shares_b else ""
-
-
-def _gain(dispatcher: Dispatcher) -> tuple[int, float]:
-    gain = dispatcher.measured_gain
-    return (0, 0.0) if gain is None else gain.measured()
 
 
 def _last_of(model: GpuModel) -> str:
@@ -167,9 +157,6 @@ def _keep(folder: Path, model: GpuModel, address: str) -> None:
     new.write_text(address, encoding="ascii")
     new.replace(name)
     (folder / address).touch()
-    for old in sorted(_tables_in(folder), key=lambda path: -path.stat().st_mtime)[MAX_KEPT:]:
+    tables = (path for path in folder.iterdir() if is_address(path.name))
+    for old in sorted(tables, key=lambda path: -path.stat().st_mtime)[MAX_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _tables_in(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.iterdir() if is_address(path.name))

@@ -266,8 +266,7 @@ def checked_table(statement: Statement, table: bytes, cubins: bytes) -> Table:
 
 
 def read_artifact(folder: Path, keys: Collection[str]) -> tuple[Statement, Table, CubinFiles]:
-    """What lies in a folder, if it is signed by one of these keys and unaltered. Raises DispatchError,
-    EnvironmentProblem."""
+    """What lies in a folder, signed by one of these keys. Raises DispatchError, EnvironmentProblem."""
     try:
         signed, table, cubins = (read_file(folder / name, most, _HINT) for name, most in MAX_BYTES.items())
     except FileNotFoundError as error:
@@ -278,8 +277,7 @@ def read_artifact(folder: Path, keys: Collection[str]) -> tuple[Statement, Table
 
 
 def write_artifact(folder: Path, signed: Signed, table: bytes, cubins: bytes) -> Path:
-    """Store an artefact in a folder of its address within `folder`, whole or not at all; returns it. Raises
-    OSError."""
+    """Store an artefact in a folder of its address, whole or not at all; returns that. Raises OSError."""
     made = folder / signed.address
     if made.is_dir():
         return made

@@ -90,8 +90,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class SettledOn:
-    """What choices hold for, besides their table. `cublas` is the version of cuBLAS, None if cuBLAS was no
-    alternative."""
+    """What choices hold for, besides their table. `cublas`: its version, None if it was no alternative."""
 
     gpu_name: str
     num_sms: Annotated[int, Within(0, 1 << 16)]
@@ -370,8 +369,7 @@ class KnownChoices:
             warnings.warn(message, DispatchWarning, stacklevel=2)
 
     def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
-        """The launch that a choice names, or cuBLAS. None if the launch must not serve the call: a file may
-        say anything."""
+        """The launch that a choice names, or cuBLAS. None if it must not serve: a file may say anything."""
         kernel = None if choice is None else self._kernels.get(choice.kernel)
         if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
             return None

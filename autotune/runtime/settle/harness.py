@@ -78,7 +78,9 @@ class Harness:
         self.take_workspace(plans)
         if self._l2_bytes:
             self._l2 = self._allocate(self._l2_bytes, self._at_end)
-        self._events = [self._make_event() for _ in range(2 * (NUM_FIRST + 1))]
+        for _ in range(2 * (NUM_FIRST + 1)):
+            self._events.append(driver.make_event())
+            self._at_end.callback(driver.free_event, self._events[-1])
 
     def has_room_for(self, plan: Plan) -> bool:
         """Whether the partial sums of a plan take no more of the free memory than is left of the share."""
@@ -159,11 +161,6 @@ class Harness:
         address = self._driver.allocate(num_bytes, self.stream)
         at_end.callback(self._driver.free, address, self.stream)
         return address
-
-    def _make_event(self) -> int:
-        event = self._driver.make_event()
-        self._at_end.callback(self._driver.free_event, event)
-        return event
 
     def _fill(self, numbers: np.ndarray[Any, np.dtype[np.float32]], num_bytes: int) -> None:
         """From the first operand on, with these numbers: zeros draw less power, and are multiplied faster."""
@@ -253,8 +250,7 @@ class ErrorSample:
         return self._rows.size * self._columns.size
 
     def depths(self, launches: Sequence[Launch]) -> list[Depths]:
-        """How deep the sums of each launch are, by its errors. Waits for the GPU. Raises DispatchError where
-        a result is no number."""
+        """How deep each launch's sums are, by its errors; waits. Raises DispatchError for no number."""
         of_normal, of_uniform = (self._errors(launches, numbers) for numbers in ("normal", "uniform"))
         if not np.isfinite([*of_normal, *of_uniform]).all():
             raise DispatchError("a result is no number")
@@ -298,8 +294,7 @@ def operand_parts(
     columns: np.ndarray[Any, Any],
     numbers: Numbers = "normal",
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(rows, k) of op(A) and (k, columns) of op(B), in float64: of the first set, filled with such
-    numbers."""
+    """(rows, k) of op(A), (k, columns) of op(B), in float64: of the first set, filled with such numbers."""
     (a, b, _), (lda, ldb, _), gemm = harness.sets[0], problem.lds, problem.gemm
     along_k, down = np.arange(gemm.k), rows[:, None]
     at_a = along_k * lda + down if gemm.trans_a else down * lda + along_k
@@ -318,8 +313,7 @@ def result_rows(harness: Harness, problem: Product, rows: np.ndarray[Any, Any]) 
 
 
 def _numbers(m: int, n: int, k: int) -> tuple[int, int]:
-    """Of rows and columns of C: about as many of both, unless one side is short; few or 0 if k is very
-    large."""
+    """Of rows and columns of C: about as many, unless one side is short; few or 0 if k is very large."""
     most = MOST_NUMBERS // max(k, 1)
     columns = min(n, max(math.isqrt(MOST_ELEMENTS), MOST_ELEMENTS // m))
     rows = min(m, MOST_ELEMENTS // columns, max(most // 2, most - columns))

@@ -88,11 +88,13 @@ class QuickCheck(NamedTuple):
 
 
 def check_kernel(engine: Engine, gpu: OpenGpu) -> QuickCheck:
-    """Check one kernel of a table on a GPU; waits for it. Raises DispatchError if the GPU fails, or has too
-    little memory."""
+    """Check one kernel of a table on a GPU; waits. Raises DispatchError if it fails, or lacks memory."""
     table = engine.table
     entry = _entry(table)
-    gemm, pick = (entry.gemm, _winner(engine, entry)) if entry else _default(table)
+    gemm = entry.gemm if entry else Gemm(512, 512, 512)
+    kernel_id = entry.ranked[0].kernel if entry else table.defaults["NN"]
+    split_k = next(kernel.spec.split_k for kernel in table.kernels if kernel.id == kernel_id)
+    pick = Pick(kernel_id, "exact" if entry else "default", partial(str, "it is under test"), split_k)
     recorded_us = entry.ranked[0].time_us if entry else None
     problem = packed(gemm)
     plan = engine.plan_of(problem, gpu, pick)
@@ -123,17 +125,6 @@ def _entry(table: Table) -> Entry | None:
     """The tuned shape whose winner's time is nearest to AIM_US; the first of equals."""
     single = (entry for entry in table.entries if not entry.gemm.is_batched)
     return min(single, key=lambda entry: abs(math.log(entry.ranked[0].time_us / TARGET_US)), default=None)
-
-
-def _winner(engine: Engine, entry: Entry) -> Pick:
-    kernel = next(k for k in engine.table.kernels if k.id == entry.ranked[0].kernel)
-    return Pick(kernel.id, "exact", partial(str, "it is under test"), kernel.spec.split_k)
-
-
-def _default(table: Table) -> tuple[Gemm, Pick]:
-    """Of a table without a tuned shape."""
-    kernel_id = table.defaults["NN"]
-    return Gemm(512, 512, 512), Pick(kernel_id, "default", partial(str, "it is under test"), 1)
 
 
 def _error_ratio(harness: Harness, problem: Product) -> float:

@@ -105,8 +105,7 @@ GZIP = 16 + zlib.MAX_WBITS  # zlib's word for that format
 
 
 def unpacked(content: bytes, num_bytes: int) -> bytes:
-    """The unpacked content, of exactly this many bytes. Raises Misfit if it differs; at most one byte more is
-    unpacked."""
+    """The content, of exactly this many bytes. Raises Mismatch for others; one more is unpacked at most."""
     decompressor = zlib.decompressobj(wbits=GZIP)
     try:
         code = decompressor.decompress(content, num_bytes + 1)

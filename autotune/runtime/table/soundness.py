@@ -15,7 +15,7 @@ import numpy as np
 
 from ...facts.accuracy_class import CLASSES, STRICT, serves
 from ...facts.device import DeviceLimits
-from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ...facts.gemm import LAYOUTS, MAX_EXTENT
 from ...files.errors import UsageError
 from ...files.folder_files import is_hex, is_sha256
 from ...files.strict import Mismatch
@@ -216,8 +216,7 @@ def _check_epilogues(table: Table) -> None:
 
 
 def is_universal(spec: LaunchSpec) -> bool:
-    """Whether a kernel serves any plain single product, leading dimensions and addresses, without a
-    workspace."""
+    """Whether a kernel serves any plain single product, however it lies in memory, without a workspace."""
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     needs_workspace = spec.reduction != "none" or spec.packs_a or spec.packs_b
     variant = spec.variant
@@ -234,19 +233,11 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
             raise Mismatch(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
         _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
         _require(kernel.is_plain, f"{where} names a kernel with an epilogue")
-        is_one_kind = kernel.variant.is_batched == entry.gemm.is_batched
-        _require(
-            is_one_kind,
-            f"{where} names a kernel for {'batches' if kernel.variant.is_batched else 'single products'}",
-        )
-        if entry.gemm.is_batched:
-            fault = _rejection_of_batch(kernel.spec, entry.gemm)
+        g, kind = entry.gemm, "batches" if kernel.variant.is_batched else "single products"
+        _require(kernel.variant.is_batched == g.is_batched, f"{where} names a kernel for {kind}")
+        if g.is_batched:
+            fault = rejection(kernel.spec, g.m, g.n, g.k, g.lds, batch=g.strides)
             _require(fault is None, f"{where} names {ranked.kernel!r}, which cannot serve it: {fault}")
-
-
-def _rejection_of_batch(spec: LaunchSpec, gemm: Gemm) -> str | None:
-    """Why a kernel must not serve a batch that is packed."""
-    return rejection(spec, gemm.m, gemm.n, gemm.k, gemm.lds, batch=gemm.strides)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -245,8 +245,7 @@ class Table:
         )
 
     def for_class(self, accuracy: str) -> Table:
-        """As it serves calls for a class: without kernels of wider ones. Raises DispatchError if it was not
-        exported for that class."""
+        """As it serves a class: without kernels of wider ones. Raises DispatchError if it is not for it."""
         if accuracy == self.accuracy:
             return self
         if accuracy not in held_by(self.accuracy):
@@ -270,8 +269,7 @@ class Table:
         )
 
     def plain_ids(self) -> dict[str, str]:
-        """For each kernel the id of the first one that is the same without an epilogue. A plain one without
-        variants has its own id."""
+        """For each kernel with an epilogue the id of the first one that is the same without."""
         first: dict[Any, str] = {}
         for kernel in self.kernels:
             if kernel.is_plain:

@@ -205,8 +205,7 @@ class RoutedEngine(Engine):
             yield Decided(gemm, one, "", core)
 
     def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
-        """The same, or another launch that is expected to be as good for a program: it waits for the GPU, or
-        for the host to launch."""
+        """The same, or a launch that is as good for a program, which waits for the GPU or the host."""
 
         def period_us(one: Pick) -> float:
             num_launches = self._chooser.kernels[one.kernel_id].spec.num_launches
@@ -225,8 +224,7 @@ class RoutedEngine(Engine):
         return self._requested  # also where C begins as a copy of it
 
     def _skipped(self, problem: Product, device: int, addresses: Triple, context: int = 0) -> CorePlan:
-        """It launches nothing; its calls count as those of the other program's cuBLAS. `context`: in which
-        its calls are sampled."""
+        """It launches nothing, and counts for the program's cuBLAS. `context`: in which calls are sampled."""
         gemm = problem.gemm
         depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
         return self.core_plan(

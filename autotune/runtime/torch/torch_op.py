@@ -86,8 +86,7 @@ def _kernel_of(dispatcher: Dispatcher) -> Sgemm:
 
 
 def _with_rows(x: Any) -> Any:
-    """The tensor itself if rows or columns of its matrices are contiguous, else a copy, as for expanded
-    gradients."""
+    """The tensor itself if its rows or columns are contiguous, else a copy, as of expanded gradients."""
     return x if x.dim() < 2 or 1 in x.stride()[-2:] or not x.numel() else x.contiguous()
 
 

@@ -110,8 +110,7 @@ class Watch(ctypes.Structure):
 
 
 class Tables:
-    """The core's handles of tables, in memory that C++ reads; also those of GPU models that are added
-    later."""
+    """The core's handles of tables, in memory that C++ reads; those of GPU models may be added later."""
 
     def __init__(self) -> None:
         self.list, self._cores = (_Table * (MAX_TABLES + 1))(), list[Core]()  # the last stays empty
@@ -214,7 +213,10 @@ def _compiled(torch: Any, backend: str) -> Path:
     ]  # fmt: skip
     build = (torch.__version__, torch.version.git_version, platform.machine(), *command)
     digest = hashlib.sha256(b"\0".join([source, *(str(one).encode() for one in build)])).hexdigest()[:16]
-    folder = _own_folder()
+    try:
+        folder = own_folder(default_cache_dir(), "router")
+    except NotOwn as error:  # other users may write there
+        raise NoRouter(str(error)) from error
     made = folder / f"torch-{torch.__version__}-{backend}-{digest}.so"
     with (folder / "lock").open("w") as lock:
         with suppress(OSError):  # without locks each process of a program compiles it, instead of one
@@ -222,14 +224,6 @@ def _compiled(torch: Any, backend: str) -> Path:
         if not made.exists():
             _compile(command, source, made)
     return made
-
-
-def _own_folder() -> Path:
-    """The folder of routers. Raises NoRouter if other users may write there."""
-    try:
-        return own_folder(default_cache_dir(), "router")
-    except NotOwn as error:
-        raise NoRouter(str(error)) from error
 
 
 def _compile(command: list[str], source: bytes, made: Path) -> None:
@@ -332,8 +326,7 @@ class ProgramGain:
         return "\n".join(notes)
 
     def measured(self) -> tuple[int, float]:
-        """Of how many pairs of stretches it is known, and the time in us that these took less routed than
-        plain."""
+        """The number of pairs of stretches, and the time in us that these took less routed than plain."""
         pairs = [
             (x, y) for c in list(self._cycles.values()) for x, y in zip(c.plain_s, c.routed_s, strict=False)
         ]

@@ -194,8 +194,7 @@ class TorchRouting:
     def _serve(
         self, products: _Products, a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any = None
     ) -> Any | None:
-        """The result, or None for a call that is left alone. `bias`: a vector that the kernel's epilogue
-        adds."""
+        """The result, or None for a call that is left alone. `bias`: a vector that the epilogue adds."""
         served = products.sgemm(a, b, out, alpha, beta, bias)
         if served is None:
             self._leave()
