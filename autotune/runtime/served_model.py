@@ -93,7 +93,7 @@ class ServedModel:
         return Pick(self.table.defaults[gemm.layout], "default", text, 1)
 
     def choices(self, pinned: Path | None = None) -> KnownChoices:
-        """Choices settled, or pinned by a file. Raises DispatchError if that is damaged or of another table."""
+        """Those settled, or pinned by a file. Raises DispatchError if that is damaged or of another table."""
         from .settle.choices import KnownChoices
 
         with self._lock:

@@ -44,7 +44,7 @@ class Engines:
         return [*dict.fromkeys(self._by_devices.values()), *self._routed]
 
     def serving(self, devices: Triple) -> Planner:
-        """The engine for arrays on these GPUs. Raises DispatchError if they are on several, or there is none."""
+        """The engine for arrays on these GPUs. Raises DispatchError if they are on several, or without."""
         found = self._by_devices.get(devices)
         if found is None:
             found = self.of(common_device(devices))

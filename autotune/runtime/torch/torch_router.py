@@ -213,10 +213,7 @@ def _compiled(torch: Any, backend: str) -> Path:
     ]  # fmt: skip
     build = (torch.__version__, torch.version.git_version, platform.machine(), *command)
     digest = hashlib.sha256(b"\0".join([source, *(str(one).encode() for one in build)])).hexdigest()[:16]
-    try:
-        folder = own_folder(default_cache_dir(), "router")
-    except NotOwn as error:  # other users may write there
-        raise NoRouter(str(error)) from error
+    folder = _own_folder()
     made = folder / f"torch-{torch.__version__}-{backend}-{digest}.so"
     with (folder / "lock").open("w") as lock:
         with suppress(OSError):  # without locks each process of a program compiles it, instead of one
@@ -224,6 +221,14 @@ def _compiled(torch: Any, backend: str) -> Path:
         if not made.exists():
             _compile(command, source, made)
     return made
+
+
+def _own_folder() -> Path:
+    """The folder of routers. Raises NoRouter if other users may write there."""
+    try:
+        return own_folder(default_cache_dir(), "router")
+    except NotOwn as error:
+        raise NoRouter(str(error)) from error
 
 
 def _compile(command: list[str], source: bytes, made: Path) -> None:
