@@ -181,8 +181,7 @@ at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t spli
         .counter_bytes = is_cluster || has_planes ? 0 : AT_COUNTER_BYTES * split_tiles,
         .batch = call->batch,
         .split_k = splits,
-        .reduce_group_bits =
-            reduction == AUTOTUNE_REDUCE_TWO_PASS ? group_bits(results * products, splits) : AT_REDUCE_BITS,
+        .reduce_group_bits = has_planes ? group_bits(results * products, splits) : AT_REDUCE_BITS,
     };
     if (has_planes) grid.reduce_blocks = ceil_div(results, (int64_t)1 << grid.reduce_group_bits);
     if (grid.reduce_group_bits < AT_REDUCE_BITS) grid.reduce_smem_bytes = AT_FLOAT_BYTES * AT_REDUCE_THREADS;

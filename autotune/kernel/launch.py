@@ -259,7 +259,7 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Gri
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
     is_cluster = spec.reduction == "cluster"
     splits = num_splits(spec.chunk, spec.split_k, k)
-    num_groups = reduce_groups(m * n * batch.products, splits) if spec.reduction == "two_pass" else 1
+    num_groups = reduce_groups(m * n * batch.products, splits) if spec.has_planes else 1
     group_bits = REDUCE_BITS - (num_groups.bit_length() - 1)
     in_a_row = tiles + split_tiles * (spec.split_k - 1)
     packs = _packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k, batch)

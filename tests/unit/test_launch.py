@@ -115,11 +115,9 @@ def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(
         groups = REDUCE_THREADS // per_block
         assert resources.WARP <= per_block <= REDUCE_THREADS
         if groups > 1:
-            assert spec.split_k >= groups * GROUP_SPLITS
+            assert grid.split_k >= groups * GROUP_SPLITS
             assert m * n * groups // 2 < MANY_THREADS
-        if spec.chunk:
-            assert groups == 1, "they are added one after another"
-        elif m * n * groups < MANY_THREADS and spec.split_k >= 2 * groups * GROUP_SPLITS:
+        if m * n * groups < MANY_THREADS and grid.split_k >= 2 * groups * GROUP_SPLITS:
             assert per_block == resources.WARP, "there could be more groups"
         assert grid.reduce_smem_bytes == (4 * REDUCE_THREADS if per_block < REDUCE_THREADS else 0)
     else:
