@@ -109,7 +109,7 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
     violated = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
     if where.max_workspace is not None and num_bytes > where.max_workspace:
         violated.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
-    if where.order and not has_order(config, where.order):
+    if where.order and not has_order(config, where.order, gemm.k):
         violated.append(f"the order {where.order}")
     facts = {
         "gpu": limits.name,

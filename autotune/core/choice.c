@@ -367,7 +367,8 @@ static double modelled_us(const shape *of, const modelled *row, double asked) {
 
     const double k_tiles = ceil(k / kernel->bk);
     double num_blocks = split_tiles * split_k, wait_us = row->wait_us * split_k;
-    add_steps(of, kernel, num_blocks, ceil(k_tiles / split_k), &wave_steps, &queue_steps);
+    const double depth = kernel->chunk ? fmin(k_tiles, (double)kernel->chunk / kernel->bk) : ceil(k_tiles / split_k);
+    add_steps(of, kernel, num_blocks, depth, &wave_steps, &queue_steps);
     if (is_last_wave) {
         add_steps(of, kernel, tiles - split_tiles, k_tiles, &wave_steps, &queue_steps);
         num_blocks = tiles;

@@ -113,6 +113,7 @@ static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t spl
 
 bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
     if (kernel->layout != call->layout || !!kernel->is_batched != (call->batch.products > 1)) return false;
+    if (kernel->max_k >= 0 && call->k > kernel->max_k) return false;
     if (kernel->is_exact && (call->m % kernel->bm || call->n % kernel->bn)) return false;
     const bool is_packed[3] = {kernel->packs_a, kernel->packs_b, false};
     const int32_t vectors[3] = {kernel->vec_a, kernel->vec_b, kernel->vec_c};

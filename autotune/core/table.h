@@ -45,6 +45,7 @@ typedef struct {
     int32_t chunk; /* depth of a split, only for AUTOTUNE_REDUCE_CHUNKS; else 0 */
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
     int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
+    int32_t max_k; /* depth up to which it sums in the table's order; -1: any */
 } autotune_kernel;
 
 /* Values learned on shapes (perf_model/residual.py): `extents` (num_places, 3), their m, n and k; `weights` (rows,

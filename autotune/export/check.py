@@ -161,6 +161,7 @@ def ragged_shape(kernel: Kernel) -> Gemm:
     rest = 3 * max(spec.vec_a, spec.vec_b, spec.vec_c)
     edge = 0 if spec.is_exact else rest
     depth = 2 * kernel.config.flush_k + spec.bk * max(3, 2 * spec.split_k) + rest
+    depth = min(depth, spec.max_k or depth)  # in whole vectors, as chunks are
     variant = spec.variant
     batch = RAGGED_BATCH if variant.is_batched else 1
     return Gemm(2 * spec.bm + edge, 3 * spec.bn + edge, depth, variant.trans_a, variant.trans_b, batch)

@@ -24,6 +24,7 @@ from ..files.strict import Mismatch
 from ..files.words import command, counted, option
 from ..kernel import same_code, template, templates
 from ..kernel.launch import Epilogue
+from ..kernel.summation_order import most_k
 from ..kernel.templates import TENSOR, has_kernels
 from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
@@ -125,7 +126,11 @@ def export_table(
     kernels += figures.with_epilogues(results, added, cubins)
     code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in (*wishes, *added)}
     _check_compiled(kernels, code)
-    kernels = [replace(k, spec=replace(k.spec, max_workspace=where.max_workspace)) for k in kernels]
+    order = str(where.order) if where.order else None
+    kernels = [
+        replace(k, spec=replace(k.spec, max_workspace=where.max_workspace, max_k=most_k(k.config, order)))
+        for k in kernels
+    ]
     table = Table(
         made_by=f"autotune {__version__}",
         created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
@@ -144,7 +149,7 @@ def export_table(
         left_out=figures_of(evaluated),
         epilogues=tuple(epilogues),
         max_workspace=where.max_workspace,
-        order=str(where.order) if where.order else None,
+        order=order,
         accuracy=STRICT if fast is None else FP32,
         tensor_source_hash=TENSOR.source_hash if any(k.accuracy != STRICT for k in kernels) else "",
     )

@@ -139,7 +139,8 @@ def render(table: Table) -> str:
     back.
     """
     for kernel in table.kernels:
-        if kernel != launchable(kernel, table.limits, _source_of(kernel, table), table.max_workspace):
+        source = _source_of(kernel, table)
+        if kernel != launchable(kernel, table.limits, source, table.max_workspace, table.order):
             raise DispatchError(
                 f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_HINT}"
             )

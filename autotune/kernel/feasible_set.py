@@ -313,7 +313,7 @@ def _in_order(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
         factor = space.factors[at]
         codes = {name: factor.codes[:, factor.names.index(name)] for name in names}
         columns = {n: np.array(factor.values[factor.names.index(n)])[own] for n, own in codes.items()}
-        space = space._only(at, np.asarray(holds(_Columns(columns), where.order)))
+        space = space._only(at, np.asarray(holds(_Columns(columns), where.order, gemm.k)))
     if not len(space):
         raise UsageError(f"{gemm}: no config that is searched here sums in the order {where.order}")
     return space

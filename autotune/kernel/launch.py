@@ -101,6 +101,7 @@ class LaunchSpec:
     group: int = 1
     is_along_m: bool = False
     max_workspace: int | None = None  # bytes that its table allows a launch; None: as any
+    max_k: int | None = None  # depth up to which it sums in the order of its table; None: as any
     chunk: int = 0  # depth of a split, where not their number is given but this: only for chunks
 
     @property
@@ -322,6 +323,8 @@ def rejection(
     widest = max(ld for ld, packed in zip(lds, is_packed, strict=True) if not packed)
     if not spec.variant.is_wide and widest >= NARROW_LD:
         return f"a leading dimension of {widest} needs a wide kernel"
+    if spec.max_k is not None and k > spec.max_k:
+        return f"from k = {spec.max_k + 1} on it sums in another order than its table"
     grid = plan(spec, m, n, k, batch)
     if spec.max_workspace is not None and grid.workspace_bytes > spec.max_workspace:
         mib = 1 << 20

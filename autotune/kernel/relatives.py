@@ -21,6 +21,7 @@ _WIDE_FLUSH = 512  # where no side of a tile is narrow: it serves a C whose k cu
 _PACKED = {"row_snake": "packed_row_snake", "col_snake": "packed_col_snake"}
 _OTHER_ORDER = _PACKED | {packed: order for order, packed in _PACKED.items()}  # of two FMAs at a time, of one
 _LEAST_BK = 8  # that is searched
+_DEEP, _AHEAD = 32, 4  # steps and stages of small tiles
 _FEW_SPLITS = 4  # with which none, in place of chunks, may be as fast
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
@@ -86,13 +87,37 @@ def side_by_side(config: Config) -> Iterator[Config]:
 
 def shrunk(config: Config, parts: int) -> Iterator[Config]:
     """The config; if it divides k among more than twice as many threads as there are `parts` that may be
-    divided, first the same with thread tiles of half the sides, twice as many in a block, and blocks of half
-    the size: as many threads then work, each on fewer sums."""
+    divided, first its half: as many threads then work, each on fewer sums."""
     if config.split_k * threads_along_k(config) > 2 * parts:
-        longer = "bm" if config.bm > config.bn else "bn"
-        halved = ("wm", "wn", "tm", "tn", longer)
-        yield replace(config, **{name: getattr(config, name) // 2 for name in halved})
+        yield halved(config)
     yield config
+
+
+def halved(config: Config) -> Config:
+    """The same with thread tiles of half the sides, twice as many in a block, and blocks of half the size."""
+    names = ("wm", "wn", "tm", "tn", "bm" if config.bm > config.bn else "bn")
+    return replace(config, **{name: getattr(config, name) // 2 for name in names})
+
+
+def within(config: Config, chunk: int) -> Iterator[Config]:
+    """What stands for a config where all sums are chains of this length, or one chain (0): its tile, with
+    steps as deep as those of a slice or as all; its half, which multiplies sooner and so copies farther
+    ahead; its tile by warps. Each whole, and with splits that are chunks. None if lanes share out k."""
+    if lanes_k(config) > 1:
+        return
+    flat = replace(config, slice_k=1, flush_k=chunk, reduction="none", split_k=1)
+    half = replace(halved(flat), stages=max(config.stages, _AHEAD))
+    of_slice = max(config.bk // config.slice_k, _LEAST_BK)
+    deep = max(config.bk, _DEEP)
+    depths = {of_slice: (flat, half, replace(flat, bm=config.wm, bn=config.wn)), config.bk: (flat,)}
+    for tile, bk in [(tile, bk) for bk, tiles in depths.items() for tile in tiles] + [
+        (half, bk) for bk in (deep, 2 * deep)
+    ]:
+        whole = replace(tile, bk=bk, unroll_k=min(tile.unroll_k, bk))
+        if not any(value not in PARAMETER[name].values for name, value in whole.to_dict().items()):
+            yield whole
+            if chunk:
+                yield replace(whole, reduction="chunks")
 
 
 def in_ways(config: Config, ways: Sequence[Value]) -> Iterator[Config]:

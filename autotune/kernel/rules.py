@@ -357,22 +357,30 @@ def rules_of(order: SummationOrder, rules: Iterable[Rule] = RULES) -> list[Rule]
     """Rules where all sums have this order (summation_order.py): these, and what makes kernels sum so. Where
     others share out k to keep threads busy, smaller tiles do."""
 
-    def rule(names: tuple[str, ...], holds: Callable[[Any, SummationOrder], Any]) -> Rule:
+    def rule(names: tuple[str, ...], holds: Callable[[Any, SummationOrder, int], Any]) -> Rule:
         sentence = f"sums have the order {order}"
-        return Rule(f"order-{names[-1]}", "worth", names, sentence, lambda c, d, g: holds(c, order))
+        return Rule(f"order-{names[-1]}", "worth", names, sentence, lambda c, d, g: holds(c, order, g.k))
 
     def is_worth(c: Any, d: DeviceLimits, g: Gemm) -> Any:
         chunks = num_splits(order.chunk, 1, g.k)
         return (c.reduction != "chunks") | ((chunks > 1) & (_tiles_64(g) <= CHUNK_TILES * d.num_sms))
 
+    whole = Rule("worth-flush", "worth", ("flush_k",), "sums are set aside where k is longer than a chunk",
+                 lambda c, d, g: (c.flush_k == 0) | (not order.is_chain(g.k)))  # fmt: skip
     sentence = "splits are chunks where there are several, and 64x64 tiles alone leave SMs idle"
     chunks = Rule("worth-chunks", "worth", ("reduction",), sentence, is_worth)
     kept = (_for_small(one, order) for one in rules if one.id not in WITHOUT_ORDER)
-    return [*kept, *(rule(*one) for one in CONDITIONS), chunks]
+    return [*kept, *(rule(*one) for one in CONDITIONS), whole, chunks]
 
 
 def _for_small(rule: Rule, order: SummationOrder) -> Rule:
-    """The rule, or one that also lets small tiles be where each SM has little work."""
+    """The rule, or one that also lets small tiles be where each SM has little work. Blocks of one warp, in
+    place of slices, may be everywhere."""
+    if rule.id in ("worth-threads", "worth-occupancy"):
+        return rule._replace(
+            sentence=f"{rule.sentence}, or a block is one warp",
+            holds=lambda c, d, g: rule.holds(c, d, g) | (threads(c) == WARP),
+        )
     if rule.id not in ("worth-small-tile", "worth-intensity"):
         return rule
 

@@ -62,6 +62,10 @@ class SummationOrder:
     def __str__(self) -> str:
         return f"chunks:{self.chunk}" if self.chunk else "chain"
 
+    def is_chain(self, k: int | None) -> bool:
+        """Whether a sum of this depth, or of any, is one chain."""
+        return self.chunk == 0 or (k is not None and k <= self.chunk)
+
     def lengths(self, k: int) -> tuple[int, ...]:
         """Of the chunks of a sum of depth k, the first one first; none if k is 0."""
         return tuple(_chunks(k, self.chunk))
@@ -70,29 +74,39 @@ class SummationOrder:
 CHAIN = SummationOrder()
 
 
-# What a config must be for a block, and then all of C, to be summed in one order: names of parameters that
-# share rules, and the condition on them, of a Config or columns of configs.
-CONDITIONS: tuple[tuple[tuple[str, ...], Callable[[Any, SummationOrder], Any]], ...] = (
+# What a config must be for a block, and then all of C, to be summed in one order, where k is this or any
+# (None): names of parameters that share rules, and the condition on them, of a Config or columns of configs.
+CONDITIONS: tuple[tuple[tuple[str, ...], Callable[[Any, SummationOrder, int | None], Any]], ...] = (
     (
         ("wm", "wn", "tm", "tn", "slice_k", "flush_k"),
-        lambda c, order: (threads_along_k(c) == 1) & (c.flush_k == order.chunk),
+        lambda c, order, k: (
+            (threads_along_k(c) == 1) & ((c.flush_k == order.chunk) | (c.flush_k == 0) & order.is_chain(k))
+        ),
     ),
     (
         ("reduction",),
-        lambda c, order: (c.reduction == "none") | (c.reduction == "chunks") & (order.chunk > 0),
+        lambda c, order, k: (c.reduction == "none") | (c.reduction == "chunks") & (order.chunk > 0),
     ),
 )
 
 
-def has_order(c: Any, order: SummationOrder) -> Any:
-    """Whether all that a kernel computes is summed in this order; of a Config or columns of configs."""
-    return reduce(and_, (holds(c, order) for _, holds in CONDITIONS))
+def has_order(c: Any, order: SummationOrder, k: int | None = None) -> Any:
+    """Whether all that a kernel computes, where k is this or any, is summed in this order; of a Config or
+    columns of configs."""
+    return reduce(and_, (holds(c, order, k) for _, holds in CONDITIONS))
 
 
 def order_of(config: Config) -> SummationOrder | None:
     """The order of all that a kernel computes; None if it depends on more than k."""
     order = SummationOrder(config.flush_k)
     return order if has_order(config, order) else None
+
+
+def most_k(config: Any, order: str | None) -> int | None:
+    """The depth up to which a kernel of a table of this order sums in it; None: any, or there is no order.
+    Raises UsageError."""
+    chunk = SummationOrder.parse(order).chunk if order else config.flush_k
+    return None if config.flush_k == chunk else chunk
 
 
 def lengths_of(config: Config, gemm: Gemm) -> tuple[int, ...] | None:

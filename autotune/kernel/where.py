@@ -83,7 +83,8 @@ class Where:
 
     def on(self, gemm: Gemm, limits: DeviceLimits) -> Where:
         """The same for launches on this problem and GPU model."""
-        return self if self.max_workspace is None else replace(self, shape=(gemm, limits))
+        is_any = self.max_workspace is None and self.order is None
+        return self if is_any else replace(self, shape=(gemm, limits))
 
     def check(self, values: Mapping[str, Sequence[Value]]) -> None:
         """Raises UsageError for a parameter that is not among these, by name with their values, or a value
@@ -109,7 +110,7 @@ class Where:
         is_met = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
         if self.order is not None:  # which kernels of others have not
             is_met &= point.keys() <= PARAMETER.keys() and bool(
-                has_order(SimpleNamespace(**values), self.order)
+                has_order(SimpleNamespace(**values), self.order, self.shape and self.shape[0].k)
             )
         if self.shape is None or self.max_workspace is None or not is_met:
             return is_met

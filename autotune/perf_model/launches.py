@@ -93,6 +93,7 @@ class Launches:
     is_last_wave: Flags
     is_cluster: Flags
     max_workspace: Floats  # bytes; infinite without a limit
+    max_k: Floats  # infinite without a limit
     chunk: Floats  # depth of a split; 0: their number is given
 
     @classmethod
@@ -114,7 +115,10 @@ class Launches:
             np.array([spec.variant.is_wide for spec in specs], bool),
             *(column(name, bool) for name in ("packs_a", "packs_b", "overlaps")),
             *map(reduces, ("two_pass", "last_block", "last_wave", "cluster")),
-            np.array([np.inf if s.max_workspace is None else s.max_workspace for s in specs], float),
+            *(
+                np.array([np.inf if limit is None else limit for limit in limits], float)
+                for limits in ([s.max_workspace for s in specs], [s.max_k for s in specs])
+            ),
             column("chunk"),
         )
         return cls(*columns)
@@ -143,6 +147,11 @@ class Launches:
     def has_limit(self) -> bool:
         """Whether the workspace of one of them is limited."""
         return bool(np.isfinite(self.max_workspace).any())
+
+    @cached_property
+    def has_depth(self) -> bool:
+        """Whether the depth of one of them is limited."""
+        return bool(np.isfinite(self.max_k).any())
 
     @cached_property
     def least_part(self) -> Floats:
@@ -251,6 +260,8 @@ def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
         may[exact] &= (m % launches.bm[exact] == 0) & (n % launches.bn[exact] == 0)
     if grid.pack_bytes is not _NOT_PACKED:
         may &= grid.pack_bytes <= WORKSPACE_LIMIT
+    if launches.has_depth:
+        may &= shapes.k <= launches.max_k
     if launches.has_limit:
         needed = grid.pack_bytes + grid.sum_bytes + launches.counter_bytes * grid.split_tiles
         may &= needed <= launches.max_workspace

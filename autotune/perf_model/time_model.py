@@ -98,7 +98,10 @@ class TimeModel:
         k_tiles = ceil_div(shapes.k, launches.bk)
         num_blocks = grid.split_tiles * grid.split_k
         waits_us = self._wait_us * grid.split_k
-        wave_steps, queue_steps = self._steps(num_blocks, ceil_div(k_tiles, grid.split_k))
+        depth = ceil_div(k_tiles, grid.split_k)
+        if launches.has_chunks:  # each but the first is as deep as a chunk
+            depth = np.where(launches.chunk > 0, np.minimum(k_tiles, launches.chunk / launches.bk), depth)
+        wave_steps, queue_steps = self._steps(num_blocks, depth)
         num_bytes = shapes.num_bytes + 2.0 * (grid.sum_bytes + grid.pack_bytes) + self._lost(shapes, k_tiles)
         if launches.has_last_wave:
             waves, queue = self._steps(grid.tiles - grid.split_tiles, k_tiles)

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..export.portfolio import Costs, TimedKernel, candidates
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
+from ..kernel.relatives import example, within
+from ..kernel.resources import launch_spec, residency, threads
+from ..kernel.summation_order import SummationOrder
 from ..kernel.tensor_config import BF16X6, BM, LEAST_DEPTH, PACK_USES, PARAMETER, TF32X3, TensorConfig
+from ..perf_model.launches import Launches, Shapes, grids
+from ..perf_model.model_figures import ModelFigures
+from ..perf_model.time_model import Speeds, TimeModel, modelled_us
 from ..recording.matrix import TimeMatrix
 
 _SMS = 132  # of the GPUs that run kernels on tensor cores
@@ -25,6 +33,7 @@ class StartingPoints:
         self._matrices, self._limits = matrices, limits
         self._kernels: dict[str, list[TimedKernel]] = {}
         self._costs: dict[str, Costs] = {}
+        self._within: dict[tuple[str, int], _Within] = {}
         self._learning = {layout: threading.RLock() for layout in LAYOUTS}
 
     def kernels(self, layout: str) -> list[TimedKernel]:
@@ -34,14 +43,58 @@ class StartingPoints:
                 self._kernels[layout] = candidates(layout, (), self._matrices, self._limits)
             return self._kernels[layout]
 
-    def __call__(self, gemm: Gemm) -> list[Config]:
-        """Configs, most promising first, each with its best number of splits. For a batch, those of one
-        product with as many tiles."""
-        with self._learning[gemm.layout]:
-            kernels = self.kernels(gemm.layout)
-            if kernels and gemm.layout not in self._costs:
-                self._costs[gemm.layout] = Costs(gemm.layout, kernels, self._limits)
-        return self._costs[gemm.layout].ranked(as_single(gemm)) if kernels else []
+    def __call__(self, gemm: Gemm, order: SummationOrder | None = None) -> list[Config]:
+        """Configs, most promising first, each with its best number of splits; within an order of sums first
+        those that stand for them there. For a batch, those of one product with as many tiles."""
+        layout, single = gemm.layout, as_single(gemm)
+        with self._learning[layout]:
+            kernels = self.kernels(layout)
+            if not kernels:
+                return []
+            if layout not in self._costs:
+                self._costs[layout] = Costs(layout, kernels, self._limits)
+            costs = self._costs[layout]
+            if order is None:
+                return costs.ranked(single)
+            key = layout, 0 if order.is_chain(gemm.k) else order.chunk
+            if key not in self._within:
+                self._within[key] = _Within(costs, *key, self._limits)
+            return [*self._within[key].ranked(single), *costs.ranked(single)]
+
+
+class _Within:
+    """What stands for kernels where all sums are chains of this length, or one chain (0), by its expected
+    times: those of the kernel's figures, in proportion to the work of a step (of a block, what threads issue;
+    of a thread, its root, as latency is part of it)."""
+
+    def __init__(self, costs: Costs, layout: str, chunk: int, limits: DeviceLimits) -> None:
+        found: dict[Config, ModelFigures] = {}
+        for config, figures in zip(costs.configs, costs.figures, strict=True):
+            for other in within(config, chunk):
+                found.setdefault(other, _scaled(figures, config, other))
+        self._configs = list(found)
+        blocks = [residency(config, limits, example(layout)) for config in found]
+        specs = [launch_spec(config, example(layout), limits) for config in found]
+        self._launches, self._speeds = Launches.of(specs, blocks), Speeds.of(list(found.values()))
+        self._model = TimeModel(self._launches, limits)
+
+    def ranked(self, gemm: Gemm) -> list[Config]:
+        """The most promising first."""
+        shapes = Shapes.of(gemm)
+        times_us = modelled_us(self._speeds, self._model.work(shapes, grids(self._launches, shapes)))
+        return [self._configs[at] for at in np.argsort(times_us, kind="stable").tolist()]
+
+
+def _scaled(figures: ModelFigures, config: Config, other: Config) -> ModelFigures:
+    """Figures of a config, from those of another."""
+
+    def issued(c: Config) -> float:
+        """FMAs and loads of a thread per step."""
+        return (c.tm * c.tn + c.tm + c.tn) * c.bk / c.slice_k
+
+    by_thread = issued(other) / issued(config)
+    by_block = by_thread * threads(other) / threads(config)
+    return replace(figures, round_us=figures.round_us * by_thread**0.5, step_us=figures.step_us * by_block)
 
 
 def on_tensor_cores(gemm: Gemm) -> list[TensorConfig]:

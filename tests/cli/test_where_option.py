@@ -158,9 +158,9 @@ def test_an_order_of_sums(recording: Path, tmp_path: Path) -> None:
     again = ("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512")
     message = run(*again, "--order", "chain").stdout
     assert f"export-table --db {tmp_path / 'a.db'} --order chain" in message
-    rejected = run(*again, "--order", "chunks:512", code=2).stderr
-    assert "no config that is searched here sums in the order chunks:512" in rejected
-    space = ("space", "--gpu", "h200", "--shape", "512", "--order", "chunks:512")
+    rejected = run(*again, "--order", "chunks:256", code=2).stderr
+    assert "no config that is searched here sums in the order chunks:256" in rejected
+    space = ("space", "--gpu", "h200", "--shape", "513", "--order", "chunks:512")
     explained = json.loads(run(*space, "--explain", "flush_k=256", "--json").stdout)
     assert explained["broken_conditions"] == ["the order chunks:512"] and not explained["is_searched"]
     assert json.loads(run(*space, "--json").stdout)["values"]["flush_k"] == [512]

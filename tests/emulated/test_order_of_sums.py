@@ -68,10 +68,13 @@ def test_kernels_of_an_order_give_its_bits(
 
 def test_many_chunks_of_few_elements_are_added_in_order(builder: Builder) -> None:
     """Groups of threads share out their loads: of one group, of four, and of eight in several rounds."""
-    config = Config(bm=4, bn=8, bk=64, wm=4, wn=8, tm=1, tn=1, flush_k=256, reduction="chunks", stages=2,
-                    bursts=1, copy_a="register", copy_b="register", unroll_k=4, vec_a=1, vec_b=1, vec_c=1)  # fmt: skip
+    config = Config(
+        bm=4, bn=8, bk=64, wm=4, wn=8, tm=1, tn=1, flush_k=256, reduction="chunks", stages=2, bursts=1,
+        copy_a="register", copy_b="register", unroll_k=4, vec_a=1, vec_b=1, vec_c=1,
+    )  # fmt: skip
     tested = Instance(config, Variant(False, False))
-    executable = builder.submit(template.kernel_dir() / template.MAIN_FILE, template.macros(config, tested.variant))
+    macros = template.macros(config, tested.variant)
+    executable = builder.submit(template.kernel_dir() / template.MAIN_FILE, macros)
     cases = [Case(f"{chunks} chunks", 3, 5, 256 * chunks - 100) for chunks in (15, 33, 131)]
     tasks = [problem(tested, case, split_k=1, seed=at) for at, case in enumerate(cases)]
     assert [1 << 8 - task.reduce_group_bits for task in tasks] == [1, 4, 8]

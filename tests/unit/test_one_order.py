@@ -85,6 +85,24 @@ def test_routing_leaves_nothing_alone_that_kernels_of_an_order_serve() -> None:
         assert engine.why_not(UNTUNED, pick) == reason
 
 
+def in_chunks(table: Table) -> Table:
+    """The same chains in a table of chunks, in which they serve as deep as one."""
+    kernels = tuple(replace(k, spec=replace(k.spec, max_k=512)) for k in table.kernels)
+    return replace(table, kernels=kernels, order="chunks:512")
+
+
+def test_a_chain_serves_as_deep_as_a_chunk() -> None:
+    table = in_chunks(chained())
+    assert parse(render(table)) == table
+    kernel = next(kernel for kernel in table.kernels if kernel.id == "one")
+    call, deep = (Call.packed(Gemm(64, 64, k)) for k in (512, 513))
+    assert call.rejection(kernel) is None
+    assert Chooser(table).pick(call).how == "modelled"
+    assert deep.rejection(kernel) == "from k = 513 on it sums in another order than its table"
+    with pytest.raises(DispatchError, match="from k = 513 on it sums in another order"):
+        Chooser(table).pick(deep)
+
+
 def test_routing_says_the_order(tmp_path: Path, fake_torch: object) -> None:
     for table, told in ((chained(), True), (replace(chained(), order=None), False)):
         folder = write_table(table, tmp_path / f"order_{told}".lower())
@@ -98,8 +116,8 @@ def test_a_kernel_of_another_order_is_refused() -> None:
     assert parse(render(table)).order is None
     with pytest.raises(DispatchError, match="'split' does not sum in the order chain"):
         parse(render(replace(table, order="chain")))
-    with pytest.raises(DispatchError, match="does not sum in the order chunks:512"):
-        parse(render(replace(chained(), order="chunks:512")))
+    with pytest.raises(DispatchError, match="'split' does not sum in the order chunks:512"):
+        parse(render(in_chunks(table)))
     with pytest.raises(DispatchError, match="no kernel sums in the order chunks:500"):
         parse(render(replace(chained(), order="chunks:500")))
 

@@ -321,6 +321,7 @@ def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
         is_batched=spec.variant.is_batched, plain=plain, registers=kernel.registers,
         blocks_per_sm=kernel.blocks_per_sm, **numbered(spec.variant.epilogue), **_sums(kernel.config),
         max_workspace=-1 if spec.max_workspace is None else spec.max_workspace,
+        max_k=-1 if spec.max_k is None else spec.max_k,
         **figures,
     )  # fmt: skip
 

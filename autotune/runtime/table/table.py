@@ -27,6 +27,7 @@ from ...kernel import identity
 from ...kernel.config import Config
 from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
+from ...kernel.summation_order import most_k
 from ...kernel.tensor_config import TF32X3, TensorConfig, launch_spec
 from ...perf_model.model_figures import ModelFigures
 from . import soundness
@@ -116,15 +117,20 @@ class Kernel(KernelRecord):
 
 
 def launchable(
-    record: KernelRecord, limits: DeviceLimits, source_hash: str, max_workspace: int | None = None
+    record: KernelRecord,
+    limits: DeviceLimits,
+    source_hash: str,
+    max_workspace: int | None = None,
+    order: str | None = None,
 ) -> Kernel:
-    """A kernel, what it is compiled from and how it is launched on this GPU model."""
+    """A kernel, what it is compiled from and how it is launched on this GPU model, by a table with this limit
+    and order."""
     if isinstance(record.config, TensorConfig):
         spec = replace(launch_spec(record.config, record.variant), max_workspace=max_workspace)
         made: Callable[..., Kernel] = Kernel
         return made(*_RECORDED(record), spec, source_hash)
     columns = ConfigColumns(values_of([record.config]))
-    return all_launchable([record], columns, limits, source_hash, max_workspace)[0]
+    return all_launchable([record], columns, limits, source_hash, max_workspace, order)[0]
 
 
 def all_launchable(
@@ -133,6 +139,7 @@ def all_launchable(
     limits: DeviceLimits,
     source_hash: str,
     max_workspace: int | None = None,
+    order: str | None = None,
 ) -> tuple[Kernel, ...]:
     """The same for many strict ones, whose configs are also given as columns: the only source of a table's
     specs and identities."""
@@ -143,8 +150,11 @@ def all_launchable(
     for places in by_epilogue.values():
         kinds = [(records[place].config, records[place].variant) for place in places]
         found = launch_specs(kinds, columns.at(places), limits)
-        if max_workspace is not None:
-            found = [replace(spec, max_workspace=max_workspace) for spec in found]
+        if max_workspace is not None or order is not None:
+            found = [
+                replace(spec, max_workspace=max_workspace, max_k=most_k(config, order))
+                for spec, (config, _) in zip(found, kinds, strict=True)
+            ]
         specs.update(zip(places, found, strict=True))
     made: Callable[..., Kernel] = Kernel  # mypy does not count fields that come from a tuple
     return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
@@ -356,7 +366,9 @@ def _read(body: dict[str, Any], version: int) -> Table:
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
     columns = soundness.check_kernels(records, table.limits)
-    kernels = all_launchable(records, columns, table.limits, table.source_hash, table.max_workspace)
+    kernels = all_launchable(
+        records, columns, table.limits, table.source_hash, table.max_workspace, table.order
+    )
     soundness.check_tensor_kernels(on_tensor_cores, table)
     kernels += tuple(
         launchable(record, table.limits, table.tensor_source_hash, table.max_workspace)
