@@ -1,8 +1,8 @@
 #!/bin/bash
-# What a summation order costs on this GPU: searches within orders and without, for as long, then one race of their
-# tables and cuBLAS. In 230 s on a GPU with 16 cores, each part:
-#     bash benchmarks/bits_on_gpu.sh OUT dev      the shapes of dev.toml: chunks:512 and chain; verify; the cost by trials
-#     bash benchmarks/bits_on_gpu.sh OUT drawn    60 drawn shapes: chunks:512; the logits of a transformer
+# What chunks:512 costs on this GPU where both sides of C exceed 8: a search within the order and one without, for as
+# long, then one race of their tables and cuBLAS; and the seconds of verify. In 230 s on a GPU with 16 cores, each part:
+#     bash benchmarks/bits_on_gpu.sh OUT dev      the shapes of dev.toml
+#     bash benchmarks/bits_on_gpu.sh OUT drawn    60 drawn shapes, less those with a side up to 8
 # The bits themselves are tests/gpu/test_gpu_bits.py. OUT keeps databases, tables and texts.
 set -u
 out=$1 part=$2 bin=${BIN:-.venv/bin}
@@ -24,21 +24,23 @@ race() { # FREE TABLE ...
         --out "$out/$part-$(basename "$1").json"
 }
 
+wide() { # FILE: those shapes of a suite whose both sides exceed 8
+    awk 'BEGIN { RS = ""; ORS = "\n\n" } /\[\[shape\]\]/ { m = n = 0
+        for (i = 1; i <= NF; i++) { if ($i == "m") m = $(i + 2); if ($i == "n") n = $(i + 2) }
+        if (m > 8 && n > 8) print }' "$1"
+}
+
 if [ "$part" = dev ]; then
-    suite=studies/suites/dev.toml
-    table dev_chunks512 60 36 --order chunks:512
-    table dev_free 60 36
-    race "$out/sgemm_dev_free" "$out/sgemm_dev_chunks512"
-    time "$bin/autotune" verify "$out/sgemm_dev_chunks512" > "$out/verify.txt" 2>&1
-    tail -3 "$out/verify.txt"
-    table dev_chain 35 20 --order chain
-    race "$out/sgemm_dev_free" "$out/sgemm_dev_chain"
-    "$bin/python" benchmarks/order_cost.py "$out/dev_free.db" "$out/dev_chunks512.db" "$out/dev_chain.db" --least 1
+    wide studies/suites/dev.toml > "$out/$part.toml"
+    most=48
 else
-    suite=$out/drawn.toml
-    "$bin/python" benchmarks/drawn_suite.py --seed 4701 --num 60 --mixed --layouts > "$suite"
-    table drawn_chunks512 70 18 --order chunks:512
-    table drawn_free 70 18
-    race "$out/sgemm_drawn_free" "$out/sgemm_drawn_chunks512"
-    "$bin/python" benchmarks/same_logits.py --table "$out/sgemm_drawn_chunks512"
+    "$bin/python" benchmarks/drawn_suite.py --seed 4701 --num 60 --mixed --layouts > "$out/all.toml"
+    wide "$out/all.toml" > "$out/$part.toml"
+    most=26
 fi
+suite=$out/$part.toml
+table "${part}_chunks512" 75 $most --order chunks:512
+table "${part}_free" 75 $most
+race "$out/sgemm_${part}_free" "$out/sgemm_${part}_chunks512"
+time "$bin/autotune" verify "$out/sgemm_${part}_chunks512" > "$out/verify.txt" 2>&1
+tail -3 "$out/verify.txt"

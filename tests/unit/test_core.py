@@ -30,7 +30,7 @@ from autotune.export.provider import figures_of
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config, threads_along_k
-from autotune.kernel.launch import WORKSPACE_LIMIT, Variant, rejection, schedule
+from autotune.kernel.launch import WORKSPACE_LIMIT, LaunchSpec, Variant, rejection, schedule
 from autotune.kernel.launch import plan as plan_grid
 from autotune.kernel.summation_order import CHUNKS
 from autotune.perf_model.cublas_model import CublasModel
@@ -121,8 +121,12 @@ def _cublas(rng: random.Random) -> CublasFigures:
 def limited(table: Table, max_workspace: int) -> Table:
     """The same, whose launches take at most so many bytes of workspace."""
     specs = (replace(kernel.spec, max_workspace=max_workspace) for kernel in table.kernels)
-    kernels = tuple(replace(k, spec=spec) for k, spec in zip(table.kernels, specs, strict=True))
+    kernels = tuple(map(_with_spec, table.kernels, specs))
     return replace(table, kernels=kernels, max_workspace=max_workspace)
+
+
+def _with_spec(kernel: Kernel, spec: LaunchSpec) -> Kernel:
+    return replace(kernel, spec=spec)
 
 
 def drawn_table(seed: int) -> Table:
@@ -246,6 +250,21 @@ def test_packed_operands_and_partial_sums_of_tall_products_keep_to_their_bounds(
         kernel, g = native.kernels[pick.kernel_id], call.gemm
         grid = plan_grid(in_splits(kernel, pick.split_k), g.m, g.n, g.k)
         assert max(grid.pack_bytes, grid.sum_bytes) <= WORKSPACE_LIMIT
+
+
+def test_the_core_keeps_to_the_depth_of_a_chain_as_python_does():
+    """In a table of chunks a chain serves as deep as one of them."""
+    free, moved = drawn_table(7), 0
+    last = {*free.defaults.values()}
+    specs = (replace(k.spec, max_k=None if k.id in last else 512) for k in free.kernels)
+    table = replace(free, kernels=tuple(map(_with_spec, free.kernels, specs)))
+    python, native, unlimited = Selector(table), Chooser(table), Chooser(free)
+    for call in (*drawn_calls(table, NUM_CALLS // 20, 7), *drawn_batches(table, 200, 7)):
+        pick = python.pick(call)
+        assert_same(native.pick(call), pick)
+        assert call.gemm.k <= 512 or pick.kernel_id in last
+        moved += unlimited.pick(call).kernel_id != pick.kernel_id
+    assert moved > 20
 
 
 @pytest.mark.every(4)

@@ -85,10 +85,10 @@ def test_routing_leaves_nothing_alone_that_kernels_of_an_order_serve() -> None:
         assert engine.why_not(UNTUNED, pick) == reason
 
 
-def in_chunks(table: Table) -> Table:
+def in_chunks(table: Table, chunk: int = 512) -> Table:
     """The same chains in a table of chunks, in which they serve as deep as one."""
-    kernels = tuple(replace(k, spec=replace(k.spec, max_k=512)) for k in table.kernels)
-    return replace(table, kernels=kernels, order="chunks:512")
+    kernels = tuple(replace(k, spec=replace(k.spec, max_k=chunk)) for k in table.kernels)
+    return replace(table, kernels=kernels, order=f"chunks:{chunk}")
 
 
 def test_a_chain_serves_as_deep_as_a_chunk() -> None:
@@ -119,7 +119,7 @@ def test_a_kernel_of_another_order_is_refused() -> None:
     with pytest.raises(DispatchError, match="'split' does not sum in the order chunks:512"):
         parse(render(in_chunks(table)))
     with pytest.raises(DispatchError, match="no kernel sums in the order chunks:500"):
-        parse(render(replace(chained(), order="chunks:500")))
+        parse(render(in_chunks(table, 500)))
 
 
 def test_an_older_table_has_no_order() -> None:

@@ -12,10 +12,11 @@ from space_cases import EVERY_KIND
 from autotune import target_finder as targets
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel.config import PACKED_ORDERS, Config
+from autotune.kernel.config import PACKED_ORDERS, WARP, Config
 from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.resources import threads
 from autotune.kernel.rules import broken_rules
-from autotune.kernel.summation_order import SummationOrder, order_of
+from autotune.kernel.summation_order import SummationOrder, has_order, order_of
 from autotune.search.propose.seeds import seeds
 from autotune.shipped.starting_points import StartingPoints
 
@@ -86,7 +87,7 @@ def test_within_an_order_kernels_that_share_out_k_stand_for_their_tiles(order: s
     flat = feasible_set(KNOWN["h200"], Gemm(8, 256, 8192), order=SummationOrder.parse(order))
     *_, number = seeds(flat, [lanes], 8192)
     assert (*_tile(Config.from_dict(flat.point(number))), flat.point(number)["reduction"]) == (
-        8, 128, 8, 2, 4, 2, 128, 1, splits
+        8, 32, 8, 2, 4, 8, 32, 1, splits
     )  # fmt: skip
 
 
@@ -98,6 +99,23 @@ def test_within_an_order_little_work_is_shared_out_as_small_tiles() -> None:
         found = [space.point(number) for number in seeds(space, [tile], k)]
         assert [(point["bm"], point["bn"]) for point in found] == tiles
         assert {point["reduction"] for point in found} == {"chunks"}
+
+
+def test_within_an_order_starting_points_are_ranked_by_their_own_times() -> None:
+    """Of a deep product splits that are chunks lead, blocks of one warp among them; of one no deeper than a
+    chunk a plain chain."""
+    limits, order = KNOWN["h200"], SummationOrder.parse("chunks:512")
+    starts = StartingPoints([m for m in targets.matrices() if m.limits.name == limits.name], limits)
+    for gemm, flush_k in ((Gemm(64, 64, 100_000), 512), (Gemm(65536, 64, 64), 0)):
+        space = feasible_set(limits, gemm, order=order)
+        found = [
+            Config.from_dict(space.point(at)) for at in islice(seeds(space, starts(gemm, order), gemm.k), 16)
+        ]
+        assert len(found) == 16 and {config.flush_k for config in found} == {flush_k}
+        assert {has_order(config, order, gemm.k) for config in found} == {True}
+        assert found[0].reduction == ("chunks" if flush_k else "none")
+        assert min(map(threads, found)) == WARP
+    assert starts(gemm, order)[-1] == starts(gemm)[-1]
 
 
 def test_a_space_of_another_kernel_has_no_seeds() -> None:
