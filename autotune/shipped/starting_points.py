@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,9 @@ class StartingPoints:
             return self._kernels[layout]
 
     def __call__(self, gemm: Gemm, order: SummationOrder | None = None) -> list[Config]:
-        """Configs, most promising first, each with its best number of splits; within an order of sums first
-        those that stand for them there. For a batch, those of one product with as many tiles."""
+        """Configs, most promising first, each with its best number of splits; within an order of sums in turn
+        with what stands for the best there, by its own expected time. For a batch, those of one product with
+        as many tiles."""
         layout, single = gemm.layout, as_single(gemm)
         with self._learning[layout]:
             kernels = self.kernels(layout)
@@ -59,7 +61,8 @@ class StartingPoints:
             key = layout, 0 if order.is_chain(gemm.k) else order.chunk
             if key not in self._within:
                 self._within[key] = _Within(costs, *key, self._limits)
-            return [*self._within[key].ranked(single), *costs.ranked(single)]
+            found = zip_longest(self._within[key].ranked(single), costs.ranked(single))
+            return [config for pair in found for config in pair if config is not None]
 
 
 class _Within:
