@@ -272,11 +272,7 @@ class OptunaStorage(BaseStorage):
 
     @retry_while_away
     def set_trial_param(
-        self,
-        trial_id: int,
-        param_name: str,
-        param_value_internal: float,
-        distribution: BaseDistribution,
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
         claimed = self._claimed.get(trial_id, {})
         value = distribution.to_external_repr(param_value_internal)

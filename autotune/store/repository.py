@@ -283,11 +283,7 @@ class Store(Closing):
         return [found[gemm][0] for gemm in sorted(found)]
 
     def studies_by_problem(
-        self,
-        environment: Environment,
-        policy: CachePolicy,
-        max_error: float | None,
-        accuracy: str = STRICT,
+        self, environment: Environment, policy: CachePolicy, max_error: float | None, accuracy: str = STRICT
     ) -> dict[Gemm, list[StudyRef]]:
         """As `latest_studies`, with the older ones behind the newest."""
         matching = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION)
@@ -337,10 +333,7 @@ class Store(Closing):
 
     @retry_while_away
     def add_trials(
-        self,
-        study: StudyRef,
-        trials: Mapping[str, tuple[Mapping[str, Value], Measurement]],
-        origin: str,
+        self, study: StudyRef, trials: Mapping[str, tuple[Mapping[str, Value], Measurement]], origin: str
     ) -> None:
         """Store trials by key, each with its point, all at once. Those that the study has already stay."""
         for key, (_, measurement) in trials.items():

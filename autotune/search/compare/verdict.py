@@ -7,10 +7,7 @@ from ..progress import Best
 
 
 def verdict(
-    fastest: TrialRecord | None,
-    cublas_us: float | None,
-    final: Final | None,
-    limit_us: float | None,
+    fastest: TrialRecord | None, cublas_us: float | None, final: Final | None, limit_us: float | None
 ) -> Best | None:
     """The winner of the final, against cuBLAS in the same rounds; before a final the fastest trial, against
     cuBLAS as it was timed at the start. None where no trial ran."""

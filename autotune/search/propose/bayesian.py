@@ -92,11 +92,7 @@ class Model:
         return list(zip(chosen.tolist(), named.tolist(), strict=True))
 
     def pick(
-        self,
-        results: Mapping[int, float | None],
-        pending: Collection[int],
-        pool: np.ndarray,
-        size: int,
+        self, results: Mapping[int, float | None], pending: Collection[int], pool: np.ndarray, size: int
     ) -> list[int]:
         """As `propose`, but only among these unseen points: at most this many, best first."""
         pool = self._allowed(pool)
