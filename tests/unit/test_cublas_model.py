@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, make_table, rank, sign
 
 from autotune.export import provider
+from autotune.export.model_folders import render
 from autotune.export.provider import known_of_cublas, times_of_cublas
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts.distribution import drawn
@@ -71,7 +72,7 @@ def test_a_table_keeps_the_model(seed: int, num: int) -> None:
     model = cublas_model.learn(known, LIMITS)
     figures = provider.figures_of("13.1.0", known, model)
     table = make_table(cublas={"NN": figures})
-    read = tables.parse(tables.render(table)).cublas["NN"]
+    read = tables.parse(render(table)).cublas["NN"]
     assert read == figures
     for gemm in shapes(5, seed + 1):
         assert model_of(read).expected_us(gemm, LIMITS) == pytest.approx(
@@ -125,7 +126,7 @@ def figures_of(factor: float, deviation: float = 0.1) -> CublasFigures:
     ],
 )  # fmt: skip
 def test_damaged_figures_are_refused(change: dict[str, object]) -> None:
-    text = tables.render(make_table(cublas={"NN": figures_of(2.0)}))
+    text = render(make_table(cublas={"NN": figures_of(2.0)}))
     assert tables.parse(text).cublas
     tree = json.loads(text)
     tree["cublas"]["NN"] |= change
