@@ -66,7 +66,7 @@ from autotune.store import Store
 PARTS = ("pick", "alone", "reference")
 SORTS = ("round", "odd size", "odd leading dimensions")
 _OF_TURN = (SORTS[0], SORTS[1], SORTS[0], SORTS[2])
-_MOST_BYTES = 1 << 31  # of the operands of a batch
+_MOST_BYTES = 1 << 30  # of the operands of a batch
 _SEEDS_APART = 1_000_003  # no search is told such a seed
 _MOST_PAD = 31  # elements behind a row
 _LEAST_ODD = 3  # extent of what is tuned instead: one row or column has kernels of its own

@@ -110,23 +110,26 @@ def profiled(found: dict[str, Any], step: Step, place: Place, args: argparse.Nam
 def calls_of(step: Step, place: Place) -> dict[str, Any]:
     """The products of a step by the reason why they were left alone ("": served), and by kind."""
     routing = place.routing
-    call_counts, kinds = routing.call_counts(), _kinds(routing)
+    call_counts, before = routing.call_counts(), _kinds(routing)[0]
     with routing:
         step()
         place.wait()
-    kinds = _kinds(routing) - kinds
+    num_calls, kinds = _kinds(routing)
     return {
         "tally": dict(routing.call_counts() - call_counts),
-        "kinds": [_facts(*one) for one in kinds.items()],
+        "kinds": [_facts(kinds[name], num) for name, num in (num_calls - before).items()],
     }
 
 
-def _kinds(routing: Any) -> Counter[Any]:
-    """Calls so far by kind, whatever their leading dimensions and alignment are."""
-    found = Counter[Any]()
+def _kinds(routing: Any) -> tuple[Counter[Any], dict[Any, Any]]:
+    """Calls so far by kind, whatever their leading dimensions and alignment are, and one of each, whose times
+    may have been measured since."""
+    num_calls, found = Counter[Any](), {}
     for kind in routing.kinds():
-        found[kind._replace(num_calls=0)] += kind.num_calls
-    return found
+        name = kind.gemm, kind.has_bias, kind.reason
+        num_calls[name] += kind.num_calls
+        found.setdefault(name, kind)
+    return num_calls, found
 
 
 def _facts(kind: Any, num_calls: int) -> dict[str, Any]:
@@ -299,6 +302,10 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: float, pairs: int) -
     parser.add_argument("--own", action="store_true", help="the five of other kinds instead of the ten")
     parser.add_argument("--seconds", type=float, default=seconds, help="of a program, and of its graphs")
     parser.add_argument("--pairs", type=int, default=pairs, help="how many there are at least")
+    parser.add_argument(
+        "--settle", choices=["live", "live-any-order"], help="AUTOTUNE_SETTLE, of all programs"
+    )
+    parser.add_argument("--settling", type=float, default=3.0, help="seconds of each program for that")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
@@ -308,11 +315,7 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: float, pairs: int) -
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser, seconds=4.0, pairs=30)
-    parser.add_argument(
-        "--settle", choices=["live", "live-any-order"], help="AUTOTUNE_SETTLE, of all programs"
-    )
     parser.add_argument("--accuracy", choices=["strict", "fp32"], help="the class of what may serve")
-    parser.add_argument("--settling", type=float, default=3.0, help="seconds of each program for that")
     parser.add_argument("--eager", action="store_true", help="no graphs, profiles nor times of calls")
     parser.add_argument(
         "--host", action="store_true", help="only the host time of a call, in several settings"

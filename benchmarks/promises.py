@@ -1,6 +1,7 @@
 """Why programs gain less, or more, than a table promises for their products.
 
     python benchmarks/promises.py --table FOLDER [--only vit policy ...] [--seconds 1] [--out FILE]
+    python benchmarks/promises.py --table FOLDER --settle live-any-order   by what its calls have settled
     python benchmarks/promises.py --device cpu --tiny --pairs 3            a test of this script without a GPU
 
 What a step gains is its time plain less routed. It is the sum of these, in us of a step:
@@ -166,7 +167,12 @@ def _run(args: argparse.Namespace) -> None:
     report = programs.identity(args) | {"benchmark": "promises"}
     ways = [programs.by_key, programs.profiled]
     if place.routing is not None:
-        ways = [programs.by_key, programs.called, timed_alone, programs.profiled]
+        ways = [programs.settled] * bool(args.settle) + [
+            programs.by_key,
+            programs.called,
+            timed_alone,
+            programs.profiled,
+        ]
     programs.measure_all(chosen, place, ways, report, args)
     for found in report["programs"].values():
         if {"calls", "profile", "eager"} <= found.keys():
@@ -178,7 +184,7 @@ def _run(args: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     programs.add_arguments(parser, seconds=1.0, pairs=10)
-    parser.set_defaults(settle=None, record=None, accuracy=None)
+    parser.set_defaults(record=None, accuracy=None)
     reports.run(_run, parser.parse_args(arguments))
 
 

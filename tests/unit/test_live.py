@@ -171,6 +171,19 @@ def test_where_the_gpu_is_the_limit_the_least_time_of_the_gpu_wins(program: Prog
     assert counts == {0} and program.decided.num_calls == program.served.count(0)
 
 
+def test_what_was_measured_is_told_instead_of_what_was_predicted(
+    dispatcher: Dispatcher, driver: Clocked
+) -> None:
+    driver.kernel_us["second"] = 35.0
+    kinds, found = decided(dispatcher)
+    assert found.beside[1].times_us == (LONG_US, LONG_US - 1)
+    program = Program(kinds, driver, found)
+    program.call_busy()
+    program.call()
+    (kind,) = [one for one in kinds.call_counts().kinds if one.pick and one.pick.kernel_id == "second"]
+    assert kind.times_us == pytest.approx((35, ALONE_US), rel=0.05)
+
+
 def test_what_no_launch_beats_stays(program: Program, driver: Clocked) -> None:
     """What cannot win any more by its second sample has no more: within a quarter of the least, too."""
     driver.kernel_us |= dict.fromkeys(NAMES, 60.0)

@@ -20,7 +20,7 @@ from ..calls.product import MAX_PLANS, Product, Settle, make_gemm, packed
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import Call, Pick, offsets_of
 from ..launch.devices import OpenGpu
-from ..launch.planner import CorePlan, Engine, Key, LivePlan, LiveState, Plan
+from ..launch.planner import REGIMES, CorePlan, Engine, Key, LivePlan, LiveState, Plan
 from ..native.core import Core, numbered
 from ..native.processes import is_one_of_several
 from ..settle.choices import LiveChoice, LiveKey
@@ -48,7 +48,8 @@ class Decided:
     """The decision on a call signature: `reason` says why it is left alone, and is "" if it is served.
     `is_forgotten`: its calls are in the totals, and are not counted any more. `live`: its calls are served in
     turn by this and by `beside`, until one has won; `kept_as`: what that is kept as for a next process, until
-    it is; `device`: the GPU."""
+    it is; `device`: the GPU; `measured_us`: what a call takes the GPU, and torch's own kernel, where these
+    times settled it."""
 
     gemm: Gemm
     pick: Pick | None
@@ -59,6 +60,7 @@ class Decided:
     live: LivePlan | None = None
     kept_as: LiveKey | None = None
     device: int = 0
+    measured_us: tuple[float, float] | None = None
 
     @property
     def rivals(self) -> tuple[Decided, ...]:
@@ -82,6 +84,15 @@ class Decided:
         settled = LiveChoice(self.kept_as, *served_by, state.limited_by, state.num_samples)
         return None if state.reason else settled
 
+    def take_measured(self) -> None:
+        """Times that have settled its calls replace what was predicted, of all of its rivals."""
+        state = self.live.state() if self.live else None
+        if state is None or not state.is_settled or state.limited_by != REGIMES[0]:
+            return
+        of_torch = next(us for one, (us, _) in zip(self.rivals, state.times_us, strict=True) if one.reason)
+        for one, (gpu_us, _) in zip(self.rivals, state.times_us, strict=True):
+            one.measured_us = (gpu_us, of_torch) if gpu_us and of_torch else None
+
     @property
     def num_calls(self) -> int:
         return self.plan.num_tensor_calls
@@ -89,6 +100,8 @@ class Decided:
     @property
     def times_us(self) -> tuple[float, float]:
         """What one call takes, and what it takes cuBLAS; 0 where that is not known."""
+        if self.measured_us is not None:
+            return self.measured_us
         return (0.0, 0.0) if self.pick is None else (self.pick.expected_us or 0.0, self.pick.cublas_us or 0.0)
 
     @property
@@ -306,6 +319,7 @@ class RoutedEngine(Engine):
 
     def _all(self) -> Iterator[Decided]:
         for one in self._decided.values():
+            one.take_measured()
             yield from one.rivals
 
 

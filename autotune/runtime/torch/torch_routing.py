@@ -38,6 +38,7 @@ _MATRIX, _STACK = 2, 3  # dimensions
 _TENSOR = "a tensor that is not read in C, a scale beyond float32, or memory that overlaps"
 _MOST_FLOAT = 3.4028234663852886e38
 _MAX_LISTED = 20  # kinds of a report
+_HOW_KNOWN = ("predicted, not measured", "predicted, measured where that settled what serves")
 Own = Callable[..., Any]
 
 
@@ -54,7 +55,8 @@ class RoutedSignature(NamedTuple):
 
     @property
     def saved_us(self) -> float:
-        """The GPU time that all of them are predicted to have saved."""
+        """The GPU time that all of them are predicted to have saved, or were seen to by those that settled
+        them."""
         is_known = not self.reason and self.expected_us and self.cublas_us
         return self.num_calls * (self.cublas_us - self.expected_us) if is_known else 0.0
 
@@ -277,7 +279,7 @@ class TorchRouting:
         hits = misses.pop("", 0)
         lines = [
             f"{counted(hits, 'product')} served, {misses.total():,} left alone; "
-            f"predicted, not measured: {self.saved_us / 1e3:,.1f} ms of the GPU's time saved"
+            f"{_HOW_KNOWN[self._plain.is_live]}: {self.saved_us / 1e3:,.1f} ms of the GPU's time saved"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
         lines += [f"  sums of all that is served have the order {order}" for order in self._plain.orders]
