@@ -14,8 +14,9 @@
 #define MOST_CALLS 1e6     /* from one sample to the next */
 #define SLOWER 1.25        /* by its least time, than the least of all: such a plan has no more samples */
 #define SAMPLES_OUT 2      /* that tell this: the first may have loaded what it launches */
-#define MUCH_SLOWER 3.0    /* the same of torch's own kernel on an idle stream by its first sample: the host takes 100 us
-                            * and more for what it seldom calls (H200), each time */
+#define TWICE 2.0          /* the same by its first sample where the GPU is the limit: what loads ends busy samples, */
+#define MUCH_SLOWER 3.0    /* and of torch's own kernel on an idle stream: the host takes 100 us and more for what it
+                            * seldom calls (H200), each time */
 #define MOST_TRIES 64      /* samples that are begun: those between regimes tell nothing */
 #define MOST_SPREAD 0.25   /* of the middle samples around their median: beyond it nothing is decided */
 #define NOT_READY 600      /* CUDA_ERROR_NOT_READY */
@@ -153,8 +154,9 @@ static double limit_us(const at_live *live, int32_t regime) {
 static bool is_out(const at_live *live, int32_t regime, int32_t rival) {
     const samples *of = &live->found[regime][rival], *first = live->found[regime];
     const double slower = of->gpu_us[0] / least_us(live, regime);
-    const bool is_guest = rival && regime == AT_IDLE && live->rivals[rival]->planned.is_left_alone;
-    if ((of->num >= SAMPLES_OUT && slower > SLOWER) || (is_guest && slower > MUCH_SLOWER)) return true;
+    const bool is_guest = rival && live->rivals[rival]->planned.is_left_alone;
+    const double once = regime == AT_BUSY ? TWICE : is_guest ? MUCH_SLOWER : INFINITY;
+    if (slower > once || (of->num >= SAMPLES_OUT && slower > SLOWER)) return true;
     const bool may_win = may_be_surely_less(of->gpu_us, of->num, first->gpu_us) ||
                          (regime == AT_IDLE && may_be_surely_less(of->host_us, of->num, first->host_us));
     return rival && first->num && !may_win;

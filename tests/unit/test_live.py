@@ -171,6 +171,13 @@ def test_where_the_gpu_is_the_limit_the_least_time_of_the_gpu_wins(program: Prog
     assert counts == {0} and program.decided.num_calls == program.served.count(0)
 
 
+def test_what_takes_twice_as_long_has_one_sample(program: Program, driver: Clocked) -> None:
+    driver.kernel_us |= {"first": 110.0, "third": 20.0}
+    program.call_busy()
+    assert program.state.winner == 3
+    assert [program.served[:-1].count(number) for number in (1, 3)] == [1, 4]
+
+
 def test_what_was_measured_is_told_instead_of_what_was_predicted(
     dispatcher: Dispatcher, driver: Clocked
 ) -> None:
@@ -493,4 +500,4 @@ def test_a_batch_that_nobody_tuned_is_settled_among_kernels_for_batches(tmp_path
     a, b = normal(3 * M, K).reshape(3, M, K), normal(3 * K, N).reshape(3, K, N)
     program = Program(kinds, driver, found, a, b)
     program.call_busy()
-    assert (program.state.winner, program.state.num_samples, program.call()) == (1, 6, 1)
+    assert (program.state.winner, program.state.num_samples, program.call()) == (1, 5, 1)
