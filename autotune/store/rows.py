@@ -18,7 +18,7 @@ from ..facts.measurement import CachePolicy, GpuState, Measurement, Outcome, dis
 from ..facts.other_problem import problem_of
 from ..files.errors import UsageError
 from ..kernel.config import PARAMETER, Value
-from ..target import Baseline
+from ..target import Baseline, point_key
 from .bad_rows import BadRowError
 from .columns import InvalidValue, is_time
 from .models import (
@@ -82,7 +82,8 @@ def _is_of(key: str, point: Mapping[str, Value]) -> bool:
     )
     if not is_autotune:
         return True
-    return items == sorted(",".join(f"{name}={value}" for name, value in point.items()).split(","))
+    named = ",".join(f"{name}={value}" for name, value in point.items())
+    return items == sorted(named.split(",")) or items == sorted(point_key(point).split(","))
 
 
 def environment_columns(environment: Environment) -> dict[str, Any]:

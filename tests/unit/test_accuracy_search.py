@@ -21,7 +21,7 @@ from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
 from autotune.kernel.launch import Variant, plan
-from autotune.kernel.tensor_config import BF16X6, SUMMED, TensorConfig
+from autotune.kernel.tensor_config import BF16X6, SCHEMES, SUMMED, TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options
 from autotune.search import tune as search
@@ -170,6 +170,9 @@ def test_a_way_of_summing_that_broke_the_promise_is_not_tried_again(tmp_path):
     target = _target(tensor_set(H100, deep), templates.source_of(FP32), outcome=outcome)
     with Store.open(tmp_path / "a.db") as store:
         search(target, store, [deep], Options(trials=240, starts=on_tensor_cores))
+        (summary,) = store.studies()
+        stored = store.trials(summary.study)  # none is left out as damaged
+        assert {templates.parse(trial.key).scheme for trial in stored} == set(SCHEMES)
     ways = Counter(tuple(point[name] for name in SUMMED) for _, point in target.submitted)
     kept = [way for way in ways if way[4] == 4 and (way[5] == BF16X6 or way[:2] == (16, 256))]
     assert sum(map(ways.pop, kept)) > 20 > 2 == max(ways.values())
