@@ -102,9 +102,9 @@ def verify_table(
     for kernel in kernels:
         engine = Engine(table, code, _Only(table, kernel), driver)
         for gemm in _shapes(table, kernel, num_tuned):
-            for alpha, beta in SCALES:
-                checks.append(_check(engine, chosen, kernel, gemm, (alpha, beta), seed))
-                on_check(checks[-1])
+            for one in _checks(engine, chosen, kernel, gemm, seed):
+                checks.append(one)
+                on_check(one)
     name = driver.device_name(chosen)
     return TableCheck(folder, chosen, name, len(kernels), table.is_recorded, tuple(checks))
 
@@ -167,63 +167,75 @@ def ragged_shape(kernel: Kernel) -> Gemm:
     return Gemm(2 * spec.bm + edge, 3 * spec.bn + edge, depth, variant.trans_a, variant.trans_b, batch)
 
 
-def _check(
-    engine: Engine, device: int, kernel: Kernel, gemm: Gemm, scales: tuple[float, float], seed: int
-) -> KernelCheck:
+def _checks(engine: Engine, device: int, kernel: Kernel, gemm: Gemm, seed: int) -> Iterator[KernelCheck]:
+    """Of one kernel on a shape, by SCALES: the same operands, whose sums are computed once."""
     rng = np.random.default_rng((seed, gemm.m, gemm.n, gemm.k))
     a, b, c = _operands(gemm, rng)
-    out = c.copy() if scales[1] else np.full_like(c, np.nan)
     epilogue = kernel.variant.epilogue
     bias = rng.standard_normal(gemm.n, dtype=np.float32) if epilogue.bias != "none" else None
     activation = None if epilogue.activation == "none" else epilogue.activation
     added = Added.of(Libraries(engine.driver), bias, activation)
-    flags = gemm.trans_a, gemm.trans_b
-    sgemm_host(engine, device, PER_THREAD_STREAM, (a, b, out), scales, flags, added)
-    checked = sorted({0, gemm.batch // 2, gemm.batch - 1})
-    ratio = max(
-        error_ratio(gemm, (_of(a, i), _of(b, i), _of(c, i)), _of(out, i), scales, rng, bias, activation)
-        for i in checked
-    )
-    finite = bool(np.isfinite(out).all())
-    reason = "" if ratio <= 1 else f"C is off by {ratio:.3g} times the bound against float64"
-    if not finite:
-        at = tuple(np.argwhere(~np.isfinite(out))[0].tolist())
-        reason = f"C[{', '.join(map(str, at))}] is {out[at]}"
-    if not reason and engine.table.order is not None:
-        operands = tuple(_of(x, gemm.batch - 1) for x in (a, b, c, out))
-        reason = _other_bits(gemm, operands, scales, engine.table.order, bias, activation)
-    return KernelCheck(kernel.id, gemm, *scales, ratio if finite else math.inf, reason)
+    last = tuple(_of(x, gemm.batch - 1) for x in (a, b, c))
+    corners = None if engine.table.order is None else _Corners.of(gemm, last, engine.table.order)
+    for scales in SCALES:
+        out = c.copy() if scales[1] else np.full_like(c, np.nan)
+        sgemm_host(
+            engine, device, PER_THREAD_STREAM, (a, b, out), scales, (gemm.trans_a, gemm.trans_b), added
+        )
+        checked = sorted({0, gemm.batch // 2, gemm.batch - 1})
+        ratio = max(
+            error_ratio(gemm, (_of(a, i), _of(b, i), _of(c, i)), _of(out, i), scales, rng, bias, activation)
+            for i in checked
+        )
+        finite = bool(np.isfinite(out).all())
+        reason = "" if ratio <= 1 else f"C is off by {ratio:.3g} times the bound against float64"
+        if not finite:
+            at = tuple(np.argwhere(~np.isfinite(out))[0].tolist())
+            reason = f"C[{', '.join(map(str, at))}] is {out[at]}"
+        if not reason and corners is not None:
+            reason = corners.other_bits(_of(out, gemm.batch - 1), scales, bias, activation)
+        yield KernelCheck(kernel.id, gemm, *scales, ratio if finite else math.inf, reason)
 
 
-def _other_bits(
-    gemm: Gemm,
-    operands: tuple[_Array, ...],
-    scales: tuple[float, float],
-    order: str,
-    bias: _Array | None,
-    activation: str | None,
-) -> str:
-    """What of C, near its corners, is not as the order has it; "" if nothing, or if an activation is more
-    than a comparison. `operands`: A and B as stored, C before and after."""
-    if activation not in (None, "relu"):
-        return ""
-    a, b, before, after = operands
-    rows, columns = (np.r_[:2, extent - 2 : extent] % extent for extent in (gemm.m, gemm.n))
-    part = np.ix_(rows, columns)
-    sums = reference((a.T if gemm.trans_a else a)[rows], (b.T if gemm.trans_b else b)[:, columns], order)
-    alpha, beta = map(np.float32, scales)
-    expected = alpha * sums
-    if beta:
-        expected = fma(np.full_like(sums, beta), before[part], expected)
-    if bias is not None:
-        expected = expected + bias[columns]
-    if activation:
-        expected = np.maximum(expected, np.float32(0))
-    mismatches = np.argwhere(after[part].view(np.uint32) != expected.view(np.uint32))
-    if not len(mismatches):
-        return ""
-    i, j = mismatches[0]
-    return f"C[{rows[i]}, {columns[j]}] has other bits than the order {order}"
+@dataclass(frozen=True)
+class _Corners:
+    """Elements of C near its corners: their sums as an order has them, and what C held before."""
+
+    order: str
+    rows: np.ndarray[Any, Any]
+    columns: np.ndarray[Any, Any]
+    sums: _Array
+    before: _Array
+
+    @classmethod
+    def of(cls, gemm: Gemm, operands: tuple[_Array, ...], order: str) -> _Corners:
+        """`operands`: A and B as stored, and C."""
+        a, b, c = operands
+        rows, columns = (np.r_[:2, extent - 2 : extent] % extent for extent in (gemm.m, gemm.n))
+        sums = reference((a.T if gemm.trans_a else a)[rows], (b.T if gemm.trans_b else b)[:, columns], order)
+        return cls(order, rows, columns, sums, c[np.ix_(rows, columns)])
+
+    def other_bits(
+        self, after: _Array, scales: tuple[float, float], bias: _Array | None, activation: str | None
+    ) -> str:
+        """What of C is not as the order has it; "" if nothing, or if an activation is more than a
+        comparison."""
+        if activation not in (None, "relu"):
+            return ""
+        alpha, beta = map(np.float32, scales)
+        expected = alpha * self.sums
+        if beta:
+            expected = fma(np.full_like(self.sums, beta), self.before, expected)
+        if bias is not None:
+            expected = expected + bias[self.columns]
+        if activation:
+            expected = np.maximum(expected, np.float32(0))
+        found = after[np.ix_(self.rows, self.columns)]
+        mismatches = np.argwhere(found.view(np.uint32) != expected.view(np.uint32))
+        if not len(mismatches):
+            return ""
+        i, j = mismatches[0]
+        return f"C[{self.rows[i]}, {self.columns[j]}] has other bits than the order {self.order}"
 
 
 def _operands(gemm: Gemm, rng: np.random.Generator) -> tuple[_Array, _Array, _Array]:
