@@ -87,8 +87,7 @@ def studies_of(
 ) -> list[StudySummary]:
     """The studies with trials, of these problems or of all; the rest as `Store.studies`. Raises UsageError if
     there is none, StoreError if that is because rows are damaged."""
-    studies = store.studies(max_error, is_brief=is_brief)
-    found = [s for s in studies if s.num_trials and (not gemms or s.study.gemm in gemms)]
+    found = [s for s in store.studies(max_error, is_brief=is_brief, gemms=gemms) if s.num_trials]
     if not found:
         store.bad_rows.refuse()
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""

@@ -232,9 +232,17 @@ class FeasibleSet:
     def _codes_of(self, point: Mapping[str, Value]) -> list[int] | None:
         """As `codes`, for a point that may be in the set; None if it has a value that no point there has."""
         try:
-            return [v.index(point[n]) for n, v in zip(self.names, self.values, strict=True)]
-        except (KeyError, ValueError):
+            return [codes[point[name]] for name, codes in self._codes]
+        except (KeyError, TypeError):
             return None
+
+    @cached_property
+    def _codes(self) -> list[tuple[str, dict[Value, int]]]:
+        """By parameter the code of each value."""
+        return [
+            (n, {one: code for code, one in enumerate(v)})
+            for n, v in zip(self.names, self.values, strict=True)
+        ]
 
 
 def _paired(space: FeasibleSet, pairs: Pairs) -> FeasibleSet:

@@ -8,7 +8,7 @@ from ..facts.measurement import Measurement, is_accurate
 from ..kernel.config import Value
 from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
-from ..store import Final, Store, StudyRef, TrialRecord
+from ..store import Final, Store, StudyRef, TrialRecord, TriedPoint
 from ..target import Baseline
 from .compare.ranking import PairComparison, Ranked, Ranking
 from .compare.verdict import verdict
@@ -54,7 +54,7 @@ class Findings:
         self.num_known = 0  # of these, trials that obey
         self._store, self._study, self._where = store, study, where
 
-    def time_of(self, measurement: Measurement) -> float | None:
+    def time_of(self, measurement: Measurement | TriedPoint) -> float | None:
         """None for a trial that cannot win: a failure, or one stored under a looser limit on its error."""
         is_fine = measurement.is_ok and is_accurate(measurement.error_over_cublas, self.max_error)
         return measurement.time_us if is_fine else None

@@ -83,12 +83,12 @@ class ShapeSearch:
 
     def _resume(self, waiting: Iterable[Point]) -> None:
         """Take in the trials of earlier runs, then line up the first points to try: first what waits."""
-        for trials in self._store.portions_of_trials(self.study):
+        for trials in self._store.tried(self.study):
             places = self.space.find_all([trial.point for trial in trials])
-            times_us = [self.findings.time_of(trial.measurement) for trial in trials]
+            times_us = [self.findings.time_of(trial) for trial in trials]
             for trial, time_us in zip(trials, times_us, strict=True):
                 self.findings.count(trial.key, trial.point, time_us, trial.origin)
-                self.time_usage.add_earlier(trial.origin, trial.measurement)
+                self.time_usage.add_earlier(trial.origin, trial)
             placed = zip(places, times_us, strict=True)
             self._proposer.load((number, time_us) for number, time_us in placed if number is not None)
         # Damaged trials count as tried, as long as their keys can be read.

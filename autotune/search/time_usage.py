@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..facts.measurement import Measurement
+from ..store import TriedPoint
 from .propose import origins
 
 
@@ -21,7 +22,7 @@ class TimeUsage:
         self._num_timed, self._num_samples = 0, 0  # trials that were timed, earlier runs included
         self._verify_s, self._measure_s = 0.0, 0.0  # of these
 
-    def add_earlier(self, origin: str, measurement: Measurement) -> None:
+    def add_earlier(self, origin: str, measurement: Measurement | TriedPoint) -> None:
         """A trial of an earlier run. Kernels that were found elsewhere took no seconds from another shape."""
         self._learn(measurement)
         if origin not in origins.TRANSFERRED:
@@ -53,7 +54,7 @@ class TimeUsage:
         """Seconds of the GPU that a trial of this run took, on average; 0 before the first."""
         return self._on_gpu_s / self.num_new if self.num_new else 0.0
 
-    def _learn(self, measurement: Measurement) -> None:
+    def _learn(self, measurement: Measurement | TriedPoint) -> None:
         if measurement.samples_us:
             self._num_timed += 1
             self._num_samples += len(measurement.samples_us)
@@ -68,7 +69,7 @@ class TimeUsage:
         verify_s, sample_s = self._verify_s / self._num_timed, self._measure_s / self._num_samples
         return num * verify_s + (num + 1) * rounds * sample_s
 
-    def _seconds_of(self, measurement: Measurement) -> float:
+    def _seconds_of(self, measurement: Measurement | TriedPoint) -> float:
         on_gpu_s = measurement.verify_s + measurement.measure_s
         return on_gpu_s + measurement.compile_s / self._num_places
 

@@ -17,6 +17,7 @@ from .records import (
     StudyRef,
     StudySummary,
     TrialRecord,
+    TriedPoint,
 )
 from .repository import Store
 
@@ -49,6 +50,7 @@ __all__ = [
     "StudyRef",
     "StudySummary",
     "TrialRecord",
+    "TriedPoint",
     "Usage",
     "Wanted",
     "WorkerStatus",

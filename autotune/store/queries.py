@@ -301,20 +301,37 @@ def _is_valid(dialect: str) -> ColumnElement[bool]:
     return case((and_(*valid), True), else_=False)
 
 
+_SECONDS = TrialRow.compile_s, TrialRow.verify_s, TrialRow.measure_s
+
+
+def is_countable(dialect: str) -> ColumnElement[bool]:
+    """Trials that are valid with the seconds that they took."""
+    are_valid = [_is_valid(dialect), *(column.between(0, rows.LONGEST_S) for column in _SECONDS)]
+    if dialect == "sqlite":
+        are_valid += [func.typeof(column).in_(("real", "integer")) for column in _SECONDS]
+    return and_(*are_valid)
+
+
 _INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
 
 
-def trial_totals(session: Session, bad_rows: BadRows) -> dict[int, TrialTotals]:
-    """Of all studies that have trials, by id."""
+def trial_totals(
+    session: Session, bad_rows: BadRows, within: Collection[int] | None
+) -> dict[int, TrialTotals]:
+    """Of all studies that have trials, or of those among some, by id."""
     is_valid, found = _is_valid(session.get_bind().dialect.name), dict[int, TrialTotals]()
     study_id = TrialRow.study_id
-    counted = select(study_id, TrialRow.outcome, func.count(), func.max(TrialRow.created_at))
-    for study, outcome, num, at in session.execute(
-        counted.where(is_valid).group_by(study_id, TrialRow.outcome)
+    which = true() if within is None else study_id.in_(within)
+    counted = select(study_id, TrialRow.outcome, is_valid, func.count(), func.max(TrialRow.created_at))
+    are_odd = False
+    for study, outcome, valid, num, at in session.execute(
+        counted.where(which).group_by(study_id, TrialRow.outcome, is_valid)
     ):
-        is_known = not isinstance(at, InvalidValue)  # SQLite takes a 30th of February
-        _add(found, study, Outcome(outcome), num, at if is_known else None)
-    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(~is_valid))
+        if valid:
+            is_known = not isinstance(at, InvalidValue)  # SQLite takes a 30th of February
+            _add(found, study, Outcome(outcome), num, at if is_known else None)
+        are_odd |= not valid
+    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(which, ~is_valid)) if are_odd else ()
     for study, (outcome, at) in bad_rows.readable(
         unchecked, lambda study, *row: (study, rows.totals_of(*row))
     ):
@@ -332,14 +349,12 @@ def curve_points(session: Session, study_id: int) -> Iterator[CurvePoint]:
     """Fetched as the driver has them, as types that check each value take five times as long: the database
     leaves out what cannot be a trial's."""
     dialect = session.get_bind().dialect.name
-    seconds = TrialRow.compile_s, TrialRow.verify_s, TrialRow.measure_s
     columns = (
         TrialRow.id, TrialRow.outcome, case((~IS_OK, TrialRow.reason), else_=""), TrialRow.time_us,
-        TrialRow.error_over_cublas, TrialRow.is_cut_short, *seconds, TrialRow.created_at,
+        TrialRow.error_over_cublas, TrialRow.is_cut_short, *_SECONDS, TrialRow.created_at,
     )  # fmt: skip
-    are_valid = [_is_valid(dialect), *(column.between(0, rows.LONGEST_S) for column in seconds)]
+    are_valid = [is_countable(dialect)]
     if dialect == "sqlite":
-        are_valid += [func.typeof(column).in_(("real", "integer")) for column in seconds]
         are_valid += [IS_OK | (func.typeof(TrialRow.reason) == "text")]
     query = select(*(type_coerce(column, NullType()) for column in columns)).where(*are_valid)
     found: Iterable[Any] = session.execute(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -52,6 +52,24 @@ class TrialRecord:
         point = {f"{PREFIX}{name}": value for name, value in self.point.items()}
         made = {"id": self.id, "created_at": self.created_at.isoformat(), "origin": self.origin}
         return {**made, **facts, **state, **point}
+
+
+class TriedPoint(NamedTuple):
+    """As much of a trial as a search takes up: named as in a measurement, `time_us` None if it failed."""
+
+    key: str
+    point: Mapping[str, Value]
+    time_us: float | None
+    error_over_cublas: float | None
+    compile_s: float
+    verify_s: float
+    measure_s: float
+    samples_us: Sequence[object]  # not read: only counted
+    origin: str
+
+    @property
+    def is_ok(self) -> bool:
+        return self.time_us is not None
 
 
 class CurvePoint(NamedTuple):

@@ -57,6 +57,7 @@ from .records import (
     StudyRef,
     StudySummary,
     TrialRecord,
+    TriedPoint,
 )
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
@@ -197,15 +198,20 @@ class Store(Closing):
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
     @retry_while_away
-    def studies(self, max_error: float | None = None, *, is_brief: bool = False) -> list[StudySummary]:
-        """All studies with what they hold, oldest first. The best of each is accurate to `max_error`; of many
-        studies it takes the most time to find, and `is_brief` leaves it out, and cuBLAS."""
+    def studies(
+        self, max_error: float | None = None, *, is_brief: bool = False, gemms: Collection[Gemm] = ()
+    ) -> list[StudySummary]:
+        """All studies with what they hold, or those of some problems, oldest first. The best of each is
+        accurate to `max_error`; of many studies it takes the most time to find, and `is_brief` leaves it out,
+        and cuBLAS."""
         with self._reading() as session:
             for orphan in queries.orphans(session):
                 self.bad_rows.add(orphan)
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
-            refs = self.bad_rows.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
-            seen = queries.trial_totals(session, self.bad_rows)
+            read = self.bad_rows.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
+            refs = [one for one in read if not gemms or one[1].gemm in gemms]
+            within = {ref.id for _, ref in refs} if len(refs) <= queries.MOST_NAMED and gemms else None
+            seen = queries.trial_totals(session, self.bad_rows, within)
             summaries = [queries.summary(row, ref, seen.get(ref.id, queries.NOTHING)) for row, ref in refs]
             if is_brief:
                 return summaries
@@ -421,10 +427,11 @@ class Store(Closing):
             with self._reading() as session:
                 yield from trial_rows.csv_lines(session, self.bad_rows, first, names, configs, *which)
 
-    def portions_of_trials(self, study: StudyRef) -> Iterator[list[TrialRecord]]:
-        """The same, thousands at a time."""
-        coming = self.each_trial(study)
-        return iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
+    def tried(self, study: StudyRef) -> Iterator[list[TriedPoint]]:
+        """What a search takes up of the trials of a study, in their order, thousands at a time."""
+        with self._reading() as session:
+            coming = trial_rows.tried(session, self.bad_rows, study.id)
+            yield from iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
 
     def curve_points(self, study: StudyRef) -> Iterator[CurvePoint]:
         """All trials of a study in the order they were stored, a few at a time. Those that cannot be read are

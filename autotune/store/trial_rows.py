@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Text, cast, select, type_coerce
+from sqlalchemy import ColumnElement, Select, Text, cast, select, type_coerce
 from sqlalchemy.orm import Session
 from sqlalchemy.types import NullType
 
@@ -23,16 +23,17 @@ from . import queries, rows
 from .bad_rows import BadRows
 from .columns import EARLIEST, Flag, Json, Number, UtcDateTime, Whole
 from .models import ConfigRow, TrialRow
-from .records import PREFIX, TrialRecord
+from .records import PREFIX, TrialRecord, TriedPoint
 
 _FETCHED = 1000  # rows at a time
 _REMEMBERED = 4096  # texts of JSON: those of most trials are alike
 _MOST_CONFIGS = 250_000  # whose cells are kept in memory: other studies have them, too
 _TRIAL, _CONFIG = TrialRow.__table__, ConfigRow.__table__
 _COLUMNS = (*_TRIAL.c, _CONFIG.c.key, _CONFIG.c.point)
+_JOINED = _TRIAL.outerjoin(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id)
 _ROWS: Any = select(
     *(type_coerce(cast(one, Text) if isinstance(one.type, Json) else one, NullType()) for one in _COLUMNS)
-).select_from(_TRIAL.outerjoin(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id))
+).select_from(_JOINED)
 _TYPES: dict[type, set[type]] = {  # that a driver has of a column; of others text
     Number: {float}, Whole: {int}, Flag: {int, bool}, UtcDateTime: {str, datetime},
 }  # fmt: skip
@@ -53,7 +54,37 @@ def records(
 ) -> Iterator[tuple[int, TrialRecord]]:
     """Trials of which all this is so, in the order they were stored, each with the id of its study. A few are
     held at a time; damaged ones are left out."""
-    return _each(session, bad_rows, which, _record, lambda study, record: (study, record))
+    return _each(session, bad_rows, _ROWS, which, _record, lambda study, record: (study, record))
+
+
+def tried(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TriedPoint]:
+    """The same of a study, as far as a search takes them up."""
+    is_countable = queries.is_countable(session.get_bind().dialect.name)
+    columns = (_TRIAL.c.id, is_countable, _TRIAL.c.outcome, cast(_CONFIG.c.point, Text), _CONFIG.c.key)
+    named = (_TRIAL.c[name] for name in TriedPoint._fields[2:])
+    figures = (cast(one, Text) if isinstance(one.type, Json) else one for one in named)
+    query = select(*(type_coerce(one, NullType()) for one in (*columns, *figures))).select_from(_JOINED)
+    return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _tried, _tried_of)
+
+
+def _tried(row: Row) -> TriedPoint | None:
+    """None if it is not surely sound."""
+    _, is_countable, outcome, point, key, time_us, *figures, samples, origin = row
+    try:
+        config = dict(zip(*_config(key, point)[:2], strict=True))
+        samples_us = samples.split(",") if len(samples) > len("[]") else ()
+    except _UNSOUND:
+        return None
+    if not is_countable or type(origin) is not str:
+        return None
+    return TriedPoint(key, config, time_us if outcome == Outcome.OK else None, *figures, samples_us, origin)
+
+
+def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
+    found = record.measurement
+    took_s = (found.compile_s, found.verify_s, found.measure_s)
+    figures = (found.time_us, found.error_over_cublas, *took_s, found.samples_us)
+    return TriedPoint(record.key, record.point, *figures, record.origin)
 
 
 def csv_lines(
@@ -67,18 +98,19 @@ def csv_lines(
     """The same as lines of a table with columns of these names: of what is in `first`, then of what
     `TrialRecord.flat` has. `configs` remembers cells of configs, by id, for the next study."""
     line = _Lines(first, names, configs)
-    return _each(session, bad_rows, which, line.of_row, lambda _, record: line.of_record(record))
+    return _each(session, bad_rows, _ROWS, which, line.of_row, lambda _, record: line.of_record(record))
 
 
 def _each(
     session: Session,
     bad_rows: BadRows,
+    rows_of: Select[*tuple[Any, ...]],
     which: Sequence[ColumnElement[bool]],
     quickly: Callable[[Row], T | None],
     of_record: Callable[[int, TrialRecord], T],
 ) -> Iterator[T]:
     ids = select(TrialRow.id).where(*which)  # which are sorted alone, without all that belongs to them
-    query = _ROWS.where(_TRIAL.c.id.in_(ids)).order_by(_TRIAL.c.id).execution_options(yield_per=_FETCHED)
+    query = rows_of.where(_TRIAL.c.id.in_(ids)).order_by(_TRIAL.c.id).execution_options(yield_per=_FETCHED)
     for row in session.connection().execute(query):
         made = quickly(row)
         if made is not None:

@@ -155,6 +155,20 @@ def test_what_was_stored_is_there_after_reopening(tmp_path: Path) -> None:
 # ---- trials
 
 
+def test_a_search_takes_up_of_each_trial_what_was_stored(store: Store) -> None:
+    study, other = study_of(store), study_of(store, Gemm(64, 64, 64))
+    for number, measurement in enumerate((ok(3.0), failed(Outcome.FAULTED, "gone"), ok(2.0))):
+        add(store, study, number, measurement)
+    add(store, other, 0, ok(1.0))
+    (taken,) = store.tried(study)
+    for one, trial in zip(taken, store.trials(study), strict=True):
+        found = trial.measurement
+        assert (one.key, one.point, one.origin) == (trial.key, trial.point, trial.origin)
+        assert (one.time_us, one.compile_s) == (found.time_us, found.compile_s)
+        assert len(one.samples_us) == len(found.samples_us)
+    assert [one.study for one in store.studies(gemms=[other.gemm])] == [other]
+
+
 def test_a_config_is_stored_once_per_study(store: Store) -> None:
     square, other = study_of(store), study_of(store, Gemm(35, 700, 2048))
     first = add(store, square, 0, ok(5.0))
