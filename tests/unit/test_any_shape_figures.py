@@ -274,7 +274,7 @@ def test_another_file_is_no_report(tmp_path: Path, name: str, content: bytes) ->
 def options(**changes: object) -> Namespace:
     values = {
         "report": None, "part": "pick", "gpu": "0", "table": None, "seed": 77, "num": 6, "alone": 3,
-        "seconds_alone": 30.0, "db": None, "rounds": 15, "seconds": None, "out": None, "least": 1,
+        "seconds_alone": 60.0, "db": None, "rounds": 15, "seconds": None, "out": None, "least": 1,
         "batches": False, "live": False,
     }  # fmt: skip
     return Namespace(**(values | changes))
