@@ -82,9 +82,10 @@ def _tried(row: Row) -> TriedPoint | None:
 
 def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
     found = record.measurement
-    took_s = (found.compile_s, found.verify_s, found.measure_s)
-    figures = (found.time_us, found.error_over_cublas, *took_s, found.samples_us)
-    return TriedPoint(record.key, record.point, *figures, record.origin)
+    return TriedPoint(
+        record.key, record.point, found.time_us, found.error_over_cublas, found.compile_s, found.verify_s,
+        found.measure_s, found.samples_us, record.origin,
+    )  # fmt: skip
 
 
 def csv_lines(
