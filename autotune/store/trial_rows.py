@@ -77,7 +77,8 @@ def _tried(row: Row) -> TriedPoint | None:
         return None
     if not is_countable or type(origin) is not str:
         return None
-    return TriedPoint(key, config, time_us if outcome == Outcome.OK else None, *figures, samples_us, origin)
+    measured = (time_us if outcome == Outcome.OK else None, *figures, samples_us)
+    return TriedPoint(*(key, config, *measured, origin))
 
 
 def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
