@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from .. import target_finder as targets
@@ -118,8 +119,10 @@ def write_source(request: SourceRequest, *, is_json: bool) -> None:
         console.note(f"it compiles, but cannot run on {limits.name}: {rule.id}: {rule.sentence}")
     if out is not None:
         check_writable(out)
-    name = shlex.quote(str(out or "sgemm.cu"))
-    command = f"nvcc -std=c++17 -arch={limits.arch} -cubin -Xptxas -v -o sgemm.cubin {name}"
+    path = out or Path("sgemm.cu")
+    form = "" if path.suffix == ".cu" else "-x cu "  # nvcc refuses a name that does not say what it is
+    options = f"-std=c++17 -arch={limits.arch} -cubin -Xptxas -v -o sgemm.cubin"
+    command = f"nvcc {options} {form}{shlex.quote(str(path))}"
     content = source_of(config, gemm, command)
     if out is None and not is_json:
         console.show(content.rstrip("\n"))

@@ -56,6 +56,8 @@ def test_a_source_is_written_with_the_command_that_compiles_it(tmp_path: Path) -
     )
     printed = run("source", CONFIG.key, "--gpu", "rtx-4090", "--shape", "512b4:TN").stdout
     assert printed.splitlines()[4:] == text.splitlines()[4:]
+    unnamed = run("source", CONFIG.key, "--out", tmp_path / "kernel").stdout  # a name that tells nvcc nothing
+    assert "-x cu " in unnamed and "-x cu " not in command
     if shutil.which("nvcc"):
         subprocess.run(shlex.split(command), cwd=tmp_path, check=True, capture_output=True)
         assert (tmp_path / "sgemm.cubin").stat().st_size > 0
