@@ -10,19 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulator import Builder, EmulatedFault, LaunchProblem, Stored, run
+from emulator import Builder, EmulatedFault, LaunchProblem, run
+from problems import FORWARD, REVERSE, SHUFFLED
 from product_check import check
+from tensor_problems import NARROW, problem
 
 from autotune.facts.device import KNOWN
-from autotune.facts.gemm import LAYOUTS, Batch, Gemm
-from autotune.kernel import launch, template
+from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.kernel import template
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.tensor_config import TensorConfig
 
 SCHEMES = pytest.mark.parametrize("scheme", tensor.SCHEMES)
-ORDERS = FORWARD, REVERSE, SHUFFLED = 0, 1, 2
-NARROW = TensorConfig(bn=64, stages=2, loaders=1, ahead=1, group=1, flush_k=64)
+ORDERS = FORWARD, REVERSE, SHUFFLED
 Build = Callable[[TensorConfig, Variant], "Future[Path]"]
 
 
@@ -33,44 +34,6 @@ def build(builder: Builder) -> Build:
         return builder.submit(template.kernel_dir() / tensor.MAIN_FILE, macros)
 
     return submit
-
-
-def problem(
-    config: TensorConfig, variant: Variant, extents: tuple[int, int, int], *, order: int = FORWARD,
-    gap: int = 0, scales: tuple[float, float] = (1.0, 0.0), products: int = 1,
-) -> LaunchProblem:  # fmt: skip
-    """Random operands, rows `gap` vectors further apart than they must be."""
-    (m, n, k), random = extents, np.random.default_rng(sum(extents))
-
-    def stored(rows: int, columns: int, vec: int) -> Stored:
-        matrices = random.standard_normal((products, rows, columns)).astype(np.float32)
-        ld = columns + gap * vec
-        return Stored(matrices, ld, rows * ld)
-
-    a = stored(*((k, m) if variant.trans_a else (m, k)), 1 if config.pack_a else config.vec_a)
-    b = stored(*((n, k) if variant.trans_b else (k, n)), 1 if config.pack_b else config.vec_b)
-    c = stored(m, n, config.vec_c)
-    spec = tensor.launch_spec(config, variant)
-    grid = launch.plan(spec, m, n, k, Batch(products, a.stride, b.stride, c.stride))
-    return LaunchProblem(
-        str(extents), m, n, k, a, b, c, spec.threads, spec.smem_bytes, grid.size, grid.split_k,
-        (grid.padded_m, grid.padded_n), grid.sum_bytes, 0, grid.reduce_blocks,
-        grid.reduce_blocks_per_product, launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes,
-        alpha=scales[0], beta=scales[1], thread_order=order, seed=7, packs=grid.packs,
-        schedule=launch.schedule(spec, grid), epilogue=variant.epilogue,
-        **_epilogue(variant.epilogue, c, random),
-    )  # fmt: skip
-
-
-def _epilogue(epilogue: Epilogue, c: Stored, random: np.random.Generator) -> dict[str, Stored]:
-    count, rows, columns = c.matrices.shape
-    found = {}
-    if epilogue.bias != "none":
-        size = rows if epilogue.bias == "rows" else columns
-        found["bias"] = Stored(random.standard_normal((count, 1, size)).astype(np.float32), size, size)
-    if epilogue.keeps:
-        found["kept"] = replace(c, matrices=np.zeros_like(c.matrices))
-    return found
 
 
 def run_and_check(build: Build, config: TensorConfig, variant: Variant, *problems: LaunchProblem) -> None:

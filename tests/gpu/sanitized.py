@@ -1,6 +1,7 @@
 """What compute-sanitizer watches; test_gpu_sanitizer.py runs it under each of its tools.
 
     sanitized.py spread all|pipelined   every covering instance of the template on small, ragged problems
+    sanitized.py tensor all             the kernel on tensor cores: instances of tests/emulated/tensor_problems.py
     sanitized.py table CASES FILE HOW   the kernels that a file lists (benchmarks/sanitize_table.py); HOW the
                                         workspace is found: marked, or unwritten
     sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)
@@ -33,6 +34,8 @@ from emulator import LaunchProblem, LaunchResult, Stored
 from mutate import mutants_of
 from problems import Case, problem, problems
 from product_check import WrongProduct, check
+from tensor_problems import instances as tensor_instances
+from tensor_problems import problems as tensor_problems
 
 from autotune.facts.device import DeviceLimits
 from autotune.facts.gemm import Gemm
@@ -45,6 +48,7 @@ from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
 from autotune.kernel.rules import broken_rules
+from autotune.kernel.tensor_config import AnyConfig
 
 PIPELINED = ("tiles that fit", "stages go round twice", "ragged", "many tiles")  # cases of problems.py
 FLUSHED = "sums flushed twice"  # of configs that do
@@ -289,14 +293,28 @@ def instances(limits: DeviceLimits) -> list[Instance]:
 
 def spread(gpu: Gpu, names: Sequence[str]) -> dict[str, Any]:
     """Run and check all instances on the cases of these names (all if empty); what was wrong, and counts."""
+    return _spread(
+        gpu,
+        [
+            (one.config, one.variant, _named(one, number, names))
+            for number, one in enumerate(instances(gpu.limits))
+        ],
+    )
+
+
+def tensor(gpu: Gpu) -> dict[str, Any]:
+    """The same of the kernel on tensor cores."""
+    return _spread(gpu, [(*one, tensor_problems(*one)) for one in tensor_instances()])
+
+
+def _spread(gpu: Gpu, chosen: Sequence[tuple[AnyConfig, Variant, Sequence[LaunchProblem]]]) -> dict[str, Any]:
     compiler = Compiler(gpu.limits.arch)
-    chosen = instances(gpu.limits)
-    cubins = [compiler.submit(one.config, one.variant) for one in chosen]
+    cubins = [compiler.submit(config, variant) for config, variant, _ in chosen]
     wrong, num_launches = [], 0
-    for number, (one, cubin) in enumerate(zip(chosen, cubins, strict=True)):
-        launches, found = run_all(gpu, one, cubin.result().code, names, number)
-        num_launches += launches
-        wrong += [f"{one.id}: {text}" for text in found]
+    for (config, variant, tasks), cubin in zip(chosen, cubins, strict=True):
+        num_launches += len(tasks)
+        found = run_all(gpu, variant, cubin.result().code, tasks)
+        wrong += [f"{variant} {config.key}: {text}" for text in found]
     compiler.close()
     return {"num_instances": len(chosen), "num_launches": num_launches, "wrong": wrong}
 
@@ -307,25 +325,29 @@ def table(gpu: Gpu, tasks: Sequence[dict[str, Any]], names: Sequence[str]) -> di
     launches: dict[str, int] = {}
     for number, task in enumerate(tasks):
         one = Instance(Config(**task["config"]), Variant.from_dict(task["variant"]))
-        launches[task["id"]], found = run_all(gpu, one, Path(task["cubin"]).read_bytes(), names, number)
+        tasks_of = _named(one, number, names)
+        launches[task["id"]] = len(tasks_of)
+        found = run_all(gpu, one.variant, Path(task["cubin"]).read_bytes(), tasks_of)
         wrong += [f"{task['id']}: {text}" for text in found]
     return {"launches": launches, "wrong": wrong}
 
 
-def run_all(gpu: Gpu, one: Instance, code: bytes, names: Sequence[str], number: int) -> tuple[int, list[str]]:
-    """One kernel on its problems of these names (all if empty): how many, and what was wrong."""
+def _named(one: Instance, number: int, names: Sequence[str]) -> list[LaunchProblem]:
+    """An instance's problems of these names, all if empty."""
+    return [task for task in problems(one, number) if not names or task.name in names]
+
+
+def run_all(gpu: Gpu, variant: Variant, code: bytes, tasks: Sequence[LaunchProblem]) -> list[str]:
+    """One kernel on its problems: what was wrong."""
     module = gpu.load(code)
-    wrong, num_launches = [], 0
-    for task in problems(one, number):
-        if names and task.name not in names:
-            continue
-        num_launches += 1
+    wrong = []
+    for task in tasks:
         try:
-            check(task, compute(gpu, module, task), one.variant.trans_a, one.variant.trans_b)
+            check(task, compute(gpu, module, task), variant.trans_a, variant.trans_b)
         except (WrongProduct, CudaError) as error:
             wrong.append(f"{task.name}: {error}")
     module.unload()
-    return num_launches, wrong
+    return wrong
 
 
 def plant(gpu: Gpu, name: str) -> None:
@@ -350,9 +372,11 @@ def mutant(gpu: Gpu, name: str) -> None:
 
 def main(deed: str, name: str, *rest: str) -> int:
     gpu = Gpu()
-    if deed in ("spread", "table"):
+    if deed in ("spread", "table", "tensor"):
         names = (*PIPELINED, FLUSHED) if name == "pipelined" else ()
-        if deed == "spread":
+        if deed == "tensor":
+            facts = tensor(gpu)
+        elif deed == "spread":
             facts = spread(gpu, names)
         else:
             gpu.writes_scratch = rest[1] == "marked"

@@ -56,6 +56,17 @@ def test_the_template_is_clean(watch: sanitize_table.Run, tool: str, cases: str)
 
 
 @pytest.mark.parametrize("tool", OPTIONS)
+def test_the_kernel_on_tensor_cores_is_clean(watch: sanitize_table.Run, tool: str) -> None:
+    if driver.device_limits(driver.find_gpu("auto").index).compute_capability != (9, 0):
+        pytest.skip("compute capability 9.0 alone")
+    done = watch(tool, ("tensor", "all"))
+    assert num_found(done) == 0, done
+    assert done.exit_code == 0, done
+    facts = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert (facts["wrong"], facts["num_instances"]) == ([], 32)
+
+
+@pytest.mark.parametrize("tool", OPTIONS)
 def test_nothing_is_found_in_a_clean_kernel(watch: sanitize_table.Run, tool: str) -> None:
     done = watch(tool, ("plant", "clean"))
     assert (done.exit_code, num_found(done)) == (0, 0), done
