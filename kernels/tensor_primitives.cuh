@@ -10,13 +10,6 @@
 __device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float float_of(unsigned bits) { return __uint_as_float(bits); }
 
-// To the nearest of 11 bits, away from 0 where two are; NaN stays NaN, also one whose bits are all set.
-__device__ __forceinline__ unsigned rounded_to_tf32(float x) {
-    unsigned found;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(found) : "f"(x));
-    return found;
-}
-
 // The first float of shared memory from here on that is so aligned.
 __device__ __forceinline__ float* aligned(float* shared, unsigned bytes) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));

@@ -14,7 +14,7 @@ from ..facts.gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.templates import TENSOR, launch_spec, residency, tflops
-from ..kernel.tensor_config import BK, BM
+from ..kernel.tensor_config import BF16X6, BK, BM
 from ..perf_model.fit import Sample, fma_step_us, guess, learn
 from ..perf_model.model_figures import Floats, ModelFigures
 from ..runtime.table.table import Kernel, KernelRecord, launchable
@@ -31,6 +31,7 @@ _TENSOR_STEP_US, _TENSOR_PROMOTE_US, _TENSOR_FLUSH_US = numbers(
     "TENSOR_STEP_US TENSOR_PROMOTE_US TENSOR_FLUSH_US"
 )
 _TENSOR_FIXED_US, _TENSOR_ERROR = numbers("TENSOR_FIXED_US TENSOR_ERROR")
+_TENSOR_BF16_US = number("TENSOR_BF16_US")  # more of a step whose floats are three parts
 # The sums of splits are written and read while no tensor core computes
 _TENSOR_SPLIT_EFFICIENCY = number("TENSOR_SPLIT_EFFICIENCY")
 
@@ -104,7 +105,7 @@ def _guessed(wish: Wish, fast: DeviceLimits) -> ModelFigures | None:
     config, spec = wish.config, launch_spec(wish.config, wish.gemm, fast)
     flushes = BK / config.flush_k * config.bn / BM if config.flush_k else 0.0
     step_us = fma_step_us(spec, fast) + _TENSOR_STEP_US + _TENSOR_FLUSH_US * flushes
-    step_us += _TENSOR_PROMOTE_US * (BK / config.promote_k - 1)
+    step_us += _TENSOR_PROMOTE_US * (BK / config.promote_k - 1) + _TENSOR_BF16_US * (config.scheme == BF16X6)
     found = replace(guess(spec, fast), fixed_us=_TENSOR_FIXED_US, round_us=0.0, step_us=step_us)
     efficiency = found.memory_efficiency if config.reduction == "none" else _TENSOR_SPLIT_EFFICIENCY
     return replace(found, memory_efficiency=efficiency, relative_error=_TENSOR_ERROR)

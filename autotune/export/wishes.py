@@ -17,13 +17,13 @@ from ..kernel.launch import BIAS, PLAIN, Epilogue, Variant
 from ..kernel.relatives import example
 from ..kernel.rules import broken_rules
 from ..kernel.summation_order import CHAIN, SummationOrder
-from ..kernel.tensor_config import TensorConfig
+from ..kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from .tuned import TunedResults
 
 # Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
 OF_LAYERS = ("NN", "NT")
 _TENSOR_TILES = (TensorConfig(group=16), TensorConfig(bn=64, loaders=1, stages=4, ahead=4))
-_TENSOR_SUMS = ((32, 0), (32, 1024), (16, 512), (16, 256))  # promote_k, flush_k
+_TENSOR_SUMS = ((TF32X3, 0), (TF32X3, 1024), (BF16X6, 1024), (BF16X6, 256))  # scheme, flush_k
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,12 @@ def on_tensor_cores() -> list[Wish]:
     return [
         Wish(config, layout)
         for layout in LAYOUTS
-        for tile, (promote_k, flush_k) in product(_TENSOR_TILES, _TENSOR_SUMS)
+        for tile, (scheme, flush_k) in product(_TENSOR_TILES, _TENSOR_SUMS)
+        for plain in (replace(tile, scheme=scheme, flush_k=flush_k),)
         for config in (
-            replace(tile, promote_k=promote_k, flush_k=flush_k),
-            replace(tile, promote_k=promote_k, flush_k=flush_k, reduction="two_pass", split_k=2),
-            replace(tile, promote_k=promote_k, flush_k=flush_k, pack_a=1, pack_b=1, vec_c=1),
+            plain,
+            replace(plain, reduction="two_pass", split_k=2),
+            replace(plain, pack_a=1, pack_b=1, vec_c=1),
         )
     ]
 

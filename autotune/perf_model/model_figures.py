@@ -14,7 +14,7 @@ from ..facts.fitted import MAX_ERROR, number, numbers
 from ..facts.frozen import frozen
 from ..files.strict import Within
 from ..kernel.config import PARAMETER, threads_along_k
-from ..kernel.tensor_config import TF32X3, AnyConfig, TensorConfig
+from ..kernel.tensor_config import BF16X6, TF32X3, AnyConfig, TensorConfig
 
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]  # arrays of such numbers
 
@@ -73,6 +73,8 @@ PARTS = {
     (TF32X3, 16): numbers("PARTS_ZERO_MEAN_16 PARTS_POSITIVE_16"),
     (TF32X3, 32): numbers("PARTS_ZERO_MEAN_32 PARTS_POSITIVE_32"),
     (TF32X3, 64): numbers("PARTS_ZERO_MEAN_64 PARTS_POSITIVE_64"),
+    (BF16X6, 16): numbers("BF16_PARTS_ZERO_MEAN_16 BF16_PARTS_POSITIVE_16"),
+    (BF16X6, 32): numbers("BF16_PARTS_ZERO_MEAN_32 BF16_PARTS_POSITIVE_32"),
 }
 CHAIN_SHARE = number("CHAIN_SHARE")  # of the depth that is allowed: the rest is for adding up the splits
 # Of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)

@@ -44,11 +44,6 @@ inline float float_of(unsigned bits) {
     return x;
 }
 
-inline unsigned rounded_to_tf32(float x) {
-    const unsigned bits = bits_of(x);
-    return x != x ? 0x7fffffff : (bits + 0x1000) & ~0x1fffu;
-}
-
 inline float* aligned(float* shared, unsigned bytes) {
     return shared + (bytes - reinterpret_cast<uintptr_t>(shared) % bytes) % bytes / sizeof(float);
 }

@@ -1,4 +1,4 @@
-"""Small, ragged problems for instances of the kernel on tensor cores, and instances that differ in all it does."""
+"""Small, ragged problems for the kernel on tensor cores, and instances that differ in all it does."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _epilogue(epilogue: Epilogue, c: Stored, random: np.random.Generator) -> dic
 
 
 def instances() -> Iterator[tuple[TensorConfig, Variant]]:
-    """Thirty-two: of each layout and scheme one that is plain, one whose rows are no vectors, one that packs and
-    splits, and one for batches with an epilogue."""
+    """Thirty-two: of each layout and scheme one that is plain, one whose rows are no vectors, one that packs
+    and splits, and one for batches with an epilogue."""
     ragged = replace(NARROW, **_UNALIGNED, promote_k=64)
     packed = replace(NARROW, pack_a=1, pack_b=1, vec_c=1, reduction="two_pass", split_k=3, promote_k=16)
     for layout in LAYOUTS:

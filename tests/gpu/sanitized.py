@@ -1,7 +1,7 @@
 """What compute-sanitizer watches; test_gpu_sanitizer.py runs it under each of its tools.
 
     sanitized.py spread all|pipelined   every covering instance of the template on small, ragged problems
-    sanitized.py tensor all             the kernel on tensor cores: instances of tests/emulated/tensor_problems.py
+    sanitized.py tensor all             that on tensor cores, as tests/emulated/tensor_problems.py has it
     sanitized.py table CASES FILE HOW   the kernels that a file lists (benchmarks/sanitize_table.py); HOW the
                                         workspace is found: marked, or unwritten
     sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)

@@ -6,6 +6,7 @@ import json
 import lzma
 import pickle
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ from autotune.kernel import templates
 from autotune.kernel.config import values_in
 from autotune.kernel.launch import PLAIN
 from autotune.kernel.templates import TENSOR, launch_spec, source_of, tflops
-from autotune.kernel.tensor_config import TensorConfig
+from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
 from autotune.perf_model.model_figures import DEFAULT_ERRORS, LARGE, PROMISED, PROMISED_LARGE, Depths
@@ -55,6 +56,7 @@ from autotune.runtime.torch.routed_engine import sums_as
 FAST, SLOW = TensorConfig(), TensorConfig(flush_k=0, group=16)
 ALONE = Gemm(2048, 2048, 2048, False, True)
 RESULTS = Path(__file__).parents[2] / "studies/results"
+MEASURED = ["h200-tensor-vs-cublas", "h100-tensor-vs-cublas", "h200-tensor-schemes"]
 
 
 @dataclass
@@ -251,7 +253,7 @@ def test_a_gpu_without_tensor_kernels_serves_the_class_by_strict_ones(tmp_path, 
 def _measured(name: str) -> dict[TensorConfig, dict[Gemm, float]]:
     """Times in us of configs on shapes NN, as they were recorded."""
     found: dict[TensorConfig, dict[Gemm, float]] = {}
-    raw = lzma.decompress((RESULTS / f"{name}-tensor-vs-cublas.json.xz").read_bytes())
+    raw = lzma.decompress((RESULTS / f"{name}.json.xz").read_bytes())
     for shape in json.loads(raw)["shapes"]:
         gemm = Gemm.parse(shape["shape"])
         for key, time_us in shape["times_us"].items():
@@ -260,11 +262,11 @@ def _measured(name: str) -> dict[TensorConfig, dict[Gemm, float]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["h200", "h100"])
+@pytest.mark.parametrize("name", MEASURED[:2])
 def test_the_time_model_holds_for_tensor_kernels(name):
     """Held out, one shape after the other. Where launches take as long as the kernel (1024 and less), times
     of that benchmark are the host's."""
-    limits, known = KNOWN[name], list(_measured(name).items())
+    limits, known = KNOWN[name[:4]], list(_measured(name).items())
     fast = replace(limits, fma_tflops=tflops(FP32, limits))
 
     def samples(config, times_us):
@@ -303,19 +305,21 @@ def test_a_class_is_exported_where_nothing_was_searched_for_it():
     assert len(notes) == 1 and "no shape was searched for accuracy fp32" in notes[0]
 
 
-@pytest.mark.parametrize("name", ["h200", "h100"])
+@pytest.mark.parametrize("name", MEASURED)
 def test_the_times_of_tensor_kernels_that_nobody_timed_are_about_right(of_any_shape, name):
-    """The figures are from searches on four shapes: these are other shapes, another day."""
+    """The figures are from searches on four shapes: these are other shapes, another day. In the last file a
+    slower instruction made parts of TF32."""
     tensor = [k for k in of_any_shape.kernels if k.accuracy == FP32 and k.layout == "NN" and k.is_plain]
+    tensor = [k for k in tensor if "schemes" not in name or k.config.scheme == BF16X6]
     known = {replace(config, group=16): times_us for config, times_us in _measured(name).items()}
     alike = [(k, known.get(replace(k.config, stages=3, ahead=2))) for k in tensor]
     errors = [
-        np.log(expected_us(kernel, gemm, KNOWN[name]) / time_us)
+        np.log(expected_us(kernel, gemm, KNOWN[name[:4]]) / time_us)
         for kernel, times_us in alike
         for gemm, time_us in (times_us or {}).items()
         if gemm.flops > 4e9
     ]
-    assert len(errors) > 20
+    assert len(errors) >= 5
     assert -0.2 < np.mean(errors) < 0.1 > np.std(errors)  # these were at the power limit
 
 
@@ -333,14 +337,19 @@ def test_tensor_kernels_serve_shapes_that_nobody_tuned(of_any_shape, shape):
 
 
 @pytest.mark.parametrize(
-    "shape", ["64x64x64", "60x60x4096", "512x512x4096", "3152x768x768:NT", "1896x1657x1080:TT"]
+    ("shape", "schemes"),
+    [
+        *((shape, set()) for shape in ("64x64x64", "60x60x4096", "512x512x4096")),
+        *((shape, {BF16X6}) for shape in ("3152x768x768:NT", "1896x1657x1080:TT")),
+    ],
 )
-def test_no_tensor_kernel_serves_where_its_promise_might_break(of_any_shape, shape):
+def test_no_tensor_kernel_serves_where_its_promise_might_break(of_any_shape, shape, schemes):
     """cuBLAS may split k there, and then errs less; of few elements no error can be compared. On an H200 no
-    way of summing kept it on the fourth, and the one that served the last erred 1.44 times as much."""
+    way of summing parts of TF32 kept it on the fourth, and one erred 1.44 times as much on the last."""
     kernels = {kernel.id: kernel for kernel in of_any_shape.kernels}
     ranked = Chooser(of_any_shape).ranked(Call.packed(Gemm.parse(shape)), 50)
-    assert {kernels[pick.kernel_id].accuracy for pick in ranked} == {STRICT}
+    found = {getattr(kernels[pick.kernel_id].config, "scheme", STRICT) for pick in ranked}
+    assert found - {STRICT} == schemes
 
 
 def test_cublas_sums_are_as_deep_as_a_promise_assumes():
@@ -361,10 +370,10 @@ def test_cublas_sums_are_as_deep_as_a_promise_assumes():
     assert apart["1200x768x38816:NT"] < 1
 
 
-@pytest.mark.parametrize("name", ["h200", "h100"])
+@pytest.mark.parametrize("name", MEASURED)
 def test_depths_that_keep_a_promise_kept_it_wherever_errors_were_measured(name):
     """By cuBLAS's own depths on that shape, as settling knows them."""
-    raw = lzma.decompress((RESULTS / f"{name}-tensor-vs-cublas.json.xz").read_bytes())
+    raw = lzma.decompress((RESULTS / f"{name}.json.xz").read_bytes())
     kept = broken = 0
     for shape in json.loads(raw)["shapes"]:
         gemm, errors = Gemm.parse(shape["shape"]), shape["errors"]
@@ -373,14 +382,60 @@ def test_depths_that_keep_a_promise_kept_it_wherever_errors_were_measured(name):
         known = [errors[kind]["cublasSgemm"][0] for kind in ("normal", "uniform")]
         allowed = Depths.of_errors(*known).within(*DEFAULT_ERRORS)
         for way in errors["normal"].keys() - {"cublasSgemm"}:
-            promote_k, flush_k = map(int, way.split())
-            sums = Sums.of([TensorConfig(promote_k=promote_k, flush_k=flush_k)])
+            sums = Sums.of([_summing(way)])
             if sums.may_break(sums.depths(1, gemm), gemm, allowed)[0]:
                 continue
             excesses = [accuracy_class.excess(one[way], one["cublasSgemm"]) for one in errors.values()]
             kept += max(excesses) <= 1
             broken += max(excesses) > 1
     assert (kept > 30, broken) == (True, 0)
+
+
+def test_what_may_serve_by_a_guess_keeps_its_promise_with_both_schemes():
+    """On shapes of ViT and BERT training, some of which TF32 cannot serve: by measured errors."""
+    served = {}
+    raw = lzma.decompress((RESULTS / "h200-tensor-schemes.json.xz").read_bytes())
+    for shape in json.loads(raw)["shapes"]:
+        gemm, errors = Gemm.parse(shape["shape"]), shape["errors"]
+        for way in errors["normal"].keys() - {"cublasSgemm"}:
+            if _may_serve(_summing(way), 1, gemm) is not None:
+                excesses = [accuracy_class.excess(one[way], one["cublasSgemm"]) for one in errors.values()]
+                served.setdefault(str(gemm), set()).add(_summing(way).scheme)
+                assert max(excesses) <= 1
+    by_bf16_alone = {shape for shape, schemes in served.items() if schemes == {BF16X6}}
+    assert by_bf16_alone >= {"3152x768x768:NT", "2048x3072x768:NN", "2048x3072x768:NT"}
+
+
+@pytest.mark.parametrize("seed", [51001, 51002])
+def test_parts_of_bf16_may_serve_where_cublas_errs_more_by_its_own_depths(seed):
+    """On drawn shapes where cuBLAS's errors are known: of positive data, of zero mean, and where wide
+    exponents leave a fifth of its depth."""
+    num = 0
+    raw = lzma.decompress((RESULTS / f"h200-tensor-any-shape-seed{seed}.json.xz").read_bytes())
+    for shape in json.loads(raw)["shapes"]:
+        gemm, errors = Gemm.parse(shape["shape"]), shape["pick"]["errors"]
+        theirs = Depths.of_errors(*(errors[kind]["cublas"] for kind in ("normal", "uniform")))
+        for flush_k, splits in product((256, 1024), (1, 2, 3, 4)):
+            reduction = "two_pass" if splits > 1 else "none"
+            config = TensorConfig(scheme=BF16X6, flush_k=flush_k, reduction=reduction, split_k=splits)
+            if (ours := _may_serve(config, splits, gemm)) is not None:
+                num += 1
+                assert ours.zero_mean < theirs.zero_mean / 5
+                assert ours.positive < theirs.positive
+    assert num > 200
+
+
+def _may_serve(config, splits, gemm):
+    """The depths of its sums, if nothing was measured and its promise is surely kept; else None."""
+    sums = Sums.of([config])
+    depths = sums.depths(splits, gemm)
+    allowed = allowed_depths(gemm, KNOWN["h200"].num_sms, PROMISED_LARGE * LARGE)
+    return None if sums.may_break(depths, gemm, allowed)[0] else Depths(*(float(one[0]) for one in depths))
+
+
+def _summing(way):
+    promote_k, flush_k, *scheme = way.split()
+    return TensorConfig(promote_k=int(promote_k), flush_k=int(flush_k), scheme=(scheme or [TF32X3])[0])
 
 
 def test_what_sums_alike_is_told_of_tensor_kernels_too():
