@@ -47,6 +47,8 @@ is larger than SGEMM's on normal, uniform positive, wide (2^-20 to 2^20 by eleme
 by row) or cancelling operands (the second half of k nearly undoes the first). Shapes that were not searched
 are served by tensor kernels where their sums are surely no worse than those that cuBLAS may choose
 ([0092](../decisions/0092-promises-kept-by-depth.md)); settling measures cuBLAS's, and lets them serve more.
+They multiply parts of floats: two of TF32 or three of BF16 (`--where scheme=bf16x6`), which err less and take
+a tenth longer ([0098](../decisions/0098-three-parts-of-bf16.md)): where k is split, often only these serve.
 
 What `fp32` does not promise:
 
