@@ -11,10 +11,11 @@ from ..files.answers import kept
 from ..files.errors import UsageError
 from ..files.output_file import check_writable, write_file
 from ..files.words import counted
-from ..kernel.config import PARAMETER, Config
+from ..kernel.config import PARAMETER, Config, values_in
 from ..kernel.rules import broken_rules
 from ..kernel.rungs import steps
 from ..kernel.template import kernel_dir
+from ..kernel.tensor_config import has_named
 from ..recording.replay import ReplayTarget
 from ..target_finder import recordings, studies_dir
 from ..tiles import explorer_page
@@ -78,6 +79,11 @@ def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
 
 
 def _requested(number: int, text: str, gemm: Gemm) -> Subject:
+    if has_named(values_in(text)):
+        raise UsageError(
+            f"config {number} is of the kernel on tensor cores, which is not drawn; `autotune space "
+            "--explain` tells which rules it breaks"
+        )
     return Subject(f"config {number}", "the config that was asked for", REQUESTED, Config.parse(text), gemm)
 
 

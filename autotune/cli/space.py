@@ -10,12 +10,15 @@ from ..facts.gemm import Gemm
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
 from ..files.words import counted
-from ..kernel.config import PARAMETERS, Config, Parameter
+from ..kernel import templates
+from ..kernel.config import PARAMETERS, Parameter, values_in
 from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
-from ..kernel.resources import register_estimate, smem_bytes, threads, workspace_bytes
-from ..kernel.rules import RULES, Rule, broken_rules, rules_of
+from ..kernel.resources import register_estimate, smem_bytes, threads
+from ..kernel.rules import RULES, Rule, rules_of
 from ..kernel.summation_order import has_order
+from ..kernel.tensor_config import AnyConfig, TensorConfig
+from ..kernel.tensor_config import smem_bytes as tensor_smem_bytes
 from ..kernel.where import VALUES, Where
 from ..recording.replay import ReplayTarget
 from ..target import point_key
@@ -99,17 +102,18 @@ def _reachable_text(parameter: Parameter, values: list[int | str]) -> str:
 
 
 def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
-    config = Config.parse(text)
-    broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
+    config = templates.read(values_in(text))
+    of_template = templates.of(config).broken_rules
+    broken = of_template(config, limits, gemm) or of_template(config, limits, gemm, ("worth",))
     if where.order:
         own = {rule.id: rule for rule in rules_of(where.order)}
         broken = tuple(r for r in broken if r.id in own and not own[r.id].holds(config, limits, gemm))
     given = {item.partition("=")[0].strip() for item in text.split(",")}
-    num_bytes = workspace_bytes(config, gemm, limits)
+    num_bytes = templates.workspace_bytes(config, gemm, limits)
     violated = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
     if where.max_workspace is not None and num_bytes > where.max_workspace:
         violated.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
-    if where.order and not has_order(config, where.order, gemm.k):
+    if where.order and (isinstance(config, TensorConfig) or not has_order(config, where.order, gemm.k)):
         violated.append(f"the order {where.order}")
     facts = {
         "gpu": limits.name,
@@ -127,7 +131,7 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
     console.answer(facts, lambda: _explanation(config, limits, gemm, facts), is_json=is_json)
 
 
-def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[str, Any]) -> str:
+def _explanation(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, facts: dict[str, Any]) -> str:
     broken, assumed, violated = facts["broken_rules"], facts["assumed"], facts["broken_conditions"]
     if not broken and violated:
         verdict = "in the space, but left out by conditions"
@@ -143,15 +147,23 @@ def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[s
     lines += [f"  {condition} (not so)" for condition in violated]
     if not any(rule["kind"] == "template" for rule in broken):  # else there is no such kernel to describe
         lines.append(
-            f"  {counted(threads(config), 'thread')}, "
-            f"{counted(int(smem_bytes(config, gemm)), 'byte')} of shared memory,"
-            f" at least {register_estimate(config)} registers,"
-            f" {console.workspace_text(workspace_bytes(config, gemm, limits))} of workspace"
+            f"  {_needs(config, gemm)}, {console.workspace_text(facts['workspace_bytes'])} of workspace"
         )
     if assumed:
         values = ", ".join(f"{name}={facts['config'][name]}" for name in assumed)
         lines.append(f"  not given, so assumed: {values}")
     return "\n".join(lines)
+
+
+def _needs(config: AnyConfig, gemm: Gemm) -> str:
+    """Of a block."""
+    if isinstance(config, TensorConfig):
+        num_bytes = int(tensor_smem_bytes(config, gemm.trans_a))
+        num_threads, registers = config.threads, "all registers of an SM"
+    else:
+        num_bytes, num_threads = int(smem_bytes(config, gemm)), threads(config)
+        registers = f"at least {register_estimate(config)} registers"
+    return f"{counted(num_threads, 'thread')}, {counted(num_bytes, 'byte')} of shared memory, {registers}"
 
 
 def _rule_facts(rule: Rule) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
@@ -23,7 +24,7 @@ from .resources import (
 from .rules import Rule
 
 
-def excess(rule: Rule, config: Config, limits: DeviceLimits, gemm: Gemm) -> str:
+def excess(rule: Rule, config: Any, limits: DeviceLimits, gemm: Gemm) -> str:
     """What a config that breaks the rule has, and what is allowed; else the values that the rule reads."""
     if rule.id in _FIGURES:
         return _FIGURES[rule.id](config, limits, gemm)

@@ -90,3 +90,14 @@ def test_it_says_what_is_expected_and_from_where_that_is_known() -> None:
     assert "times on NVIDIA H100 80GB HBM3 (" in there and "cuBLAS, limit" not in there
     nothing = json.loads(run("space", "--gpu", "h200", "--shape", "64x64x0", "--json").stdout)
     assert nothing["expected"] is None
+
+
+def test_explains_configs_of_the_kernel_on_tensor_cores() -> None:
+    config = "promote_k=8,scheme=bf16x6"
+    done = run("space", "--gpu", "h200", "--shape", "4096", "--explain", config, "--json")
+    facts = json.loads(done.stdout)
+    assert [rule["id"] for rule in facts["broken_rules"]] == ["tensor-promote"]
+    text = run("space", "--gpu", "h200", "--shape", "4096", "--explain", "promote_k=32,scheme=bf16x6").stdout
+    assert "in the space" in text and "all registers of an SM" in text
+    drawn = run("explain", "--gpu", "h200", "--config", config, code=2)
+    assert "kernel on tensor cores, which is not drawn" in drawn.stderr
