@@ -31,6 +31,7 @@ from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names
 from .recorded_space import Recording
 
 SCHEMA_VERSION = "1.0.0"
+_ENCODED = json.JSONEncoder(allow_nan=False).encode  # made once
 # By outcome; a kernel that would not fit or that spills is refused before it runs.
 INVALIDITY: dict[str, str] = {
     "ok": "correct",
@@ -63,7 +64,7 @@ def to_t4(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     yield json.dumps(head)[:-1] + ', "results": ['
     waiting, comma = list[str](), ""
     for trial in trials:
-        waiting.append(json.dumps(_result(trial), allow_nan=False))
+        waiting.append(_ENCODED(_result(trial)))
         if comma or trial.measurement.is_ok:
             yield comma + ", ".join([waiting[-1], *waiting[:-1]])
             waiting, comma = [], ", "

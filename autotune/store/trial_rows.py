@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
 from typing import Any, TypeVar
@@ -190,10 +191,22 @@ def _record(row: Row) -> tuple[int, TrialRecord] | None:
         throttle, marks, discarded = _names(row[21]), _names(row[22]), _discarded(row[23])
     except _UNSOUND:
         return None
-    figures: list[Any] = [*row[8:17], GpuState(*(*row[17:21], throttle))]
+    figures = *row[8:17], _filled(GpuState, *row[17:21], throttle)
     timed = _OUTCOMES[row[3]], row[4], row[5], tuple(samples_us), bool(row[7])
-    measured = Measurement(*(*timed, *figures, marks, discarded))
-    return row[1], TrialRecord(row[0], row[26], point, measured, row[24], at)
+    measured = _filled(Measurement, *timed, *figures, marks, discarded)
+    return row[1], _filled(TrialRecord, row[0], row[26], point, measured, row[24], at)
+
+
+def _filled(cls: Any, *values: Any) -> Any:
+    """An instance of a frozen dataclass with these values, whose constructor would set them one by one."""
+    made = object.__new__(cls)
+    vars(made).update(zip(_names_of(cls), values, strict=True))
+    return made
+
+
+@cache
+def _names_of(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
 
 
 @lru_cache(_REMEMBERED)
