@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarni
 
 ORDERS = ("chain", "chunks:256")
 NUM_SHAPES, NUM_KERNELS = 300, 6  # the latter of each layout, and of batches of each layout
+DEEP = (5000, 40_000)  # so many chunks that groups of threads share out their loads, once and in rounds
 MOST_SUMS = 64  # of a thread: more may spill, and a search would leave it out
 BATCHES, LEADS = (1, 2, 7, 64), (0, 1, 4)  # products, and elements behind each row
 EVERY = 10  # so many shapes apart the reference is computed: it takes long
@@ -44,9 +45,15 @@ def winners(where: Where) -> dict[Gemm, Config]:
     """Kernels drawn from the feasible sets of shapes of each layout, single and in batches."""
     found, drawn = dict[Gemm, Config](), random.Random(47)
     shapes = [(32 * m, 32 * n, k) for m, n, k in extents(1, NUM_KERNELS)]
-    for layout, batch, shape in product(LAYOUTS, (1, 7), shapes):
-        gemm = Gemm(*shape, layout[0] == "T", layout[1] == "T", batch)
+    gemms = [
+        Gemm(*shape, layout[0] == "T", layout[1] == "T", batch)
+        for layout, batch, shape in product(LAYOUTS, (1, 7), shapes)
+    ]
+    in_chunks = Where.parse("reduction=chunks")
+    deep = [Gemm(32, 160, k) for k in DEEP] if where.order and where.order.chunk else []
+    for gemm in (*gemms, *deep):
         space = feasible_set(device_limits(0), gemm, order=where.order)
+        space = space.where(in_chunks, gemm) if gemm in deep else space
         points = (Config.from_dict(space.point(drawn.randrange(len(space)))) for _ in range(1000))
         found[gemm] = next(config for config in points if config.tm * config.tn <= MOST_SUMS)
     return found
