@@ -124,7 +124,7 @@ def calls_of(step: Step, place: Place) -> dict[str, Any]:
 def _kinds(routing: Any) -> tuple[Counter[Any], dict[Any, Any]]:
     """Calls so far by kind, whatever their leading dimensions and alignment are, and one of each, whose times
     may have been measured since."""
-    num_calls, found = Counter[Any](), {}
+    num_calls, found = Counter[Any](), dict[Any, Any]()
     for kind in routing.kinds():
         name = kind.gemm, kind.has_bias, kind.reason
         num_calls[name] += kind.num_calls
