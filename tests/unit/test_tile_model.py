@@ -177,6 +177,12 @@ def test_the_last_wave_alone_is_split() -> None:
     assert walked == [(0, 0, 1), (1, 0, 1), (2, 0, 3), (2, 1, 3), (2, 2, 3)]
 
 
+def test_nothing_of_the_recorder_hides_a_name_of_the_kernels() -> None:
+    """kernels/reduce_planes.cuh has a `turn` in a loop."""
+    chunks = {"reduction": "chunks", "split_k": 2, "flush_k": 256, "min_blocks": 1}
+    assert count(Config.from_dict(chunks), Gemm(64, 128, 512), LIMITS)
+
+
 def test_the_worked_example_of_the_thread_tile() -> None:
     """kernels/thread_tile.cuh: lane 9 owns rows 4-7 and 20-23, columns 4-7 and 36-39."""
     tile = drawn_parts.tile(HostLaunch.of(Config(), Gemm(4096, 4096, 4096), LIMITS), Config())

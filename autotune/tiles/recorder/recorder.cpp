@@ -11,7 +11,7 @@
 #define float recorded::Float
 #define shared_memory shared_floats
 #endif
-#define for(...) for (__VA_ARGS__) if (recorded::Turn turn(__FILE__, __LINE__); true)
+#define for(...) for (__VA_ARGS__) if (recorded::Turn recorded_turn(__FILE__, __LINE__); true)
 #include KERNEL_FILE
 #undef for
 #undef float
