@@ -45,8 +45,15 @@ def study_name(study: StudyRef) -> str:
 
 
 def optuna_study_id(session: Session, study: StudyRef) -> int:
-    """The row of a study of ours, made if there is none."""
-    rest = {"name": study_name(study), "directions": ["MINIMIZE"], "facts": {}, "num_given": 0}
+    """The row of a study of ours, made if there is none. Where somebody edited environments in the database,
+    another study may hold its name: that gets a new one."""
+    found = queries.find(session, OptunaStudyRow, study_id=study.id)
+    if found is not None:
+        return found
+    name = study_name(study)
+    of_another = _STUDY.c.name == name, _STUDY.c.study_id != study.id
+    session.execute(update(_STUDY).where(*of_another).values(name=f"{name} before {study.id}"))
+    rest = {"name": name, "directions": ["MINIMIZE"], "facts": {}, "num_given": 0}
     return queries.find_or_add(session, OptunaStudyRow, rest, study_id=study.id)[0]
 
 
@@ -150,9 +157,7 @@ def adopt(session: Session, its_id: int, study_id: int) -> None:
     first = give_numbers(session, its_id, len(found)) if found else None
     if first is None:
         return
-    session.execute(
-        insert(_TRIAL),
-        [
+    session.execute(insert(_TRIAL),[
             {
                 "optuna_study_id": its_id, "number": number, "config_id": config_id, "facts": {},
                 "state": COMPLETE if outcome == Outcome.OK else FAIL,

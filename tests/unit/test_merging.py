@@ -41,6 +41,7 @@ from autotune.files.errors import StoreError, UsageError
 from autotune.search.called import expected_us
 from autotune.search.stale import stale_shapes
 from autotune.store import ComparisonRecord, FinalEntry, Store, StudyRef, merging, run_facts
+from autotune.store.optuna_rows import Requested, study_name
 from autotune.target import Baseline
 
 FLAT = Gemm(16, 4096, 4096, trans_b=True)
@@ -332,6 +333,20 @@ def test_a_study_is_forgotten_as_a_whole_or_not_at_all(
         assert content(store) in (whole, left)
         store.forget(study_of(store))
         assert content(store) == left
+
+
+def test_a_study_is_requested_beside_one_whose_environment_was_edited(tmp_path: Path) -> None:
+    """That one has the name in Optuna that the study of the true environment gets."""
+    url = str(tmp_path / "edited.db")
+    for number in (1, 2):
+        one = config(number)
+        with Store.open(url) as store, store.claims() as claims:
+            study = study_of(store)
+            assert claims.claim(study, [one.key], {one.key: Requested(one.to_dict(), "random")}).owned
+        with closing(sqlite3.connect(url)) as database, database:
+            database.execute("UPDATE environment SET driver_version = '1.2' WHERE id = 1")
+            names = [name for (name,) in database.execute("SELECT name FROM optuna_study ORDER BY id")]
+    assert names == [f"{study_name(study)} before {study.id}", study_name(study)]
 
 
 def test_a_copy_compares_as_equal(urls: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
