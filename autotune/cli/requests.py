@@ -450,8 +450,8 @@ class TimeRequest(CommandRecord):
     """Verify and time configs by hand, against cuBLAS. Nothing is stored.
 
     Examples:
-        time bm=128,bn=128,tm=8,tn=8 --shape 4096
-        time bm=64 bm=128 --shape 4096:NT --rounds 30"""
+        time bm=128,min_blocks=2 --shape 4096
+        time bm=64 bm=64,stages=2 --shape 2048x4096x4096 --rounds 30"""
 
     config: list[str] = argument(
         "bm=64,bn=128,... or JSON; what is not named has its default.", metavar="CONFIG..."
@@ -467,7 +467,7 @@ class SourceRequest(CommandRecord):
     """Write what a config is compiled from, and the command that compiles it.
 
     Examples:
-        source bm=128,bn=128 --gpu rtx-4090 --out sgemm.cu
+        source bm=128,min_blocks=1 --gpu rtx-4090 --out sgemm.cu
         source bm=64"""
 
     config: str = argument("bm=64,bn=128,... or JSON.", metavar="CONFIG")

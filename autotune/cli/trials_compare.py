@@ -78,6 +78,8 @@ def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
     with common.open_existing(db if is_study else source) as store:
         studies = common.studies_of(store, (), is_brief=True)
         chosen = [s for s in studies if not is_study or s.study.id == int(number)]
+        if not chosen:
+            raise UsageError(f"{shown(db)} holds no study {number} (`trials best --json` lists them)")
         oldest_first = sorted(chosen, key=lambda summary: summary.updated_at)
         found = ((summary.study.gemm, _winner(store, summary, max_error)) for summary in oldest_first)
         return {gemm: winner for gemm, winner in found if winner is not None}
@@ -114,12 +116,12 @@ def _describe(winner: Winner) -> str:
 
 
 def _text(facts: Mapping[str, Any]) -> str:
-    everywhere = {on for row in facts["shapes"] for on in row["measured_on"]}
+    everywhere = list(dict.fromkeys(on for row in facts["shapes"] for on in row["measured_on"]))
     places = (" / ".join(row["measured_on"]) if len(everywhere) > 1 else None for row in facts["shapes"])
     rows = [{**row, "measured_on": place} for row, place in zip(facts["shapes"], places, strict=True)]
     mean = console.ratio_text(facts["geometric_mean"])
     lines = [
-        f"first: {facts['first']}, second: {facts['second']}, measured on {' / '.join(sorted(everywhere))}",
+        f"first: {facts['first']}, second: {facts['second']}, measured on {' / '.join(everywhere)}",
         facts_table(rows, _COLUMNS, ("measured on", "95% interval", "faster")),
         f"{counted(len(rows), 'shape')}: the second takes {mean} the time of the first (geometric mean); the "
         f"first is faster on {facts['num_first_faster']:,}, the second on {facts['num_second_faster']:,}",

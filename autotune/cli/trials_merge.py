@@ -84,7 +84,7 @@ def forget(request: ForgetRequest, *, is_json: bool) -> None:
         summaries = [s for s in known if s.study.gemm in problems or s.study.id in request.studies]
         if not summaries:
             store.bad_rows.refuse()
-            raise UsageError(f"{shown(request.db)} holds no such study")
+            raise UsageError(f"{shown(request.db)} holds no such study (`trials best --json` lists them)")
         lines = [
             f"study {s.study.id}: {s.study.gemm} on {common.source_text(s.study.environment)}, "
             f"{counted(s.num_trials, 'trial')}"

@@ -271,7 +271,7 @@ def test_databases_are_merged_runs_told_and_studies_forgotten(recording: Path, t
     shape = ("trials", "forget", "--db", one, "--shape", "512")
     assert "would forget study 1: 512x512x512:NN on recorded on" in run(*shape, code=2).stderr
     assert run(*shape, "--yes").stdout.startswith("forgotten: study 1: 512x512x512:NN")
-    assert "holds no such study" in run("trials", "forget", "--db", one, "--study", "1", code=2).stderr
+    assert "no such study (`trials" in run("trials", "forget", "--db", one, "--study", "1", code=2).stderr
     assert "holds no trials" in run("trials", "best", "--db", one, code=2).stderr
     assert "nothing to forget" in run("trials", "forget", "--db", one, code=2).stderr
 
@@ -334,6 +334,7 @@ def test_two_databases_or_tables_are_compared_by_shape(recording: Path, tmp_path
     assert message["ratio"] < 1 and message["interval"] is None
     bad = run("trials", "compare", one, other, "--shape", "64", code=2)
     assert "share no shape" in bad.stderr
+    assert f"{other} holds no study 99" in run("trials", "compare", one, f"{other}#99", code=2).stderr
 
 
 def test_the_dashboard_is_served_over_the_database(db, monkeypatch, capsys):
@@ -378,12 +379,14 @@ def _page(port):
 def test_a_single_sample_decides_no_comparison_and_an_unknown_driver_is_not_told(tmp_path: Path) -> None:
     """As in files of other tools: their times may be rounded, and name no driver."""
     point = {"x": 1, "y": 2}
-    for name, time_us in (("a.db", 1666.6667), ("b.db", 1666.667)):
+    for name, gpu, time_us in (("a.db", "B", 1666.6667), ("b.db", "A", 1666.667)):
         with Store.open(tmp_path / name) as store:
-            environment = Environment("A", "", (0, 0), "", "", "", "", "2026-01-01")
+            environment = Environment(gpu, "", (0, 0), "", "", "", "", "2026-01-01")
             study = store.study(environment, "other-kernel:conv", "", OtherProblem.of("conv", (9, 8)))
             found = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,))
             store.add_trial(study, "x=1,y=2", point, found, "record")
-    message = json.loads(run("trials", "compare", tmp_path / "a.db", tmp_path / "b.db", "--json").stdout)
+    compared = ("trials", "compare", tmp_path / "a.db", tmp_path / "b.db")
+    assert "measured on B / A\n" in run(*compared).stdout
+    message = json.loads(run(*compared, "--json").stdout)
     assert (message["shapes"][0]["interval"], message["shapes"][0]["faster"]) == (None, None)
     assert "driver" not in run("trials", "best", "--db", tmp_path / "a.db").stdout

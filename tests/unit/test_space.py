@@ -14,6 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
+from autotune.cli.requests import SourceRequest, TimeRequest
 from autotune.facts.device import KNOWN, DeviceLimits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
@@ -254,3 +255,13 @@ def test_the_default_config_fails_at_most_for_want_of_hardware(layout: str) -> N
         broken = broken_rules(Config(vec_b=1), limits, Gemm.parse(f"4096:{layout}"))
         assert {rule.kind for rule in broken} <= {"device"}
         assert broken == () or limits is not H200
+
+
+def test_configs_of_examples_can_run() -> None:
+    examples = f"{TimeRequest.__doc__}\n{SourceRequest.__doc__}"
+    for line in re.findall(r"^        (?:time|source) (.*)$", examples, re.MULTILINE):
+        named = dict(re.findall(r"--(gpu|shape) (\S+)", line))
+        gemm = Gemm.parse(named.get("shape", "4096"))
+        for text in re.findall(r"(?<!\S)bm=\S+", line):
+            config = Config.parse(text)
+            assert not broken_rules(config, KNOWN[named.get("gpu", "h200")], gemm), line
