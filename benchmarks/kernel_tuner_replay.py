@@ -45,7 +45,7 @@ def main() -> None:
             for strategy in strategies:
                 space = cache.name.partition(".")[0]
                 seeds = [s for s in range(args.seeds) if (space, strategy, s) not in done]
-                runs += _runs(cache, strategy, seeds, args.trials)
+                runs.extend(_runs(cache, strategy, seeds, args.trials))
                 if args.out and seeds:
                     args.out.write_bytes(lzma.compress(json.dumps(runs).encode()))
 
