@@ -54,7 +54,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def describe(study: StudyNumbers) -> dict[str, object]:
     """What does not depend on which trials are shown."""
-    line = documents.line(study, str)
+    line = documents.line(study)
     ledger = {name: round(value, 6) for name, value in vars(study.ledger).items()}
     best = [(step.time_us, round(step.elapsed_s, 6), step.key) for step in study.best_so_far]
     groups = sorted((group.outcome, group.count, group.key) for group in study.failures)
