@@ -102,7 +102,7 @@ def simulated(arena, host, monkeypatch):  # noqa: F811
     monkeypatch.setattr(any_shape, "Arena", lambda *rest, **options: arena)
     monkeypatch.setattr(any_shape, "find_gpu", lambda selector: SimpleNamespace(index=0))
     monkeypatch.setattr(any_shape, "device_limits", lambda index: LIMITS)
-    monkeypatch.setattr(any_shape, "drawn_calls", lambda num, *rest: CALLS[:num])
+    monkeypatch.setattr(any_shape, "drawn_calls", lambda num, *rest, **kind: CALLS[:num])
     arena.session.cublas = StridedCublas(host)
     return fake
 
@@ -114,7 +114,7 @@ def options(tmp_path: Path, **changes: object) -> Namespace:
     values = {
         "report": None, "part": "pick", "gpu": "0", "table": table, "seed": 77, "num": 3, "alone": 2,
         "seconds_alone": 1.0, "db": None, "rounds": 4, "least": 1, "accuracy": "strict",
-        "seconds": None, "out": tmp_path / "a.json.xz",
+        "seconds": None, "out": tmp_path / "a.json.xz", "batches": False, "live": False,
     }  # fmt: skip
     return Namespace(**(values | changes))
 
@@ -238,10 +238,10 @@ def test_uniform_numbers_fill_operands(simulated, arena, monkeypatch):  # noqa: 
 def test_a_fault_is_kept_and_the_next_shape_goes_on(simulated, tmp_path, capsys, monkeypatch):
     run = any_shape.pick_facts
 
-    def facts(tables, call, rounds, seed):
+    def facts(tables, call, *rest):
         if call == CALLS[0].call:
             raise UsageError("nothing to be had")
-        return run(tables, call, rounds, seed)
+        return run(tables, call, *rest)
 
     monkeypatch.setattr(any_shape, "pick_facts", facts)
     any_shape._run(options(tmp_path))

@@ -396,6 +396,7 @@ def test_nothing_leaks_over_many_problems_and_candidates(host, open_session, mon
         result = _trial(open_session, f"this {n}", problem=Problem(gemm, CachePolicy.COLD))
         assert result.outcome is Outcome.OK, result.reason
     assert _trial(open_session, "wrong_element").outcome is Outcome.WRONG_RESULT  # lets go of all problems
+    open_session.loader.trim()  # as between requests
     assert host.used_bytes == used
     assert host.num_handles == handles + 2
 
