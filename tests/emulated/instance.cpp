@@ -4,7 +4,7 @@
 #define CLUSTER 1  // a kernel that knows no clusters
 #endif
 #ifdef COUNTED  // every turn of every loop of the kernel tells of itself
-#define for(...) for (__VA_ARGS__) if (emulated::Iteration turn(__FILE__, __LINE__); true)
+#define for(...) for (__VA_ARGS__) if (emulated::Iteration iteration_(__FILE__, __LINE__); true)
 #endif
 #include KERNEL_FILE
 #undef for

@@ -10,11 +10,12 @@ import pytest
 from covering_instances import Instance, instance
 from emulator import SANITIZED, Builder, EmulatedFault, run
 from mutate import OPERATORS, Mutant, mutants_of, unmatched_tags
-from problems import problems
+from problems import Case, problem, problems
 from product_check import WrongProduct, check
 
 from autotune.kernel import template
-from autotune.kernel.launch import Epilogue
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Epilogue, Variant
 
 NOT_MUTATED = {"primitives.cuh"}  # the host brings its own
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
@@ -77,6 +78,15 @@ INSTANCES = (
     instance("NN", **_DOTS, vec_a=2, vec_b=1, vec_c=1, reduction="last_block", split_k=2),
     instance("TT", **_DOTS | {"slice_k": 1, "unroll_k": 8}, vec_a=1, vec_b=4, vec_c=1, is_batched=True),
 )  # fmt: skip
+# Chunks that groups of threads add, in one round and in several: their k is too deep for all cases
+CHUNKS = Instance(
+    Config(
+        bm=4, bn=8, bk=64, wm=4, wn=8, tm=1, tn=1, flush_k=256, reduction="chunks", stages=2, bursts=1,
+        copy_a="register", copy_b="register", unroll_k=4, vec_a=1, vec_b=1, vec_c=1,
+    ),
+    Variant(False, False),
+)  # fmt: skip
+OF_CHUNKS = [problem(CHUNKS, Case(f"{n} chunks", 3, 5, 256 * n - 100), split_k=1, seed=n) for n in (33, 131)]
 # The instances on which mutants of a file die soonest; the others follow.
 FIRST = {
     "dot_products.cuh": (12, 13), "epilogue.cuh": (11, 0, 1, 3), "flush.cuh": (6,), "main_loop.cuh": (5, 6),
@@ -95,7 +105,8 @@ def fate(
     runtime_watch: Sequence[str] = (),
 ) -> str:
     """What becomes of this text on all problems of an instance; "" if nothing is wrong with it."""
-    tasks, macros = problems(tested), template.macros(tested.config, tested.variant)
+    tasks = OF_CHUNKS if tested is CHUNKS else problems(tested)
+    macros = template.macros(tested.config, tested.variant)
     watch = {"kernel_watch": kernel_watch, "runtime_watch": runtime_watch}
     executable = builder.submit(main, macros, flags=("-w",), **watch).result()
     try:
@@ -112,9 +123,12 @@ def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
     """What the emulator finds by itself it finds under sanitizers, too, which take twice as long."""
     mutant.write(template.kernel_dir(), tmp_path / "kernels")
     main = tmp_path / "kernels" / template.MAIN_FILE
-    order = dict.fromkeys((*FIRST.get(mutant.file, ()), *range(len(INSTANCES))))
+    numbers = dict.fromkeys((*FIRST.get(mutant.file, ()), *range(len(INSTANCES))))
+    order = [INSTANCES[number] for number in numbers]
+    if mutant.file == "reduce_planes.cuh":
+        order.insert(0, CHUNKS)
     for watch in ((), SANITIZED):
-        if any(fate(builder, main, INSTANCES[number], kernel_watch=watch) for number in order):
+        if any(fate(builder, main, tested, kernel_watch=watch) for tested in order):
             return
     pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
 

@@ -153,7 +153,7 @@ def _tried(target: FakeTarget) -> list[dict]:
 @settings(max_examples=6)
 @given(
     found=st.lists(conditions(), min_size=1, max_size=2).filter(lambda found: len(_obeying(found)) > 2),
-    seconds=st.sampled_from([None, 40]),
+    seconds=st.sampled_from([None, 120]),
     capacity=st.integers(1, 4),
 )
 def test_a_search_tries_nothing_that_does_not_obey(tmp_path_factory, found, seconds, capacity):
