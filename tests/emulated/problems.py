@@ -109,6 +109,21 @@ def _many_tiles(config: Config) -> tuple[int, int]:
     return (along, across) if config.raster == "m" else (across, along)
 
 
+# Its blocks sum 256 of k each, of few elements
+CHUNKS = Instance(
+    Config(
+        bm=4, bn=8, bk=64, wm=4, wn=8, tm=1, tn=1, flush_k=256, reduction="chunks", stages=2, bursts=1,
+        copy_a="register", copy_b="register", unroll_k=4, vec_a=1, vec_b=1, vec_c=1,
+    ),
+    Variant(False, False),
+)  # fmt: skip
+
+
+def of_chunks(num: int) -> Case:
+    """A case of so many chunks of that instance, the first of which is short."""
+    return Case(f"{num} chunks", 3, 5, 256 * num - 100)
+
+
 def problems(instance: Instance, number: int = 0) -> list[LaunchProblem]:
     """All cases for an instance. `number` (of the instance in a list) varies the splits of k."""
     made = []

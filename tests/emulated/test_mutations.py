@@ -10,12 +10,11 @@ import pytest
 from covering_instances import Instance, instance
 from emulator import SANITIZED, Builder, EmulatedFault, run
 from mutate import OPERATORS, Mutant, mutants_of, unmatched_tags
-from problems import Case, problem, problems
+from problems import CHUNKS, of_chunks, problem, problems
 from product_check import WrongProduct, check
 
 from autotune.kernel import template
-from autotune.kernel.config import Config
-from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.launch import Epilogue
 
 NOT_MUTATED = {"primitives.cuh"}  # the host brings its own
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
@@ -78,15 +77,8 @@ INSTANCES = (
     instance("NN", **_DOTS, vec_a=2, vec_b=1, vec_c=1, reduction="last_block", split_k=2),
     instance("TT", **_DOTS | {"slice_k": 1, "unroll_k": 8}, vec_a=1, vec_b=4, vec_c=1, is_batched=True),
 )  # fmt: skip
-# Chunks that groups of threads add, in one round and in several: their k is too deep for all cases
-CHUNKS = Instance(
-    Config(
-        bm=4, bn=8, bk=64, wm=4, wn=8, tm=1, tn=1, flush_k=256, reduction="chunks", stages=2, bursts=1,
-        copy_a="register", copy_b="register", unroll_k=4, vec_a=1, vec_b=1, vec_c=1,
-    ),
-    Variant(False, False),
-)  # fmt: skip
-OF_CHUNKS = [problem(CHUNKS, Case(f"{n} chunks", 3, 5, 256 * n - 100), split_k=1, seed=n) for n in (33, 131)]
+# Groups of threads add them in one round and in several: their k is too deep for all cases
+OF_CHUNKS = [problem(CHUNKS, of_chunks(num), split_k=1, seed=num) for num in (33, 131)]
 # The instances on which mutants of a file die soonest; the others follow.
 FIRST = {
     "dot_products.cuh": (12, 13), "epilogue.cuh": (11, 0, 1, 3), "flush.cuh": (6,), "main_loop.cuh": (5, 6),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from covering_instances import Instance, all_instances
 from emulator import Builder, run
-from problems import Case, problem
+from problems import CHUNKS, Case, of_chunks, problem
 from product_check import check_order
 
 from autotune.facts.device import KNOWN
@@ -68,18 +68,12 @@ def test_kernels_of_an_order_give_its_bits(
 
 def test_many_chunks_of_few_elements_are_added_in_order(builder: Builder) -> None:
     """Groups of threads share out their loads: of one group, of four, and of eight in several rounds."""
-    config = Config(
-        bm=4, bn=8, bk=64, wm=4, wn=8, tm=1, tn=1, flush_k=256, reduction="chunks", stages=2, bursts=1,
-        copy_a="register", copy_b="register", unroll_k=4, vec_a=1, vec_b=1, vec_c=1,
-    )  # fmt: skip
-    tested = Instance(config, Variant(False, False))
-    macros = template.macros(config, tested.variant)
+    macros = template.macros(CHUNKS.config, CHUNKS.variant)
     executable = builder.submit(template.kernel_dir() / template.MAIN_FILE, macros)
-    cases = [Case(f"{chunks} chunks", 3, 5, 256 * chunks - 100) for chunks in (15, 33, 131)]
-    tasks = [problem(tested, case, split_k=1, seed=at) for at, case in enumerate(cases)]
+    tasks = [problem(CHUNKS, of_chunks(num), split_k=1, seed=at) for at, num in enumerate((15, 33, 131))]
     assert [1 << 8 - task.reduce_group_bits for task in tasks] == [1, 4, 8]
     for task, result in zip(tasks, run(executable.result(), tasks), strict=True):
-        assert check_order(task, result, tested)
+        assert check_order(task, result, CHUNKS)
 
 
 def test_covering_instances_have_each_kind_of_order() -> None:
