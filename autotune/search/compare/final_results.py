@@ -14,6 +14,8 @@ from ..progress import FinalDone, FinalStarted, OnEvent
 from ..shape import ShapeSearch
 from . import final
 
+FEWEST = 2  # finalists: one has nobody to be compared with
+
 
 class Finals:
     """`should_stop` is called before each final and after each look; `seconds_left` are the granted
@@ -34,14 +36,14 @@ class Finals:
         self._expected_s = self._taken_s = policy.renew_s  # of first looks, at first by the worker's start
 
     def run(self, shapes: Sequence[ShapeSearch]) -> list[Gemm]:
-        """Re-rank the best trials of each shape, in a process that ran no other candidate. Returns the shapes
-        whose finals are left out, as there is no time."""
+        """Re-rank the best trials of each shape, in a process that ran no other candidate where there is time
+        to start one. Returns the shapes whose finals are left out, as there is no time."""
         due = [(shape, best) for shape in shapes if (best := self._finalists(shape))]
         looks_s = [self._look_s(shape, len(best)) for shape, best in due]
         left_out: list[Gemm] = []
-        if not self._target.environment.is_recorded and self._seconds_left() < self._policy.renew_s:
-            return [shape.gemm for shape, _ in due]
-        if due and not self._should_stop():
+        fewest_s = sum(self._look_s(shape, min(FEWEST, len(best))) for shape, best in due)
+        is_time = self._seconds_left() >= self._policy.renew_s + fewest_s
+        if due and not self._should_stop() and (is_time or self._target.environment.is_recorded):
             self._target.renew()
         for number, (shape, finalists) in enumerate(due):
             if self._should_stop():
@@ -62,7 +64,7 @@ class Finals:
         """How many finalists a first look may have in this share of the seconds that are left, or the fewest
         that can be compared if these seconds suffice for them, else 0."""
         left_s = self._seconds_left() * self._expected_s / self._taken_s
-        least = min(2, num)
+        least = min(FEWEST, num)
         if self._look_s(shape, least) > left_s:
             return 0
         fewer = range(num, least, -1)
