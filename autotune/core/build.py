@@ -20,21 +20,87 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 LIBRARY = FOLDER / "libautotune_core.so"
-# No multiplication is fused with an addition: choices are those of Python on every processor.
 OLDEST_GLIBC = 17  # 2.17: what the oldest pip that knows such tags asks for
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _DECLARED = re.compile(
     r"(?:typedef )?enum \{[^}]*\}[^;]*;|typedef struct \{[^}]*\} autotune_\w+;|AUTOTUNE_API [^;{]*\([^;]*\);"
 )
+_ENUM = re.compile(r"(?:typedef )?enum \{ (.*?),? \}.*")
+_STRUCT = re.compile(r"typedef struct \{ (.*); \} autotune_(\w+);")
+_FUNCTION = re.compile(r"AUTOTUNE_API (.*?)(autotune_\w+)\((.*)\);")
+_CALL = re.compile(r"([^(]*)\(\*(\w+)\)\((.*)\)")  # a field that is one
+_FIELDS = re.compile(r"((?:const )?(?:unsigned char|\w+)) (.*)")
+_FIELD = re.compile(r"(\*?)(\w+)(?:\[(\w+)\])?")
+_PLAIN = {"unsigned": "c_uint", "unsigned char": "c_ubyte", "intptr_t": "c_ssize_t", "void": "None"}
+_CTYPES = ("int", "int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "float", "double")
+_PLAIN |= {name: f"c_{name.removesuffix('_t') if name[-3].isdigit() else name}" for name in _CTYPES}
 
 
 def declared() -> list[str]:
-    """What the headers declare for callers in another language, each in a line."""
+    """What the headers declare for callers in another language, a line each, what others need first:
+    `number NAME VALUE`, `struct NAME FIELD:TYPE ...`, `function NAME TYPE TYPE ...` (the result's first).
+
+    Types are those of Python's ctypes or structs; `c_int64*3`: an array, `c_int(c_void_p,c_int)`: a function
+    that is called. Names of numbers and structs are without the prefix."""
     texts = [_COMMENT.sub(" ", path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.h"))]
-    return [" ".join(found.split()) for text in texts for found in _DECLARED.findall(text)]
+    lines = [" ".join(found.split()) for text in texts for found in _DECLARED.findall(text)]
+    numbers = _numbers(lines)
+    bodies = {found[2]: found[1] for found in filter(None, map(_STRUCT.fullmatch, lines))}
+    structs: dict[str, str] = {}
+
+    def kind(text: str) -> str:
+        """Of a declaration that begins so. What is held as a whole is declared before."""
+        if "*" in text or "[" in text:
+            return "c_char_p" if text.startswith("const char *") else "c_void_p"
+        name = re.sub("^const ", "", text)
+        name = "unsigned char" if name.startswith("unsigned char") else name.split()[0]
+        held = name.removeprefix("autotune_")
+        if held in bodies:
+            struct(held)
+            return held
+        return _PLAIN.get(name, "c_int")  # of an enum
+
+    def kinds(parameters: str) -> list[str]:
+        return [kind(one) for one in parameters.split(", ") if one not in ("void", "...")]
+
+    def struct(name: str) -> None:
+        if name in structs:
+            return
+        fields = []
+        for text in bodies[name].split("; "):
+            if found := _CALL.fullmatch(text):
+                fields.append(f"{found[2]}:{kind(found[1])}({','.join(kinds(found[3]))})")
+            elif found := _FIELDS.fullmatch(text):
+                for star, field, size in _FIELD.findall(found[2]):
+                    most = f"*{numbers.get(size.removeprefix('AUTOTUNE_'), size)}" if size else ""
+                    fields.append(f"{field}:{kind(f'{found[1]} {star}')}{most}")
+        structs[name] = " ".join(fields)
+
+    for name in bodies:
+        struct(name)
+    functions = filter(None, map(_FUNCTION.fullmatch, lines))
+    return [
+        *(f"number {name} {value}" for name, value in numbers.items()),
+        *(f"struct {name} {fields}" for name, fields in structs.items()),
+        *(f"function {one[2]} {' '.join([kind(one[1]), *kinds(one[3])])}" for one in functions),
+    ]
 
 
-# The library tells its declarations (runtime/native/core.py)
+def _numbers(lines: list[str]) -> dict[str, int]:
+    """Of enums."""
+    found: dict[str, int] = {}
+    for enum in filter(None, map(_ENUM.fullmatch, lines)):
+        value = -1
+        for one in enum[1].split(","):
+            name, _, given = one.strip().partition(" = ")
+            number, _, shift = given.partition(" << ")
+            value = int(number) << int(shift or 0) if given else value + 1
+            found[name.removeprefix("AUTOTUNE_")] = value
+    return found
+
+
+# The library tells its declarations (runtime/native/core.py). No multiplication is fused with an addition:
+# choices are those of Python on every processor.
 _DECLARATIONS = ",".join(f'"{line}"' for line in declared())
 FLAGS = (
     "-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",

@@ -398,11 +398,12 @@ def test_without_the_library_it_is_said_what_to_do(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("declared", "is_taken"),
     [
-        (f'"enum {{ AUTOTUNE_TABLE_VERSION = {core.VERSION} }};"', True),
-        ('"enum { AUTOTUNE_TABLE_VERSION = 1 };"', False),
+        (f'"number TABLE_VERSION {core.VERSION}"', True),
+        ('"number TABLE_VERSION 1"', False),
+        (f'"enum {{ AUTOTUNE_TABLE_VERSION = {core.VERSION} }};"', False),
         (None, False),
     ],
-    ids=["the same", "another version", "not told"],
+    ids=["the same", "another version", "as C", "not told"],
 )
 def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, declared, is_taken):
     made = tmp_path / core.LIBRARY

@@ -1,14 +1,13 @@
 """The core in C (core/): its library; a table in it, which chooses among its kernels and launches them; and
 errors of what it answers.
 
-The library is built when autotune is installed (core/build.py) and holds the text of what its headers
-declare, functions, structs and numbers: nothing of them is written again here.
+The library is built when autotune is installed (core/build.py) and tells what its headers declare,
+functions, structs and numbers: nothing of them is written again here.
 """
 
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -40,21 +39,6 @@ FOLDER = Path(__file__).parents[2] / "core"  # links are left in it: folder_file
 LIBRARY = "libautotune_core.so"
 VERSION = 18  # AUTOTUNE_TABLE_VERSION of core/table.h
 _MOST = 1 << 12  # declarations
-_STRUCT = re.compile(r"typedef struct \{ (.*) \} autotune_(\w+);")
-_NUMBERS = re.compile(r"(?:typedef )?enum \{ (.*) \}.*")
-_FUNCTION = re.compile(r"AUTOTUNE_API (.*?)(autotune_\w+)\((.*)\);")
-_CALL = re.compile(r"([^(]*)\(\*(\w+)\)\((.*)\)")  # a field that is one
-_FIELDS = re.compile(r"((?:const )?\w+) (.*)")
-_FIELD = re.compile(r"(\*?)(\w+)(?:\[(\w+)\])?")
-_TYPE = re.compile(r"(?:const )?(unsigned char|\w+)")
-_PLAIN: dict[str, Any] = {
-    "int": ctypes.c_int, "unsigned": ctypes.c_uint, "unsigned char": ctypes.c_ubyte,
-    "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64,
-    "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "intptr_t": ctypes.c_ssize_t,
-    "float": ctypes.c_float, "double": ctypes.c_double, "void": None,
-    "autotune_status": ctypes.c_int, "autotune_activation": ctypes.c_int,
-    "autotune_accuracy": ctypes.c_int,
-}  # fmt: skip
 
 
 class Struct(ctypes.Structure):
@@ -66,63 +50,35 @@ class Struct(ctypes.Structure):
 
 
 class Declarations:
-    """What headers declare: `numbers` of enums and types of `structs`, by their names without the prefix, and
-    of `functions` what they return and take."""
+    """What headers declare, as core/build.py writes it: `numbers` of enums and types of `structs`, by their
+    names without the prefix, and of `functions` what they return and take. Raises ValueError for other
+    text."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[str]) -> None:
         self.numbers, self.structs = SimpleNamespace(), SimpleNamespace()
         self.functions: dict[str, tuple[Any, list[Any]]] = {}
-        self._bodies: dict[str, str] = {}
-        declared = list(texts)
-        for text in declared:
-            if found := _STRUCT.fullmatch(text):
-                self._bodies[found[2]] = found[1]
-            elif found := _NUMBERS.fullmatch(text):
-                self._add_numbers(found[1])
-        for name in self._bodies:
-            self._struct(name)
-        for text in declared:
-            if found := _FUNCTION.fullmatch(text):
-                self.functions[found[2]] = self._type(found[1]), self._types(found[3])
-
-    def _add_numbers(self, body: str) -> None:
-        value = -1
-        for one in body.rstrip(", ").split(","):
-            name, _, message = one.strip().partition(" = ")
-            number, _, shift = message.partition(" << ")
-            value = int(number) << int(shift or 0) if message else value + 1
-            setattr(self.numbers, name.removeprefix("AUTOTUNE_"), value)
-
-    def _struct(self, name: str) -> Any:
-        if not hasattr(self.structs, name):
-            fields = [field for text in self._bodies[name].split(";") for field in self._fields(text.strip())]
-            setattr(self.structs, name, type(f"autotune_{name}", (Struct,), {"_fields_": fields}))
-        return getattr(self.structs, name)
-
-    def _fields(self, text: str) -> Iterable[tuple[str, Any]]:
-        """Of a declaration of one or several."""
-        if found := _CALL.fullmatch(text):
-            yield found[2], ctypes.CFUNCTYPE(self._type(found[1]), *self._types(found[3]))
-        elif found := _FIELDS.fullmatch(text):
-            for one in _FIELD.finditer(found[2]):
-                kind = self._type(f"{found[1]} {one[1]}")
-                size = one[3] and (int(one[3]) if one[3].isdigit() else self._number(one[3]))
-                yield one[2], kind * size if size else kind
-
-    def _number(self, name: str) -> int:
-        return int(getattr(self.numbers, name.removeprefix("AUTOTUNE_")))
-
-    def _types(self, parameters: str) -> list[Any]:
-        named = parameters.split(", ")
-        return [self._type(one) for one in named if one not in ("void", "...")]
+        for line in lines:
+            what, name, *rest = line.split()
+            if what == "number":
+                setattr(self.numbers, name, int(rest[0]))
+            elif what == "struct":
+                pairs = (one.split(":") for one in rest)
+                fields = [(field, self._type(kind)) for field, kind in pairs]
+                setattr(self.structs, name, type(f"autotune_{name}", (Struct,), {"_fields_": fields}))
+            elif what == "function":
+                self.functions[name] = self._type(rest[0]), [self._type(one) for one in rest[1:]]
+            else:
+                raise ValueError(f"{line[:60]!r} declares nothing")
 
     def _type(self, text: str) -> Any:
-        """Of a declaration that begins so."""
-        if "*" in text or "[" in text:
-            return ctypes.c_char_p if text.startswith("const char *") else ctypes.c_void_p
-        found = _TYPE.match(text)
-        assert found is not None, text
-        return _PLAIN[found[1]] if found[1] in _PLAIN else self._struct(found[1].removeprefix("autotune_"))
+        if text.endswith(")"):
+            returned, _, taken = text[:-1].partition("(")
+            return ctypes.CFUNCTYPE(self._type(returned), *map(self._type, filter(None, taken.split(","))))
+        if text == "None":
+            return None
+        name, _, size = text.partition("*")
+        kind = getattr(ctypes, name, None) or getattr(self.structs, name)
+        return kind * int(size) if size else kind
 
 
 class CoreLibrary:
