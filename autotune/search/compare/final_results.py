@@ -14,9 +14,6 @@ from ..progress import FinalDone, FinalStarted, OnEvent
 from ..shape import ShapeSearch
 from . import final
 
-FEWEST = 2  # finalists: one has nobody to be compared with
-
-
 class Finals:
     """`should_stop` is called before each final and after each look; `seconds_left` are the granted
     seconds, infinite for no limit. Finals share them in proportion to what they take by the trials of each
@@ -41,7 +38,7 @@ class Finals:
         due = [(shape, best) for shape in shapes if (best := self._finalists(shape))]
         looks_s = [self._look_s(shape, len(best)) for shape, best in due]
         left_out: list[Gemm] = []
-        fewest_s = sum(self._look_s(shape, min(FEWEST, len(best))) for shape, best in due)
+        fewest_s = sum(self._look_s(shape, _fewest(len(best))) for shape, best in due)
         is_time = self._seconds_left() >= self._policy.renew_s + fewest_s
         if due and not self._should_stop() and (is_time or self._target.environment.is_recorded):
             self._target.renew()
@@ -64,7 +61,7 @@ class Finals:
         """How many finalists a first look may have in this share of the seconds that are left, or the fewest
         that can be compared if these seconds suffice for them, else 0."""
         left_s = self._seconds_left() * self._expected_s / self._taken_s
-        least = min(FEWEST, num)
+        least = _fewest(num)
         if self._look_s(shape, least) > left_s:
             return 0
         fewer = range(num, least, -1)
@@ -107,3 +104,8 @@ class Finals:
         memory for all."""
         if failure.outcome is not Outcome.OUT_OF_MEMORY:
             self._store.invalidate(shape.study, trial.key, failure)
+
+
+def _fewest(num: int) -> int:
+    """Of so many finalists, how many a final needs: one alone would be compared with nobody."""
+    return min(2, num)
