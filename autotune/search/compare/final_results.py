@@ -14,6 +14,7 @@ from ..progress import FinalDone, FinalStarted, OnEvent
 from ..shape import ShapeSearch
 from . import final
 
+
 class Finals:
     """`should_stop` is called before each final and after each look; `seconds_left` are the granted
     seconds, infinite for no limit. Finals share them in proportion to what they take by the trials of each
