@@ -257,8 +257,10 @@ def _shape(entry: dict[str, Any], where: str) -> Gemm:
     layout = _one_of(LAYOUTS, entry.get("layout", "NN"), f"{where}: layout")
     shared = _one_of(("A", "B"), entry["shared"], f"{where}: shared") if "shared" in entry else ""
     try:
-        transposed = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
-        return Gemm(**numbers, **transposed, shares_a=shared == "A", shares_b=shared == "B")
+        return Gemm(
+            **numbers, trans_a=layout[0] == "T", trans_b=layout[1] == "T",
+            shares_a=shared == "A", shares_b=shared == "B",
+        )  # fmt: skip
     except UsageError as error:
         raise ValueError(f"{where}: {error}") from None
 

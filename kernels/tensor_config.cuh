@@ -8,11 +8,12 @@
 //   LOADERS        warpgroups that load                                     1 2
 //   AHEAD          tiles of B that a loading thread has on their way        1 ... 4
 //   SCHEME         of which parts a float is, and which of their products count (tensor_split.cuh)        0 1
-//   VEC_A VEC_B    floats per copy from global memory                       1 4
+//   VEC_A VEC_B    words of 4 bytes per copy from global memory             1 4
 //   VEC_C          floats per access to C                                   1 2
 //   PACK_A PACK_B  the operand is copied first, by k, then m (n): rows of vectors, whatever its own are  0 1
 //   REDUCTION      how the sums of splits of k are added: in a second pass, or there are none          as in config.cuh
 //   TRANS_A TRANS_B  the operand is stored transposed
+//   A_TYPE         of A's elements: 0 FP32, 1 BF16, 2 FP16, which PACK_A does not take (tensor-type)     default 0
 //   BATCHED BIAS ACTIVATION KEEPS   as in variant.cuh
 #pragma once
 
@@ -24,6 +25,12 @@
 #define REDUCTION_CHUNKS 5
 #define SCHEME_TF32X3 0  // two parts of 11 bits, three products
 #define SCHEME_BF16X6 1  // three of 8 bits, six products
+#define A_FP32 0
+#define A_BF16 1
+#define A_FP16 2
+#ifndef A_TYPE
+#define A_TYPE A_FP32
+#endif
 constexpr bool ARE_CHUNKS = false;  // as in config.cuh
 constexpr bool IS_SPLIT = REDUCTION == REDUCTION_TWO_PASS;
 constexpr bool LAST_LETS_NEXT_BEGIN = false;
@@ -35,6 +42,9 @@ constexpr int BM = 128, BK = 32;
 constexpr int MULTIPLIERS = 2;                  // warpgroups that multiply, MMA_M rows of C each
 constexpr int PARTS = SCHEME == SCHEME_BF16X6 ? 3 : 2;   // of a float
 constexpr int PACKED = SCHEME == SCHEME_BF16X6 ? 2 : 1;  // parts of neighbours along k in a word
+// Those of A's elements that may be other than 0: BF16 is one part of either scheme, FP16 one of TF32 or two of BF16.
+constexpr int PARTS_A = A_TYPE == A_FP32 ? PARTS : A_TYPE == A_FP16 && SCHEME == SCHEME_BF16X6 ? 2 : 1;
+constexpr int PER_WORD_A = A_TYPE == A_FP32 ? 1 : 2;  // elements of A in 4 bytes
 constexpr int MMA_M = 64, MMA_K = 8 * PACKED;   // of an instruction, which takes all BN columns
 constexpr int STEPS = BK / MMA_K;               // of k, of a tile
 constexpr int SUMS = MMA_M * BN / WARPGROUP;    // of C, of a multiplying thread
@@ -42,6 +52,7 @@ constexpr int LOADING = LOADERS * WARPGROUP;    // threads
 constexpr int THREADS = LOADING + MULTIPLIERS * WARPGROUP;
 
 static_assert(SCHEME == SCHEME_TF32X3 || SCHEME == SCHEME_BF16X6, "SCHEME");
+static_assert(A_TYPE == A_FP32 || !PACK_A, "rule tensor-type");
 static_assert(BN == 64 || BN == 128, "rule tensor-width");
 static_assert(PROMOTE_K < BK ? PROMOTE_K == MMA_K || PROMOTE_K == 16 : PROMOTE_K % BK == 0,
               "rule tensor-promote");
@@ -56,10 +67,10 @@ constexpr int LOADING_REGISTERS =
     (GIVEN_REGISTERS * (LOADERS + MULTIPLIERS) - MULTIPLYING_REGISTERS * MULTIPLIERS) / LOADERS / 8 * 8;
 
 // A's tile is kept as it is in global memory, along k or along m, with rows so far apart that the lanes of a warp, eight
-// rows by four k, touch different banks.
+// rows by four k, touch different banks. Elements of two bytes are neighbours in words: rows of half as many.
 constexpr bool IS_K_MAJOR_A = !TRANS_A && !PACK_A, IS_K_MAJOR_B = TRANS_B && !PACK_B;
-constexpr int PITCH_A = IS_K_MAJOR_A ? BK + 4 : BM + 8;
-constexpr int TILE_A = (IS_K_MAJOR_A ? BM : BK) * PITCH_A;  // floats
+constexpr int PITCH_A = (IS_K_MAJOR_A ? BK + (PER_WORD_A == 1 ? 4 : 0) : BM + 8) / PER_WORD_A;  // words
+constexpr int TILE_A = (IS_K_MAJOR_A ? BM : BK) * PITCH_A;
 
 // B's tile is split on its way: a plane for each part, rows along k for each column of C. A word holds the parts of PACKED
 // elements, a chunk four words. The chunks of eight rows are swizzled, as the tensor cores read them: 128 bytes of a row,

@@ -14,23 +14,29 @@
 #include "tensor_split.cuh"
 #include "tensor_stages.cuh"
 
+// A, so many of its elements further on.
+__device__ __forceinline__ const float* further(const float* a, long long elements) {
+    return reinterpret_cast<const float*>(reinterpret_cast<const char*>(a) + elements * (4 / PER_WORD_A));
+}
+
 struct LoadA {
     const float* next;  // what the thread copies first of the next tile
-    long long apart;    // between rows that it copies
-    long long along;    // from tile to tile
+    long long apart;    // bytes between rows that it copies
+    long long along;    // elements from tile to tile
     int left_m;         // rows of A, and k, from there on
     int left_k;
     float* to;          // in a stage, from the first of its tiles on
 
-    static constexpr int ACROSS = IS_K_MAJOR_A ? BK : BM;  // floats of a row of the tile
+    static constexpr int ACROSS = (IS_K_MAJOR_A ? BK : BM) / PER_WORD_A;  // words of a row of the tile
     static constexpr int ROWS = TILE_A / PITCH_A;
     static constexpr int ROWS_AT_ONCE = LOADING * VEC_A / ACROSS;
 
     __device__ __forceinline__ LoadA(const float* a, long long ld, int origin_m, int m, int k, float* tiles) {
         const int row = thread_index() / (ACROSS / VEC_A), column = thread_index() % (ACROSS / VEC_A) * VEC_A;
-        const int at_m = IS_K_MAJOR_A ? row : column, at_k = IS_K_MAJOR_A ? column : row;
-        next = a + (IS_K_MAJOR_A ? (origin_m + at_m) * ld + at_k : at_k * ld + origin_m + at_m);
-        apart = ROWS_AT_ONCE * ld;
+        const int element = column * PER_WORD_A;
+        const int at_m = IS_K_MAJOR_A ? row : element, at_k = IS_K_MAJOR_A ? element : row;
+        next = further(a, IS_K_MAJOR_A ? (origin_m + at_m) * ld + at_k : at_k * ld + origin_m + at_m);
+        apart = ROWS_AT_ONCE * ld * (4 / PER_WORD_A);
         along = IS_K_MAJOR_A ? BK : BK * ld;
         left_m = m - origin_m - at_m;
         left_k = k - at_k;
@@ -42,10 +48,10 @@ struct LoadA {
         for (int i = 0; i < ROWS / ROWS_AT_ONCE; ++i) {
             const int at = i * ROWS_AT_ONCE;
             const bool is_valid = left_m > (IS_K_MAJOR_A ? at : 0) && left_k > (IS_K_MAJOR_A ? 0 : at);  // edge: m, k
-            const GlobalAddress from = global_address(next) + (is_valid ? i * apart * 4 : 0);
+            const GlobalAddress from = global_address(next) + (is_valid ? i * apart : 0);
             copy_async<VEC_A>(to + stage * TILE_A + at * PITCH_A, from, is_valid);
         }
-        next += along;
+        next = further(next, along);
         left_k -= BK;
     }
 };

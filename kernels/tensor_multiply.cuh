@@ -33,13 +33,16 @@ struct ReadA {
         for (int half = 0; half < 2; ++half) {
             const int at = row + half * 8;
 #pragma unroll
-            for (int i = 0; i < CHUNKS; i += IS_K_MAJOR_A ? CHUNK : 1) {
+            for (int i = 0; i < CHUNKS; i += IS_K_MAJOR_A ? CHUNK * PER_WORD_A : 1) {
+                const int k = k_of(i, lane_k);
                 if constexpr (IS_K_MAJOR_A) {
-                    const Vec<CHUNK> x = load_shared<CHUNK>(tile + at * PITCH_A + k_of(i, lane_k));
+                    const Vec<CHUNK> x = load_shared<CHUNK>(tile + at * PITCH_A + k / PER_WORD_A);
 #pragma unroll
-                    for (int e = 0; e < CHUNK; ++e) value[half][i + e] = x.v[e];
+                    for (int e = 0; e < CHUNK * PER_WORD_A; ++e)
+                        value[half][i + e] = element_of_a(x.v[e / PER_WORD_A], e % PER_WORD_A);
                 } else {
-                    value[half][i] = load_shared<1>(tile + k_of(i, lane_k) * PITCH_A + at).v[0];
+                    const Vec<1> x = load_shared<1>(tile + k * PITCH_A + at / PER_WORD_A);
+                    value[half][i] = element_of_a(x.v[0], at % PER_WORD_A);
                 }
             }
         }
@@ -47,7 +50,7 @@ struct ReadA {
 };
 
 struct SplitA {
-    MmaFragment part[PARTS][STEPS];
+    MmaFragment part[PARTS_A][STEPS];
 
     __device__ __forceinline__ void split_all(const ReadA& a) {
 #pragma unroll
@@ -59,7 +62,7 @@ struct SplitA {
                 for (int i = 0; i < PACKED; ++i) x[i] = a.value[e % 2][(2 * step + e / 2) * PACKED + i];
                 const Parts words = packed(x);
 #pragma unroll
-                for (int at = 0; at < PARTS; ++at) part[at][step].bits[e] = words.bits[at];
+                for (int at = 0; at < PARTS_A; ++at) part[at][step].bits[e] = words.bits[at];
             }
         }
     }
@@ -101,8 +104,9 @@ __device__ __forceinline__ void multiply_tile(const SplitA& a, const Plane& b, b
 #pragma unroll
             for (int step = first; step < first + AT_ONCE; ++step) {
 #pragma unroll
-                for (int of_a = smallest; of_a >= 0; --of_a) {
-                    const bool is_first = of_a == PARTS - 1 && step == first;
+                for (int of_a = PARTS_A - 1; of_a >= 0; --of_a) {
+                    if (of_a > smallest) continue;
+                    const bool is_first = smallest == PARTS - 1 && of_a == PARTS_A - 1 && step == first;
                     multiply_step(tensor_sums, a.part[of_a][step], b.at(smallest - of_a, step), !is_first || adds);
                 }
             }

@@ -1,6 +1,7 @@
 // C = alpha * op(A) * op(B) + beta * C, in FP32 on tensor cores: three products of TF32 parts for one of floats.
 //
-//   Operands and layouts as in sgemm.cu, and its launch: the same arguments, one block per BM x BN tile of C.
+//   Operands and layouts as in sgemm.cu, and its launch: the same arguments, one block per BM x BN tile of C. A may be of
+//   BF16 or FP16, whose elements are fewer parts, and multiplied by fewer instructions: exactly all the same.
 //
 //             n                        block        warpgroups of 128 threads: LOADERS that load, two that multiply
 //        ┌────┬────┬────┐              warpgroup    MMA_M x BN of the tile, by one instruction for MMA_K of k
@@ -45,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const TileCoord tile = tile_coord(block_index_x() - product * tiles, schedule);
     const int origin_m = tile.m * BM, origin_n = tile.n * BN;
     if constexpr (IS_BATCHED) {
-        a += product * batch.stride_a;
+        a = further(a, product * batch.stride_a);
         b += product * batch.stride_b;
     }
     const int k_tiles = alpha == 0 ? 0 : k / BK + (k % BK != 0);
@@ -53,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if constexpr (IS_SPLIT) {
         const int most = (k_tiles + splits - 1) / splits, first = most * block_index_y();
         num_tiles = first + most < k_tiles ? most : k_tiles - first;  // 0 or less: others have it all
-        a += IS_K_MAJOR_A ? first * BK : first * BK * lda;
+        a = further(a, IS_K_MAJOR_A ? first * BK : first * BK * lda);
         b += IS_K_MAJOR_B ? first * BK : first * BK * ldb;
         k -= first * BK;  // what is beyond this split is in tiles that it does not load
     }

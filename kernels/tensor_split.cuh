@@ -36,6 +36,13 @@ __device__ __forceinline__ Parts split(float x) {
 #endif
 }
 
+// An element of A from the word that it is in: BF16 is the upper half of a float.
+__device__ __forceinline__ float element_of_a(float word, int place) {
+    if constexpr (A_TYPE == A_FP32) return word;
+    const unsigned half = place == 0 ? bits_of(word) & 0xffff : bits_of(word) >> 16;
+    return A_TYPE == A_BF16 ? float_of(half << 16) : float_of_half(half);
+}
+
 // The words of PACKED neighbours, for each part.
 __device__ __forceinline__ Parts packed(const float (&x)[PACKED]) {
     if constexpr (PACKED == 1) return split(x[0]);

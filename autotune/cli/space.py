@@ -158,7 +158,7 @@ def _explanation(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, facts: dic
 def _needs(config: AnyConfig, gemm: Gemm) -> str:
     """Of a block."""
     if isinstance(config, TensorConfig):
-        num_bytes = int(tensor_smem_bytes(config, gemm.trans_a))
+        num_bytes = int(tensor_smem_bytes(config, gemm))
         num_threads, registers = config.threads, "all registers of an SM"
     else:
         num_bytes, num_threads = int(smem_bytes(config, gemm)), threads(config)

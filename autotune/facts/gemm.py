@@ -1,7 +1,8 @@
 """The problem: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major; or a batch of such products.
 
 A is stored m x k (k x m if `trans_a`), B is stored k x n (n x k if `trans_b`). The operands of a batch follow
-each other in memory; all products may share A or B, which is then stored once. Below: what cuBLAS takes for
+each other in memory; all products may share A or B, which is then stored once. A may be of BF16 or FP16: it
+counts as what it is in FP32. Below: what cuBLAS takes for
 it, which knows matrices by columns. This file is copied into exported tables: standard library only.
 """
 
@@ -18,6 +19,8 @@ from ..files.words import flag, whole
 from .frozen import frozen
 
 FLOAT_BYTES = 4
+FP32 = "fp32"
+A_TYPES = (FP32, "bf16", "fp16")  # of A's elements, as kernels and the core number them
 LAYOUTS = ("NN", "NT", "TN", "TT")
 # Kernels count rows and columns in int32 and round them up to whole tiles, of at most 256.
 MAX_EXTENT = 2**31 - 256
@@ -26,7 +29,15 @@ Triple = tuple[int, int, int]  # of A, B and C
 _NUMBERS = (("m", 0, MAX_EXTENT), ("n", 0, MAX_EXTENT), ("k", 0, MAX_EXTENT), ("batch", 1, MAX_BATCH))
 _FLAGS = ("trans_a", "trans_b", "shares_a", "shares_b")
 _put = object.__setattr__  # the record is frozen
-_SHAPE = r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?"
+_SHAPE = (
+    r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?"
+    r"(?::a-(bf16|fp16))?"
+)
+
+
+def per_word(a_type: str) -> int:
+    """Elements of such an A in four bytes."""
+    return 1 if a_type == FP32 else 2
 
 
 class Batch(NamedTuple):
@@ -45,7 +56,8 @@ SINGLE = Batch()
 @frozen(order=True)
 class Gemm:
     """One matrix product, or `batch` of them. Extents count elements of one product; leading dimensions are
-    the packed ones. `shares_a` (`shares_b`): all products of the batch read the same A (B)."""
+    the packed ones. `shares_a` (`shares_b`): all products of the batch read the same A (B). `a_type`: one of
+    `A_TYPES`."""
 
     m: int
     n: int
@@ -55,12 +67,15 @@ class Gemm:
     batch: int = 1
     shares_a: bool = False
     shares_b: bool = False
+    a_type: str = FP32
 
     def __post_init__(self) -> None:
         for name, least, most in _NUMBERS:
             _put(self, name, whole(name, getattr(self, name), least, most))
         for name in _FLAGS:
             _put(self, name, flag(name, getattr(self, name)))
+        if self.a_type not in A_TYPES:
+            raise UsageError(f"a_type {self.a_type!r:.40}: expected one of {', '.join(A_TYPES)}")
         if self.batch == 1 and (self.shares_a or self.shares_b):
             raise UsageError(
                 f"{self}: a single product shares no operand; name a batch, as in 4096b8:shared-a"
@@ -71,18 +86,20 @@ class Gemm:
     @classmethod
     def parse(cls, text: str) -> Gemm:
         """Read `4096` or `4096x128x4096` (m x n x k), followed by, each optional and in this order, `b32` for
-        a batch of 32 products, `:NT` for the layout, `:shared-a` or `:shared-b` for the shared operand."""
+        a batch of 32 products, `:NT` for the layout, `:shared-a` or `:shared-b` for the shared operand,
+        `:a-bf16` or `:a-fp16` for the type of A's elements."""
         match = re.fullmatch(_SHAPE, text.strip(), re.ASCII | re.IGNORECASE)
         if match is None:
             raise UsageError(
                 f"shape {text!r} is neither SIZE nor MxNxK; write 4096, 4096x128x4096 or 4096:NT, "
                 "or 4096b32 for a batch"
             )
-        first, n, k, batch, layout, shared = match.groups()
+        first, n, k, batch, layout, shared, a_type = match.groups()
         layout, shared = (layout or "NN").upper(), (shared or "").lower()
         extents = int(first), int(n or first), int(k or first)
         flags = layout[0] == "T", layout[1] == "T"
-        return cls(*extents, *flags, int(batch or 1), shared == "a", shared == "b")
+        typed = (a_type or FP32).lower()
+        return cls(*extents, *flags, int(batch or 1), shared == "a", shared == "b", typed)
 
     def need_output(self) -> None:
         """Raises UsageError if C has no element: such a product is legal, but there is nothing to tune."""
@@ -132,7 +149,8 @@ class Gemm:
     def operand_bytes(self) -> Triple:
         """Bytes of A, B and C of all products, packed; a shared operand counts once."""
         count_a, count_b = (1 if is_shared else self.batch for is_shared in (self.shares_a, self.shares_b))
-        bytes_a, bytes_b = FLOAT_BYTES * count_a * self.m * self.k, FLOAT_BYTES * count_b * self.k * self.n
+        bytes_a = FLOAT_BYTES // per_word(self.a_type) * count_a * self.m * self.k
+        bytes_b = FLOAT_BYTES * count_b * self.k * self.n
         return bytes_a, bytes_b, FLOAT_BYTES * self.num_results
 
     @property
@@ -154,7 +172,8 @@ class Gemm:
     def __str__(self) -> str:
         batch = f"b{self.batch}" if self.is_batched else ""
         shared = (":shared-a" if self.shares_a else "") + (":shared-b" if self.shares_b else "")
-        return f"{self.m}x{self.n}x{self.k}{batch}:{self.layout}{shared}"
+        typed = "" if self.a_type == FP32 else f":a-{self.a_type}"
+        return f"{self.m}x{self.n}x{self.k}{batch}:{self.layout}{shared}{typed}"
 
 
 # Of cublas_api.h

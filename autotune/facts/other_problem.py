@@ -7,12 +7,14 @@ nobody holds its times against the limit of a product.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ..files.errors import UsageError
 from .frozen import frozen
-from .gemm import MAX_EXTENT, Gemm
+from .gemm import A_TYPES, FP32, MAX_EXTENT, Gemm
 
 KERNEL_TUNER, OTHER = "kernel-tuner:", "other-kernel:"  # begin the source of a kernel that is not ours
+A_TYPE_MARK = ":a-"  # with the type behind it ends the source of kernels that take an A of two bytes
 _PRODUCT = re.compile(r"gemm(?!v)|mat(rix)?_?mul|(^|_)mm(_|$)", re.IGNORECASE)
 _LABEL = re.compile(r"(?P<name>\D.*?)(:(?P<sizes>\d{1,20}(x\d{1,20}){0,2}))?", re.DOTALL)
 
@@ -69,12 +71,24 @@ def is_external(source: str) -> bool:
     return source.startswith((KERNEL_TUNER, OTHER))
 
 
+def a_type_of(source: str) -> str:
+    """Of A's elements in studies of this kernel source."""
+    return next((one for one in A_TYPES if source.endswith(A_TYPE_MARK + one)), FP32)
+
+
+def untyped(source: str) -> str:
+    """A source without the type of A: the kernels' text, and their class."""
+    return source.partition(A_TYPE_MARK)[0]
+
+
 def problem_of(source: str, gemm: Gemm) -> Gemm:
-    """The problem of a study of this kernel source, whose extents a database holds. Earlier versions stored
-    every kernel of Kernel Tuner as a product."""
+    """The problem of a study of this kernel source, whose extents a database holds: the source tells the type
+    of A. Earlier versions stored every kernel of Kernel Tuner as a product."""
     name = source.removeprefix(OTHER).removeprefix(KERNEL_TUNER)
     is_other = source.startswith(OTHER) or (source.startswith(KERNEL_TUNER) and not is_product(name))
-    return OtherProblem.of(name, (gemm.m, gemm.n, gemm.k)) if is_other else gemm
+    if is_other:
+        return OtherProblem.of(name, (gemm.m, gemm.n, gemm.k))
+    return replace(gemm, a_type=a_type_of(source))
 
 
 def read_problem(text: str) -> Gemm:

@@ -10,6 +10,7 @@ exported tables: standard library only.
 
 from __future__ import annotations
 
+from ..facts.gemm import FP32
 from .config import Config
 from .launch import Variant
 from .tensor_config import TensorConfig
@@ -24,6 +25,7 @@ def of(source_hash: str, config: Config | TensorConfig, variant: Variant) -> str
     """The identity of the kernel that this config is compiled to."""
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
     added = ["wide"] * variant.is_wide + ["batched"] * variant.is_batched + [str(variant.epilogue)]
+    added += [f"a_{variant.a_type}"] if variant.a_type != FP32 else []
     family = TENSOR_FAMILY if isinstance(config, TensorConfig) else FAMILY
     return f"{family} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
 

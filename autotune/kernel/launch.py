@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ..facts.frozen import frozen
-from ..facts.gemm import FLOAT_BYTES, SINGLE, Batch
+from ..facts.gemm import FLOAT_BYTES, FP32, SINGLE, Batch
 from ..files.errors import UsageError
 from ..files.words import texts
 
@@ -61,13 +61,14 @@ PLAIN = Epilogue()
 @frozen()
 class Variant:
     """What a cubin is compiled for besides its config: the layouts, 64-bit leading dimensions, batches (a
-    kernel for single products does not read their strides), and the epilogue."""
+    kernel for single products does not read their strides), the epilogue, and the type of A's elements."""
 
     trans_a: bool = False
     trans_b: bool = False
     is_wide: bool = False
     is_batched: bool = False
     epilogue: Epilogue = PLAIN
+    a_type: str = FP32
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Variant:

@@ -7,6 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from ..facts.gemm import A_TYPES, FP32
 from ..files.errors import EnvironmentProblem
 from .config import PARAMETER, Config
 from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
@@ -80,6 +81,7 @@ def _variant_macros(variant: Variant) -> dict[str, int]:
         "TRANS_A": int(variant.trans_a),
         "TRANS_B": int(variant.trans_b),
         **({"BATCHED": 1} if variant.is_batched else {}),
+        **({"A_TYPE": A_TYPES.index(variant.a_type)} if variant.a_type != FP32 else {}),
         **_epilogue_macros(variant.epilogue),
     }
 

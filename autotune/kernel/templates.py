@@ -9,12 +9,14 @@ Their arguments and launches are the same. A point names all parameters of one o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..facts.accuracy_class import FP32, STRICT
 from ..facts.device import DeviceLimits
+from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import Gemm
+from ..facts.other_problem import A_TYPE_MARK, a_type_of, untyped
 from ..files.errors import UsageError
 from . import identity, resources, rules, same_code, template
 from . import tensor_config as tensor
@@ -22,7 +24,8 @@ from .config import PARAMETER, Config, Parameter, Value, values_in
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
 from .tensor_config import AnyConfig, TensorConfig
 
-_CLASS_MARK = ":"  # in a study's source: the hash of its kernels' text, then the class, if not strict
+# In a study's source: the hash of its kernels' text, then the class, if not strict, and A's type, if not FP32
+_CLASS_MARK = ":"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ def parse(key: str) -> AnyConfig:
 def compiled(config: AnyConfig, variant: Variant) -> tuple[str, dict[str, int], str]:
     """The text that is compiled to a config's kernel, its macros, and the identity that its cubin states."""
     its = of(config)
+    if its is SGEMM:  # which reads FP32, to which another A has been converted
+        variant = replace(variant, a_type=FLOATS)
     name = identity.of(its.source_hash, config, variant)
     return template.source(its.main_file) + identity.declaration(name), template.macros(config, variant), name
 
@@ -91,7 +96,7 @@ def launch_spec(
 ) -> LaunchSpec:
     """What a launch of this config needs to know, for problems of this layout, on this GPU model."""
     if isinstance(config, TensorConfig):
-        variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
+        variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue, gemm.a_type)
         return tensor.launch_spec(config, variant)
     return resources.launch_spec(config, gemm, limits, is_wide=is_wide, epilogue=epilogue)
 
@@ -123,32 +128,40 @@ def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
 # ---- studies: trials of another template, or held against another promise, are those of another kernel
 
 
-def source_of(accuracy: str) -> str:
-    """What studies keep as the source of the kernels that a search for a class searches."""
+def source_of(accuracy: str, a_type: str = FLOATS) -> str:
+    """What studies keep as the source of the kernels that a search for a class and a type of A searches."""
     own = template.source_hash(OF_CLASS[accuracy].main_file)
-    return own if accuracy == STRICT else f"{own}{_CLASS_MARK}{accuracy}"
+    own += "" if accuracy == STRICT else f"{_CLASS_MARK}{accuracy}"
+    return own if a_type == FLOATS else f"{own}{A_TYPE_MARK}{a_type}"
 
 
 def accuracy_of(study_source: str) -> str:
     """The class of the kernels of such a study."""
-    mark = study_source.rpartition(_CLASS_MARK)[2]
+    mark = untyped(study_source).rpartition(_CLASS_MARK)[2]
     return mark if mark in OF_CLASS else STRICT
+
+
+def is_alike(study_source: str, other: str) -> bool:
+    """Whether studies are of one class and type of A."""
+    return (accuracy_of(study_source), a_type_of(study_source)) == (accuracy_of(other), a_type_of(other))
 
 
 def is_current(study_source: str) -> bool:
     """Whether such kernels are compiled here from text with the same code."""
-    return same_code.is_same(study_source, source_of(accuracy_of(study_source)))
+    return same_code.is_same(study_source, source_of(accuracy_of(study_source), a_type_of(study_source)))
 
 
-def tflops(accuracy: str, limits: DeviceLimits) -> float:
+def tflops(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> float:
     """The most that a GPU computes within a class; of multiplications and additions of the product, in
     TFLOP/s."""
-    return limits.fma_tflops * (tensor.OVER_FMA if accuracy != STRICT else 1)
+    return limits.fma_tflops * (tensor.OVER_FMA[a_type] if accuracy != STRICT else 1)
 
 
 def limit_us(gemm: Gemm, limits: DeviceLimits | None, accuracy: str) -> float | None:
     """The least us of a product within a class; None where nothing bounds it, or the GPU is unknown."""
-    return gemm.limit_us(tflops(accuracy, limits), limits.bandwidth_gbs) or None if limits else None
+    if limits is None:
+        return None
+    return gemm.limit_us(tflops(accuracy, limits, gemm.a_type), limits.bandwidth_gbs) or None
 
 
 def has_kernels(accuracy: str, limits: DeviceLimits) -> bool:

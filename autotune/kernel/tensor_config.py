@@ -15,7 +15,7 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from ..facts.fitted import numbers
 from ..facts.frozen import frozen
-from ..facts.gemm import FLOAT_BYTES, Gemm
+from ..facts.gemm import FLOAT_BYTES, FP32, Gemm, per_word
 from .config import Config, Parameter, checked
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
 from .resources import launched
@@ -30,8 +30,9 @@ WARPGROUP, NUM_MULTIPLIERS = 128, 2
 PLANE_ALIGNMENT = 1024  # bytes
 BARRIER_BYTES = 16  # of a stage
 REGISTERS = 64 * 1024  # of an SM, which a block has alone
-# A third of the tensor cores' rate in TF32, 1,024 multiply-adds per SM and cycle, over that of 128 lanes
-OVER_FMA = 1024 / 3 / 128
+# The tensor cores' rates, in TF32 1,024 multiply-adds per SM and cycle and in BF16 twice as many, divided by
+# the products of parts that an A of each type needs, over the rate of 128 lanes
+OVER_FMA = {FP32: 1024 / 3 / 128, "bf16": 2048 / 3 / 128, "fp16": 1024 / 2 / 128}
 # Of an element that is packed; of a split's share of k
 PACK_USES, LEAST_DEPTH = numbers("TENSOR_PACK_USES TENSOR_LEAST_DEPTH")
 LEAST_RESULTS = 64 * 64  # of C: fewer show no error that can be compared, and keep no tensor core busy
@@ -109,7 +110,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     Parameter("loaders", (1, 2), "warpgroups that load", "warpgroups"),
     Parameter("ahead", (1, 2, 3, 4), "tiles of B that a loading thread has on their way", "tiles"),
-    Parameter("vec_a", (1, 4), "elements of A per copy from global memory", "elements"),
+    Parameter("vec_a", (1, 4), "words of A, of 4 bytes, per copy from global memory", "words"),
     Parameter("vec_b", (1, 4), "elements of B per copy from global memory", "elements"),
     Parameter("vec_c", (1, 2), "elements of C per access to global memory", "elements"),
     Parameter("pack_a", (0, 1), "whether A is copied by k, then m, before the product"),
@@ -149,9 +150,11 @@ def workspaces(c: Any, g: Gemm) -> Any:
     return packed_bytes(c, g) + sum_bytes(c, g)
 
 
-def smem_bytes(c: Any, trans_a: Any) -> Any:
+def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
     """Of a block: planes of B, tiles of A, flushed sums, barriers, alignment. Of a config or columns."""
-    tile_a = np.where((c.pack_a > 0) | trans_a, BK * (BM + 8), BM * (BK + 4))
+    words = per_word(of.a_type)
+    along_k = BM * (BK + (4 if words == 1 else 0))
+    tile_a = np.where((c.pack_a > 0) | of.trans_a, BK * (BM + 8), along_k) // words
     flushed = BM * c.bn * (c.flush_k > 0)
     planes = c.bn * BK * np.where(np.equal(c.scheme, BF16X6), 3, 4) // 2  # words, of three parts or two
     floats = c.stages * (planes + tile_a) + flushed
@@ -191,16 +194,18 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.bn > 0) & (d.compute_capability == (9, 0))),
     Rule("tensor-stages", "device", ("bn", "stages", "flush_k", "pack_a", "scheme"),
          "stages and flushed sums fit the shared memory of a block",
-         lambda c, d, g: smem_bytes(c, g.trans_a) <= d.smem_per_block),
+         lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
     Rule("tensor-tasks", "template", ("bn", "loaders"), "a tile is loaded by whole tasks of 4 x 4 elements",
          lambda c, d, g: 2 * c.bn % _loading(c) == 0),
     Rule("tensor-ahead", "template", ("bn", "loaders", "ahead"),
          "the tiles on their way, and 32 more, are the registers of a loading thread",
          lambda c, d, g: BK * c.ahead * c.bn // _loading(c) + 32 <= _loading_registers(c)),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
-         lambda c, d, g: (g.lda % c.vec_a == 0) | (c.pack_a == 1)),
+         lambda c, d, g: (g.lda % (per_word(g.a_type) * c.vec_a) == 0) | (c.pack_a == 1)),
     Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
          lambda c, d, g: (g.ldb % c.vec_b == 0) | (c.pack_b == 1)),
+    Rule("tensor-type", "shape", ("pack_a",), "an A of two-byte elements is read as it is, not packed",
+         lambda c, d, g: (c.pack_a == 0) | (g.a_type == FP32)),
     Rule("split-reduction", "shape", ("reduction", "split_k"),
          "split-K needs a reduction, and nothing else does",
          lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
@@ -220,7 +225,7 @@ RULES: tuple[Rule, ...] = (
     Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
          lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
     Rule("worth-vector-a", "worth", ("vec_a", "pack_a"), "the widest vectors that A allows",
-         lambda c, d, g: _is_widest(c.vec_a, 4, g.lda, c.pack_a)),
+         lambda c, d, g: _is_widest(c.vec_a, 4, g.lda // per_word(g.a_type), c.pack_a)),
     Rule("worth-narrow-a", "worth", ("bn", "loaders", "ahead", "vec_a", "pack_a"),
          "where A is copied float by float, its addresses leave registers for few tiles of B",
          lambda c, d, g: (c.vec_a > 1)
@@ -251,7 +256,7 @@ def broken_rules(
 
 
 def launch_spec(config: TensorConfig, variant: Variant) -> LaunchSpec:
-    smem, threads = int(smem_bytes(config, variant.trans_a)), config.threads
+    smem, threads = int(smem_bytes(config, variant)), config.threads
     return LaunchSpec(
         **launched(config), bm=BM, bk=BK, threads=threads, smem_bytes=smem, is_exact=False, overlaps=True,
         variant=variant,

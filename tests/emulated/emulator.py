@@ -59,17 +59,22 @@ class Stored:
     """The matrices of an operand, (count, rows, columns), and where they lie, in floats.
 
     Rows are `ld` apart, matrices `stride`; `offset` moves the base off its alignment. One matrix may serve
-    all products of a batch.
+    all products of a batch. `words`: their memory, where an element is no float.
     """
 
     matrices: np.ndarray
     ld: int
     stride: int = 0
     offset: int = 0
+    words: np.ndarray | None = None
+
+    @property
+    def memory(self) -> np.ndarray:
+        return self.matrices if self.words is None else self.words
 
     def fields(self) -> tuple[int, ...]:
         """As `struct Stored` of problem.hpp."""
-        return *self.matrices.shape, self.ld, self.stride, self.offset
+        return *self.memory.shape, self.ld, self.stride, self.offset
 
 
 NOTHING = Stored(np.empty((0, 1, 1), np.float32), 1)
@@ -141,7 +146,7 @@ class LaunchProblem:
         )  # fmt: skip
         form = f"<q{len(name)}s{len(integers)}q2d"
         header = struct.pack(form, len(name), name, *integers, self.alpha, self.beta)
-        return header + b"".join(stored.matrices.astype("<f4").tobytes() for stored in operands)
+        return header + b"".join(stored.memory.astype("<f4", copy=False).tobytes() for stored in operands)
 
     def _pack(self, is_a: bool) -> tuple[int, ...]:
         """As `struct Pack`: zeros where the operand is not packed."""

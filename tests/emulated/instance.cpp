@@ -10,6 +10,10 @@
 #undef for
 #include "problem.hpp"
 
+#ifndef TENSOR  // where memory of a problem is told in words, and A's elements may be halves of these
+constexpr int PER_WORD_A = 1;
+#endif
+
 namespace emulated {
 
 int cluster_size() { return CLUSTER; }
@@ -36,7 +40,7 @@ static Epilogue epilogue_of(const Problem& p, const Operands& o) {
 }
 
 static Batch batch_of(const Problem& p, const Operands& o) {
-    return {o.stride_a, o.stride_b, p.c.stride, static_cast<int>(p.products)};
+    return {PER_WORD_A * o.stride_a, o.stride_b, p.c.stride, static_cast<int>(p.products)};
 }
 #define LAST_ARGUMENTS(p, o) , schedule_of(p), batch_of(p, o), epilogue_of(p, o)
 #else
@@ -45,7 +49,7 @@ static Batch batch_of(const Problem& p, const Operands& o) {
 
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
-          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.c.ld, o.workspace,
+          PER_WORD_A * o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.c.ld, o.workspace,
           static_cast<int>(p.split_k) LAST_ARGUMENTS(p, o));
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 from emulator import LaunchProblem, Stored
 from problems import FORWARD, SHUFFLED
 
-from autotune.facts.gemm import LAYOUTS, Batch
+from autotune.facts.gemm import FP32, LAYOUTS, Batch
 from autotune.kernel import launch
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.launch import Epilogue, Variant
@@ -23,7 +23,8 @@ def problem(
     config: TensorConfig, variant: Variant, extents: tuple[int, int, int], *, order: int = FORWARD,
     gap: int = 0, scales: tuple[float, float] = (1.0, 0.0), products: int = 1,
 ) -> LaunchProblem:  # fmt: skip
-    """Random operands, rows `gap` vectors further apart than they must be."""
+    """Random operands, rows `gap` vectors further apart than they must be. An A of two-byte elements lies in
+    rows of whole words, what is left of them NaN."""
     (m, n, k), random = extents, np.random.default_rng(sum(extents))
 
     def stored(rows: int, columns: int, vec: int) -> Stored:
@@ -32,6 +33,8 @@ def problem(
         return Stored(matrices, ld, rows * ld)
 
     a = stored(*((k, m) if variant.trans_a else (m, k)), 1 if config.pack_a else config.vec_a)
+    if variant.a_type != FP32:
+        a = narrowed(a, variant.a_type, gap * config.vec_a)
     b = stored(*((n, k) if variant.trans_b else (k, n)), 1 if config.pack_b else config.vec_b)
     c = stored(m, n, config.vec_c)
     spec = tensor.launch_spec(config, variant)
@@ -44,6 +47,20 @@ def problem(
         schedule=launch.schedule(spec, grid), epilogue=variant.epilogue,
         **_epilogue(variant.epilogue, c, random),
     )  # fmt: skip
+
+
+def narrowed(a: Stored, a_type: str, gap: int) -> Stored:
+    """A rounded to elements of two bytes, and the words that hold them."""
+    if a_type == "bf16":
+        bits = (a.matrices.view(np.uint32) >> 16).astype(np.uint16)
+        values = (bits.astype(np.uint32) << 16).view(np.float32)
+    else:
+        halves = a.matrices.astype(np.float16)
+        bits, values = halves.view(np.uint16), halves.astype(np.float32)
+    padded = np.pad(bits, ((0, 0), (0, 0), (0, bits.shape[2] % 2)), constant_values=0x7FFF)
+    words = np.ascontiguousarray(padded).view(np.float32)
+    ld = words.shape[2] + gap
+    return replace(a, matrices=values, words=words, ld=ld, stride=words.shape[1] * ld)
 
 
 def _epilogue(epilogue: Epilogue, c: Stored, random: np.random.Generator) -> dict[str, Stored]:

@@ -16,7 +16,7 @@ from product_check import check
 from tensor_problems import NARROW, problem
 
 from autotune.facts.device import KNOWN
-from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import A_TYPES, LAYOUTS, Gemm
 from autotune.kernel import template
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.launch import Epilogue, Variant
@@ -66,6 +66,53 @@ def test_any_extents_and_scales(build: Build, layout: str, scheme: str) -> None:
         problem(config, variant, (5, 6, 7), scales=(0.0, 0.0)),
     ]
     run_and_check(build, config, variant, *cases)
+
+
+@SCHEMES
+@pytest.mark.parametrize("a_type", A_TYPES[1:])
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+def test_an_a_of_two_bytes_is_multiplied_exactly(build: Build, layout: str, a_type: str, scheme: str) -> None:
+    """All stages, in any order of threads; edges, of rows that end within a word, too; splits of batches."""
+    variant = Variant(layout[0] == "T", layout[1] == "T", a_type=a_type)
+    config = replace(NARROW, scheme=scheme)
+    cases = [problem(config, variant, (128, 64, 160), order=order, gap=1) for order in ORDERS]
+    for one, result in zip(cases, run(build(config, variant).result(), cases), strict=True):
+        check(one, result, variant.trans_a, variant.trans_b)
+        _check_no_part_is_missing(one, result.c, variant)
+    variant = replace(variant, is_batched=True)
+    config = replace(config, vec_a=1, vec_b=1, vec_c=1, reduction="two_pass", split_k=2, loaders=1)
+    cases = [
+        problem(config, variant, (130, 67, 94), scales=(1.5, -0.5), gap=1, products=2, order=SHUFFLED),
+        problem(config, variant, (2, 5, 2)),
+        problem(config, variant, (5, 6, 0), scales=(2.0, 0.5)),
+    ]
+    run_and_check(build, config, variant, *cases)
+
+
+@pytest.mark.parametrize("a_type", A_TYPES[1:])
+@SCHEMES
+def test_special_values_of_two_bytes(build: Build, scheme: str, a_type: str) -> None:
+    """NaN of any bits gives NaN, infinity NaN or infinity; subnormals and the largest count as they are."""
+    config, variant = replace(NARROW, scheme=scheme), Variant(a_type=a_type)
+    one = problem(config, variant, (128, 64, 160))
+    assert one.a.words is not None
+    bits, (values,) = one.a.words.view(np.uint16)[0], one.a.matrices
+    infinity, least, most = (0x7F80, 1, 0x7F7F) if a_type == "bf16" else (0x7C00, 1, 0x7BFF)
+    bits[3, 10], bits[5, 7], bits[6, 7], bits[7, 1] = infinity, infinity + 1, 0xFFFF, infinity | 0x8000
+    bits[9], bits[10], bits[11] = least, 0, 0x8000
+    bits[10, 4] = most
+    (b,) = one.b.matrices
+    b[4] *= np.float32(2.0**-10)
+    wide = bits.astype(np.uint32) << 16
+    values[:] = wide.view(np.float32) if a_type == "bf16" else bits.view(np.float16).astype(np.float32)
+    (result,) = run(build(config, variant).result(), [one])
+    (c,) = result.c
+    assert np.isnan(c[[5, 6]]).all()
+    assert not np.isfinite(c[[3, 7]]).any()
+    rest = np.delete(np.arange(128), [3, 5, 6, 7])
+    x, y = values[rest].astype(np.float64), b.astype(np.float64)
+    tiny = np.finfo(np.float32).tiny
+    assert (np.abs(c[rest] - x @ y) <= 2.0**-20 * (np.abs(x) @ np.abs(y)) + tiny).all()
 
 
 @SCHEMES
