@@ -11,7 +11,7 @@ from typing import NamedTuple
 from . import gpu
 from .facts.accuracy_class import STRICT
 from .facts.device import KNOWN, DeviceLimits, limits_by_name
-from .facts.gemm import Gemm
+from .facts.gemm import FP32, Gemm
 from .facts.measurement import CachePolicy
 from .files.errors import EnvironmentProblem, UsageError
 from .files.strict import hint
@@ -39,13 +39,14 @@ def open_target(
     *,
     note: Note,
     accuracy: str = STRICT,
+    a_type: str = FP32,
     helpers: Helpers | None = None,
 ) -> Target:
     """What a selector names: `auto`, a GPU by index or UUID, `replay:FILE`. `auto` falls back on a recorded
     space that ships with autotune, and says so by `note`.
 
     Of several recordings the first that holds all of `gemms` is taken. Kernels whose error is more than
-    `max_error` times cuBLAS's cannot win; `accuracy` is the class of all.
+    `max_error` times cuBLAS's cannot win; `accuracy` is the class of all, `a_type` that of A's elements.
 
     Raises UsageError or EnvironmentProblem if the selector names nothing usable."""
     if selector == REPLAY:
@@ -59,7 +60,9 @@ def open_target(
         return _of_class(replayed, accuracy)
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
-        return open_gpu(selector, policy, gemms, max_error, note=note, accuracy=accuracy, helpers=helpers)
+        return open_gpu(
+            selector, policy, gemms, max_error, note=note, accuracy=accuracy, a_type=a_type, helpers=helpers
+        )
     recording = default_recording(gemms)
     target = _of_class(ReplayTarget(recording, max_error=max_error), accuracy)
     where = target.environment
@@ -143,6 +146,7 @@ def open_gpu(
     *,
     note: Note,
     accuracy: str = STRICT,
+    a_type: str = FP32,
     helpers: Helpers | None = None,
 ) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError, also if it has too little memory for one of
@@ -150,7 +154,7 @@ def open_gpu(
     if selector.startswith(REPLAY):
         raise UsageError(f"{option('gpu')} {selector}: a recording cannot run kernels; name a GPU")
     _need_memory(selector, gemms)
-    kind = {"policy": policy, "max_error": max_error, "accuracy": accuracy}
+    kind = {"policy": policy, "max_error": max_error, "accuracy": accuracy, "a_type": a_type}
     return GpuTarget(selector, **kind, note=note, helpers=helpers)  # type: ignore[arg-type]
 
 

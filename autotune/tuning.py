@@ -25,7 +25,7 @@ from .facts.accuracy_class import STRICT
 from .facts.accuracy_class import read as read_class
 from .facts.device import DeviceLimits, Environment, describe_alias, limits_by_name, names_for
 from .facts.distribution import drawn_calls
-from .facts.gemm import Gemm
+from .facts.gemm import FP32, Gemm
 from .facts.keywords import ConditionKeywords, ExportKeywords, SearchKeywords, takes, with_defaults
 from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
@@ -257,20 +257,21 @@ def tune(
     asked_at = time.time() if asked_at is None else asked_at
     given: SearchKeywords = with_defaults(SearchKeywords, keywords)
     accuracy, stale = given["accuracy"], given["stale"]
-    named, conditions = read_shapes(shapes), _conditions(given)
+    named, conditions = _of_type(read_shapes(shapes), given["a_type"]), _conditions(given)
     profile = read_effort(given["effort"])
     options = Options(
         sampler=given["sampler"], trials=given["trials"], seconds=given["seconds"], seed=given["seed"],
         where=conditions, policy=policy or profile.policy, patience=profile.patience, part=part,
     )  # fmt: skip
     num_drawn, calls = whole(option("num_drawn"), given["num_drawn"]), _counted(calls)
+    calls = dict(zip(_of_type(calls, given["a_type"]), calls.values(), strict=True))
     seed, db = options.seed, _path(given["db"])
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
-    template = _template(accuracy, conditions, num_drawn)
+    template, a_type = _template(accuracy, conditions, num_drawn), _type_of(gemms, accuracy)
     selector, cache = targets.selector_of(given["gpu"]), read_policy(given["cache"])
     opened = targets.open_target(
-        selector, cache, gemms, max_error, note=note, accuracy=accuracy,
+        selector, cache, gemms, max_error, note=note, accuracy=accuracy, a_type=a_type,
         helpers=part.helpers if part else None,
     )  # fmt: skip
     _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
@@ -333,6 +334,29 @@ def tune(
         optimum_us = _optima(recorded, found.shapes, conditions) if recorded else {}
         measured = (target.environment, target.policy, max_error, db, conditions, target.source_hash)
         return Result(found, *measured, optimum_us, filled, gain, taken_us)
+
+
+def _of_type(gemms: Iterable[Gemm], a_type: str) -> tuple[Gemm, ...]:
+    """Shapes with this type of A, where they name none. Raises UsageError."""
+    return tuple(replace(one, a_type=a_type) if one.a_type == FP32 else one for one in gemms)
+
+
+def _type_of(gemms: Sequence[Gemm], accuracy: str) -> str:
+    """Of the A of all these shapes. Raises UsageError where they differ, or no kernel of the class takes
+    it."""
+    found = {one.a_type for one in gemms} or {FP32}
+    if len(found) > 1:
+        raise UsageError(
+            f"shapes with an A of {' and of '.join(sorted(found))}: a search is for one of them; run one "
+            "for each"
+        )
+    (a_type,) = found
+    if a_type != FP32 and accuracy == STRICT:
+        raise UsageError(
+            f"{option('a_type')} {a_type} and {option('accuracy')} {STRICT}: strict kernels read FP32, to "
+            f"which a call converts A before; search the shape in FP32, or with {option('accuracy')} fp32"
+        )
+    return a_type
 
 
 def _template(accuracy: str, conditions: Where, num_drawn: int) -> Template:

@@ -104,6 +104,31 @@ extern "C" __global__ void fill_operand(float* out, u64 count, u64 seed, int kin
     }
 }
 
+// Rounds to the nearest BF16 (type 1) or FP16 (type 2), even where two are; FP16 ends at 65,504, so that what is larger
+// becomes that. `out` holds both bytes of each.
+extern "C" __global__ void shorten_operand(float* values, unsigned short* out, u64 count, int type) {
+    const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        const float x = values[i];
+        if (type == 1) {
+            const u32 bits = __float_as_uint(x);
+            const u32 rounded = bits + 0x7fff + (bits >> 16 & 1);
+            out[i] = static_cast<unsigned short>(rounded >> 16);
+            values[i] = __uint_as_float(rounded & 0xffff0000u);
+        } else {
+            const float within = fminf(fmaxf(x, -65504.0f), 65504.0f), magnitude = fabsf(within);
+            // Adding what has FP16's last place as its own rounds to it: 2^-24 of the least normal, 2^-14, and below
+            const float least = 0x1p-14f, exponent = __uint_as_float(__float_as_uint(magnitude) & 0x7f800000u);
+            const float scale = magnitude < least ? least : exponent;
+            const float rounder = scale * 0x1.8p13f, value = (magnitude + rounder) - rounder;
+            values[i] = copysignf(value, x);
+            const u32 bits = __float_as_uint(value);
+            const u32 half = value < least ? static_cast<u32>(value * 0x1p24f) : (bits >> 13) - (112u << 10);
+            out[i] = static_cast<unsigned short>(half | (__float_as_uint(x) >> 16 & 0x8000u));
+        }
+    }
+}
+
 // --------------------------------------------------------------------------------------------- reference
 
 // The first element of a tile of C, and which product it is of.

@@ -148,6 +148,7 @@ class SearchRequest(CommandRecord):
     max_workspace: float | None = MAX_WORKSPACE()
     order: str | None = ORDER()
     accuracy: str = ACCURACY()
+    a_type: str = keyword(SearchKeywords, "a_type", words("fp32", "bf16", "fp16"))
     db: str = DB()
     cluster: str | None = CLUSTER()
     events: Path | None = option(

@@ -108,6 +108,14 @@ class SearchKeywords(TrialKeywords, total=False):
             "export can choose among them. Drawn shapes have no final (distribution.py).",
         ),
     ]
+    a_type: Annotated[
+        str,
+        Keyword(
+            "fp32",
+            "Of A's elements: `fp32`; `bf16` or `fp16` beside a B in FP32, with `--accuracy fp32`.",
+            "Results are those of A converted to FP32, which is exact.",
+        ),
+    ]
     seed: Annotated[
         int,
         Keyword(

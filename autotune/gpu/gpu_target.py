@@ -12,7 +12,7 @@ from typing import Self
 
 from ..facts.accuracy_class import STRICT
 from ..facts.device import DeviceLimits, Environment
-from ..facts.gemm import Gemm
+from ..facts.gemm import FP32, Gemm
 from ..facts.measurement import ENERGY_S, CachePolicy, Measurement, Outcome
 from ..files.errors import TrialFailure
 from ..kernel import feasible_set, templates
@@ -34,8 +34,8 @@ class GpuTarget:
     names none, or a class that the GPU has no kernels for. Futures raise only EnvironmentProblem (no memory
     for the problem, no process to compile in) and DeviceLost. A candidate whose error is more than
     `max_error` times cuBLAS's fails, untimed (None: any correct result is accepted). `accuracy`: the class of
-    the kernels that are searched, which each is held to. `note` receives messages for the user, `helpers`
-    compile elsewhere."""
+    the kernels that are searched, which each is held to; `a_type`: of A's elements in all problems. `note`
+    receives messages for the user, `helpers` compile elsewhere."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class GpuTarget:
         seed: int = 0,
         max_error: float | None = None,
         accuracy: str = STRICT,
+        a_type: str = FP32,
         note: Callable[[str], None] = lambda text: None,
         helpers: Helpers | None = None,
     ) -> None:
@@ -53,7 +54,7 @@ class GpuTarget:
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy, self.max_error, self._seed = policy, max_error, seed
         templates.need_search_space(accuracy, self.limits)
-        self.source_hash, self._accuracy = templates.source_of(accuracy), accuracy
+        self.source_hash, self._accuracy = templates.source_of(accuracy, a_type), accuracy
         self.builder = KernelBuilder(self.limits, cache_dir=cache_dir, note=note, helpers=helpers)
         try:
             self.worker = GpuWorker(self.gpu.uuid, self.limits, self.builder.checks(), note)

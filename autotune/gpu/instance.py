@@ -22,7 +22,7 @@ def is_wide(gemm: Gemm) -> bool:
 
 def variant(gemm: Gemm) -> Variant:
     """The properties of a problem that are compiled in."""
-    return Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm), gemm.is_batched)
+    return Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm), gemm.is_batched, a_type=gemm.a_type)
 
 
 def code(gemm: Gemm, config: AnyConfig, cubin: Cubin, limits: DeviceLimits) -> KernelCode:

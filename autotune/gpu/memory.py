@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..facts.gemm import FLOAT_BYTES, Gemm
+from ..facts.gemm import A_TYPES, FLOAT_BYTES, FP32, Gemm
 from ..facts.measurement import CachePolicy
 from ..files.errors import EnvironmentProblem
 from .driver import OUT_OF_MEMORY, CudaError, check
-from .module import EntryFunction, pack
+from .module import EntryFunction, Module, pack
 
 ALIGNMENT = 256  # bytes: what cuMemAlloc guarantees, and more than any vector load needs
 CANARY_BYTES = 16 * 1024
@@ -90,11 +90,17 @@ def canary_name(number: int, num_canaries: int) -> str:
 
 @dataclass(frozen=True)
 class OperandSet:
-    """Device addresses of A (m, k), B (k, n), C (m, n), stored as the Gemm says; a batch lies in a row."""
+    """Device addresses of A (m, k), B (k, n), C (m, n), in FP32, stored as the Gemm says; a batch lies in a
+    row. `short_a`: A in elements of two bytes, for problems that have it so."""
 
     a: int
     b: int
     c: int
+    short_a: int = 0
+
+    def of_a(self, a_type: str) -> int:
+        """The A that a kernel reads."""
+        return self.a if a_type == FP32 else self.short_a
 
 
 class Buffer:
@@ -152,25 +158,28 @@ def canary_list(address: int, canaries: Sequence[Region]) -> ctypes.Array[ctypes
 
 
 class Operands:
-    """All operand sets of one problem, filled with the same random normal numbers. `fill_normal` is that
-    kernel of checks.cu. Sets are equal, so one reference serves them all."""
+    """All operand sets of one problem, filled with the same random normal numbers by kernels of `checks`.
+    Sets are equal, so one reference serves them all. Of an A of two-byte elements each holds both: in FP32,
+    rounded to what these hold, for cuBLAS and the reference, and as candidates read it."""
 
-    def __init__(
-        self, driver: Any, fill_normal: EntryFunction, gemm: Gemm, count: int, seed: int, stream: Any
-    ) -> None:
-        self._driver, self._stream = driver, stream
-        self.layout = lay_out(gemm.operand_bytes, count)
+    def __init__(self, driver: Any, checks: Module, gemm: Gemm, count: int, seed: int, stream: Any) -> None:
+        self._driver, self._stream, self._a_type = driver, stream, gemm.a_type
+        self._checks, fill_normal = checks, checks.kernel("fill_normal")
+        self.layout = lay_out(replace(gemm, a_type=FP32).operand_bytes, count)
         list_offset = aligned(self.layout.num_bytes)
         self.num_bytes = list_offset + CANARY_ENTRY_BYTES * len(self.layout.canaries)
         self._buffer = Buffer(driver, self.num_bytes, f"{count} operand sets of {gemm}")
         starts = [self._buffer.address + region.offset for region in self.layout.operands]
-        self.sets = tuple(OperandSet(*starts[i : i + 3]) for i in range(0, len(starts), 3))
+        self._short = self._short_buffer(gemm, count) if gemm.a_type != FP32 else None
+        places = ((*starts[3 * i : 3 * i + 3], self._short_a(i)) for i in range(count))
+        self.sets = tuple(OperandSet(*place) for place in places)
         self._buffer.fill(CANARY_WORD, Region(0, self.layout.num_bytes), stream)
         for number, region in enumerate(self.layout.operands):
             if number % 3 == 2:
                 self._buffer.fill(POISON_WORD, region, stream)
             else:
                 self._buffer.fill_normal(fill_normal, region, 2 * seed + number % 3, stream)
+        self._shorten()
         self.canaries = self._buffer.address + list_offset  # address of the list that check_canaries reads
         self._buffer.upload(canary_list(self._buffer.address, self.layout.canaries), stream, list_offset)
 
@@ -189,6 +198,31 @@ class Operands:
             flags = (ctypes.c_int32(is_k_major), ctypes.c_int32(number % 3 == 0))
             blocks = min(FILL_BLOCKS, -(-count // FILL_THREADS))
             kernel.launch(self._stream, (blocks, 1), FILL_THREADS, pack([*place, *drawn, *extents, *flags]))
+        self._shorten()
+
+    def _short_buffer(self, gemm: Gemm, count: int) -> Buffer:
+        """For A in elements of two bytes, each between words that are two NaN."""
+        self._short_layout = lay_out((-(-gemm.operand_bytes[0] // 4) * 4,), count)
+        buffer = Buffer(self._driver, self._short_layout.num_bytes, f"{count} times A of {gemm}")
+        buffer.fill(POISON_WORD, Region(0, buffer.num_bytes), self._stream)
+        return buffer
+
+    def _short_a(self, number: int) -> int:
+        """Its address in a set; 0 without."""
+        return self._short.address + self._short_layout.operands[number].offset if self._short else 0
+
+    def _shorten(self) -> None:
+        """Round A to elements of two bytes, in FP32 and in these."""
+        if self._short is None:
+            return
+        kernel = self._checks.kernel("shorten_operand")
+        for one, region in zip(self.sets, self.layout.operands[::3], strict=True):
+            count = region.num_bytes // FLOAT_BYTES
+            if count:
+                values = [ctypes.c_void_p(one.a), ctypes.c_void_p(one.short_a), ctypes.c_uint64(count)]
+                values.append(ctypes.c_int32(A_TYPES.index(self._a_type)))
+                blocks = min(FILL_BLOCKS, -(-count // FILL_THREADS))
+                kernel.launch(self._stream, (blocks, 1), FILL_THREADS, pack(values))
 
     def poison(self, number: int) -> None:
         """Make every element of C of one set NaN."""
@@ -196,6 +230,8 @@ class Operands:
 
     def free(self) -> None:
         self._buffer.free()
+        if self._short is not None:
+            self._short.free()
 
 
 class Workspace:
@@ -267,7 +303,8 @@ class Pool:
         self._reserve(count * step, count * c_bytes)
         assert self._read is not None and self._written is not None
         a, c = self._read.address, self._written.address
-        return tuple(OperandSet(a + i * step, a + i * step + a_bytes, c + i * c_bytes) for i in range(count))
+        places = ((a + i * step, a + i * step + a_bytes, c + i * c_bytes) for i in range(count))
+        return tuple(OperandSet(*at, short_a=at[0]) for at in places)
 
     def free(self) -> None:
         for buffer in filter(None, (self._read, self._written)):

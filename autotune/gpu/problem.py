@@ -33,7 +33,7 @@ class PreparedProblem:
         self.problem = problem
         gemm, seed = problem.gemm, problem.seed
         count = num_sets(gemm, limits.l2_bytes, problem.policy)
-        self.operands = Operands(driver, checks.kernel("fill_normal"), gemm, count, seed, stream)
+        self.operands = Operands(driver, checks, gemm, count, seed, stream)
         try:
             self.verifier = Verifier(driver, checks, gemm, limits, seed, stream)
         except EnvironmentProblem:
@@ -106,7 +106,7 @@ class PromiseCheck:
             )
         self._fill = checks.kernel("fill_operand")
         seed = problem.seed
-        self._operands = Operands(driver, checks.kernel("fill_normal"), gemm, 1, seed, stream)
+        self._operands = Operands(driver, checks, gemm, 1, seed, stream)
         self._verifiers: list[Verifier] = []
         self._sgemms: list[tuple[float, float]] = []
         nothing = Workspace(driver, stream)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from ..facts.gemm import Gemm
+from ..facts.device import DeviceLimits
+from ..facts.gemm import FP32, Gemm
 from ..facts.measurement import CachePolicy, Discarded, Failure, Outcome
 from ..files.errors import EnvironmentProblem
 from ..kernel import templates
@@ -44,6 +45,10 @@ def _why_too_fast(time_us: float, floor_us: float) -> str:
         f"{time_us:.2f} us per launch, and this GPU needs {floor_us:.2f} at least; the result is right on "
         "fresh inputs, and timing it again gave the same: do not trust clocks or timer here"
     )
+
+
+def _tflops(request: protocol.RunTrial, limits: DeviceLimits) -> float:
+    return templates.tflops(request.kernel.accuracy, limits, request.problem.gemm.a_type)
 
 
 class Session:
@@ -164,7 +169,7 @@ class Session:
                 right, outcome=Outcome.INACCURATE, reason=why, verify_s=time.perf_counter() - started
             )
         guarded = self._time(prepared, enqueue, probe_us, request.cutoff_us)
-        tflops, num_sets = templates.tflops(request.kernel.accuracy, self.limits), len(prepared.operands.sets)
+        tflops, num_sets = _tflops(request, self.limits), len(prepared.operands.sets)
         gemm, policy = request.problem.gemm, request.problem.policy
         reason, floor_us = "", timing.floor_us(gemm, self.limits, policy, num_sets, tflops)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
@@ -266,10 +271,10 @@ class Session:
         """Raises EnvironmentProblem where memory does not suffice, though no problem is held."""
         count = num_sets(gemm, self.limits.l2_bytes, policy)
         try:
-            return self.pool.sets(gemm.operand_bytes, count)
+            return self.pool.sets(replace(gemm, a_type=FP32).operand_bytes, count)
         except EnvironmentProblem:
             self._evict(0)
-            return self.pool.sets(gemm.operand_bytes, count)
+            return self.pool.sets(replace(gemm, a_type=FP32).operand_bytes, count)
 
     # ---------------------------------------------------------------------------- in the same rounds
 

@@ -70,7 +70,7 @@ class Sgemm:
         self._kernel.allow_smem(spec.smem_bytes)
         self._grid = grid.size
         self._threads, self._smem_bytes = spec.threads, spec.smem_bytes
-        self._overlaps = spec.overlaps
+        self._overlaps, self._a_type = spec.overlaps, spec.variant.a_type
         self._pack = module.kernel(PACK_ENTRY) if grid.packs else None
         self._packs = [Packing(pack, gemm, workspace) for pack in grid.packs]
         self._a, self._b, self._c = (ctypes.c_void_p() for _ in range(3))
@@ -99,7 +99,8 @@ class Sgemm:
 
     def enqueue(self, stream: Any, operands: OperandSet) -> None:
         """Put one launch on the stream."""
-        self._a.value, self._b.value, self._c.value = operands.a, operands.b, operands.c
+        self._a.value = operands.of_a(self._a_type)
+        self._b.value, self._c.value = operands.b, operands.c
         for packing in self._packs:
             assert self._pack is not None
             source = self._a if packing.is_a else self._b

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from ..facts.device import names_for
 from ..facts.gemm import Gemm
-from ..kernel.templates import accuracy_of
+from ..kernel.templates import is_alike
 from ..perf_model.cublas_model import least_us
 from ..store import Store
 from ..target import Target
@@ -25,7 +25,7 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
     names = names_for(target.environment.gpu_name)
     for found in sorted(store.studies(target.max_error), key=lambda found: found.updated_at):
         of = found.study
-        is_similar = accuracy_of(of.source_hash) == accuracy_of(target.source_hash)
+        is_similar = is_alike(of.source_hash, target.source_hash)
         if of.environment.gpu_name in names and of.policy == target.policy and is_similar:
             best = None if found.best is None else found.best.measurement.time_us
             if time_us := best or found.cublas_us:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..facts.gemm import Gemm
 from ..files.words import counted
 from ..kernel import same_code, templates
-from ..kernel.templates import accuracy_of, is_autotune
+from ..kernel.templates import is_alike, is_autotune
 from ..kernel.tensor_config import AnyConfig
 from ..store import Store, StudyRef
 from ..target import Target
@@ -49,7 +49,7 @@ def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
     for summary in sorted(store.studies(target.max_error), key=lambda summary: summary.updated_at):
         study, here = summary.study, target.environment
         alike = (study.environment.gpu_name, study.environment.recorded_on, study.policy)
-        if accuracy_of(study.source_hash) != accuracy_of(target.source_hash):
+        if not is_alike(study.source_hash, target.source_hash):
             continue
         final = store.final(study, target.max_error)
         if final is None or alike != (here.gpu_name, here.recorded_on, target.policy):

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..export.portfolio import Costs, TimedKernel, candidates
 from ..facts.device import DeviceLimits
-from ..facts.gemm import LAYOUTS, Gemm
+from ..facts.gemm import FP32, LAYOUTS, Gemm, per_word
 from ..kernel.config import Config
 from ..kernel.relatives import example, within
 from ..kernel.resources import launch_spec, residency, threads
@@ -107,17 +107,20 @@ def on_tensor_cores(gemm: Gemm) -> list[TensorConfig]:
     pack_a, pack_b = (
         int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
     )
+    pack_a = pack_a if gemm.a_type == FP32 else 0
     operands: dict[str, Any] = {
         "pack_a": pack_a,
         "pack_b": pack_b,
-        "vec_a": 4 if pack_a or gemm.lda % 4 == 0 else 1,
+        "vec_a": 4 if pack_a or gemm.lda % (4 * per_word(gemm.a_type)) == 0 else 1,
         "vec_b": 4 if pack_b or gemm.ldb % 4 == 0 else 1,
         "vec_c": 2 - gemm.ldc % 2,
     }
-    sums = (
+    sums: tuple[tuple[str, int, int], ...] = (
         *((TF32X3, 32, 0), (BF16X6, 32, 0), (BF16X6, 64, 0), (BF16X6, 32, 256)),
         *((TF32X3, 32, 512), (TF32X3, 16, 512), (TF32X3, 16, 256)),
     )
+    if gemm.a_type == "bf16":  # of which three products of BF16 take less than two of TF32
+        sums = tuple(sorted(sums, key=lambda one: one[0] != BF16X6))
     found = []
     for scheme, promote_k, flush_k in sums:
         for bn, loaders in ((128, 2), (64, 1), (128, 1)):

@@ -17,12 +17,12 @@ from ..facts.accuracy_class import STRICT
 from ..facts.device import Environment, names_for
 from ..facts.gemm import Gemm
 from ..facts.measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
-from ..facts.other_problem import is_external, problem_of
+from ..facts.other_problem import is_external, problem_of, untyped
 from ..files.errors import DuplicateTrial, StoreError, UsageError
 from ..files.words import LARGEST, command, option
 from ..kernel import same_code
 from ..kernel.config import Value
-from ..kernel.templates import accuracy_of
+from ..kernel.templates import accuracy_of, is_alike
 from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
 from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
@@ -260,8 +260,7 @@ class Store(Closing):
             ),
         )
         others = self._all(query.order_by(StudyRow.id.desc()), rows.study_ref)
-        own = accuracy_of(study.source_hash)
-        return [other for other in others if accuracy_of(other.source_hash) == own]
+        return [other for other in others if is_alike(other.source_hash, study.source_hash)]
 
     def with_siblings(self, study: StudyRef) -> list[StudyRef]:
         """Its twins and, last, the study itself: all that is known of its problem on such GPUs."""
@@ -302,7 +301,7 @@ class Store(Closing):
         ]
         found: dict[Gemm, list[StudyRef]] = {}
         for ref in refs:
-            if same_code.is_same(ref.source_hash, refs[0].source_hash):
+            if same_code.is_same(untyped(ref.source_hash), untyped(refs[0].source_hash)):
                 found.setdefault(ref.gemm, []).append(ref)
         return found
 

@@ -106,20 +106,24 @@ def environment(row: EnvironmentRow) -> Environment:
     )
 
 
+# The type of A is told by a study's source (problem_of)
+_COLUMNS = tuple(field.name for field in fields(Gemm) if field.name != "a_type")
+
+
 def gemm_columns(gemm: Gemm) -> dict[str, Any]:
-    return {field.name: getattr(gemm, field.name) for field in fields(Gemm)}
+    return {name: getattr(gemm, name) for name in _COLUMNS}
 
 
 def gemm_of(row: StudyRow | RequestRow) -> Gemm:
     """Raises UsageError for columns that are no problem."""
-    return Gemm(*(getattr(row, field.name) for field in fields(Gemm)))
+    return Gemm(*(getattr(row, name) for name in _COLUMNS))
 
 
 def study_gemm(study_id: int, *columns: Any) -> tuple[int, Gemm]:
     """Id and problem of a study; columns as `gemm_columns` names them."""
-    for field, value in zip(fields(Gemm), columns, strict=True):
+    for name, value in zip(_COLUMNS, columns, strict=True):
         if value is None or isinstance(value, InvalidValue):
-            raise BadRowError(StudyRow.__tablename__, study_id, f"{field.name} is {value or 'NULL'}")
+            raise BadRowError(StudyRow.__tablename__, study_id, f"{name} is {value or 'NULL'}")
     try:
         return study_id, Gemm(*columns)
     except UsageError as error:

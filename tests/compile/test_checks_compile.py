@@ -9,7 +9,8 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 
 ENTRIES = (
-    *("fill_normal", "fill_operand", "reference_tiles", "compare_tiles", "compare_whole", "check_canaries"),
+    *("fill_normal", "fill_operand", "shorten_operand", "reference_tiles", "compare_tiles"),
+    *("compare_whole", "check_canaries"),
 )
 
 

@@ -39,6 +39,11 @@ inline unsigned __float_as_uint(float x) {
     std::memcpy(&bits, &x, sizeof bits);
     return bits;
 }
+inline float __uint_as_float(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 using std::isfinite;
 
 template <class Number> void atomicAdd(Number* at, Number value) { *at += value; }
@@ -88,6 +93,9 @@ void host_fill(unsigned blocks, float* out, u64 count, u64 seed) {
 void host_fill_operand(unsigned blocks, float* out, u64 count, u64 seed, int kind, u64 rows, u64 columns, int is_k_major,
                        int negates) {
     run(blocks, [=] { fill_operand(out, count, seed, kind, rows, columns, is_k_major, negates); });
+}
+void host_shorten_operand(unsigned blocks, float* values, unsigned short* out, u64 count, int type) {
+    run(blocks, [=] { shorten_operand(values, out, count, type); });
 }
 void host_reference(unsigned slots, int m, int n, int k, const float* a, long long ar, long long ac, long long ap,
                     const float* b, long long br, long long bc, long long bp, const int* tiles, double* reference,

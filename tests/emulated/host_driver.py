@@ -33,6 +33,7 @@ SIGNATURES = {
     "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, *[_INT] * 5, _LONG, EpilogueArgument),
     "fill_normal": (_ADDRESS, _COUNT, _COUNT),
     "fill_operand": (_ADDRESS, _COUNT, _COUNT, _INT, _COUNT, _COUNT, _INT, _INT),
+    "shorten_operand": (_ADDRESS, _ADDRESS, _COUNT, _INT),
     "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 3, _ADDRESS, *[_LONG] * 3, *[_ADDRESS] * 3),
     "compare_tiles": (_INT, _INT, *[_ADDRESS] * 4, _DOUBLE, _ADDRESS),
     "compare_whole": (_ADDRESS, _ADDRESS, _COUNT, _DOUBLE, _ADDRESS),
@@ -41,6 +42,7 @@ SIGNATURES = {
 _HOST_NAMES = {
     "fill_normal": "host_fill",
     "fill_operand": "host_fill_operand",
+    "shorten_operand": "host_shorten_operand",
     "reference_tiles": "host_reference",
     "compare_tiles": "host_compare_tiles",
     "compare_whole": "host_compare_whole",

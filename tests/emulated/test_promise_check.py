@@ -4,6 +4,7 @@ host."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_without_cublas_nothing_can_be_promised(opened):
 def test_operands_are_of_their_kind_in_every_layout(host, layout):
     gemm = Gemm.parse(f"40x36x50:{layout}")
     module = Module(host, 0, b"checks")
-    operands = Operands(host, module.kernel("fill_normal"), gemm, 1, 3, 0)
+    operands = Operands(host, module, gemm, 1, 3, 0)
     (found,) = operands.sets
     errors = {}
     for number, kind in enumerate(accuracy.KINDS):
@@ -139,6 +140,37 @@ def test_operands_are_of_their_kind_in_every_layout(host, layout):
     levels = np.log2(np.abs(stored)).mean(axis=1)
     assert np.ptp(levels) > 15
     assert np.ptp(np.log2(np.abs(stored)), axis=1).max() < 20
+
+
+@pytest.mark.parametrize(("a_type", "largest"), [("bf16", 2.0**127), ("fp16", 65504.0)])
+def test_an_a_of_two_bytes_is_rounded_in_both_forms(host, a_type, largest):
+    """To the nearest, halves to even; FP16 to no infinity."""
+    gemm = Gemm.parse(f"40x36x51:a-{a_type}")
+    module = Module(host, 0, b"checks")
+    operands = Operands(host, module, gemm, 2, 3, 0)
+    exact = Operands(host, module, replace(gemm, a_type="fp32"), 1, 3, 0)
+    for kind in range(-1, len(accuracy.KINDS)):
+        if kind >= 0:
+            for one in (operands, exact):
+                one.fill(module.kernel("fill_operand"), gemm, kind, 3)
+        (before,) = exact.sets
+        drawn = _stored(before.a, gemm.m, gemm.k, gemm.lda, False)
+        for one in operands.sets:
+            floats = _stored(one.a, gemm.m, gemm.k, gemm.lda, False)
+            bits = np.frombuffer(
+                view(one.short_a, 1, gemm.m * gemm.k // 2, gemm.m * gemm.k // 2).tobytes(), "<u2"
+            )
+            short = (
+                (bits.astype(np.uint32) << 16).view(np.float32) if a_type == "bf16" else bits.view(np.float16)
+            )
+            np.testing.assert_array_equal(floats.ravel(), short.astype(np.float32))
+            if a_type == "fp16":
+                clipped = np.clip(drawn, -largest, largest)
+                np.testing.assert_array_equal(floats, clipped.astype(np.float16).astype(np.float32))
+            else:
+                apart = np.abs(floats.astype(np.float64) - drawn) / np.abs(drawn)
+                assert apart.max() <= 2.0**-8
+    assert operands.sets[0].of_a("fp32") != operands.sets[0].of_a(a_type)
 
 
 def test_classes_hold_those_before_them():

@@ -224,7 +224,12 @@ def older_text(table: Table, version: int) -> str:
     """The text of a table that says that it is of an earlier schema."""
     tree = json.loads(render(table)) | {"schema_version": version}
     for record in tree["tensor_kernels"]:
-        del record["config"]["scheme"]
+        if version < 14:
+            del record["config"]["scheme"]
+    for record in (*tree["kernels"], *tree["tensor_kernels"]):
+        del record["variant"]["a_type"]
+    for entry in tree["entries"]:
+        del entry["gemm"]["a_type"]
     return sign(tree)
 
 

@@ -8,6 +8,7 @@ from the config.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 from ...facts.accuracy_class import FP32, STRICT, held_by
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
+from ...facts.gemm import FP32 as FP32_TYPE
 from ...facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ...files import folder_files, strict
 from ...files.errors import DispatchError, UsageError
@@ -33,7 +35,7 @@ from ...perf_model.model_figures import ModelFigures
 from . import soundness
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 14  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 15  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
@@ -334,6 +336,7 @@ _LACKING: dict[str, Any] = {  # what older tables may lack
 _WITH_CLASSES = 13  # the first schema that knows classes of accuracy
 _BEFORE_CLASSES: dict[str, Any] = {"accuracy": STRICT, "tensor_source_hash": "", "tensor_kernels": []}
 _WITH_SCHEMES = 14  # the first whose kernels on tensor cores name theirs
+_WITH_TYPES = 15  # the first whose kernels and shapes name the type of A
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -351,6 +354,13 @@ def _check_head(data: Any, where: str) -> None:
         )
 
 
+def _name_types(body: dict[str, Any], lists: Sequence[str], name: str) -> None:
+    """Have records that are older than types of A name FP32."""
+    for record in itertools.chain.from_iterable(filter(None, (body.get(one) for one in lists))):
+        if isinstance(record, dict) and isinstance(record.get(name), dict):
+            record[name].setdefault("a_type", FP32_TYPE)
+
+
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Misfit and UsageError."""
     body = _LACKING | (_BEFORE_CLASSES if version < _WITH_CLASSES else {}) | body
@@ -358,6 +368,9 @@ def _read(body: dict[str, Any], version: int) -> Table:
         for record in body["tensor_kernels"]:
             if isinstance(record, dict) and isinstance(record.get("config"), dict):
                 record["config"].setdefault("scheme", TF32X3)
+    if version < _WITH_TYPES:
+        _name_types(body, ("kernels", "tensor_kernels"), "variant")
+        _name_types(body, ("entries",), "gemm")
     records: tuple[StrictRecord, ...] = strict.read(
         tuple[StrictRecord, ...], body.get("kernels"), "table.kernels"
     )
