@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from functools import cache, lru_cache, partial
-from typing import Any, TypeVar
+from functools import cache, lru_cache
+from itertools import chain, repeat
+from operator import itemgetter, ne
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Text, cast, select, type_coerce
+from sqlalchemy import ColumnElement, Select, Text, bindparam, cast, select, type_coerce
 from sqlalchemy.orm import Session
 from sqlalchemy.types import NullType
 
@@ -32,22 +34,30 @@ _MOST_CONFIGS = 250_000  # whose cells are kept in memory: other studies have th
 _TRIAL, _CONFIG = TrialRow.__table__, ConfigRow.__table__
 _COLUMNS = (*_TRIAL.c, _CONFIG.c.key, _CONFIG.c.point)
 _JOINED = _TRIAL.outerjoin(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id)
-_ROWS: Any = select(
-    *(type_coerce(cast(one, Text) if isinstance(one.type, Json) else one, NullType()) for one in _COLUMNS)
-).select_from(_JOINED)
+
+
+def _as_fetched(columns: Iterable[Any]) -> Select[*tuple[Any, ...]]:
+    """Columns without SQLAlchemy's types."""
+    texts = (cast(one, Text) if isinstance(one.type, Json) else one for one in columns)
+    return select(*(type_coerce(one, NullType()) for one in texts))
+
+
+_ALONE = _as_fetched(_TRIAL.c)
+_ROWS = _as_fetched(_COLUMNS).select_from(_JOINED)
+_CONFIGS = _as_fetched((_CONFIG.c.id, _CONFIG.c.key, _CONFIG.c.point)).where(
+    _CONFIG.c.id.in_(bindparam("ids", expanding=True, literal_execute=True))
+)
 _TYPES: dict[type, set[type]] = {  # that a driver has of a column; of others text
     Number: {float}, Whole: {int}, Flag: {int, bool}, UtcDateTime: {str, datetime},
 }  # fmt: skip
+_FITS = [_TYPES.get(type(one.type), {str}) | ({type(None)} if one.nullable else set()) for one in _COLUMNS]
 _NUMBERS, _VALUES = frozenset((int, float)), frozenset((int, float, str))
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-# Columns of which a line has not the text that the driver has, as of_row makes them
-_MADE = (
-    "created_at", "is_cut_short", "throttle_reasons", "marks", "discarded", "origin", "reason", "samples_us"
-)  # fmt: skip
 _PLACES = {column.name: place for place, column in enumerate(_COLUMNS)}
-_MOMENT = len("2026-11-27 08:00:00.000000")
+_MOMENT, _FIRST = len("2026-11-27 08:00:00.000000"), itemgetter(0)
 T = TypeVar("T")
 Row = Sequence[Any]
+Rows = Sequence[Row]
 
 
 def records(
@@ -55,31 +65,24 @@ def records(
 ) -> Iterator[tuple[int, TrialRecord]]:
     """Trials of which all this is so, in the order they were stored, each with the id of its study. A few are
     held at a time; damaged ones are left out."""
-    return _each(session, bad_rows, _ROWS, which, _record, lambda study, record: (study, record))
+    return _each(session, bad_rows, _ROWS, which, _records, lambda study, record: (study, record))
 
 
 def tried(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TriedPoint]:
     """The same of a study, as far as a search takes them up."""
     is_countable = queries.is_countable(session.get_bind().dialect.name)
-    columns = (_TRIAL.c.id, is_countable, _TRIAL.c.outcome, cast(_CONFIG.c.point, Text), _CONFIG.c.key)
-    named = (_TRIAL.c[name] for name in TriedPoint._fields[2:])
-    figures = (cast(one, Text) if isinstance(one.type, Json) else one for one in named)
-    query = select(*(type_coerce(one, NullType()) for one in (*columns, *figures))).select_from(_JOINED)
+    columns = (_TRIAL.c.id, is_countable, _TRIAL.c.outcome, _CONFIG.c.point, _CONFIG.c.key)
+    figures = (_TRIAL.c[name] for name in TriedPoint._fields[2:])
+    query = _as_fetched((*columns, *figures)).select_from(_JOINED)
     return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _tried, _tried_of)
 
 
-def _tried(row: Row) -> TriedPoint | None:
-    """None if it is not surely sound."""
-    _, is_countable, outcome, point, key, time_us, *figures, samples, origin = row
-    try:
-        config = dict(zip(*_config(key, point)[:2], strict=True))
-        samples_us = samples.split(",") if len(samples) > len("[]") else ()
-    except _UNSOUND:
-        return None
-    if not is_countable or type(origin) is not str:
-        return None
-    measured = (time_us if outcome == Outcome.OK else None, *figures, samples_us)
-    return TriedPoint(*(key, config, *measured, origin))
+def _tried(some: Rows) -> Iterator[TriedPoint]:
+    for _, is_countable, outcome, point, key, time_us, *figures, samples, origin in some:
+        _need(is_countable and type(origin) is str)
+        samples_us = range(samples.count(",") + 1 if len(samples) > len("[]") else 0)
+        measured = (time_us if outcome == Outcome.OK else None, *figures, samples_us)
+        yield TriedPoint(*(key, dict(_parts(key, point)[0]), *measured, origin))
 
 
 def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
@@ -100,8 +103,8 @@ def csv_lines(
 ) -> Iterator[str]:
     """The same as lines of a table with columns of these names: of what is in `first`, then of what
     `TrialRecord.flat` has. `configs` remembers cells of configs, by id, for the next study."""
-    line = _Lines(first, names, configs)
-    return _each(session, bad_rows, _ROWS, which, line.of_row, lambda _, record: line.of_record(record))
+    lines = _Lines(session, first, names, configs)
+    return _each(session, bad_rows, _ALONE, which, lines.of_rows, lambda _, record: lines.of_record(record))
 
 
 def _each(
@@ -109,103 +112,154 @@ def _each(
     bad_rows: BadRows,
     rows_of: Select[*tuple[Any, ...]],
     which: Sequence[ColumnElement[bool]],
-    quickly: Callable[[Row], T | None],
+    quickly: Callable[[Rows], Iterable[T]],
     of_record: Callable[[int, TrialRecord], T],
 ) -> Iterator[T]:
+    """What is made of rows: by `quickly` of many at a time, which raises where one is not surely sound."""
     ids = select(TrialRow.id).where(*which)  # which are sorted alone, without all that belongs to them
     query = rows_of.where(_TRIAL.c.id.in_(ids)).order_by(_TRIAL.c.id).execution_options(yield_per=_FETCHED)
-    for row in session.connection().execute(query):
-        made = quickly(row)
-        if made is not None:
-            yield made
-            continue
-        one = session.execute(queries.TRIALS.where(TrialRow.id == row[0]))
-        yield from (of_record(row[1], record) for record in bad_rows.readable(one, rows.trial_record))
+
+    def slowly(row: Row) -> Iterator[T]:
+        found = session.execute(queries.TRIALS.where(TrialRow.id == row[0])).all()
+        for record in bad_rows.readable(found, rows.trial_record):
+            yield of_record(found[0][0].study_id, record)
+
+    for some in session.connection().execute(query).partitions():
+        yield from _made(some, quickly, slowly)
 
 
-@cache
-def _are_typed(types: tuple[type, ...]) -> bool:
-    """Whether the columns' values have these types."""
-    return all(
-        found in _TYPES.get(type(column.type), {str}) or (column.nullable and found is type(None))
-        for column, found in zip(_COLUMNS, types, strict=True)
-    )
+def _made(
+    some: Rows, quickly: Callable[[Rows], Iterable[T]], slowly: Callable[[Row], Iterable[T]]
+) -> list[T]:
+    """Where a row is not surely sound, halves are tried, down to the row itself."""
+    try:
+        return list(quickly(some))
+    except _UNSOUND:
+        if len(some) == 1:
+            return list(slowly(some[0]))
+    half = len(some) // 2
+    return _made(some[:half], quickly, slowly) + _made(some[half:], quickly, slowly)
 
 
-class _Parts(dict[str, tuple[str, Value, str, str]]):
-    """What a part of a config's JSON, such as `"bm":64`, says: name, value, the same part of its key, and a
-    cell of the value."""
+class _Parts(dict[str, tuple[tuple[str, Value], str, str]]):
+    """What a part of a config's JSON, such as `"bm":64`, says: name and value, the same part of its key, and
+    a cell of the value."""
 
-    def __missing__(self, part: str) -> tuple[str, Value, str, str]:
+    def __missing__(self, part: str) -> tuple[tuple[str, Value], str, str]:
         """Raises ValueError for what is no such part."""
         ((name, value),) = json.loads(f"{{{part}}}").items()
         if type(value) not in _VALUES:
             raise ValueError(part)
         if len(self) > _REMEMBERED:
             self.clear()
-        self[part] = name, value, f"{name}={value}", _cell(value)
+        self[part] = (name, value), f"{name}={value}", _cell(value)
         return self[part]
 
 
 _part = _Parts().__getitem__
 
 
-def _config(key: str, point: str) -> tuple[Sequence[str], Sequence[Value], Sequence[str]]:
-    """Names, values and their cells. Raises ValueError for a point that is not the key's."""
-    names, values, parts, cells = zip(*map(_part, point[1:-1].split(",")), strict=True)
-    if {*parts} != {*key.split(",")} or point[:1] + point[-1:] != "{}":
-        raise ValueError(point)
-    return names, values, cells
+def _parts(key: str, point: str) -> tuple[Sequence[tuple[str, Value]], Sequence[str]]:
+    """Names and values of a config, and cells. Raises ValueError for a point that is not the key's."""
+    _need(point[:1] + point[-1:] == "{}")
+    pairs, parts, cells = zip(*map(_part, point[1:-1].split(",")), strict=True)
+    _need(_is_key(key, parts))
+    return pairs, cells
 
 
-def _checked(row: Row) -> tuple[Sequence[float], datetime] | None:
-    """Samples, and when it was stored; None for a row that is not surely sound. Raises ValueError."""
-    if not _are_typed(tuple(map(type, row))):
-        return None
-    outcome, _, time_us, samples, is_cut, error, other = row[3:10]
-    found, took_s, stored_at = json.loads(samples), row[14:17], row[25]
-    is_odd = outcome == Outcome.OK if time_us is None else not 0 < time_us < math.inf
-    if (
-        is_odd or outcome not in _OUTCOMES or is_cut not in (0, 1) or type(found) is not list
-        or (found and not (_NUMBERS.issuperset(map(type, found)) and 0 < min(found) <= max(found) < math.inf))
-        or not all(0 <= seconds < rows.LONGEST_S for seconds in took_s)
-        or error != error or other != other or row[19] != row[19]  # NaN
-    ):  # fmt: skip
-        return None
-    if type(stored_at) is datetime:
-        return found, stored_at.replace(tzinfo=UTC)
-    at = datetime.fromisoformat(stored_at + "+00:00")
-    return (found, at) if len(stored_at) == _MOMENT and at.year >= EARLIEST else None
+def _is_key(key: str, parts: Sequence[str]) -> bool:
+    """Whether a key has these parts, mostly in the order that was seen last."""
+    in_order = _orders.get(len(parts))
+    if in_order is not None and ",".join(in_order(parts)) == key:
+        return True
+    named = key.split(",")
+    if sorted(named) != sorted(parts):
+        return False
+    if 1 < len(parts) < _REMEMBERED:
+        _orders[len(parts)] = itemgetter(*map(parts.index, named))
+    return True
 
 
-_UNSOUND = (ValueError, TypeError, AttributeError, RecursionError)
+_orders: dict[int, Callable[[Sequence[str]], tuple[str, ...]]] = {}
 
 
-def _record(row: Row) -> tuple[int, TrialRecord] | None:
-    """None if it is not surely sound."""
-    try:
-        if (checked := _checked(row)) is None:
-            return None
-        samples_us, at = checked
-        point = dict(zip(*_config(*row[26:])[:2], strict=True))
+def _need(is_so: object) -> None:
+    """Raises ValueError."""
+    if not is_so:
+        raise ValueError("not surely sound")
+
+
+def _need_times(values: Sequence[float]) -> None:
+    _need(not values or (min(values) > 0 and sum(values) < math.inf))  # a sum with NaN is NaN
+
+
+class _Checked(NamedTuple):
+    """Rows that are sound, by column, and what their texts say."""
+
+    columns: Sequence[Sequence[Any]]
+    samples: Sequence[Sequence[float]]
+    moments: Sequence[datetime]  # naive UTC
+
+    @classmethod
+    def of(cls, some: Rows) -> _Checked:
+        """A column at a time, as a step for each of its values takes longer than all else. Raises ValueError
+        and others of _UNSOUND where a row is not surely sound."""
+        columns = [*zip(*some, strict=True)]
+        for values, fit in zip(columns, _FITS, strict=False):
+            _need(fit.issuperset(map(type, values)))
+        outcomes, times, samples, are_cut = columns[3], *columns[5:8]
+        _need(_OUTCOMES.keys() >= {*outcomes} and {0, 1} >= {*are_cut})
+        _need((Outcome.OK, type(None)) not in {*zip(outcomes, map(type, times), strict=True)})
+        _need_times([time_us for time_us in times if time_us is not None])
+        for took_s in columns[14:17]:
+            _need(min(took_s) >= 0 and max(took_s) < rows.LONGEST_S and sum(took_s) < math.inf)
+        for may_be_nan in (columns[8], columns[9], columns[19]):
+            _need(not any(map(ne, may_be_nan, may_be_nan)))
+        _need({text[:1] + text[-1:] for text in samples} == {"[]"})
+        found = json.loads(f"[{','.join(samples)}]")
+        listed = [*chain.from_iterable(found)]
+        _need(len(found) == len(samples) and _NUMBERS.issuperset(map(type, listed)))
+        _need_times(listed)
+        for text in {*columns[21], *columns[22]}:
+            _names(text)
+        for text in {*columns[23]}:
+            _discarded(text)
+        return cls(columns, found, _moments(columns[25]))
+
+
+def _moments(stored: Sequence[Any]) -> Sequence[datetime]:
+    """Of what a driver has: moments, or the text of them."""
+    if {*map(type, stored)} == {datetime}:
+        return stored
+    _need({*map(len, stored)} == {_MOMENT})
+    found = [*map(datetime.fromisoformat, stored)]
+    _need(min(found).year >= EARLIEST)
+    return found
+
+
+_UNSOUND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+def _records(some: Rows) -> Iterator[tuple[int, TrialRecord]]:
+    _, samples, moments = _Checked.of(some)
+    for row, samples_us, at in zip(some, samples, moments, strict=True):
         throttle, marks, discarded = _names(row[21]), _names(row[22]), _discarded(row[23])
-    except _UNSOUND:
-        return None
-    figures = *row[8:17], _filled(GpuState, *row[17:21], throttle)
-    timed = _OUTCOMES[row[3]], row[4], row[5], tuple(samples_us), bool(row[7])
-    measured = _filled(Measurement, *timed, *figures, marks, discarded)
-    return row[1], _filled(TrialRecord, row[0], row[26], point, measured, row[24], at)
+        figures = *row[8:17], _filled(GpuState, *row[17:21], throttle)
+        timed = _OUTCOMES[row[3]], row[4], row[5], tuple(samples_us), bool(row[7])
+        measured = _filled(Measurement, *timed, *figures, marks, discarded)
+        point = dict(_parts(*row[26:])[0])
+        yield row[1], _filled(TrialRecord, row[0], row[26], point, measured, row[24], at.replace(tzinfo=UTC))
 
 
 def _filled(cls: Any, *values: Any) -> Any:
     """An instance of a frozen dataclass with these values, whose constructor would set them one by one."""
     made = object.__new__(cls)
-    vars(made).update(zip(_names_of(cls), values, strict=True))
+    vars(made).update(zip(_fields_of(cls), values, strict=True))
     return made
 
 
 @cache
-def _names_of(cls: Any) -> tuple[str, ...]:
+def _fields_of(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls))
 
 
@@ -230,54 +284,61 @@ def _fit(name: str, found: Any) -> Any:
 class _Lines:
     """Lines of a table with columns of these names; those of `first` have the same value in each."""
 
-    def __init__(self, first: Mapping[str, Any], names: Sequence[str], configs: dict[int, str]) -> None:
-        self._first, self._names, self._configs = first, names, configs
+    def __init__(
+        self, session: Session, first: Mapping[str, Any], names: Sequence[str], configs: dict[int, str]
+    ) -> None:
+        self._session, self._first, self._names, self._configs = session, first, names, configs
         self._parameters = tuple(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
-        facts = [name for name in names if name not in first and not name.startswith(PREFIX)]
-        made = dict(zip(_MADE, range(len(_COLUMNS), len(_COLUMNS) + len(_MADE)), strict=True))
-        places = [made.get(name, _PLACES[name]) for name in facts]
-        head = ",".join(map(_cell, first.values())).replace("{", "{{").replace("}", "}}")
-        self._layout = cache(partial(_layout, head, places, [_PLACES[name] for name in facts]))
+        facts = (name for name in names if name not in first and not name.startswith(PREFIX))
+        self._facts = [(_PLACES[name], _MADE.get(name, _plain_cells)) for name in facts]
+        self._head = ",".join(map(_cell, first.values()))
 
     def of_record(self, record: TrialRecord) -> str:
         cells = {**self._first, **record.flat()}
         return ",".join(_cell(cells.get(name)) for name in self._names) + "\n"
 
-    def of_row(self, row: Row) -> str | None:
-        """None if it is not surely sound."""
-        try:
-            if (checked := _checked(row)) is None:
-                return None
-            _names(row[21]), _names(row[22]), _discarded(row[23])
-            config = self._configs.get(row[2]) or self._config(row)
-        except _UNSOUND:
-            return None
-        made = (
-            checked[1].isoformat(),
-            bool(row[7]),
-            *map(_quoted, row[21:25]),
-            _quoted(row[4]),
-            f'"{row[6]}"' if "," in row[6] else row[6],
-        )
-        return self._layout(tuple(map(type, row))).format(*row, *made, config)
+    def of_rows(self, some: Rows) -> list[str]:
+        columns = _Checked.of(some).columns
+        cells = (made(columns[place]) for place, made in self._facts)
+        lines = zip(repeat(self._head), *cells, self._config_cells(columns[2]), strict=False)
+        return [*map(",".join, lines)]
 
-    def _config(self, row: Row) -> str:
-        names, _, cells = _config(*row[26:])
-        if names != self._parameters:
-            known = dict(zip(names, cells, strict=True))
-            cells = [known.get(name, "") for name in self._parameters]
-        text = ",".join(cells)
-        if len(self._configs) < _MOST_CONFIGS:
-            self._configs[row[2]] = text
-        return text
+    def _config_cells(self, ids: Sequence[int]) -> list[str]:
+        """With the end of the line."""
+        missing = {*ids} - self._configs.keys()
+        if missing and len(self._configs) > _MOST_CONFIGS:
+            self._configs.clear()
+            missing = {*ids}
+        for found, key, point in self._session.execute(_CONFIGS, {"ids": [*missing]}) if missing else ():
+            pairs, cells = _parts(key, point)
+            if (names := tuple(map(_FIRST, pairs))) != self._parameters:
+                known = dict(zip(names, cells, strict=True))
+                cells = [known.get(name, "") for name in self._parameters]
+            self._configs[found] = ",".join(cells) + "\n"
+        return [self._configs[one] for one in ids]
 
 
-def _layout(head: str, places: Sequence[int], columns: Sequence[int], types: Sequence[type]) -> str:
-    """Of lines of rows with values of these types: where one is NULL, nothing stands."""
-    cells = (
-        "" if types[own] is type(None) else f"{{{place}}}" for place, own in zip(places, columns, strict=True)
-    )
-    return ",".join([head, *cells, f"{{{len(_COLUMNS) + len(_MADE)}}}\n"])
+def _plain_cells(values: Sequence[Any]) -> list[str]:
+    return ["" if value is None else str(value) for value in values]
+
+
+def _text_cells(values: Sequence[str | None]) -> list[str]:
+    return [_quoted(value) if value else "" for value in values]
+
+
+def _moment_cells(stored: Sequence[Any]) -> list[str]:
+    """As `datetime.isoformat` writes them."""
+    texts = "\n".join(map(str, stored)).replace(".000000", "").replace(" ", "T")
+    return [text + "+00:00" for text in texts.split("\n")]
+
+
+_MADE: dict[str, Callable[[Sequence[Any]], Iterable[str]]] = {
+    "created_at": _moment_cells,
+    "is_cut_short": lambda values: [str(bool(value)) for value in values],
+    "samples_us": lambda values: [f'"{text}"' if "," in text else text for text in values],
+}
+_TEXTS = [one.name for one in _TRIAL.c if type(one.type) not in _TYPES and one.name not in _MADE]
+_MADE.update(dict.fromkeys(_TEXTS, _text_cells))
 
 
 def _cell(value: Any) -> str:
