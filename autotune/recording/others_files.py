@@ -42,6 +42,20 @@ class Tried(NamedTuple):
     timestamp: str
 
 
+class ItemTexts(dict[tuple[str, Value], str]):
+    """JSON of names with their values, each made once: configs are written many times faster. In the order in
+    which they were asked for first."""
+
+    def __missing__(self, item: tuple[str, Value]) -> str:
+        name, value = item
+        self[item] = f"{json.dumps(name)}: {json.dumps(value)}"
+        return self[item]
+
+    def of(self, point: Point) -> str:
+        """A config's, without braces."""
+        return ", ".join(map(self.__getitem__, point.items()))
+
+
 @dataclass
 class Results:
     """Results as they are read, each once."""

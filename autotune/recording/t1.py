@@ -13,6 +13,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -23,7 +24,19 @@ from ..files.strict import items, table, text
 from ..files.words import shown
 from ..kernel.config import Value
 from ..target import Point
-from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names_of, point, problem, seconds
+from .others_files import (
+    NO_DATE,
+    ItemTexts,
+    Made,
+    Results,
+    Tried,
+    failed,
+    measured,
+    names_of,
+    point,
+    problem,
+    seconds,
+)
 from .recorded_space import Recording
 
 _FAILURES = {
@@ -40,6 +53,7 @@ _ERRORS = {  # by outcome; others failed when they ran
 }
 _ERROR = "__error__"
 _STEPS = {"compile_s": "compile_time", "verify_s": "verification_time", "measure_s": "benchmark_time"}
+_took_s = attrgetter(*_STEPS)
 _MS, _MS_US = 1e-3, 1e3  # a millisecond in seconds and in us
 _PIECE = 1 << 20  # characters
 _LONGEST_KEY = 200  # that a message shows, in characters
@@ -93,21 +107,20 @@ def to_t1(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     """A cache that Kernel Tuner searches in its simulation mode, in pieces: the trials of one problem. What
     it has no field for is `metadata`. The values of parameters, which come first, are known last: entries
     wait in a file meanwhile."""
-    names: list[str] = []
-    values: defaultdict[str, dict[Value, None]] = defaultdict(dict)
+    found = ItemTexts()
     with TemporaryFile("w+", encoding="utf-8") as entries:
         for trial in trials:
-            names = names or list(trial.point)
-            entries.write(f"{',' if values else ''}\n{_line(trial)}")
-            for name, value in trial.point.items():
-                values[name][value] = None
+            entries.write(f"{',' if found else ''}\n{_line(trial, found)}")
+        values: defaultdict[str, list[Value]] = defaultdict(list)
+        for name, value in found:
+            values[name].append(value)
         sizes = made.problem.m, made.problem.n, made.problem.k
         head = {
             "device_name": made.environment.gpu_name,
             "kernel_name": made.to_dict()["kernel"],
             "problem_size": [size for size in sizes if size],
-            "tune_params_keys": names,
-            "tune_params": {name: list(values[name]) for name in names},
+            "tune_params_keys": list(values),
+            "tune_params": values,
             "objective": "time",
             "metadata": made.to_dict(),
         }
@@ -117,15 +130,15 @@ def to_t1(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     yield "\n}\n}\n"
 
 
-def _line(trial: Tried) -> str:
+def _line(trial: Tried, texts: ItemTexts) -> str:
     key = ",".join(map(str, trial.point.values()))
-    return f"{json.dumps(key)}: {json.dumps(_entry(trial.point, trial.measurement))}"
+    return f"{json.dumps(key)}: {{{texts.of(trial.point)}, {json.dumps(_results(trial.measurement))[1:]}"
 
 
-def _entry(config: Point, found: Measurement) -> dict[str, Any]:
-    """A config and its times in ms."""
-    steps = {key: getattr(found, name) / _MS for name, key in _STEPS.items()}
-    entry = {**config, **steps, "framework_time": 0.0, "strategy_time": 0.0}
+def _results(found: Measurement) -> dict[str, Any]:
+    """Times in ms."""
+    steps = {key: took_s / _MS for key, took_s in zip(_STEPS.values(), _took_s(found), strict=True)}
+    entry = {**steps, "framework_time": 0.0, "strategy_time": 0.0}
     if found.time_us is None:
         return {**entry, _ERROR: _ERRORS.get(found.outcome, "RuntimeFailedConfig")}
     times = [sample / _MS_US for sample in found.samples_us]

@@ -27,11 +27,10 @@ from ..files.errors import UsageError
 from ..files.strict import items, table
 from ..files.words import shown
 from ..target import Point
-from .others_files import NO_DATE, Made, Results, Tried, failed, measured, names_of, point, seconds
+from .others_files import NO_DATE, ItemTexts, Made, Results, Tried, failed, measured, names_of, point, seconds
 from .recorded_space import Recording
 
 SCHEMA_VERSION = "1.0.0"
-_ENCODED = json.JSONEncoder(allow_nan=False).encode  # made once
 # By outcome; a kernel that would not fit or that spills is refused before it runs.
 INVALIDITY: dict[str, str] = {
     "ok": "correct",
@@ -62,37 +61,42 @@ def to_t4(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     comes first, else autotuning-methodology refuses the file; the others as they are."""
     head = {"schema_version": SCHEMA_VERSION, "metadata": {"timeunit": "milliseconds", **made.to_dict()}}
     yield json.dumps(head)[:-1] + ', "results": ['
-    waiting, comma = list[str](), ""
+    texts, waiting, comma = ItemTexts(), list[str](), ""
     for trial in trials:
-        waiting.append(_ENCODED(_result(trial)))
+        waiting.append(_result(trial, texts.of(trial.point)))
         if comma or trial.measurement.is_ok:
             yield comma + ", ".join([waiting[-1], *waiting[:-1]])
             waiting, comma = [], ", "
     yield ", ".join(waiting) + "]}\n"
 
 
-def _result(trial: Tried) -> dict[str, Any]:
+# Filled in as text, which takes a third of the time that an encoder of JSON does. `compilation_time` is the
+# schema's name, `compilation` that of both tools.
+_RESULT = (
+    '{{"timestamp": {timestamp}, "configuration": {{{config}}}, "objectives": ["time"], "times": '
+    '{{"compilation_time": {compile_ms}, "compilation": {compile_ms}, "validation": {verify_ms}, '
+    '"benchmark": {measure_ms}, "framework": 0.0, "search_algorithm": 0.0, "runtimes": [{samples_ms}]}}, '
+    '"invalidity": "{invalidity}", "correctness": {correctness}, "measurements": [{measurements}]}}'
+).format
+_MEASURED = '{{"name": "{}", "value": {}, "unit": "{}"}}'.format
+
+
+def _result(trial: Tried, config: str) -> str:
     found = trial.measurement
-    return {
-        "timestamp": trial.timestamp,
-        "configuration": dict(trial.point),
-        "objectives": ["time"],
-        "times": {
-            "compilation_time": _ms(found.compile_s),  # as the schema names it
-            "compilation": _ms(found.compile_s),  # as both tools do
-            "validation": _ms(found.verify_s),
-            "benchmark": _ms(found.measure_s),
-            "framework": 0.0,
-            "search_algorithm": 0.0,
-            "runtimes": [_ms(sample / 1e6) for sample in found.samples_us],
-        },
-        "invalidity": INVALIDITY[found.outcome],
-        "correctness": float(found.is_ok),
-        "measurements": list(_measurements(found)),
-    }
+    return _RESULT(
+        timestamp=json.dumps(trial.timestamp),
+        config=config,
+        compile_ms=_ms(found.compile_s),
+        verify_ms=_ms(found.verify_s),
+        measure_ms=_ms(found.measure_s),
+        samples_ms=", ".join([repr(_ms(sample / 1e6)) for sample in found.samples_us]),
+        invalidity=INVALIDITY[found.outcome],
+        correctness=float(found.is_ok),
+        measurements=", ".join(_measurements(found)),
+    )
 
 
-def _measurements(found: Measurement) -> Iterable[dict[str, Any]]:
+def _measurements(found: Measurement) -> Iterable[str]:
     """What was measured; T4 knows no null and JSON no infinity, so what is not known is left out."""
     time_ms = None if found.time_us is None else _ms(found.time_us / 1e6)
     facts = (
@@ -104,11 +108,11 @@ def _measurements(found: Measurement) -> Iterable[dict[str, Any]]:
     )
     for name, value, unit in facts:
         if value is not None and math.isfinite(value):
-            yield {"name": name, "value": value, "unit": unit}
+            yield _MEASURED(name, value, unit)
     if not found.is_ok:
-        yield {"name": "outcome", "value": found.outcome.value, "unit": ""}
+        yield _MEASURED("outcome", f'"{found.outcome.value}"', "")
     if found.reason:
-        yield {"name": "reason", "value": found.reason, "unit": ""}
+        yield _MEASURED("reason", json.dumps(found.reason), "")
 
 
 def _ms(seconds: float) -> float:

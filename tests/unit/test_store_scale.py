@@ -177,3 +177,34 @@ def test_a_table_has_what_records_have(kind: str, request: pytest.FixtureRequest
             assert {name: json.loads(cells.pop(name)) for name in listed} == listed
             texts = {name: str(record[name]) for name in record.keys() - listed.keys()}
             assert cells == {name: one for name, one in texts.items() if one not in ("", "None")}
+
+
+DAMAGED = (
+    ("outcome", "fine"), ("time_us", None), ("time_us", -1.0), ("samples_us", "[1.0"), ("samples_us", "[1.0],[2.0"),
+    ("samples_us", "[[1.0]]"), ("samples_us", "[0.0]"), ("samples_us", "[NaN]"), ("samples_us", '["1"]'),
+    ("is_cut_short", 2), ("verify_s", -1.0), ("measure_s", 1e10), ("power_w", "much"), ("marks", "[1]"),
+    ("throttle_reasons", "{}"), ("discarded", "[1]"), ("created_at", "2026-02-30 00:00:00.000000"),
+    ("created_at", "1926-02-20 00:00:00.000000"), ("config_id", 10**6), ("origin", b"\xff"), ("registers", "few"),
+)  # fmt: skip
+
+
+def test_damaged_trials_hide_no_sound_one_among_which_they_stand(path: Path, tmp_path: Path) -> None:
+    """Many are checked at a time: a column of values, and texts of JSON put together."""
+    damaged = tmp_path / "damaged.db"
+    shutil.copy(path, damaged)
+    with closing(sqlite3.connect(damaged)) as db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        ids = [row[0] for row in db.execute("SELECT id FROM trial WHERE study_id = 2 ORDER BY id")]
+        for (name, value), at in zip(DAMAGED, ids[3::7], strict=False):
+            db.execute(f"UPDATE trial SET {name} = ? WHERE id = ?", (value, at))
+        db.execute("UPDATE config SET point = '{\"bm\": 7}' WHERE id = 150")
+        db.commit()
+    with Store.open(damaged) as store:
+        (study,) = (one.study for one in store.studies(is_brief=True) if one.study.id == 2)
+        expected = store.trials_by_id(study, ids)  # one by one
+        assert len(ids) - len(expected) == len(DAMAGED) + 1
+        assert store.trials(study) == expected
+        names = ["study", *expected[0].flat()]
+        lines = list(store.csv_lines({study: {"study": 2}}, names))
+        read = [int(row["id"]) for row in csv.DictReader(io.StringIO("".join(lines)), names)]
+        assert read == [record.id for record in expected]
