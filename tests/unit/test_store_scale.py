@@ -180,11 +180,13 @@ def test_a_table_has_what_records_have(kind: str, request: pytest.FixtureRequest
 
 
 DAMAGED = (
-    ("outcome", "fine"), ("time_us", None), ("time_us", -1.0), ("samples_us", "[1.0"), ("samples_us", "[1.0],[2.0"),
-    ("samples_us", "[[1.0]]"), ("samples_us", "[0.0]"), ("samples_us", "[NaN]"), ("samples_us", '["1"]'),
+    ("outcome", "fine"), ("time_us", None), ("time_us", -1.0), ("samples_us", "[1.0"),
+    ("samples_us", "[1.0],[2.0"), ("samples_us", "[[1.0]]"), ("samples_us", "[0.0]"),
+    ("samples_us", "[NaN]"), ("samples_us", '["1"]'),
     ("is_cut_short", 2), ("verify_s", -1.0), ("measure_s", 1e10), ("power_w", "much"), ("marks", "[1]"),
     ("throttle_reasons", "{}"), ("discarded", "[1]"), ("created_at", "2026-02-30 00:00:00.000000"),
-    ("created_at", "1926-02-20 00:00:00.000000"), ("config_id", 10**6), ("origin", b"\xff"), ("registers", "few"),
+    ("created_at", "1926-02-20 00:00:00.000000"), ("config_id", 10**6), ("origin", b"\xff"),
+    ("registers", "few"),
 )  # fmt: skip
 
 
