@@ -31,7 +31,7 @@ from ..files.output_file import NotOwn, check_own, default_cache_dir, own_folder
 from ..files.wheel_libraries import NVRTC, pip_install
 from . import identity, machine_code, nvrtc, template, templates
 from .launch import Variant
-from .tensor_config import AnyConfig
+from .scaled_config import AnyConfig
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
 # Where cuda.core keeps files, in folders by the first letters of their keys, and where it writes them. Those

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted, option
+from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import PARAMETER, PARAMETERS, Parameter, Value
 from .launch import WORKSPACE_LIMIT
@@ -148,9 +150,10 @@ class FeasibleSet:
         return set(self.names) == set(PARAMETER)
 
     @cached_property
-    def is_tensor(self) -> bool:
-        """Whether they are of our kernel on tensor cores."""
-        return set(self.names) == set(tensor.PARAMETER)
+    def on_tensor_cores(self) -> ModuleType | None:
+        """The module of our kernel on tensor cores that they are of, if they are."""
+        own = set(self.names)
+        return next((one for one in (tensor, scaled) if own == set(one.PARAMETER)), None)
 
     @cached_property
     def values(self) -> tuple[tuple[Value, ...], ...]:
@@ -201,7 +204,7 @@ class FeasibleSet:
         """The points of this set, of this problem, that obey conditions, under other numbers. Raises
         UsageError for conditions on what no point has, and if none is left: it names the one that leaves
         none."""
-        known = {} if self.is_tensor else VALUES
+        known = {} if self.on_tensor_cores else VALUES
         where.check({name: known.get(name, own) for name, own in zip(self.names, self.values, strict=True)})
         found = self
         for number, condition in enumerate(where.conditions):
@@ -290,18 +293,19 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
     """The points of a set whose launches obey the limit on workspace. Raises UsageError if none is left."""
     if where.shape is None or where.max_workspace is None or not len(space):
         return space
-    if not (space.is_tensor or {*_OF_TILES, *_OF_SPLITS} <= set(space.names)):
+    its = space.on_tensor_cores
+    if not (its or {*_OF_TILES, *_OF_SPLITS} <= set(space.names)):
         raise UsageError(
             f"{option('max_workspace')}: {gemm} was recorded with another kernel, whose workspace is unknown"
         )
     (problem, limits), most = where.shape, where.max_workspace
 
     def fit(columns: _Columns) -> np.ndarray:
-        if space.is_tensor:
-            return np.asarray(tensor.workspaces(columns, problem) <= most)
+        if its:
+            return np.asarray(its.workspaces(columns, problem) <= most)
         return np.asarray(workspaces(columns, problem, limits) <= most)
 
-    found = _linked(space, _TENSOR_TILES if space.is_tensor else _OF_TILES, fit)
+    found = _linked(space, [n for n in _TENSOR_TILES if n in space.names] if its else _OF_TILES, fit)
     if not len(found):
         raise UsageError(
             f"{gemm}: no config obeys {option('max_workspace')} {where.max_workspace_mib:g}: each of those "
@@ -494,12 +498,12 @@ def _given(rule: Rule, **values: Value) -> Rule:
     return rule._replace(needs=needs, holds=lambda c, d, g: rule.holds(_Columns(vars(c) | fixed), d, g))
 
 
-def tensor_set(limits: DeviceLimits, gemm: Gemm) -> FeasibleSet:
-    """As `feasible_set`, of the kernel on tensor cores: empty on a GPU that cannot run it."""
-    names = tuple(tensor.PARAMETER)
+def tensor_set(limits: DeviceLimits, gemm: Gemm, its: ModuleType = tensor) -> FeasibleSet:
+    """As `feasible_set`, of a kernel on tensor cores, by its module: empty on a GPU that cannot run it."""
+    names = tuple(its.PARAMETER)
     core = tuple(name for name in names if name not in (*_WALK_FACTOR, *_LAUNCH_FACTOR))
     groups = (core, _WALK_FACTOR, _LAUNCH_FACTOR)
-    space = FeasibleSet(_joined(groups, tensor.RULES, limits, gemm, tensor.PARAMETER))
+    space = FeasibleSet(_joined(groups, its.RULES, limits, gemm, its.PARAMETER))
     if not len(space):
         return space
     return _linked(space, ("bn",), lambda c: np.asarray(tensor.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))

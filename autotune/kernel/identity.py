@@ -11,22 +11,24 @@ exported tables: standard library only.
 from __future__ import annotations
 
 from ..facts.gemm import FP32
-from .config import Config
 from .launch import Variant
+from .scaled_config import AnyConfig, ScaledConfig
 from .tensor_config import TensorConfig
 
 MARK = "autotune kernel: "
 MAX_LENGTH = 2048  # of a text; today's have some 340 characters
 FAMILY = "sgemm"  # of kernels, as same_code.json names it, too
 TENSOR_FAMILY = "tensor_sgemm"  # those of TensorConfig
+SCALED_FAMILY = "scaled_sgemm"  # those of ScaledConfig
 
 
-def of(source_hash: str, config: Config | TensorConfig, variant: Variant) -> str:
+def of(source_hash: str, config: AnyConfig, variant: Variant) -> str:
     """The identity of the kernel that this config is compiled to."""
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
     added = ["wide"] * variant.is_wide + ["batched"] * variant.is_batched + [str(variant.epilogue)]
     added += [f"a_{variant.a_type}"] if variant.a_type != FP32 else []
-    family = TENSOR_FAMILY if isinstance(config, TensorConfig) else FAMILY
+    is_scaled, is_tensor = isinstance(config, ScaledConfig), isinstance(config, TensorConfig)
+    family = SCALED_FAMILY if is_scaled else TENSOR_FAMILY if is_tensor else FAMILY
     return f"{family} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
 
 

@@ -104,6 +104,7 @@ class LaunchSpec:
     max_workspace: int | None = None  # bytes that its table allows a launch; None: as any
     max_k: int | None = None  # depth up to which it sums in the order of its table; None: as any
     chunk: int = 0  # depth of a split, where not their number is given but this: only for chunks
+    pack_depth: int = 0  # of tiles to which operands are packed, scaled; 0: floats by k (`packed_floats`)
 
     @property
     def num_launches(self) -> int:
@@ -123,8 +124,15 @@ class LaunchSpec:
         return cls(**{**data, "variant": Variant.from_dict(data["variant"])})
 
 
+def packed_floats(depth: int, k: int, padded: Any) -> Any:
+    """Of a packed operand of one product: its elements by k, in rows of `padded`; or, with a depth, tiles
+    that are so deep, and for each row of each what it was divided by (kernels/scaled_config.cuh)."""
+    return -(-k // depth) * (depth + 1) * padded if depth else k * padded
+
+
 class Pack(NamedTuple):
-    """A launch of `sgemm_pack`: one operand of all products, copied into the workspace by k, then m (or n).
+    """A launch of `sgemm_pack`: one operand of all products, copied into the workspace by k, then m (or n),
+    or as `packed_floats` says of a depth.
 
     Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_k_major (int32), where
     to (address), padded, blocks_per_product (int32), stride (int64). `extent` is m for A and n for B; a row
@@ -297,9 +305,10 @@ def _packs(
     ):
         if is_packed:
             products = batch.products if stride else 1  # what all share is packed once
-            num_bytes = -(-FLOAT_BYTES * k * padded * products // PACK_ALIGNMENT) * PACK_ALIGNMENT
+            floats = packed_floats(spec.pack_depth, k, padded)
+            num_bytes = -(-FLOAT_BYTES * floats * products // PACK_ALIGNMENT) * PACK_ALIGNMENT
             blocks = -(-padded // PACK_TILE) * -(-k // PACK_TILE) * products
-            offset, packed_stride = sum(p.num_bytes for p in packs), k * padded if stride else 0
+            offset, packed_stride = sum(p.num_bytes for p in packs), floats if stride else 0
             places = (blocks, offset, num_bytes, products, stride, packed_stride)
             packs.append(Pack(is_a, extent, padded, is_k_major, *places))
     return tuple(packs)

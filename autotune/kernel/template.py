@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ..facts.gemm import A_TYPES, FP32
 from ..files.errors import EnvironmentProblem
-from .config import PARAMETER, Config
+from .config import PARAMETER
 from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
+from .scaled_config import AnyConfig, OnTensorCores
 from .tensor_config import SCHEMES, TensorConfig
 
 ENTRY = "sgemm"
@@ -56,15 +57,17 @@ def source_hash(main: str = MAIN_FILE, folder: Path | None = None) -> str:
     return hashlib.sha256(" ".join(_COMMENT.sub("", source(main, folder)).split()).encode()).hexdigest()
 
 
-def macros(config: Config | TensorConfig, variant: Variant) -> dict[str, int]:
+def macros(config: AnyConfig, variant: Variant) -> dict[str, int]:
     """The macros that turn its template into one instance: `BM` for `bm`; words by their rank. `split_k`,
     `raster` and `group` are launch arguments. Of splits, only whether there is a reduction reaches the
     compiler; but the size of clusters is compiled in. Batches and what an epilogue adds are named only to
     kernels that have them."""
     values: dict[str, int] = {}
-    if isinstance(config, TensorConfig):
+    if isinstance(config, OnTensorCores):
         values = {name.upper(): value for name, value in config.to_dict().items() if name not in LAUNCHED}
-        values |= {"REDUCTION": int(config.reduction != "none"), "SCHEME": SCHEMES.index(config.scheme)}
+        values |= {"REDUCTION": int(config.reduction != "none")}
+        if isinstance(config, TensorConfig):
+            values |= {"SCHEME": SCHEMES.index(config.scheme)}
         return values | _variant_macros(variant)
     for name, parameter in PARAMETER.items():
         value = getattr(config, name)

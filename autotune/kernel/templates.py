@@ -2,6 +2,7 @@
 
     sgemm          FMAs in FP32, on any GPU: Config          accuracy strict
     tensor_sgemm   products of TF32 or BF16 parts, on Hopper's tensor cores: TensorConfig   accuracy fp32
+    scaled_sgemm   products of FP16 parts of scaled operands, there, too: ScaledConfig   accuracy fp32-range
 
 Their arguments and launches are the same. A point names all parameters of one of them, and no others.
 """
@@ -10,19 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
-from ..facts.accuracy_class import FP32, STRICT
+from ..facts.accuracy_class import FP32, FP32_RANGE, STRICT
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import Gemm
 from ..facts.other_problem import A_TYPE_MARK, a_type_of, untyped
 from ..files.errors import UsageError
 from . import identity, resources, rules, same_code, template
+from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import PARAMETER, Config, Parameter, Value, values_in
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
-from .tensor_config import AnyConfig, TensorConfig
+from .scaled_config import AnyConfig, OnTensorCores, ScaledConfig
+from .tensor_config import TensorConfig
 
 # In a study's source: the hash of its kernels' text, then the class, if not strict, and A's type, if not FP32
 _CLASS_MARK = ":"
@@ -35,7 +39,7 @@ class Template:
     main_file: str
     accuracy: str  # the class of its kernels
     parameters: Mapping[str, Parameter]
-    config: type[Config] | type[TensorConfig]
+    config: type[Config] | type[TensorConfig] | type[ScaledConfig]
     broken_rules: Callable[..., tuple[rules.Rule, ...]]
     arch: str | None = None
 
@@ -54,17 +58,26 @@ SGEMM = Template(template.MAIN_FILE, STRICT, PARAMETER, Config, rules.broken_rul
 TENSOR = Template(
     tensor.MAIN_FILE, FP32, tensor.PARAMETER, TensorConfig, tensor.broken_rules, arch=tensor.ARCH
 )
-OF_CLASS = {one.accuracy: one for one in (SGEMM, TENSOR)}  # what a search for a class searches
+RANGE = Template(
+    scaled.MAIN_FILE, FP32_RANGE, scaled.PARAMETER, ScaledConfig, scaled.broken_rules, arch=tensor.ARCH
+)
+OF_CLASS = {one.accuracy: one for one in (SGEMM, TENSOR, RANGE)}  # what a search for a class searches
+
+
+def module_of(accuracy: str) -> ModuleType:
+    """Of the kernels on tensor cores that a search for a class beyond the strict one searches."""
+    return scaled if accuracy == FP32_RANGE else tensor
 
 
 def of(config: AnyConfig) -> Template:
-    return TENSOR if isinstance(config, TensorConfig) else SGEMM
+    return next(one for one in OF_CLASS.values() if isinstance(config, one.config))
 
 
 def read(point: Mapping[str, Any]) -> AnyConfig:
     """The config that a point of either template names; parameters that an older kernel did not have are at
     their defaults. Raises UsageError."""
-    return (TENSOR if tensor.has_named(point) else SGEMM).config.from_dict(point)
+    its = TENSOR if tensor.has_named(point) else RANGE if scaled.has_named(point) else SGEMM
+    return its.config.from_dict(point)
 
 
 def is_autotune(point: Mapping[str, Any]) -> bool:
@@ -95,15 +108,17 @@ def launch_spec(
     epilogue: Epilogue = PLAIN,
 ) -> LaunchSpec:
     """What a launch of this config needs to know, for problems of this layout, on this GPU model."""
+    variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue, gemm.a_type)
     if isinstance(config, TensorConfig):
-        variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue, gemm.a_type)
         return tensor.launch_spec(config, variant)
+    if isinstance(config, ScaledConfig):
+        return scaled.launch_spec(config, variant)
     return resources.launch_spec(config, gemm, limits, is_wide=is_wide, epilogue=epilogue)
 
 
 def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int) -> int:
     """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
-    if isinstance(config, TensorConfig):
+    if isinstance(config, OnTensorCores):
         return limits.regs_per_sm // (config.threads * registers)
     return int(resources.blocks_per_sm(config, limits, gemm, registers))
 
@@ -111,7 +126,7 @@ def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers
 def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int | None = None) -> int:
     """Blocks of one kernel that an SM holds at a time, at least 1: by the compiler's registers per thread, or
     else by those that are expected."""
-    if isinstance(config, TensorConfig):
+    if isinstance(config, OnTensorCores):
         return max(
             1, limits.regs_per_sm // (config.threads * (registers or tensor.REGISTERS // config.threads))
         )
@@ -122,6 +137,8 @@ def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
     """Memory that a launch of this config takes besides its operands."""
     if isinstance(config, TensorConfig):
         return int(tensor.workspaces(config, gemm))
+    if isinstance(config, ScaledConfig):
+        return int(scaled.workspaces(config, gemm))
     return resources.workspace_bytes(config, gemm, limits)
 
 
@@ -154,7 +171,8 @@ def is_current(study_source: str) -> bool:
 def tflops(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> float:
     """The most that a GPU computes within a class; of multiplications and additions of the product, in
     TFLOP/s."""
-    return limits.fma_tflops * (tensor.OVER_FMA[a_type] if accuracy != STRICT else 1)
+    of_class = {STRICT: 1.0, FP32: tensor.OVER_FMA[a_type], FP32_RANGE: scaled.OVER_FMA}
+    return limits.fma_tflops * of_class[accuracy]
 
 
 def limit_us(gemm: Gemm, limits: DeviceLimits | None, accuracy: str) -> float | None:

@@ -16,7 +16,7 @@ from ..facts.device import DeviceLimits
 from ..facts.fitted import numbers
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, FP32, Gemm, per_word
-from .config import Config, Parameter, checked
+from .config import Parameter, checked
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
 from .resources import launched
 from .rules import LEGAL, Rule, RuleKind
@@ -90,12 +90,9 @@ class TensorConfig:
         return self.key
 
 
-AnyConfig = Config | TensorConfig
-
-
 def has_named(point: Collection[str]) -> bool:
-    """Whether these are parameters of this kernel, not of the other."""
-    return "promote_k" in point
+    """Whether these are parameters of this kernel, not of another."""
+    return "loaders" in point
 
 
 PARAMETERS: tuple[Parameter, ...] = (

@@ -53,6 +53,14 @@ void run_sgemm(const Problem& p, const Operands& o) {
           static_cast<int>(p.split_k) LAST_ARGUMENTS(p, o));
 }
 
+#ifdef SCALED_OPERANDS
+int64_t packed_floats(int64_t k, int64_t padded) { return first_divisor(k, padded) + tiles_of_k(k) * padded; }
+bool packs_floats() { return false; }
+#else
+int64_t packed_floats(int64_t k, int64_t padded) { return k * padded; }
+bool packs_floats() { return true; }
+#endif
+
 void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pack,
               [[maybe_unused]] const float* from, [[maybe_unused]] int64_t ld, [[maybe_unused]] float* to) {
 #if PACK_A || PACK_B

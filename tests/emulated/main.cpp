@@ -178,7 +178,7 @@ struct Operand {
             const Workspace& workspace)
         : base(matrices.base()), ld(stored.ld), stride(stored.stride), region(matrices.region(name, false, true)) {
         if (pack.padded == 0) return;
-        const int64_t floats = p.k * pack.padded;
+        const int64_t floats = packed_floats(p.k, pack.padded);
         float* const to = workspace.packed(pack);
         const Region copy{"the packed operand", to, to + pack.products * floats, true, true};
         if (p.alpha != 0) {
@@ -186,7 +186,7 @@ struct Operand {
                     static_cast<size_t>(p.pack_smem_bytes), Order(p.thread_order), Order(p.block_order),
                     static_cast<uint64_t>(p.seed), {region, copy}, "sgemm_pack"},
                    [&] { run_pack(p, pack, base, ld, to); });
-            for (int64_t product = 0; product < pack.products; ++product) {
+            for (int64_t product = 0; packs_floats() && product < pack.products; ++product) {
                 check_packed(name, p, pack, base + product * stride, ld, to + product * floats);
             }
         }

@@ -44,8 +44,11 @@ struct Operands {
     float* kept;
 };
 
-// instance.cpp: blocks of a cluster, compiled in; one thread of each of the template's kernels.
+// instance.cpp: blocks of a cluster, compiled in; what an operand of one product is packed to, and whether these are its
+// numbers, by k, then m (or n); one thread of each of the template's kernels.
 int cluster_size();
+int64_t packed_floats(int64_t k, int64_t padded);
+bool packs_floats();
 void run_sgemm(const Problem& problem, const Operands& operands);
 void run_pack(const Problem& problem, const Pack& pack, const float* from, int64_t ld, float* to);
 void run_reduce(const Problem& problem, const Operands& operands);

@@ -45,7 +45,7 @@ def problem(
         grid.reduce_blocks_per_product, launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes,
         alpha=scales[0], beta=scales[1], thread_order=order, seed=7, packs=grid.packs,
         schedule=launch.schedule(spec, grid), epilogue=variant.epilogue,
-        **_epilogue(variant.epilogue, c, random),
+        **epilogue_operands(variant.epilogue, c, random),
     )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def narrowed(a: Stored, a_type: str, gap: int) -> Stored:
     return replace(a, matrices=values, words=words, ld=ld, stride=words.shape[1] * ld)
 
 
-def _epilogue(epilogue: Epilogue, c: Stored, random: np.random.Generator) -> dict[str, Stored]:
+def epilogue_operands(epilogue: Epilogue, c: Stored, random: np.random.Generator) -> dict[str, Stored]:
     count, rows, columns = c.matrices.shape
     found = {}
     if epilogue.bias != "none":
