@@ -294,7 +294,9 @@ def tune(
         starts = StartingPoints(targets.matrices(), as_named)
         options = replace(
             options,
-            starts=partial(starts, order=conditions.order) if accuracy == STRICT else on_tensor_cores,
+            starts=partial(starts, order=conditions.order)
+            if accuracy == STRICT
+            else partial(on_tensor_cores, accuracy=accuracy),
             insists=given["insists"] or recorded is None,
         )
         if options.seconds is not None and recorded is None:  # a recording has a clock of its own

@@ -1,7 +1,7 @@
-"""FP32 products on tensor cores (kernels/tensor_sgemm.cu) beside cublasSgemm: speed and error.
+"""FP32 products on tensor cores (kernels/tensor_sgemm.cu, scaled_sgemm.cu) beside cublasSgemm: speed, error.
 
     python benchmarks/tensor_vs_cublas.py [--shape 4096 ...] [--rounds 15] [--sustained SECONDS] [--errors]
-        [--out studies/results/NAME.json]
+        [--class fp32|fp32-range] [--out studies/results/NAME.json]
 
 Per shape every legal config of `configs` and `torch.mm` with TF32 off, which calls cublasSgemm, run in
 interleaved rounds; times are medians. Results are held against float64, by Frobenius and by element against
@@ -30,15 +30,17 @@ from typing import Any, NamedTuple
 import torch
 
 from autotune.cli import console
+from autotune.facts.accuracy_class import FP32, FP32_RANGE
 from autotune.facts.device import DeviceLimits
 from autotune.facts.gemm import Gemm
 from autotune.files.output_file import write_file
 from autotune.gpu.driver import check, device_limits
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
-from autotune.kernel import launch, template
+from autotune.kernel import launch, template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.launch import Variant
+from autotune.kernel.scaled_config import FP16X3, OnTensorCores, ScaledConfig
 from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 
 SHAPES = ("1024", "2048", "4096", "8192", "4096:NT", "4096:TN", "4096:TT", "1536", "3000")
@@ -46,6 +48,9 @@ TILES = ((64, 1), (64, 2), (128, 1), (128, 2))  # bn, loaders
 SUMS = (  # scheme, promote_k, flush_k
     *((TF32X3, 32, 0), (TF32X3, 32, 512), (TF32X3, 16, 512), (TF32X3, 16, 256)),
     *((BF16X6, 32, 0), (BF16X6, 32, 256), (BF16X6, 32, 1024)),
+)
+SCALED = tuple(  # bn, stages, promote_k
+    (bn, stages, promote_k) for bn, stages in ((64, 4), (128, 3), (192, 2)) for promote_k in (32, 64)
 )
 ROWS = 512  # of C that are compared with float64
 FAST = "cublasSgemm"
@@ -81,21 +86,27 @@ DISTRIBUTIONS: dict[str, Make] = {
 }
 
 
-def cubin_of(compiler: Compiler, config: TensorConfig, variant: Variant) -> Cubin:
-    return compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, variant))
+def cubin_of(compiler: Compiler, config: OnTensorCores, variant: Variant) -> Cubin:
+    main = templates.of(config).main_file
+    return compiler.compile_source(template.source(main), template.macros(config, variant))
 
 
 class TensorKernel:
     """One compiled config, loaded; raises what compiling and the driver do."""
 
-    def __init__(self, compiler: Compiler, config: TensorConfig, variant: Variant) -> None:
+    def __init__(self, compiler: Compiler, config: OnTensorCores, variant: Variant) -> None:
         from cuda.bindings import driver
 
         torch.zeros(1, device="cuda")  # its context is the one
-        self._driver, self.config, self.spec = driver, config, tensor.launch_spec(config, variant)
+        self._driver, self.config = driver, config
+        of = Gemm(128, 128, 128, variant.trans_a, variant.trans_b, batch=2 if variant.is_batched else 1)
+        self.spec = templates.launch_spec(config, of, device_limits(0), epilogue=variant.epilogue)
         self.cubin = cubin_of(compiler, config, variant)
         self._module = check(driver.cuModuleLoadData, self.cubin.code)
         self._function = check(driver.cuModuleGetFunction, self._module, template.ENTRY.encode())
+        if self.spec.packs_a or self.spec.packs_b:
+            self._pack = check(driver.cuModuleGetFunction, self._module, template.PACK_ENTRY.encode())
+        self._workspace = torch.empty(0, device="cuda")
         size = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(driver.cuFuncSetAttribute, self._function, size, self.spec.smem_bytes)
 
@@ -109,19 +120,41 @@ class TensorKernel:
         """Enqueue a product, or a batch, on torch's stream."""
         a, b, c = operands
         grid = launch.plan(self.spec, gemm.m, gemm.n, gemm.k, gemm.strides)
+        if self._workspace.nbytes < grid.pack_bytes:
+            self._workspace = torch.empty(grid.pack_bytes // 4, device="cuda")
+        read = {True: (a.data_ptr(), a.stride(-2)), False: (b.data_ptr(), b.stride(-2))}
+        for pack in grid.packs:
+            read[pack.is_a] = (self._start_pack(gemm, pack, *read[pack.is_a]), pack.padded)
         values: list[Any] = [
             *map(ctypes.c_int32, (gemm.m, gemm.n, gemm.k)),
-            ctypes.c_float(scales[0]), ctypes.c_void_p(a.data_ptr()), ctypes.c_int64(a.stride(-2)),
-            ctypes.c_void_p(b.data_ptr()), ctypes.c_int64(b.stride(-2)),
+            ctypes.c_float(scales[0]), ctypes.c_void_p(read[True][0]), ctypes.c_int64(read[True][1]),
+            ctypes.c_void_p(read[False][0]), ctypes.c_int64(read[False][1]),
             ctypes.c_float(scales[1]), ctypes.c_void_p(c.data_ptr()), ctypes.c_int64(c.stride(-2)),
             ctypes.c_void_p(), ctypes.c_int32(1), ScheduleArgument(*launch.schedule(self.spec, grid)),
             BatchArgument(*grid.strides, grid.products), epilogue or EpilogueArgument(),
         ]  # fmt: skip
+        self._start(self._function, grid.size, self.spec.threads, self.spec.smem_bytes, values)
+
+    def _start_pack(self, gemm: Gemm, pack: launch.Pack, operand: int, ld: int) -> int:
+        """Where the packed operand lies."""
+        to: int = self._workspace.data_ptr() + pack.offset
+        values = [
+            *map(ctypes.c_int32, (pack.extent, gemm.k)), ctypes.c_void_p(operand), ctypes.c_int64(ld),
+            ctypes.c_int32(pack.is_k_major), ctypes.c_void_p(to),
+            *map(ctypes.c_int32, (pack.padded, pack.blocks_per_product)), ctypes.c_int64(pack.stride),
+        ]  # fmt: skip
+        self._start(self._pack, (pack.blocks, 1), launch.PACK_THREADS, launch.PACK_SMEM_BYTES, values)
+        return to
+
+    def _start(
+        self, function: Any, grid: tuple[int, int], threads: int, smem_bytes: int, values: list[Any]
+    ) -> None:
+        """May begin while the launch before it ends, as in a product."""
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        stream = torch.cuda.current_stream().cuda_stream
-        size = (*grid.size, 1, self.spec.threads, 1, 1, self.spec.smem_bytes)
-        arguments = ctypes.addressof(pointers)
-        check(self._driver.cuLaunchKernel, self._function, *size, stream, arguments, 0)
+        stream, arguments = torch.cuda.current_stream().cuda_stream, ctypes.addressof(pointers)
+        attributes = [launch.overlap_attribute(self._driver)]
+        config = launch.launch_config(self._driver, grid, threads, smem_bytes, stream, attributes)
+        check(self._driver.cuLaunchKernelEx, config, function, arguments, 0)
 
 
 class Errors(NamedTuple):
@@ -142,8 +175,13 @@ def errors(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Errors:
     return Errors((apart.norm() / exact.norm()).item(), (apart / size).max().item())
 
 
-def configs(limits: DeviceLimits, gemm: Gemm) -> Iterator[TensorConfig]:
-    """Legal ones, with the widest vectors."""
+def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str) -> Iterator[OnTensorCores]:
+    """Legal ones, with the widest vectors; those of a class hold those of narrower ones."""
+    if accuracy == FP32_RANGE:
+        for (bn, stages, promote_k), group in itertools.product(SCALED, (8, 16)):
+            scaled = ScaledConfig(bn, stages, promote_k, vec_c=2 - gemm.ldc % 2, group=group)
+            if not templates.of(scaled).broken_rules(scaled, limits, gemm):
+                yield scaled
     for (bn, loaders), (scheme, promote_k, flush_k), group in itertools.product(TILES, SUMS, (8, 16)):
         plain = TensorConfig(
             bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, group=group, scheme=scheme
@@ -205,8 +243,8 @@ def sustained_us(run: Callable[[], object], seconds: float) -> float:
 def shape_facts(compiler: Compiler, limits: DeviceLimits, gemm: Gemm, args: Any) -> dict[str, Any]:
     variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cubin_of(compiler, one, variant), configs(limits, gemm)))
-    kernels = [TensorKernel(compiler, config, variant) for config in configs(limits, gemm)]
+        list(pool.map(lambda one: cubin_of(compiler, one, variant), configs(limits, gemm, args.accuracy)))
+    kernels = [TensorKernel(compiler, config, variant) for config in configs(limits, gemm, args.accuracy)]
     kinds = DISTRIBUTIONS if args.errors else ("normal",)
     made = {name: stored(gemm, DISTRIBUTIONS[name], 1) for name in kinds}
     orders = {_sums(kernel): kernel for kernel in kernels}  # the others that add likewise have its bits
@@ -255,6 +293,8 @@ def library_rates(gemm: Gemm, a: torch.Tensor, b: torch.Tensor, seconds: float) 
 def _sums(kernel: TensorKernel) -> str:
     """How it sums, as older files tell it of TF32."""
     config = kernel.config
+    if isinstance(config, ScaledConfig):
+        return f"{config.promote_k} {FP16X3}" + f" {config.bn}" * (config.bn > 128)  # its products, one set
     return f"{config.promote_k} {config.flush_k}" + f" {config.scheme}" * (config.scheme != TF32X3)
 
 
@@ -278,7 +318,8 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "source_hash": template.source_hash(tensor.MAIN_FILE),
+        "source_hash": templates.source_of(args.accuracy),
+        "accuracy": args.accuracy,
         "shapes": [],
     }
     for text in args.shape or SHAPES:
@@ -293,6 +334,9 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
+    parser.add_argument(
+        "--class", dest="accuracy", default=FP32, choices=[FP32, FP32_RANGE], help="of kernels"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds: samples of each")
     parser.add_argument("--errors", action="store_true", help="on all distributions")
     parser.add_argument("--sustained", type=float, default=0.0, metavar="SECONDS", help="each alone, on end")

@@ -16,8 +16,9 @@ from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
 from ..kernel.resources import register_estimate, smem_bytes, threads
 from ..kernel.rules import RULES, Rule, rules_of
+from ..kernel.scaled_config import AnyConfig
 from ..kernel.summation_order import has_order
-from ..kernel.tensor_config import AnyConfig, TensorConfig
+from ..kernel.tensor_config import TensorConfig
 from ..kernel.tensor_config import smem_bytes as tensor_smem_bytes
 from ..kernel.where import VALUES, Where
 from ..recording.replay import ReplayTarget

@@ -67,9 +67,15 @@ static int64_t packed_products(const autotune_batch *batch, int operand) {
     return batch->stride[operand] ? batch->products : 1;
 }
 
+/* Floats of a row of an operand that is packed (launch.packed_floats): tiles of a depth have one more. */
+static int64_t packed_row(const autotune_kernel *kernel, int32_t k) {
+    return kernel->pack_depth ? ceil_div(k, kernel->pack_depth) * (kernel->pack_depth + 1) : k;
+}
+
 /* Bytes of an operand that is packed to whole tiles: a double, since they may exceed 64 bits. */
-static double packed_bytes(const at_call *call, int operand, int64_t padded) {
-    return (double)AT_FLOAT_BYTES * (double)padded * call->k * (double)packed_products(&call->batch, operand);
+static double packed_bytes(const autotune_kernel *kernel, const at_call *call, int operand, int64_t padded) {
+    const double row = (double)packed_row(kernel, call->k);
+    return (double)AT_FLOAT_BYTES * (double)padded * row * (double)packed_products(&call->batch, operand);
 }
 
 static bool has_few_blocks(const at_grid *grid) {
@@ -103,8 +109,8 @@ static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t spl
         if ((double)AT_FLOAT_BYTES * splits * (double)split_tiles * tile > AT_WORKSPACE_LIMIT) return false;
     }
     double num_bytes = 0;
-    if (kernel->packs_a) num_bytes += packed_bytes(call, 0, ceil_div(call->m, kernel->bm) * kernel->bm);
-    if (kernel->packs_b) num_bytes += packed_bytes(call, 1, ceil_div(call->n, kernel->bn) * kernel->bn);
+    if (kernel->packs_a) num_bytes += packed_bytes(kernel, call, 0, ceil_div(call->m, kernel->bm) * kernel->bm);
+    if (kernel->packs_b) num_bytes += packed_bytes(kernel, call, 1, ceil_div(call->n, kernel->bn) * kernel->bn);
     if (num_bytes > AT_WORKSPACE_LIMIT) return false;
     if (num_bytes == 0 && call->batch.products == 1) return true;
     const at_grid grid = at_plan(kernel, call, split_k);
@@ -143,19 +149,21 @@ int32_t at_reduce_groups(int64_t elements, int32_t splits) {
     return 1 << (AT_REDUCE_BITS - group_bits(elements, splits));
 }
 
-static void add_pack(at_grid *grid, bool is_a, bool is_k_major, int32_t extent, int64_t padded, int32_t k) {
+static void add_pack(at_grid *grid, const autotune_kernel *kernel, bool is_a, bool is_k_major, int32_t extent,
+                     int64_t padded, int32_t k) {
     at_pack *pack = &grid->packs[grid->num_packs++];
     int64_t *stride = &grid->batch.stride[is_a ? 0 : 1];
     pack->products = packed_products(&grid->batch, is_a ? 0 : 1);
     pack->stride = *stride;
-    if (*stride) *stride = k * padded;
+    const int64_t floats = packed_row(kernel, k) * padded;
+    if (*stride) *stride = floats;
     pack->is_a = is_a;
     pack->is_k_major = is_k_major;
     pack->extent = extent;
     pack->padded = padded;
     pack->blocks = ceil_div(padded, AT_PACK_TILE) * ceil_div(k, AT_PACK_TILE);
     pack->offset = grid->pack_bytes;
-    const int64_t num_bytes = AT_FLOAT_BYTES * k * padded * pack->products;
+    const int64_t num_bytes = AT_FLOAT_BYTES * floats * pack->products;
     pack->num_bytes = ceil_div(num_bytes, AT_PACK_ALIGNMENT) * AT_PACK_ALIGNMENT;
     grid->pack_bytes += pack->num_bytes;
 }
@@ -187,8 +195,9 @@ at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t spli
     if (has_planes) grid.reduce_blocks = ceil_div(results, (int64_t)1 << grid.reduce_group_bits);
     if (grid.reduce_group_bits < AT_REDUCE_BITS) grid.reduce_smem_bytes = AT_FLOAT_BYTES * AT_REDUCE_THREADS;
     if (call->k) {
-        if (kernel->packs_a) add_pack(&grid, true, !at_trans_a(call->layout), call->m, grid.padded_m, call->k);
-        if (kernel->packs_b) add_pack(&grid, false, at_trans_b(call->layout), call->n, grid.padded_n, call->k);
+        const bool is_k_major_a = !at_trans_a(call->layout), is_k_major_b = at_trans_b(call->layout);
+        if (kernel->packs_a) add_pack(&grid, kernel, true, is_k_major_a, call->m, grid.padded_m, call->k);
+        if (kernel->packs_b) add_pack(&grid, kernel, false, is_k_major_b, call->n, grid.padded_n, call->k);
     }
     return grid;
 }

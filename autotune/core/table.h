@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 18 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 19 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -43,6 +43,7 @@ typedef struct {
     /* Depths of sums that count for products of parts, in kernels of a class that promises SGEMM's error; else 0 */
     double parts_zero_mean, parts_positive;
     int32_t chunk; /* depth of a split, only for AUTOTUNE_REDUCE_CHUNKS; else 0 */
+    int32_t pack_depth; /* of tiles to which operands are packed, scaled; 0: floats by k */
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
     int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
     int32_t max_k; /* depth up to which it sums in the table's order; -1: any */

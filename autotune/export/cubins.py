@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError, TrialFailure
 from ..kernel.launch import Variant
-from ..kernel.tensor_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig
 from .model_folders import packed
 from .wishes import Wish
 

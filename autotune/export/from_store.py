@@ -13,7 +13,7 @@ from ..facts.measurement import CachePolicy
 from ..files.errors import DispatchError, UsageError
 from ..files.words import command
 from ..kernel import templates
-from ..kernel.tensor_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig
 from ..kernel.where import ANY, Where
 from ..store import Store, StudyRef
 from .tuned import TunedPoint, TunedResults, TunedShape, spread

@@ -18,7 +18,7 @@ from ..files.errors import TrialFailure, UsageError
 from ..kernel import template, templates
 from ..kernel.compiler import Compiler, Cubin, Helpers
 from ..kernel.launch import LaunchSpec
-from ..kernel.tensor_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig
 from ..target import Point
 from . import instance
 from .protocol import KernelCode

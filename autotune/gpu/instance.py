@@ -7,7 +7,7 @@ from ..facts.gemm import Gemm
 from ..kernel import templates
 from ..kernel.compiler import Cubin
 from ..kernel.launch import NARROW_LD, LaunchSpec, Variant, plan, too_large
-from ..kernel.tensor_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig
 from .protocol import KernelCode
 
 # A few bytes spilled before the main loop hardly cost time; more than this are inside it, and the candidate

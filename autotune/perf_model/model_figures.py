@@ -14,7 +14,8 @@ from ..facts.fitted import MAX_ERROR, number, numbers
 from ..facts.frozen import frozen
 from ..files.strict import Within
 from ..kernel.config import PARAMETER, threads_along_k
-from ..kernel.tensor_config import BF16X6, TF32X3, AnyConfig, TensorConfig
+from ..kernel.scaled_config import AnyConfig, OnTensorCores
+from ..kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]  # arrays of such numbers
 
@@ -154,7 +155,7 @@ class Summed(NamedTuple):
 
 
 def summed(config: AnyConfig) -> Summed:
-    if isinstance(config, TensorConfig):
+    if isinstance(config, OnTensorCores):
         parts = PARTS.get((config.scheme, config.promote_k), (1e9, 1e9))  # of others no promise is kept
         return Summed(1, 1, config.promote_k, *parts)
     return Summed(config.slice_k, float(threads_along_k(config)), 1, 0, 0)

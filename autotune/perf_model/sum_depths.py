@@ -37,7 +37,8 @@ import numpy as np
 
 from ..facts.gemm import Gemm
 from ..kernel.launch import reduce_groups
-from ..kernel.tensor_config import LEAST_RESULTS, AnyConfig
+from ..kernel.scaled_config import AnyConfig
+from ..kernel.tensor_config import LEAST_RESULTS
 from . import model_figures as figures
 from .model_figures import Depths, Floats, Summed, summed
 

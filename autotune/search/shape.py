@@ -12,7 +12,7 @@ from ..facts.measurement import Measurement
 from ..files.errors import DuplicateTrial, UsageError
 from ..kernel import templates
 from ..kernel.feasible_set import FeasibleSet
-from ..kernel.tensor_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig
 from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
 from ..store import Claims, NewTrials, Store, StudyRef

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ..facts.gemm import Gemm
 from ..files.words import counted
 from ..kernel import same_code, templates
+from ..kernel.scaled_config import AnyConfig
 from ..kernel.templates import is_alike, is_autotune
-from ..kernel.tensor_config import AnyConfig
 from ..store import Store, StudyRef
 from ..target import Target
 from .same_code_trials import take_over

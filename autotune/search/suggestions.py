@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from ..kernel.feasible_set import FeasibleSet
-from ..kernel.tensor_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig
 from ..search_policy import SearchPolicy
 from ..store import Store, StudyRef
 from ..target import Point

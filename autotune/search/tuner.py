@@ -17,7 +17,7 @@ from typing import Any
 from ..facts.gemm import Gemm
 from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
-from ..kernel.tensor_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.final_results import Finals
@@ -188,8 +188,8 @@ class Tuner:
         )  # fmt: skip
 
     def _starts(self, gemm: Gemm, space: FeasibleSet) -> Iterable[AnyConfig]:
-        is_known = space.is_autotune or space.is_tensor  # else others' kernels were recorded
-        return self._options.starts(gemm) if is_known and self._options.policy.num_seeds else ()
+        is_others = not space.is_autotune and space.on_tensor_cores is None  # as recorded
+        return () if is_others or not self._options.policy.num_seeds else self._options.starts(gemm)
 
     def _take_over(self, gemm: Gemm, space: FeasibleSet) -> TakenOver | None:
         """What an earlier compiler or kernel measured on machine code that is the same here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..export.portfolio import Costs, TimedKernel, candidates
+from ..facts.accuracy_class import FP32, FP32_RANGE
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32, LAYOUTS, Gemm, per_word
 from ..kernel.config import Config
 from ..kernel.relatives import example, within
 from ..kernel.resources import launch_spec, residency, threads
+from ..kernel.scaled_config import OnTensorCores, ScaledConfig
 from ..kernel.summation_order import SummationOrder
 from ..kernel.tensor_config import BF16X6, BM, LEAST_DEPTH, PACK_USES, PARAMETER, TF32X3, TensorConfig
 from ..perf_model.launches import Launches, Shapes, grids
@@ -100,8 +102,24 @@ def _scaled(figures: ModelFigures, config: Config, other: Config) -> ModelFigure
     return replace(figures, round_us=figures.round_us * by_thread**0.5, step_us=figures.step_us * by_block)
 
 
-def on_tensor_cores(gemm: Gemm) -> list[TensorConfig]:
-    """Configs of the kernel on tensor cores, those first that were the fastest (docs/notes/0076), and then
+def on_tensor_cores(gemm: Gemm, accuracy: str = FP32) -> list[OnTensorCores]:
+    """Configs of the kernel on tensor cores that a search for a class searches."""
+    return list(_scaled_operands(gemm) if accuracy == FP32_RANGE else _operands_as_they_are(gemm))
+
+
+def _scaled_operands(gemm: Gemm) -> Iterator[ScaledConfig]:
+    """Wide tiles first, and as many splits as let all SMs work."""
+    for promote_k in (64, 32):
+        for bn, stages in ((128, 3), (192, 2), (64, 4)):
+            config = ScaledConfig(bn, stages, promote_k, vec_c=2 - gemm.ldc % 2)
+            splits = _splits(gemm, bn)
+            if splits > 1:
+                yield replace(config, reduction="two_pass", split_k=splits)
+            yield config
+
+
+def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
+    """Those first that were the fastest (docs/notes/0076), and then
     those whose errors are smaller; with the widest vectors that the operands allow, packed where that gives
     wider ones, and in so many splits that all SMs work."""
     pack_a, pack_b = (
@@ -121,15 +139,14 @@ def on_tensor_cores(gemm: Gemm) -> list[TensorConfig]:
     )
     if gemm.a_type == "bf16":  # of which three products of BF16 take less than two of TF32
         sums = tuple(sorted(sums, key=lambda one: one[0] != BF16X6))
-    found = []
     for scheme, promote_k, flush_k in sums:
         for bn, loaders in ((128, 2), (64, 1), (128, 1)):
             config = TensorConfig(bn, promote_k=promote_k, flush_k=flush_k, loaders=loaders, scheme=scheme)
             config = replace(config, **operands)
             splits = _splits(gemm, bn)
-            found += [replace(config, reduction="two_pass", split_k=splits)] if splits > 1 else []
-            found.append(config)
-    return found
+            if splits > 1:
+                yield replace(config, reduction="two_pass", split_k=splits)
+            yield config
 
 
 def _splits(gemm: Gemm, bn: int) -> int:

@@ -48,7 +48,7 @@ from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
 from autotune.kernel.rules import broken_rules
-from autotune.kernel.tensor_config import AnyConfig
+from autotune.kernel.scaled_config import AnyConfig
 
 PIPELINED = ("tiles that fit", "stages go round twice", "ragged", "many tiles")  # cases of problems.py
 FLUSHED = "sums flushed twice"  # of configs that do

@@ -24,7 +24,8 @@ from ...files.errors import DispatchError, DispatchWarning
 from ...files.folder_files import library_path
 from ...kernel.config import PARAMETER
 from ...kernel.launch import ACTIVATIONS, BIASES, Epilogue
-from ...kernel.tensor_config import LEAST_RESULTS, AnyConfig
+from ...kernel.scaled_config import AnyConfig
+from ...kernel.tensor_config import LEAST_RESULTS
 from ...perf_model import model_figures as model
 from ..calls.product import MAX_PLANS, many_launches, no_scale
 from ..launch.cuda_driver import CudaFault, error_name
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "core"  # links are left in it: folder_files.py knows it by this name
 LIBRARY = "libautotune_core.so"
-VERSION = 18  # AUTOTUNE_TABLE_VERSION of core/table.h
+VERSION = 19  # AUTOTUNE_TABLE_VERSION of core/table.h
 _MOST = 1 << 12  # declarations
 
 

@@ -16,7 +16,7 @@ from ...kernel.feasible_set import FeasibleSet
 from ...kernel.launch import num_splits
 from ...kernel.relatives import in_pairs, in_ways, shrunk, side_by_side
 from ...kernel.rules import MANY_SUMS
-from ...kernel.tensor_config import AnyConfig
+from ...kernel.scaled_config import AnyConfig
 from .candidates import Candidates
 
 _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")

@@ -13,13 +13,12 @@ their promise, in 91 of 92 such ways. A way that failed is not proposed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from ...kernel.feasible_set import FeasibleSet
-from ...kernel.tensor_config import SUMMED
 from .candidates import Candidates
 
 # This many must fail with sums of a length or more before it counts as too long, and as many for each that
@@ -41,17 +40,18 @@ class Inaccurate(Protocol):
 
 def inaccurate(space: FeasibleSet, candidates: Candidates) -> Inaccurate:
     """Of the points of this space."""
-    return SameSums(space, candidates) if space.is_tensor else SumLimit(candidates)
+    its = space.on_tensor_cores
+    return SameSums(space, candidates, its.SUMMED) if its else SumLimit(candidates)
 
 
 class SameSums:
-    """For kernels on tensor cores."""
+    """For kernels on tensor cores; `summed`: the parameters that decide how they sum."""
 
     is_sure = True
 
-    def __init__(self, space: FeasibleSet, candidates: Candidates) -> None:
+    def __init__(self, space: FeasibleSet, candidates: Candidates, summed: Sequence[str]) -> None:
         self._candidates = candidates
-        self._places = [space.names.index(name) for name in SUMMED]
+        self._places = [space.names.index(name) for name in summed]
         self._has_failed = np.zeros([len(space.values[at]) for at in self._places], dtype=bool)
 
     def learn(self, results: Mapping[int, float | None]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from ...facts.gemm import Gemm
 from ...facts.stats import Patience
 from ...files.words import number, option, whole
-from ...kernel.tensor_config import AnyConfig
+from ...kernel.scaled_config import AnyConfig
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
 from ..compare.final import wanted_s
