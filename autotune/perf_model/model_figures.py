@@ -15,7 +15,7 @@ from ..facts.frozen import frozen
 from ..files.strict import Within
 from ..kernel.config import PARAMETER, threads_along_k
 from ..kernel.scaled_config import AnyConfig, OnTensorCores
-from ..kernel.tensor_config import BF16X6, TF32X3, TensorConfig
+from ..kernel.tensor_config import BF16X6, TF32X3
 
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]  # arrays of such numbers
 

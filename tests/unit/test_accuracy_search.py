@@ -11,11 +11,12 @@ import pytest
 from fake_target import FakeTarget
 
 import autotune
-from autotune.facts.accuracy_class import FP32, STRICT
+from autotune.facts.accuracy_class import FP32, FP32_RANGE, STRICT
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import UsageError
+from autotune.kernel import scaled_config as scaled
 from autotune.kernel import template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
@@ -37,26 +38,38 @@ def _all_points(space):
     return [space.point(number) for number in range(len(space))]
 
 
+KERNELS = {
+    FP32: (tensor, 500),
+    FP32_RANGE: (scaled, 100),
+}  # their modules, and points that there are at least
+OF_BOTH = pytest.mark.parametrize("accuracy", KERNELS)
+
+
+@OF_BOTH
 @pytest.mark.parametrize("shape", ["4096", "4097", "4096x4098x4100:TT", "512x600x2048b8:NT"])
-def test_the_space_holds_exactly_what_the_rules_allow(shape):
-    gemm = Gemm.parse(shape)
-    space = tensor_set(H100, gemm)
+def test_the_space_holds_exactly_what_the_rules_allow(shape, accuracy):
+    gemm, (its, least) = Gemm.parse(shape), KERNELS[accuracy]
+    space = tensor_set(H100, gemm, its)
     points = _all_points(space)
-    assert len({point_key(point) for point in points}) == len(points) == space.num_points > 500
+    assert len({point_key(point) for point in points}) == len(points) == space.num_points > least
+    assert space.on_tensor_cores is its is templates.module_of(accuracy)
     kinds = ("template", "device", "shape", "worth")
-    assert all(not tensor.broken_rules(templates.read(point), H100, gemm, kinds) for point in points[::7])
+    assert all(not its.broken_rules(templates.read(point), H100, gemm, kinds) for point in points[::7])
     rng = np.random.default_rng(0)
     for _ in range(300):
-        drawn = {name: one.values[rng.integers(len(one.values))] for name, one in tensor.PARAMETER.items()}
-        is_legal = not tensor.broken_rules(TensorConfig.from_dict(drawn), H100, gemm, kinds)
+        drawn = {name: one.values[rng.integers(len(one.values))] for name, one in its.PARAMETER.items()}
+        is_legal = not its.broken_rules(templates.read(drawn), H100, gemm, kinds)
         assert (space.find(drawn) is not None) == is_legal, drawn
 
 
-def test_each_rule_of_the_text_has_its_sentence_here():
-    asserted = re.findall(r'"rule ([a-z-]+)"', template.source(tensor.MAIN_FILE))
-    ids = {rule.id for rule in tensor.RULES}
-    assert {one for one in asserted if one.startswith("tensor-")} <= ids | {"tensor-width"}
-    assert len(ids) == len(tensor.RULES)
+@OF_BOTH
+def test_each_rule_of_the_text_has_its_sentence_here(accuracy):
+    its = KERNELS[accuracy][0]
+    asserted = re.findall(r'"rule ([a-z-]+)"', template.source(its.MAIN_FILE))
+    ids = {rule.id for rule in its.RULES}
+    own = {one for one in asserted if one.startswith(("tensor-", "scaled-"))}
+    assert own <= ids | {"tensor-width", "scaled-width", "scaled-promote"}
+    assert len(ids) == len(its.RULES)
 
 
 @pytest.mark.parametrize("kind", ["rtx-4090", "a100", "rtx-2080-ti"])
@@ -206,8 +219,8 @@ def test_conditions_are_on_the_parameters_of_the_template():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"accuracy": "fp32-range"}, "reserved"),
-        ({"accuracy": "tf32"}, "one of strict, fp32"),
+        ({"accuracy": "fp32-range"}, "the recording holds kernels of accuracy strict"),
+        ({"accuracy": "tf32"}, "one of strict, fp32, fp32-range"),
         ({"accuracy": "fp32", "order": "chain"}, "only strict kernels have that"),
         ({"accuracy": "fp32", "num_drawn": 3}, "only strict kernels have that"),
         ({"accuracy": "fp32"}, "the recording holds kernels of accuracy strict"),

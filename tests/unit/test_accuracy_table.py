@@ -34,7 +34,7 @@ from autotune.export.exporter import export_table
 from autotune.export.model_folders import render
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts import accuracy_class
-from autotune.facts.accuracy_class import FP32, STRICT
+from autotune.facts.accuracy_class import FP32, FP32_RANGE, STRICT
 from autotune.facts.device import KNOWN, known_limits
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
@@ -125,8 +125,8 @@ def test_a_class_that_a_table_does_not_serve_is_refused(tmp_path):
         DispatchError, match=r"serves accuracy strict, not fp32; run `autotune search --accur"
     ):
         Dispatcher(folder, accuracy=FP32)
-    with pytest.raises(DispatchError, match="reserved"):
-        Dispatcher(folder, accuracy="fp32-range")
+    with pytest.raises(DispatchError, match="serves accuracy strict, not fp32-range"):
+        Dispatcher(folder, accuracy=FP32_RANGE)
     runtime = Dispatcher(folder)
     with pytest.raises(DispatchError, match="not fp32"):
         runtime.pick(512, 512, 512, accuracy=FP32)
