@@ -21,7 +21,7 @@ from .drawn_shapes import DrawnSearch, drawn_for
 from .export import exporter
 from .export.from_store import read_results
 from .export.tuned import TunedResults
-from .facts.accuracy_class import STRICT
+from .facts.accuracy_class import FP32_RANGE, STRICT
 from .facts.accuracy_class import read as read_class
 from .facts.device import DeviceLimits, Environment, describe_alias, limits_by_name, names_for
 from .facts.distribution import drawn_calls
@@ -353,10 +353,10 @@ def _type_of(gemms: Sequence[Gemm], accuracy: str) -> str:
             "for each"
         )
     (a_type,) = found
-    if a_type != FP32 and accuracy == STRICT:
+    if a_type != FP32 and accuracy in (STRICT, FP32_RANGE):
         raise UsageError(
-            f"{option('a_type')} {a_type} and {option('accuracy')} {STRICT}: strict kernels read FP32, to "
-            f"which a call converts A before; search the shape in FP32, or with {option('accuracy')} fp32"
+            f"{option('a_type')} {a_type} and {option('accuracy')} {accuracy}: {accuracy} kernels read FP32, "
+            f"to which a call converts A before; search the shape in FP32, or with {option('accuracy')} fp32"
         )
     return a_type
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
-from ..facts.gemm import FLOAT_BYTES, Gemm
+from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
 from . import tensor_config as tensor
 from .config import Config, Parameter, checked
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed_floats
@@ -143,6 +143,8 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
          lambda c, d, g: g.ldc % c.vec_c == 0),
+    Rule("scaled-type", "shape", ("bn",), "operands are floats: an A of two-byte elements needs no scale",
+         lambda c, d, g: (c.bn > 0) & (g.a_type == FP32)),
     Rule("scaled-results", "shape", ("bn",),
          "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
          lambda c, d, g: (c.bn > 0) & (g.num_results >= LEAST_RESULTS)),

@@ -13,7 +13,8 @@ import numpy as np
 from ..export.portfolio import Costs, TimedKernel, candidates
 from ..facts.accuracy_class import FP32, FP32_RANGE
 from ..facts.device import DeviceLimits
-from ..facts.gemm import FP32, LAYOUTS, Gemm, per_word
+from ..facts.gemm import FP32 as FLOATS
+from ..facts.gemm import LAYOUTS, Gemm, per_word
 from ..kernel.config import Config
 from ..kernel.relatives import example, within
 from ..kernel.resources import launch_spec, residency, threads
@@ -125,7 +126,7 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
     pack_a, pack_b = (
         int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
     )
-    pack_a = pack_a if gemm.a_type == FP32 else 0
+    pack_a = pack_a if gemm.a_type == FLOATS else 0
     operands: dict[str, Any] = {
         "pack_a": pack_a,
         "pack_b": pack_b,

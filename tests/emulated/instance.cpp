@@ -10,7 +10,7 @@
 #undef for
 #include "problem.hpp"
 
-#ifndef TENSOR  // where memory of a problem is told in words, and A's elements may be halves of these
+#if !defined(TENSOR) || defined(SCALED_OPERANDS)  // where memory of a problem is told in words, and A's elements may be halves of these
 constexpr int PER_WORD_A = 1;
 #endif
 

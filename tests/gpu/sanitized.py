@@ -2,6 +2,7 @@
 
     sanitized.py spread all|pipelined   every covering instance of the template on small, ragged problems
     sanitized.py tensor all             that on tensor cores, as tests/emulated/tensor_problems.py has it
+    sanitized.py scaled all             that on scaled operands, as tests/emulated/scaled_problems.py has it
     sanitized.py table CASES FILE HOW   the kernels that a file lists (benchmarks/sanitize_table.py); HOW the
                                         workspace is found: marked, or unwritten
     sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)
@@ -34,6 +35,8 @@ from emulator import LaunchProblem, LaunchResult, Stored
 from mutate import mutants_of
 from problems import Case, problem, problems
 from product_check import WrongProduct, check
+from scaled_problems import instances as scaled_instances
+from scaled_problems import problems as scaled_problems
 from tensor_problems import instances as tensor_instances
 from tensor_problems import problems as tensor_problems
 
@@ -307,6 +310,11 @@ def tensor(gpu: Gpu) -> dict[str, Any]:
     return _spread(gpu, [(*one, tensor_problems(*one)) for one in tensor_instances()])
 
 
+def scaled(gpu: Gpu) -> dict[str, Any]:
+    """The same of that on scaled operands."""
+    return _spread(gpu, [(*one, scaled_problems(*one)) for one in scaled_instances()])
+
+
 def _spread(gpu: Gpu, chosen: Sequence[tuple[AnyConfig, Variant, Sequence[LaunchProblem]]]) -> dict[str, Any]:
     compiler = Compiler(gpu.limits.arch)
     cubins = [compiler.submit(config, variant) for config, variant, _ in chosen]
@@ -372,10 +380,10 @@ def mutant(gpu: Gpu, name: str) -> None:
 
 def main(deed: str, name: str, *rest: str) -> int:
     gpu = Gpu()
-    if deed in ("spread", "table", "tensor"):
+    if deed in ("spread", "table", "tensor", "scaled"):
         names = (*PIPELINED, FLUSHED) if name == "pipelined" else ()
-        if deed == "tensor":
-            facts = tensor(gpu)
+        if deed in ("tensor", "scaled"):
+            facts = tensor(gpu) if deed == "tensor" else scaled(gpu)
         elif deed == "spread":
             facts = spread(gpu, names)
         else:

@@ -55,15 +55,18 @@ def test_the_template_is_clean(watch: sanitize_table.Run, tool: str, cases: str)
     assert facts["num_launches"] >= 4 * NUM_INSTANCES
 
 
+@pytest.mark.parametrize(("deed", "num_instances"), [("tensor", 32), ("scaled", 12)])
 @pytest.mark.parametrize("tool", OPTIONS)
-def test_the_kernel_on_tensor_cores_is_clean(watch: sanitize_table.Run, tool: str) -> None:
+def test_kernels_on_tensor_cores_are_clean(
+    watch: sanitize_table.Run, tool: str, deed: str, num_instances: int
+) -> None:
     if driver.device_limits(driver.find_gpu("auto").index).compute_capability != (9, 0):
         pytest.skip("compute capability 9.0 alone")
-    done = watch(tool, ("tensor", "all"))
+    done = watch(tool, (deed, "all"))
     assert num_found(done) == 0, done
     assert done.exit_code == 0, done
     facts = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    assert (facts["wrong"], facts["num_instances"]) == ([], 32)
+    assert (facts["wrong"], facts["num_instances"]) == ([], num_instances)
 
 
 @pytest.mark.parametrize("tool", OPTIONS)
