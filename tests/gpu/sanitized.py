@@ -272,7 +272,7 @@ def _packed(
     """Address, leading dimension and stride of an operand as sgemm gets it: its copies, if it is packed."""
     for plan in p.packs:
         if plan.is_a == is_a:
-            to = ctypes.c_void_p(gpu.scratch(p.k * plan.padded * plan.products, np.empty(0, np.uint32)))
+            to = ctypes.c_void_p(gpu.scratch(plan.num_bytes // 4, np.empty(0, np.uint32)))
             if p.alpha:
                 extents, lead = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), ctypes.c_int64(stored.ld)
                 values = (*extents, address, lead, ctypes.c_int32(plan.is_k_major), to)
