@@ -10,7 +10,6 @@ import math
 from functools import partial
 from pathlib import Path
 
-from ..facts.accuracy_class import CLASSES
 from ..facts.fitted import MAX_KERNELS
 from ..facts.keywords import ExportKeywords, SearchKeywords, TrialKeywords
 from .parsing import (
@@ -54,7 +53,7 @@ SUITES = partial(
 WHERE = partial(keyword, TrialKeywords, "where", more="; repeatable", metavar="CONDITIONS")
 MAX_WORKSPACE = partial(keyword, TrialKeywords, "max_workspace", number(), metavar="MIB")
 ORDER = partial(keyword, TrialKeywords, "order", metavar="ORDER")
-ACCURACY = partial(keyword, TrialKeywords, "accuracy", words(*CLASSES))
+ACCURACY = partial(keyword, TrialKeywords, "accuracy", words("strict", "fp32", "fp32-range"))
 DB = partial(keyword, TrialKeywords, "db")
 CACHE = partial(keyword, TrialKeywords, "cache", words("cold", "warm"))
 LARGEST_ERROR = partial(keyword, SearchKeywords, "max_error", limit())
