@@ -16,6 +16,7 @@ from typing import Any
 from contest import Arena
 from table_arena import CUBLAS, name_of
 
+from autotune.gpu.driver import check
 from autotune.gpu.memory import Buffer, OperandSet, Region
 from autotune.runtime.calls.product import Forms
 from autotune.runtime.choose.chooser import Call, offsets_of
@@ -25,6 +26,7 @@ from autotune.runtime.torch.routed_engine import Decided, RoutedSignatures
 
 BUSY_BYTES = 1 << 28  # more than any L2: it is written for longer than the host takes to make a call
 MOST_S = 1.0  # of calls: those of the shortest products pay for their samples within it
+MOST_AHEAD = 16  # calls that the host is ahead: a sample counts when the GPU has passed it
 
 
 class LiveCalls:
@@ -33,6 +35,7 @@ class LiveCalls:
     def __init__(self, arena: Arena, dispatcher: Dispatcher, keep_busy: Callable[[], None]) -> None:
         self._arena, self._keep_busy, self._stream = arena, keep_busy, int(arena.session.stream)
         engines, _ = dispatcher._on_gpus()
+        self._wait = partial(check, arena.session.driver.cuStreamSynchronize, self._stream)
         self._kinds: RoutedSignatures = engines.routed_signatures(has_bias=False)
 
     @classmethod
@@ -53,6 +56,8 @@ class LiveCalls:
             number = self._call(decided, call, sets[num_calls % len(sets)])
             sampled[number] += 1
             num_calls += 1
+            if num_calls % MOST_AHEAD == 0:
+                self._wait()
         state = decided.live.state()
         gpu_us = [round(us, 3) for us, _ in state.times_us]
         own_us = gpu_us[state.winner]

@@ -136,7 +136,7 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
 }
 
 autotune_status autotune_make_live(autotune_handle *handle, autotune_plan *const rivals[], int32_t num,
-                                   double expected_us, uint64_t seed, int32_t winner, autotune_plan **plan) {
+                                   const double expected_us[], uint64_t seed, int32_t winner, autotune_plan **plan) {
     if (num < 1 || num > AT_MAX_RIVALS || winner < -1 || winner >= num || !rivals[0]->planned.context) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;
     *plan = at_plan_new(runner, handle->table, &rivals[0]->planned);

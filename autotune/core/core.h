@@ -84,9 +84,9 @@ AUTOTUNE_API void autotune_forget(autotune_handle *handle);
 
 /* Makes a plan whose calls are served by some plans in turn until it is known which serves best (live.h); the first serves
  * where no turns are taken. They are of one call signature and in one context, at most AT_MAX_RIVALS, and stay held.
- * `expected_us`: of a call; `seed`: of the order; `winner`: of an earlier process, -1 for none. */
+ * `expected_us`: of a call of each, 0 where unknown; `seed`: of the order; `winner`: of an earlier process, -1 for none. */
 AUTOTUNE_API autotune_status autotune_make_live(autotune_handle *handle, autotune_plan *const rivals[], int32_t num,
-                                                double expected_us, uint64_t seed, int32_t winner,
+                                                const double expected_us[], uint64_t seed, int32_t winner,
                                                 autotune_plan **plan);
 
 /* Begins a call of such a plan on a stream, which says what serves it, and ends it when that is enqueued (`is_done`), or

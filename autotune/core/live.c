@@ -14,9 +14,15 @@
 #define MOST_CALLS 1e6     /* from one sample to the next */
 #define SLOWER 1.25        /* by its least time, than the least of all: such a plan has no more samples */
 #define SAMPLES_OUT 2      /* that tell this: the first may have loaded what it launches */
-#define TWICE 2.0          /* the same by its first sample where the GPU is the limit: what loads ends busy samples, */
+#define AT_ONCE 1.5        /* the same by its first sample where the GPU is the limit: what loads ends busy samples, */
 #define MUCH_SLOWER 3.0    /* and of torch's own kernel on an idle stream: the host takes 100 us and more for what it
                             * seldom calls (H200), each time */
+#define TWICE 2.0          /* expected to take more than so many times the least: such a plan has no sample */
+#define LOST_FIRST 1.5     /* calls that first samples may lose where the GPU is the limit, */
+#define LOST 2.5           /* and all, */
+#define CHEAP 0.1          /* but for those that lose less of a call (docs/decisions/0106) */
+#define UNKNOWN_US 25.0    /* that a call counts as taking of which nothing is expected */
+#define LOADING_CALLS 8    /* of a kind that are not sampled: amid them a program loads what it launches */
 #define MOST_TRIES 64      /* samples that are begun: those between regimes tell nothing */
 #define MOST_SPREAD 0.25   /* of the middle samples around their median: beyond it nothing is decided */
 #define NOT_READY 600      /* CUDA_ERROR_NOT_READY */
@@ -34,6 +40,7 @@ struct at_live {
     pthread_mutex_t lock;
     atomic_int winner; /* -1 before it is settled */
     autotune_plan *rivals[AT_MAX_RIVALS];
+    double expected_us[AT_MAX_RIVALS]; /* 0: unknown */
     int32_t num, wait, tries, outcome, fault;
     double call_us, credit_us;
     bool is_dropped;
@@ -65,8 +72,17 @@ static void wait_anew(at_live *live) {
     live->wait = 1 + drawn(live, 2 * (int32_t)fmin(fmax(apart, 2), MOST_CALLS) - 1);
 }
 
-at_live *at_live_new(const autotune_driver *cuda, autotune_plan *const rivals[], int32_t num, double expected_us,
-                     uint64_t seed, int32_t winner) {
+/* The least expected time, infinite where nothing is expected. */
+static double least_expected_us(const at_live *live) {
+    double least = INFINITY;
+    for (int32_t i = 0; i < live->num; i++) {
+        if (live->expected_us[i] > 0) least = fmin(least, live->expected_us[i]);
+    }
+    return least;
+}
+
+at_live *at_live_new(const autotune_driver *cuda, autotune_plan *const rivals[], int32_t num,
+                     const double expected_us[], uint64_t seed, int32_t winner) {
     at_live *live = calloc(1, sizeof *live);
     if (!live) return NULL;
     pthread_mutex_init(&live->lock, NULL);
@@ -74,10 +90,13 @@ at_live *at_live_new(const autotune_driver *cuda, autotune_plan *const rivals[],
     live->cuda = cuda;
     live->num = num;
     for (int32_t i = 0; i < num; i++) live->rivals[i] = at_plan_hold(rivals[i]);
-    live->call_us = fmax(expected_us, LEAST_CALL_US);
+    for (int32_t i = 0; i < num; i++) live->expected_us[i] = expected_us[i];
+    const double least = least_expected_us(live);
+    live->call_us = fmax(isinf(least) ? UNKNOWN_US : least, LEAST_CALL_US);
     live->credit_us = CALLS_AHEAD * live->call_us;
     live->random = seed | 1;
     wait_anew(live);
+    live->wait += LOADING_CALLS;
     return live;
 }
 
@@ -155,15 +174,53 @@ static bool is_out(const at_live *live, int32_t regime, int32_t rival) {
     const samples *of = &live->found[regime][rival], *first = live->found[regime];
     const double slower = of->gpu_us[0] / least_us(live, regime);
     const bool is_guest = rival && live->rivals[rival]->planned.is_left_alone;
-    const double once = regime == AT_BUSY ? TWICE : is_guest ? MUCH_SLOWER : INFINITY;
+    const double once = regime == AT_BUSY ? AT_ONCE : is_guest ? MUCH_SLOWER : INFINITY;
     if (slower > once || (of->num >= SAMPLES_OUT && slower > SLOWER)) return true;
     const bool may_win = may_be_surely_less(of->gpu_us, of->num, first->gpu_us) ||
                          (regime == AT_IDLE && may_be_surely_less(of->host_us, of->num, first->host_us));
     return rival && first->num && !may_win;
 }
 
+/* What a rival has taken at least, or may take: what is expected of it, or that over what is expected of another times
+ * what the other took, whichever is less. 0 where nothing tells how good expectations are. */
+static double foreseen_us(const at_live *live, int32_t regime, int32_t rival) {
+    const samples *all = live->found[regime];
+    if (all[rival].num) return all[rival].gpu_us[0];
+    double foreseen = INFINITY;
+    for (int32_t i = 0; i < live->num; i++) {
+        if (!all[i].num || live->expected_us[i] <= 0) continue;
+        const double over = live->expected_us[rival] / live->expected_us[i];
+        foreseen = fmin(foreseen, fmin(live->expected_us[rival], over * all[i].gpu_us[0]));
+    }
+    return isinf(foreseen) ? 0 : foreseen;
+}
+
+/* What samples have lost against as many calls of the least. */
+static double lost_us(const at_live *live, int32_t regime) {
+    double lost = 0;
+    for (int32_t i = 0; i < live->num; i++) {
+        const samples *of = &live->found[regime][i];
+        if (of->num) lost += of->num * (of->gpu_us[0] - least_us(live, regime));
+    }
+    return lost;
+}
+
+/* Whether another sample of a rival would lose more than samples may: it is not looked for among the slow. Of the first,
+ * what serves else, one is needed. On an idle stream the GPU's time is not what a program loses. */
+static bool costs_too_much(const at_live *live, int32_t regime, int32_t rival) {
+    const bool is_new = !live->found[regime][rival].num;
+    const double least = least_us(live, regime);
+    if (isinf(least)) return rival && live->expected_us[rival] > TWICE * least_expected_us(live);
+    if (is_new && !rival) return false;
+    const double foreseen = foreseen_us(live, regime, rival), loses = foreseen - least;
+    if (is_new && foreseen > TWICE * least) return true;
+    if (regime == AT_IDLE || loses <= CHEAP * least) return false;
+    return lost_us(live, regime) + loses > (is_new ? LOST_FIRST : LOST) * least;
+}
+
 static bool is_open(const at_live *live, int32_t regime, int32_t rival) {
     const int32_t num = live->found[regime][rival].num;
+    if (costs_too_much(live, regime, rival)) return false;
     return !num || (num < AT_SAMPLES_EACH && !is_out(live, regime, rival));
 }
 
@@ -187,7 +244,7 @@ static bool leads(const at_live *live, int32_t regime, int32_t rival) {
 /* Whether a rival is to have a sample, or another, in a regime: the first only where another may win. */
 static bool is_wanted(const at_live *live, int32_t regime, int32_t rival) {
     const samples *all = live->found[regime];
-    if (!all[rival].num) return true;
+    if (!all[rival].num) return is_open(live, regime, rival);
     if (rival || !is_open(live, regime, 0)) return leads(live, regime, rival);
     bool may_win = false;
     for (int32_t i = 1; i < live->num; i++) {
@@ -281,14 +338,18 @@ static int32_t regime_of(at_live *live, uint64_t stream) {
     return state == NOT_READY ? AT_BUSY : is_well(live, state) ? AT_IDLE : -1;
 }
 
-/* One of those with the fewest samples of a regime of all that are to have another, at random. */
+/* One of those with the fewest samples of a regime of all that are to have another, at random: of those without any, one
+ * of which the least is expected, as the others may lose too much then. */
 static int32_t next_rival(at_live *live, int32_t regime) {
     int32_t least = AT_SAMPLES_EACH, num = 0, found = 0;
+    double least_us = INFINITY;
     for (int32_t i = 0; i < live->num; i++) {
         const int32_t own = live->found[regime][i].num;
-        if (own > least || !is_wanted(live, regime, i)) continue;
-        if (own < least) num = 0;
+        const double own_us = own ? 0 : live->expected_us[i];
+        if (own > least || (own == least && own_us > least_us) || !is_wanted(live, regime, i)) continue;
+        if (own < least || own_us < least_us) num = 0;
         least = own;
+        least_us = own_us;
         if (!drawn(live, ++num)) found = i;
     }
     return found;

@@ -9,7 +9,8 @@
  * Samples of a kind take the time of three of its calls, and 0.5 % of those that follow: the host's microseconds, and what
  * a slower plan loses. So those of short products are further apart; and at random, since the calls of equal layers come
  * in turns, too. Each plan has one sample, and those that lead have more, as far as 16 samples go; what is surely slower
- * than the least, or cannot win any more, has no more. One sample at a time: the next waits until the GPU has passed both
+ * than the least, or cannot win any more, has no more, and what is expected to be far slower has none. Where the GPU is
+ * the limit, all of them lose some three calls at most. One sample at a time: the next waits until the GPU has passed both
  * events. */
 
 #ifndef AUTOTUNE_LIVE_H
@@ -54,10 +55,10 @@ typedef struct {
 
 typedef struct at_live at_live;
 
-/* Of these plans, which it holds; the first serves until another has won. `expected_us`: of one call. `winner`: has won
- * before; -1: none. The driver must stay. NULL where memory of the host is short. */
-at_live *at_live_new(const autotune_driver *cuda, autotune_plan *const rivals[], int32_t num, double expected_us,
-                     uint64_t seed, int32_t winner);
+/* Of these plans, which it holds; the first serves until another has won. `expected_us`: of one call of each; 0: unknown.
+ * `winner`: has won before; -1: none. The driver must stay. NULL where memory of the host is short. */
+at_live *at_live_new(const autotune_driver *cuda, autotune_plan *const rivals[], int32_t num,
+                     const double expected_us[], uint64_t seed, int32_t winner);
 void at_live_free(at_live *live);
 
 autotune_plan *at_live_first(const at_live *live);

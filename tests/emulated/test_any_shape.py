@@ -30,9 +30,10 @@ import table_arena
 from any_shape import JudgedCall
 from table_cases import FIGURES, FakeDriver, code_of, make_kernel, make_spec, make_table, write_table
 
-from autotune.facts.gemm import Gemm
+from autotune.facts.gemm import FLOAT_BYTES, Gemm
 from autotune.facts.measurement import Measurement, Outcome
 from autotune.files.errors import UsageError
+from autotune.gpu.memory import OperandSet
 from autotune.kernel.compiler import Cubin
 from autotune.runtime.choose.chooser import Call
 from autotune.runtime.launch.planner import Engine
@@ -61,8 +62,13 @@ class StridedCublas:
         self.host = host
 
     def sgemm(self, gemm, operands, lds=None):
-        lds = lds or gemm.lds
-        self.host.enqueue(partial(self._play, gemm, operands, lds))
+        call = Call.packed(gemm) if gemm.is_batched or not lds else Call(gemm, lds)
+        for product in range(gemm.batch):
+            own = (
+                address + FLOAT_BYTES * stride * product
+                for address, stride in zip((operands.a, operands.b, operands.c), call.batch[1:], strict=True)
+            )
+            self.host.enqueue(partial(self._play, gemm, OperandSet(*own), call.lds))
 
     def _play(self, gemm, operands, lds):
         stored_a, stored_b, _ = table_arena.stored(gemm)
@@ -221,6 +227,16 @@ def test_a_wrong_kernel_is_seen(simulated, arena, tmp_path):  # noqa: F811
     nothing = table_arena.Runner("nothing", lambda operands: None)
     errors = strided_errors.relative_errors(arena.session, call, [nothing])
     assert errors == {"normal": {"nothing": np.inf}, "uniform": {"nothing": np.inf}}
+
+
+def test_products_of_a_batch_are_looked_at(simulated, arena, tmp_path):  # noqa: F811
+    """The last one, too: a launch that leaves it out is seen."""
+    call = Call.packed(Gemm(70, 60, 96, batch=5))
+    cublas = any_shape.TableArena(arena, write_table(TABLE, tmp_path / "table")).cublas(call)
+    fewer = replace(call.gemm, batch=4)
+    short = table_arena.Runner("short", lambda at: arena.cublas().sgemm(fewer, at))
+    errors = strided_errors.relative_errors(arena.session, call, [cublas, short])
+    assert all(found["cublas"] < 1e-6 and found["short"] == np.inf for found in errors.values())
 
 
 def test_uniform_numbers_fill_operands(simulated, arena, monkeypatch):  # noqa: F811

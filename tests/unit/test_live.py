@@ -171,11 +171,30 @@ def test_where_the_gpu_is_the_limit_the_least_time_of_the_gpu_wins(program: Prog
     assert counts == {0} and program.decided.num_calls == program.served.count(0)
 
 
-def test_what_takes_twice_as_long_has_one_sample(program: Program, driver: Clocked) -> None:
-    driver.kernel_us |= {"first": 110.0, "third": 20.0}
+def test_what_takes_half_as_long_again_has_one_sample(program: Program, driver: Clocked) -> None:
+    driver.kernel_us |= {"first": 60.0, "third": 39.0}
     program.call_busy()
     assert program.state.winner == 3
     assert [program.served[:-1].count(number) for number in (1, 3)] == [1, 4]
+
+
+def test_samples_lose_some_three_calls_at_most(program: Program, driver: Clocked) -> None:
+    """Of what takes far longer than the best, there is one sample, or none."""
+    driver.kernel_us |= {"first": 200.0, "second": 190.0, "third": 20.0}
+    program.call_busy()
+    assert program.state.is_settled and program.served.count(1) + program.served.count(2) <= 2
+
+
+def test_what_is_expected_to_take_thrice_as_long_has_no_sample(
+    dispatcher: Dispatcher, driver: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's own kernel, where the table serves."""
+    pick = Pick("first", "modelled", str, 1, LONG_US, cublas_us=3 * LONG_US)
+    monkeypatch.setattr(Chooser, "pick", lambda *_: pick)
+    kinds, found = decided(dispatcher)
+    program = Program(kinds, driver, found)
+    program.call_busy()
+    assert found.rivals[1].reason and program.state.is_settled and program.served.count(1) == 0
 
 
 def test_what_was_measured_is_told_instead_of_what_was_predicted(
@@ -453,7 +472,8 @@ def test_a_forward_pass_that_is_computed_again_is_not_sampled(
     a, b = (torch.from_numpy(x.copy()).requires_grad_() for x in (A, B))
     with dispatcher.torch():
         with torch.no_grad():
-            a @ b  # Python decides on it
+            for _ in range(9):  # Python decides on it, and what loads is not sampled
+                a @ b
         found = checkpoint(lambda x, y: x @ y, a, b, use_reentrant=False)
         assert driver.num_started == 1  # the forward pass is sampled
         driver.now_us = driver.gpu_us + 1

@@ -39,7 +39,8 @@ def test_a_shape_is_settled_beside_cublas(shape: str, tmp_path: Path, monkeypatc
         monkeypatch.setattr(Chooser, rank, lambda *_: picks)
     driver = Clocked(table, kernel_us=dict.fromkeys(NAMES, 45.0) | {"second": 40.0})
     arena = SimpleNamespace(
-        gpu=SimpleNamespace(index=0), session=SimpleNamespace(stream=77),
+        gpu=SimpleNamespace(index=0),
+        session=SimpleNamespace(stream=77, driver=SimpleNamespace(cuStreamSynchronize=lambda _: (0,))),
         cublas=lambda: SimpleNamespace(sgemm=lambda *_, lds: driver.run(ALONE_US)),
     )  # fmt: skip
 

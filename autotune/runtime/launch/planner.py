@@ -424,22 +424,23 @@ class LiveState(NamedTuple):
 
 class LivePlan:
     """A plan of the core whose calls are served in turn by `rivals`, the first of which serves where no turns
-    are taken. `kept`: the number of the one that has won in an earlier process, what limited that, and the
-    number of samples."""
+    are taken. `expected_us`: of a call of each, 0 where unknown. `kept`: the number of the one that has won
+    in an earlier process, what limited that, and the number of samples."""
 
     def __init__(
         self,
         core: Core,
         rivals: Sequence[CorePlan],
-        expected_us: float,
+        expected_us: Sequence[float],
         kept: tuple[int, str, int] | None = None,
     ) -> None:
         self._library, self.rivals, self.kept = core.library, tuple(rivals), kept
         addresses = (ctypes.c_void_p * len(rivals))(*(plan.address for plan in rivals))
+        expected = (ctypes.c_double * len(rivals))(*expected_us)
         made, seed = ctypes.c_void_p(), secrets.randbits(63)  # Python's own generator is the program's
         winner = kept[0] if kept else -1
         status = self._library.autotune_make_live(
-            core.handle, addresses, len(rivals), expected_us, seed, winner, ctypes.byref(made)
+            core.handle, addresses, len(rivals), expected, seed, winner, ctypes.byref(made)
         )
         if status:
             tell(status, None, None)

@@ -75,6 +75,12 @@ class Decided:
     def is_served(self) -> bool:
         return not self.reason
 
+    @property
+    def expected_us(self) -> float:
+        """What a call is expected to take the GPU where this serves; 0 where that is not known."""
+        of_kernel, of_torch = self.times_us
+        return of_torch if self.reason else of_kernel
+
     def settled_choice(self) -> LiveChoice | None:
         """What its calls have settled, and is not kept yet."""
         if self.live is None or self.kept_as is None:
@@ -250,7 +256,7 @@ class RoutedEngine(Engine):
             beside, (pick, reason) = self._new_beside, self._new
             found = Decided(plan.problem.gemm, pick, reason, plan.core, beside=beside, device=plan.gpu.device)
             if beside:
-                expected_us = (pick and (pick.expected_us or pick.cublas_us)) or SHORT_US
+                expected_us = [one.expected_us for one in found.rivals]
                 signature = live_key(plan.problem, key[2], self._has_bias)
                 kept = self._kept(found, signature, plan.gpu)
                 found.kept_as = None if kept else signature
