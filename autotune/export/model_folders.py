@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..facts.accuracy_class import CLASSES, STRICT
+from ..facts.accuracy_class import FP32, STRICT
 from ..files.errors import DispatchError
 from ..files.folder_files import BLANK, MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file, with_checksum
 from ..files.words import option
@@ -150,7 +150,7 @@ def render(table: Table) -> str:
         del record["spec"], record["source_hash"]
     pairs = list(zip(body["kernels"], table.kernels, strict=True))
     body["kernels"], body["tensor_kernels"] = (
-        [record for record, kernel in pairs if kernel.accuracy == one] for one in CLASSES
+        [record for record, kernel in pairs if kernel.accuracy == one] for one in (STRICT, FP32)
     )
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return with_checksum(text)
