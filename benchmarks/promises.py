@@ -60,14 +60,15 @@ def timed_alone(found: dict[str, Any], step: Step, place: Place, args: argparse.
 
 def _call_us(kind: Kind, place: Place, side: str, state: str) -> float:
     a, b = (
-        _operand(kind, *extents, is_transposed=letter == "T")
+        _operand(kind, *extents, place.device, is_transposed=letter == "T")
         for extents, letter in zip((("m", "k"), ("k", "n")), kind["gemm"].split(":")[1][:2], strict=True)
     )
-    bias = torch.randn(kind["n"], device="cuda") if kind["has_bias"] else None
-    flushed = torch.empty(FLUSHED_FLOATS, device="cuda")
+    bias = torch.randn(kind["n"], device=place.device) if kind["has_bias"] else None
+    flushed = torch.empty(FLUSHED_FLOATS, device=place.device)
+    add = torch.addmm if kind["batch"] == 1 else torch.baddbmm
 
     def multiply() -> None:
-        torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
+        torch.matmul(a, b) if bias is None else add(bias, a, b)
 
     def taken_us(*operations: Callable[[], object]) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -84,10 +85,10 @@ def _call_us(kind: Kind, place: Place, side: str, state: str) -> float:
         return statistics.median(taken_us(before, multiply) - taken_us(before) for _ in range(NUM_TIMED))
 
 
-def _operand(kind: Kind, rows: str, columns: str, *, is_transposed: bool) -> Any:
+def _operand(kind: Kind, rows: str, columns: str, device: str, *, is_transposed: bool) -> Any:
     extents = [kind[rows], kind[columns]]
     stored = [kind["batch"]] * (kind["batch"] > 1) + (extents[::-1] if is_transposed else extents)
-    made = torch.randn(stored, device="cuda")
+    made = torch.randn(stored, device=device)
     return made.mT if is_transposed else made
 
 

@@ -35,6 +35,7 @@ from autotune.facts.measurement import Measurement, Outcome
 from autotune.files.errors import UsageError
 from autotune.gpu.memory import OperandSet
 from autotune.kernel.compiler import Cubin
+from autotune.kernel.launch import Variant
 from autotune.runtime.choose.chooser import Call
 from autotune.runtime.launch.planner import Engine
 from autotune.store import FinalEntry, Store
@@ -50,7 +51,16 @@ KERNELS = [
     make_kernel("c", make_spec("NN", reduction="last_block", split_k=2), replace(FIGURES, step_us=0.4)),
     make_kernel("d", make_spec("NN", packs_a=True)),
 ]
-TABLE = make_table(*KERNELS)
+BATCHED = [
+    make_kernel(f"batched-{one.id}", replace(one.spec, variant=Variant(is_batched=True)), None)
+    for one in KERNELS[:2]
+]
+TABLE = make_table(*KERNELS, *BATCHED)
+BATCHES = [
+    JudgedCall(Call.packed(Gemm(70, 60, 96, batch=5)), "round"),
+    JudgedCall(Call.packed(Gemm(33, 130, 41, batch=3)), "odd size"),
+    JudgedCall(Call.packed(Gemm(33, 65, 41, trans_b=True, batch=3)), "odd size"),
+]
 ALONE = replace(make_kernel("alone", make_spec("NN", group=8)), id="alone")
 MORE_US = {"a": -20.0, "b": -50.0, "c": 400.0, "alone": -60.0}  # than cuBLAS's 100
 
@@ -108,7 +118,9 @@ def simulated(arena, host, monkeypatch):  # noqa: F811
     monkeypatch.setattr(any_shape, "Arena", lambda *rest, **options: arena)
     monkeypatch.setattr(any_shape, "find_gpu", lambda selector: SimpleNamespace(index=0))
     monkeypatch.setattr(any_shape, "device_limits", lambda index: LIMITS)
-    monkeypatch.setattr(any_shape, "drawn_calls", lambda num, *rest, **kind: CALLS[:num])
+    monkeypatch.setattr(
+        any_shape, "drawn_calls", lambda num, *rest, is_batched: (BATCHES if is_batched else CALLS)[:num]
+    )
     arena.session.cublas = StridedCublas(host)
     return fake
 
@@ -156,6 +168,28 @@ def test_picks_race_the_first_four_and_cublas(simulated, host, tmp_path, capsys)
     out = capsys.readouterr().out
     assert "3 of 3 shapes against cuBLAS" in out and "70x60x99:NN ld 101,60,61" in out
     assert host.num_handles == handles and host.used_bytes > used  # the pool's memory alone stays
+
+
+def test_batches_race_what_is_ranked_first_and_what_calls_settle(simulated, tmp_path, capsys, monkeypatch):
+    """From end to end; a batch of a layout without kernels for batches is a fault, which is kept."""
+    on_calls = {"is_settled": True, "num_samples": 9, "cost_calls": 1.5}
+    live = SimpleNamespace(settled=lambda call, sets: {"name": "batched-a/1", **on_calls})
+    monkeypatch.setattr(any_shape.LiveCalls, "on", lambda *_: live)
+    monkeypatch.setitem(MORE_US, "batched-a", 1000.0)  # slower than cuBLAS, so that it is timed again
+    any_shape._run(options(tmp_path, batches=True, live=True))
+    report = reports.read(tmp_path / "a.json.xz", "any_shape")
+    assert report["is_batched"]
+    assert [shape["shape"] for shape in report["shapes"]] == [str(one.call.gemm) for one in BATCHES]
+    for shape in report["shapes"][:2]:
+        facts = shape["pick"]
+        assert {"batched-a/1", "batched-b/2", "cublas"} <= facts["samples_us"].keys()
+        assert len(facts["live"]["again_us"]) == any_shape.TIMES_AGAIN
+        for errors in facts["errors"].values():
+            assert errors.keys() == facts["samples_us"].keys()
+            assert all(0 < error < 1e-6 for error in errors.values())
+    assert "no kernel for batches serves" in report["shapes"][2]["pick"]["fault"]
+    out = capsys.readouterr().out
+    assert "2 of 3 shapes against cuBLAS" in out and "settled on calls" in out
 
 
 def test_a_command_goes_on_where_it_ended(simulated, tmp_path, capsys, monkeypatch):

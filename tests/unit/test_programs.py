@@ -23,7 +23,7 @@ from program_host import OURS, OURS_OUT, SERVED, TORCH
 from program_race import PLAIN, ROUTED, Side
 from program_steps import PROGRAMS
 
-from autotune.facts.gemm import Gemm
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.runtime.torch.torch_routing import RoutedSignature
 
 WAYS = TORCH, SERVED, OURS, OURS_OUT
@@ -242,3 +242,35 @@ def test_promises_are_explained_without_a_gpu(tmp_path: Path) -> None:
     promises.main(["--device", "cpu", "--tiny", "--pairs", "2", "--only", "policy", "--out", str(out)])
     found = json.loads(out.read_text())["programs"]["policy"]
     assert found["profile"][PLAIN]["products"] and found["profile"][PLAIN]["busy_us"] == 0
+
+
+class PlayedEvent:
+    """Of a GPU on which all takes 3 us."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        pass
+
+    def elapsed_time(self, end: PlayedEvent) -> float:
+        return 0.003
+
+
+def test_calls_are_timed_alone_of_every_layout_with_batch_and_bias(monkeypatch: Any) -> None:
+    monkeypatch.setattr(promises, "FLUSHED_FLOATS", 16)
+    monkeypatch.setattr(promises.torch.cuda, "Event", PlayedEvent)
+    monkeypatch.setattr(promises.torch.cuda, "_sleep", lambda cycles: None, raising=False)
+    shapes = [f"3x5x7{batch}:{layout}" for batch in ("", "b2") for layout in LAYOUTS]
+    kinds = [
+        programs._facts(RoutedSignature(Gemm.parse(shape), has_bias, 1, 5.0, 8.0, ""), 1)
+        for has_bias in (False, True)
+        for shape in shapes
+    ]
+    found: dict[str, Any] = {"calls": {"kinds": kinds}}
+    promises.timed_alone(
+        found, lambda: None, programs.Place("cpu", lambda: None, FakeRouting()), SimpleNamespace()
+    )
+    assert len(found["alone"]) == len(kinds)
+    nothing = dict.fromkeys(promises.STATES, 0.0)
+    assert all(one == {PLAIN: nothing, ROUTED: nothing} for one in found["alone"])
