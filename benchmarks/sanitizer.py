@@ -23,6 +23,7 @@ DRIVER = REPOSITORY / "tests/gpu/sanitized.py"
 NAME = "compute-sanitizer"
 FOUND = 77  # exit code of the tool where it found something
 MOST_S = 280.0
+FIRST_LINES, LAST_LINES = 60, 10  # of a report that are shown
 OPTIONS: dict[str, tuple[str, ...]] = {
     # The padding keeps allocations apart, so that no overrun ends in a neighbour's memory. Failed calls
     # are the driver script's to judge: cuda.bindings asks for functions that older drivers lack.
@@ -31,6 +32,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "initcheck": (),
     "synccheck": (),
 }
+_VERSION = re.compile(r"^Version (\d+)\.(\d+)", re.MULTILINE)
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)\b(?! errors were not printed)")
 _FINDING = re.compile(
     r"^========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$", re.MULTILINE
@@ -60,7 +62,10 @@ class SanitizerRun:
         return first[1] if first else f"{self.num_found} found, exit {self.exit_code}"
 
     def __str__(self) -> str:
-        return f"exit {self.exit_code}\n{self.stdout[-8000:]}\n{self.stderr[-4000:]}"
+        lines = self.stdout.splitlines()
+        if left := lines[FIRST_LINES:-LAST_LINES]:
+            lines[FIRST_LINES:-LAST_LINES] = [f"... {len(left)} lines"]
+        return "\n".join([f"exit {self.exit_code}", *lines, self.stderr[-4000:]])
 
 
 def find_tool() -> Path:
@@ -77,6 +82,13 @@ def find_tool() -> Path:
     raise EnvironmentProblem(
         f"{NAME} is not installed; install it with: {pip_install(SANITIZER)}, or add it to PATH"
     )
+
+
+def version_of(path: Path) -> tuple[int, int]:
+    """Year and number of a release; zeros where the tool does not say."""
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=MOST_S, check=False)
+    found = _VERSION.search(done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def run(path: Path, tool: str, arguments: Sequence[str]) -> SanitizerRun:

@@ -188,6 +188,20 @@ def test_a_run_is_clean_only_where_the_tool_says_so(tmp_path, script, num_found,
     assert is_clean or verdict.finding
 
 
+def test_a_long_report_is_shown_from_its_first_line(tmp_path):
+    found = sanitizer.run(tool_that(tmp_path, "seq 1000; echo why >&2; exit 77"), "racecheck", ())
+    lines = str(found).splitlines()
+    assert lines[:2] == ["exit 77", "1"] and lines[60:63] == ["60", "... 930 lines", "991"]
+    assert lines[-2:] == ["1000", "why"]
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("Version 2026.4.0.0 (build 1) (public-release)", (2026, 4)), ("none", (0, 0))]
+)
+def test_the_release_of_a_tool_is_read(tmp_path, text, version):
+    assert sanitizer.version_of(tool_that(tmp_path, f"echo 'Copyright'; echo '{text}'")) == version
+
+
 def test_a_tool_that_never_ends_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(sanitizer, "MOST_S", 0.2)
     verdict = sanitizer.run(tool_that(tmp_path, "exec sleep 30"), "synccheck", ())
