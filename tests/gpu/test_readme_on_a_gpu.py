@@ -18,6 +18,8 @@ PROGRAMS = [
     *(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "examples").glob("*.py"))),
 ]
 
+SEARCHING = [program for program in PROGRAMS if "autotune.tune(" in program]
+
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group("README on a GPU")]
 
 
@@ -42,11 +44,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda text: re.findall(r"^import (\w+)", text, re.M)[0])
-def test_program_runs_as_written(program: str, folder: Path) -> None:
-    library = re.findall(r"^import (\w+)", program, re.MULTILINE)[0]
+def _name_of(program: str) -> str:
+    """The library whose arrays it multiplies."""
+    return re.findall(r"^import (\w+)", program, re.MULTILINE)[0]
+
+
+def _run_program(program: str, folder: Path, path: str) -> None:
+    library = _name_of(program)
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     (folder / "program.py").write_text(program, encoding="utf-8")
-    needs_autotune = "import autotune" in program
-    _run(sys.executable, "program.py", cwd=folder, path=str(REPOSITORY) if needs_autotune else "")
+    _run(sys.executable, "program.py", cwd=folder, path=path)
+
+
+@pytest.mark.parametrize("program", [one for one in PROGRAMS if one not in SEARCHING], ids=_name_of)
+def test_program_runs_as_written(program: str, folder: Path) -> None:
+    _run_program(program, folder, "")
+
+
+@pytest.mark.alone  # its seconds are few: with fifteen processes that take turns, a shape may get no trial
+@pytest.mark.parametrize("program", SEARCHING, ids=_name_of)
+def test_program_that_searches_runs_as_written(program: str, tmp_path: Path) -> None:
+    _run_program(program, tmp_path, str(REPOSITORY))
