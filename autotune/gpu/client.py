@@ -3,6 +3,15 @@
 If a candidate kills or hangs the worker, only that candidate fails: the worker's process group is killed, and
 the next request starts a new worker and prepares the problem again. The client is used from one thread at a
 time; that thread must outlive the worker, which Linux kills with it (PR_SET_PDEATHSIG).
+
+A request may be sent ahead, while the worker is on the one before, so that it need not wait for the next when
+it has answered (decision 0105):
+
+    coordinator   send 1, 2 ── hear of 1, send 3 ─────── hear of 2, send 4 ──
+    worker            1: verify, time ── 2: verify, time ── 3 ...
+
+The worker answers in order. If it dies, the oldest request without an answer is to blame, and one that was
+sent behind it is asked again.
 """
 
 from __future__ import annotations
@@ -13,9 +22,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -39,6 +48,7 @@ PREPARE_DEADLINE_S = 300.0
 SHUTDOWN_DEADLINE_S = 2.0
 KILL_DEADLINE_S = 60.0  # the driver tears a hung context down before the process is gone
 MAX_DEATHS = 5  # in a row, without one answer between
+MOST_SENT = 2  # requests without an answer: the one that the worker is on, and the next
 _STDERR_TAIL = 400  # characters of the worker's last output that go into a reason
 
 WORKER_COMMAND = (sys.executable, "-m", "autotune.gpu.worker")
@@ -77,6 +87,9 @@ class WorkerClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket
         self._connection: Connection | None = None
+        self._sent: deque[tuple[protocol.Request, float]] = deque()  # without an answer, and their deadlines
+        self._peers = frozenset[int]()  # of the turn that these have
+        self._is_cut = False  # the pipe, by the watchdog
         try:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
         except OSError as error:
@@ -87,6 +100,7 @@ class WorkerClient:
         self._prepared: dict[Problem, protocol.Prepared] = {}  # what the worker holds
         self._crash_failures: dict[tuple[str, str, LaunchSpec], Failure] = {}  # never run again
         self.ready: protocol.Ready | None = None
+        self.prepared_s = 0.0  # that workers took to prepare problems, in all
 
     def start(self) -> protocol.Ready:
         """Make sure that a worker is ready. Raises EnvironmentProblem, DeviceLost."""
@@ -115,29 +129,45 @@ class WorkerClient:
                 answer = self._ask(protocol.Prepare(problem), PREPARE_DEADLINE_S, protocol.Prepared)
             except (WorkerGone, WorkerLate):
                 continue
+            self.prepared_s += answer.seconds
             held = {other: known for other, known in self._prepared.items() if other in answer.held}
             self._prepared = held | {problem: answer}
         return self._prepared[problem]
 
-    def trial(
-        self, problem: Problem, kernel: KernelCode, cutoff_us: float | None, deadline_s: float
-    ) -> protocol.TrialResult:
+    def send_ahead(self, request: protocol.RunTrial | protocol.RunComparison, deadline_s: float) -> bool:
+        """Send a request before it is waited for, by `trial` or `compare_pair` with this very one and as the
+        next. Returns whether it was sent: not where the worker or the problem is not ready, where a kernel
+        killed a worker before, or where another process waits for the GPU."""
+        is_ready = self.ready is not None and request.problem in self._prepared
+        if not is_ready or len(self._sent) >= MOST_SENT or any(map(self._rejection, request.kernels)):
+            return False
+        if self._sent and self._turns and self._turns.is_wanted:
+            return False
+        try:
+            self._send(request, deadline_s)
+        except Exception:  # the worker is gone: whoever waits for it finds that
+            self._end_turn()
+            return False
+        return True
+
+    def trial(self, request: protocol.RunTrial, deadline_s: float) -> protocol.TrialResult:
         """Verify and time one candidate; its effect on the worker is part of the result. One that killed a
         worker before, on any problem, is not run. Raises EnvironmentProblem and DeviceLost, neither of which
         is the candidate's fault."""
-        if (rejected := self._rejection(kernel)) is not None:
-            return protocol.TrialResult(rejected.outcome, rejected.reason)
-        self.prepare(problem)
-        request = protocol.RunTrial(problem, kernel, cutoff_us)
+        if not self._is_next(request):
+            if (rejected := self._rejection(request.kernel)) is not None:
+                return protocol.TrialResult(rejected.outcome, rejected.reason)
+            self.prepare(request.problem)
         try:
-            result = self._ask(request, deadline_s, protocol.TrialResult)
+            most_s = self._with_rebuilding(request.problem, deadline_s)
+            result = self._ask(request, most_s, protocol.TrialResult)
         except WorkerGone as error:
             result = protocol.TrialResult(Outcome.FAULTED, f"the GPU worker died: {error}", is_last=True)
         except WorkerLate:
             reason = f"no answer after {deadline_s:.1f} s: the kernel hangs; the worker was killed"
             result = protocol.TrialResult(Outcome.TIMED_OUT, reason, is_last=True)
         if result.is_last:
-            self._crash_failures[_identity(kernel)] = Failure(result.outcome, result.reason)
+            self._crash_failures[_identity(request.kernel)] = Failure(result.outcome, result.reason)
         if result.outcome is Outcome.WRONG_RESULT:
             self._prepared = {}  # it may have written anywhere: the worker rebuilds everything
         return result
@@ -165,17 +195,27 @@ class WorkerClient:
     ) -> protocol.ComparisonResult | None:
         """Time two candidates interleaved; None if they kill the worker. Raises EnvironmentProblem, and
         DeviceLost if no new worker starts."""
-        if any(_identity(kernel) in self._crash_failures for kernel in request.kernels):
-            return None
-        self.prepare(request.problem)
+        if not self._is_next(request):
+            if any(_identity(kernel) in self._crash_failures for kernel in request.kernels):
+                return None
+            self.prepare(request.problem)
         try:
-            result = self._ask(request, deadline_s, protocol.ComparisonResult)
+            most_s = self._with_rebuilding(request.problem, deadline_s)
+            result = self._ask(request, most_s, protocol.ComparisonResult)
             if not all(result.samples_us):
                 self._prepared = {}  # as after a trial
             return result
         except (WorkerGone, WorkerLate):
             self._find_crash(request.problem, request.kernels, deadline_s)
             return None
+
+    def _is_next(self, request: protocol.Request) -> bool:
+        """Whether this request was sent ahead, and its answer is the next."""
+        return bool(self._sent) and self._sent[0][0] is request
+
+    def _with_rebuilding(self, problem: Problem, deadline_s: float) -> float:
+        """Behind a wrong result, the worker prepares a problem again for what was sent ahead."""
+        return deadline_s if problem in self._prepared else deadline_s + PREPARE_DEADLINE_S
 
     def cells(self, request: protocol.RunCells, deadline_s: float) -> tuple[CellTime, ...]:
         """Time cells, one after another, each request within `deadline_s`. One that kills the worker has that
@@ -214,8 +254,9 @@ class WorkerClient:
 
     def _find_crash(self, problem: Problem, kernels: Sequence[KernelCode], deadline_s: float) -> None:
         """Run each alone: one that kills the worker now is recorded as the cause."""
+        each_s = min(deadline_s, TRIAL_DEADLINE_S + deadline_s / len(kernels))
         for kernel in kernels:
-            self.trial(problem, kernel, None, min(deadline_s, TRIAL_DEADLINE_S + deadline_s / len(kernels)))
+            self.trial(protocol.RunTrial(problem, kernel, None), each_s)
 
     def _spread(self, result: protocol.RaceResult, kernels: Sequence[KernelCode]) -> protocol.RaceResult:
         """The result of a race of some kernels, spread over all of them: those left out have no samples."""
@@ -261,6 +302,7 @@ class WorkerClient:
     def _spawn(self) -> None:
         """Raises EnvironmentProblem."""
         self._kill()
+        self._is_cut = False
         self._stderr.seek(0)  # the next worker writes from there on, as the file is its own, too
         self._stderr.truncate()
         try:
@@ -281,13 +323,12 @@ class WorkerClient:
         self._socket = own
 
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
-        """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""
-        with self._turns.take() if self._turns else nullcontext(frozenset[int]()) as peers:
-            if isinstance(request, protocol.RunTrial | protocol.RunRace | protocol.RunCells):
-                request = replace(request, peers=peers)
-            answer = self._exchange(request, deadline_s)
-            if self._turns and isinstance(answer, protocol.Ready):
-                self._turns.set_worker_pid(answer.nvml_pid)
+        """Send, unless it was sent ahead, and wait. Raises WorkerGone, WorkerLate (the worker is dead then),
+        EnvironmentProblem."""
+        answer = self._exchange(request, deadline_s)
+        if self._turns and isinstance(answer, protocol.Ready):
+            self._turns.set_worker_pid(answer.nvml_pid)
+        self._end_turn()
         if isinstance(answer, protocol.Failed):
             if answer.kind == "environment":
                 raise EnvironmentProblem(answer.message)
@@ -305,27 +346,48 @@ class WorkerClient:
         if connection is None:
             raise self._discard(WorkerGone("it is not running"))
         try:
-            with self._bounded(deadline_s) as is_late:
-                connection.send(request)
-                return connection.recv()
+            if not self._is_next(request):
+                self._send(request, deadline_s)
+            with self._bounded(deadline_s):
+                answer = connection.recv()
         except Exception as error:  # EOF, reset, or bytes that are not an answer: the worker is unusable
-            if is_late.is_set():
+            if self._is_cut:
                 raise self._discard(WorkerLate(f"no answer within {deadline_s:.1f} s")) from error
             raise self._discard(WorkerGone(self._last_words() or f"it {_describe(error)}")) from error
+        self._sent.popleft()
+        return answer
+
+    def _send(self, request: protocol.Request, deadline_s: float) -> None:
+        """Send a request, the first one in a turn, which `_end_turn` ends. A large one waits until the worker
+        has read those before. Raises OSError where the worker is gone, or still on these after their time."""
+        connection = self._connection
+        assert connection is not None
+        if not self._sent:
+            self._peers = self._turns.begin() if self._turns else frozenset()
+        sent: protocol.Request = request
+        if isinstance(request, protocol.RunTrial | protocol.RunRace | protocol.RunCells):
+            sent = replace(request, peers=self._peers)
+        with self._bounded(deadline_s + sum(before_s for _, before_s in self._sent)):
+            connection.send(sent)
+        self._sent.append((request, deadline_s))
+
+    def _end_turn(self) -> None:
+        """Let others have the GPU, if the worker has nothing to do."""
+        if self._turns and not self._sent:
+            self._turns.end()
 
     @contextmanager
-    def _bounded(self, deadline_s: float) -> Iterator[threading.Event]:
+    def _bounded(self, deadline_s: float) -> Iterator[None]:
         """Cut the pipe after this many seconds: that ends a waiting read or write, even in mid-message."""
-        is_late = threading.Event()
         pipe = self._socket
 
         def cut() -> None:
-            is_late.set()
+            self._is_cut = True
             with suppress(OSError):  # closed already
                 pipe.shutdown(socket.SHUT_RDWR)
 
         with self._watchdog.bounded(deadline_s, cut):
-            yield is_late
+            yield
 
     def _discard(self, reason: AutotuneError) -> AutotuneError:
         """Kill what is left of the worker and count the death."""
@@ -335,15 +397,21 @@ class WorkerClient:
         return reason
 
     def _kill(self, grace_s: float = 0.0) -> None:
-        """End the process group. Raises DeviceLost if the driver does not release it."""
+        """End the process group, then its turn. Raises DeviceLost if the driver does not release it."""
         self._prepared, self.ready = {}, None
+        self._sent.clear()
         if self._connection is not None:
             self._connection.close()
             self._socket.close()
             self._connection = None
         process, self._process = self._process, None
-        if process is None:
-            return
+        try:
+            if process is not None:
+                self._end_process(process, grace_s)
+        finally:
+            self._end_turn()
+
+    def _end_process(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
         with suppress(ProcessLookupError):  # nobody of the group is left

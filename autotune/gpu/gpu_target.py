@@ -22,13 +22,14 @@ from ..kernel.summation_order import SummationOrder
 from ..target import Baseline, Cell, CellTime, Point, Rounds
 from . import driver, instance
 from .builder import KernelBuilder
+from .client import MOST_SENT
 from .gpu_worker import GpuWorker, baseline_of
 from .protocol import KernelCode, Problem
 
 
 class GpuTarget:
-    """Implements `target.Target`, `Refining`, `Reusing`, `CellTarget`, by its `builder` and `worker`, on the
-    GPU that `selector` names (index, UUID or `auto`).
+    """Implements `target.Target`, `Refining`, `Reusing`, `Preparing`, `CellTarget`, by its `builder` and
+    `worker`, on the GPU that `selector` names (index, UUID or `auto`).
 
     Raises EnvironmentProblem if there is no usable GPU, driver or compiler, UsageError for a selector that
     names none, or a class that the GPU has no kernels for. Futures raise only EnvironmentProblem (no memory
@@ -70,10 +71,15 @@ class GpuTarget:
 
     @property
     def capacity(self) -> int:
-        """One candidate per compiler thread, one on the GPU, one that waits for the GPU, and some that wait
-        for a compiler thread: enough that no thread runs out of work while the search decides."""
+        """One candidate per compiler thread, those that are sent to the GPU's process, one that waits for it,
+        and some that wait for a compiler thread: enough that no thread runs out of work while the search
+        decides."""
         num_threads = self.builder.compiler.num_threads
-        return num_threads + 2 + max(2, num_threads // 4)
+        return num_threads + MOST_SENT + 1 + max(2, num_threads // 4)
+
+    @property
+    def prepared_s(self) -> float:
+        return self.worker.prepared_s
 
     def now(self) -> float:
         return time.monotonic()

@@ -1,4 +1,5 @@
-"""The messages between the coordinator and the GPU worker: records over a pipe, one answer per request.
+"""The messages between the coordinator and the GPU worker: records over a pipe, one answer per request, in
+their order.
 
 Both ends run the same code and trust each other, so records travel pickled (multiprocessing.connection
 frames them). A worker answers every request or dies; its answer after a sticky CUDA error is `is_last`.
@@ -75,6 +76,10 @@ class RunTrial:
     cutoff_us: float | None
     peers: frozenset[int] = frozenset()
 
+    @property
+    def kernels(self) -> tuple[KernelCode]:
+        return (self.kernel,)
+
 
 @dataclass(frozen=True)
 class RunRace:
@@ -131,12 +136,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class Prepared:
-    """`baseline_us`: samples of cuBLAS, empty where it is absent. `held`: all problems prepared now."""
+    """`baseline_us`: samples of cuBLAS, empty where it is absent. `held`: all problems prepared now.
+    `seconds`: that this took."""
 
     baseline_us: tuple[float, ...] = ()
     num_sets: int = 1
     reference_share: float = 1.0  # of C that is checked against float64
     held: tuple[Problem, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

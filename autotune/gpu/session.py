@@ -88,6 +88,7 @@ class Session:
 
     def prepare(self, problem: Problem) -> protocol.Prepared:
         """Make a problem ready and time cuBLAS on it (once). Raises EnvironmentProblem."""
+        started = time.perf_counter()
         prepared = self._prepare(problem)
         if problem not in self._baselines:
             self._baselines[problem] = self._time_cublas(prepared)
@@ -96,6 +97,7 @@ class Session:
             num_sets=len(prepared.operands.sets),
             reference_share=prepared.reference_share,
             held=tuple(self._problems),
+            seconds=time.perf_counter() - started,
         )
 
     def _prepare(self, problem: Problem) -> PreparedProblem:

@@ -1,7 +1,8 @@
 """Processes that measure on one GPU take turns, so that none times the other's kernels.
 
-A turn is one request to the worker: for example, to verify and time one candidate. Both searches go on, each
-at about half its rate, with times as on a GPU that runs one kernel. The alternative, one lock for a whole
+A turn is one request to the worker: for example, to verify and time one candidate; where nobody else waits,
+it lasts while requests follow each other. Both searches go on, each at about half its rate, with times as on
+a GPU that runs one kernel. The alternative, one lock for a whole
 search, would make the second wait for hours. And if searches only detected each other (NVML lists all
 processes on a GPU), each would disturb samples of the other, which would be taken again.
 
@@ -32,7 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_SIGNATURES = 16  # of those that took turns last
-SIGNED_S = 3600.0  # later a process id may belong to another process; no turn takes this long
+SIGNED_S = 3600.0  # later a process id may belong to another process
+_AGAIN_S = 60.0  # a turn that took longer is signed again at its end
 _MOST_BYTES = 4096  # of all signatures
 
 
@@ -55,6 +57,8 @@ class Turns:
         self._files: list[int] = []
         self._note, self._is_reported = note, False
         self._worker = 0
+        self._signed_s = 0.0
+        self._is_ours = False  # whether a turn was begun and not ended
         try:
             base = (folder or Path(tempfile.gettempdir())) / f"autotune-{gpu_uuid}"
             for kind in ("gate", "gpu"):
@@ -64,18 +68,43 @@ class Turns:
 
     @contextmanager
     def take(self) -> Iterator[frozenset[int]]:
-        """Have the GPU alone among the processes that take turns. Waits for the turns of others. Yields the
+        """A turn, from `begin` to `end`."""
+        try:
+            yield self.begin()
+        finally:
+            self.end()
+
+    def begin(self) -> frozenset[int]:
+        """Have the GPU alone among the processes that take turns. Waits for the turns of others. Returns the
         workers, as NVML numbers them, of all processes that took turns lately."""
         if self._files:
             self._wait(*self._files)
         if not self._files:
-            yield frozenset()
+            return frozenset()
+        self._is_ours = True
+        return frozenset(signature.worker for signature in self._sign() if signature.worker)
+
+    def end(self) -> None:
+        """Let others have the GPU. Ending a turn that was not begun, or again, does nothing."""
+        if not self._is_ours or not self._files:
             return
-        gpu = self._files[1]
+        if time.monotonic() > self._signed_s + _AGAIN_S:
+            self._sign()
+        self._is_ours = False
+        fcntl.flock(self._files[1], fcntl.LOCK_UN)
+
+    @property
+    def is_wanted(self) -> bool:
+        """In a turn: whether another process waits for it."""
+        if not self._files:
+            return False
+        gate = self._files[0]
         try:
-            yield frozenset(signature.worker for signature in self._sign() if signature.worker)
-        finally:
-            fcntl.flock(gpu, fcntl.LOCK_UN)
+            fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # it is held by who waits for the GPU
+            return True
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        return False
 
     def _wait(self, gate: int, gpu: int) -> None:
         try:
@@ -110,7 +139,8 @@ class Turns:
 
     def _sign(self) -> list[Signature]:
         """Write one's own signature before those of others; returns all valid ones. The GPU is locked."""
-        own = Signature(os.getpid(), self._worker, int(time.monotonic()))
+        self._signed_s = time.monotonic()
+        own = Signature(os.getpid(), self._worker, int(self._signed_s))
         others = [s for s in _read(self._files[1]) if s.worker and s.worker != own.worker]
         valid = [own, *(s for s in others if 0 <= own.signed_s - s.signed_s <= SIGNED_S)][:MAX_SIGNATURES]
         written = "".join(f"{s.holder} {s.worker} {s.signed_s}\n" for s in valid).encode()

@@ -177,7 +177,7 @@ def test_a_compiled_kernel_waits_for_candidates_and_costs_no_compiling(open_targ
     trial = opened.submit(GEMM, {**POINT, "group": 4}, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
-    while not opened.worker._queue.num_waiting and time.monotonic() < deadline:
+    while not opened.worker._queue._submitted and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
     found = reused.result(60)
@@ -215,7 +215,7 @@ def test_a_comparison_waits_for_candidates_and_needs_no_place_among_those_that_c
     trial = opened.submit(GEMM, POINT, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
-    while not opened.worker._queue.num_waiting and time.monotonic() < deadline:
+    while not opened.worker._queue._submitted and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
     assert comparison.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)

@@ -13,7 +13,7 @@ from planted import SPEC, source
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import EnvironmentProblem
-from autotune.gpu.protocol import KernelCode, Problem
+from autotune.gpu.protocol import KernelCode, Problem, RunTrial
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +24,9 @@ PROBLEM = Problem(Gemm(100, 90, 80), CachePolicy.COLD)
 def trial(client, compiler):
     def run(deed, *, cutoff_us=None, deadline_s=60.0, problem=PROBLEM):
         cubin = compiler.compile_source(source(deed))
-        return client.trial(problem, KernelCode(cubin.code, cubin.sha256, SPEC), cutoff_us, deadline_s)
+        return client.trial(
+            RunTrial(problem, KernelCode(cubin.code, cubin.sha256, SPEC), cutoff_us), deadline_s
+        )
 
     return run
 
@@ -102,7 +104,7 @@ def test_a_workspace_that_fits_nowhere_costs_one_trial(trial, client, compiler, 
     cubin = compiler.compile_source(source("right"))
     spec = replace(SPEC, reduction="two_pass", split_k=splits)
     problem = Problem(gemm, CachePolicy.WARM)
-    result = client.trial(problem, KernelCode(cubin.code, cubin.sha256, spec), None, 60.0)
+    result = client.trial(RunTrial(problem, KernelCode(cubin.code, cubin.sha256, spec), None), 60.0)
     assert result.outcome is Outcome.OUT_OF_MEMORY, result.reason
     assert "partial sums need" in result.reason
     assert trial("right").outcome is Outcome.OK

@@ -9,7 +9,7 @@ from planted import BATCHED_SOURCE, BATCHED_SPEC, SPEC, source
 
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
-from autotune.gpu.protocol import KernelCode, Problem, RunRace
+from autotune.gpu.protocol import KernelCode, Problem, RunRace, RunTrial
 
 pytestmark = pytest.mark.gpu
 
@@ -34,7 +34,7 @@ def test_cublas_and_the_reference_agree(client, shape, layout):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_plain_kernel_is_right_on_every_shape(client, right, shape):
-    result = client.trial(Problem(Gemm.parse(shape), CachePolicy.COLD), right, None, 60.0)
+    result = client.trial(RunTrial(Problem(Gemm.parse(shape), CachePolicy.COLD), right, None), 60.0)
     assert result.outcome is Outcome.OK, result.reason
 
 
@@ -55,13 +55,13 @@ def test_cublas_strided_batched_and_the_reference_agree(client, shape):
 def test_a_plain_batched_kernel_gets_all_its_arguments(client, compiler, shape):
     cubin = compiler.compile_source(BATCHED_SOURCE)
     kernel = KernelCode(cubin.code, cubin.sha256, BATCHED_SPEC)
-    result = client.trial(Problem(Gemm.parse(shape), CachePolicy.COLD), kernel, None, 60.0)
+    result = client.trial(RunTrial(Problem(Gemm.parse(shape), CachePolicy.COLD), kernel, None), 60.0)
     assert result.outcome is Outcome.OK, result.reason
 
 
 def test_a_kernel_for_single_products_leaves_a_batch_unfinished(client, right):
     """It declares fewer arguments than it is given, and computes the first product alone."""
-    result = client.trial(Problem(Gemm.parse("64b2"), CachePolicy.WARM), right, None, 60.0)
+    result = client.trial(RunTrial(Problem(Gemm.parse("64b2"), CachePolicy.WARM), right, None), 60.0)
     assert result.outcome is Outcome.WRONG_RESULT
 
 
@@ -78,7 +78,7 @@ def test_times_obey_physics(client, right, limits):
     times = []
     for size in (512, 1024):
         gemm = Gemm(size, size, size)
-        result = client.trial(Problem(gemm, CachePolicy.COLD), right, None, 60.0)
+        result = client.trial(RunTrial(Problem(gemm, CachePolicy.COLD), right, None), 60.0)
         assert result.outcome is Outcome.OK, result.reason
         assert len(result.samples_us) >= 4
         times.append(median(result.samples_us))
@@ -96,5 +96,5 @@ def test_a_race_samples_everyone_in_every_round_and_drops_the_wrong(client, righ
 
 
 def test_a_large_problem_is_prepared_and_checked(client, right):
-    result = client.trial(Problem(Gemm(16384, 16384, 64), CachePolicy.COLD), right, None, 120.0)
+    result = client.trial(RunTrial(Problem(Gemm(16384, 16384, 64), CachePolicy.COLD), right, None), 120.0)
     assert result.outcome is Outcome.OK, result.reason

@@ -14,7 +14,7 @@ from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
 from autotune.gpu.nvml import Monitor
-from autotune.gpu.protocol import KernelCode, Problem, RunRace
+from autotune.gpu.protocol import KernelCode, Problem, RunRace, RunTrial
 from autotune.kernel import template
 
 pytestmark = pytest.mark.gpu
@@ -61,11 +61,11 @@ def neighbour(gpu, limits, compiler, make):
 def test_a_busy_neighbour_is_noticed_and_a_quiet_gpu_is_not_accused(client, make, neighbour):
     client.renew()
     code = make("right")
-    quiet = client.trial(GEMM, code, None, 60.0)
+    quiet = client.trial(RunTrial(GEMM, code, None), 60.0)
     assert quiet.outcome is Outcome.OK, quiet.reason
     assert not {disturbance.NEIGHBOUR, disturbance.DRIFT} & set(quiet.marks)
     neighbour()
-    found = [client.trial(GEMM, code, None, 60.0) for _ in range(20)]
+    found = [client.trial(RunTrial(GEMM, code, None), 60.0) for _ in range(20)]
     assert {result.outcome for result in found} == {Outcome.OK}
     noticed = {mark for r in found for mark in (*r.marks, *(m for d in r.discarded for m in d.marks))}
     assert noticed & {disturbance.NEIGHBOUR, disturbance.NEIGHBOUR_UNFELT, disturbance.DRIFT}
@@ -73,10 +73,10 @@ def test_a_busy_neighbour_is_noticed_and_a_quiet_gpu_is_not_accused(client, make
 
 def test_what_needs_less_time_than_the_hardware_is_no_result(client, make):
     problem = Problem(Gemm(2048, 2048, 2048), CachePolicy.COLD)
-    assert client.trial(problem, make("right"), None, 120.0).outcome is Outcome.OK
-    result = client.trial(problem, make("computes but once"), None, 120.0)
+    assert client.trial(RunTrial(problem, make("right"), None), 120.0).outcome is Outcome.OK
+    result = client.trial(RunTrial(problem, make("computes but once"), None), 120.0)
     assert result.outcome is Outcome.TOO_FAST, result.reason
-    assert client.trial(problem, make("right"), None, 120.0).outcome is Outcome.OK
+    assert client.trial(RunTrial(problem, make("right"), None), 120.0).outcome is Outcome.OK
 
 
 def test_energy_is_that_of_a_gpu_or_unknown(client, make, gpu):
@@ -93,4 +93,4 @@ def test_a_fresh_worker_is_another_process_and_measures_on(client, make):
     before = client._process.pid
     client.renew()
     assert client._process.pid != before
-    assert client.trial(GEMM, make("right"), None, 60.0).outcome is Outcome.OK
+    assert client.trial(RunTrial(GEMM, make("right"), None), 60.0).outcome is Outcome.OK

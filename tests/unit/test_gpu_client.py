@@ -23,7 +23,7 @@ from autotune.files.errors import DeviceLost, EnvironmentProblem
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
 from autotune.gpu.deadlines import Deadlines, trial_deadline_s
-from autotune.gpu.protocol import KernelCode, Problem
+from autotune.gpu.protocol import KernelCode, Problem, RunTrial
 from autotune.kernel.launch import LaunchSpec, Variant
 from autotune.target import Cell
 
@@ -80,7 +80,7 @@ def is_alive(pid):
 
 
 def trial(client, deed, deadline_s=30.0, problem=PROBLEM):
-    return client.trial(problem, KernelCode(b"code", deed, SPEC), None, deadline_s)
+    return client.trial(RunTrial(problem, KernelCode(b"code", deed, SPEC), None), deadline_s)
 
 
 def test_one_worker_serves_many_trials_and_prepares_once(make, log):
@@ -240,10 +240,10 @@ def test_what_brought_a_worker_down_is_never_run_again(make, log, deed):
 def test_another_kernel_of_the_same_cubin_is_not_blamed(make, log):
     client = make()
     first, second = (KernelCode(b"", "crash", SPEC, entry) for entry in ("sgemm_naive", "sgemm_coalesced"))
-    client.trial(PROBLEM, first, None, 5.0)
+    client.trial(RunTrial(PROBLEM, first, None), 5.0)
     before = len(worker_pids(log))
-    assert "not run" in client.trial(PROBLEM, first, None, 5.0).reason
-    assert "not run" not in client.trial(PROBLEM, second, None, 5.0).reason
+    assert "not run" in client.trial(RunTrial(PROBLEM, first, None), 5.0).reason
+    assert "not run" not in client.trial(RunTrial(PROBLEM, second, None), 5.0).reason
     assert len(worker_pids(log)) == before + 1
 
 
@@ -283,7 +283,7 @@ def test_a_comparison_that_kills_the_worker_is_without_a_result_and_the_next_has
 def test_large_cubins_pass_through_the_pipe(make):
     client = make()
     big = KernelCode(bytes(range(256)) * 20_000, "fine", SPEC)
-    assert client.trial(PROBLEM, big, None, 30.0).outcome is Outcome.OK
+    assert client.trial(RunTrial(PROBLEM, big, None), 30.0).outcome is Outcome.OK
 
 
 def test_the_deadline_follows_the_expected_time():
@@ -344,11 +344,11 @@ def test_the_real_worker_says_what_is_missing(tmp_path):
 
 def test_a_renewed_worker_is_another_process_that_prepares_anew(make, log):
     client = make()
-    assert client.trial(PROBLEM, KernelCode(b"", "good", SPEC), None, 30.0).outcome is Outcome.OK
+    assert client.trial(RunTrial(PROBLEM, KernelCode(b"", "good", SPEC), None), 30.0).outcome is Outcome.OK
     (before,) = worker_pids(log)
     client.renew()
     assert is_gone_soon(before)
-    assert client.trial(PROBLEM, KernelCode(b"", "good", SPEC), None, 30.0).outcome is Outcome.OK
+    assert client.trial(RunTrial(PROBLEM, KernelCode(b"", "good", SPEC), None), 30.0).outcome is Outcome.OK
     lines = log.read_text().split()[1::2]
     assert lines == ["Start", "Prepare", "RunTrial", "Start", "Prepare", "RunTrial"]
 

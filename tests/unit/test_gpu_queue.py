@@ -26,7 +26,7 @@ def test_all_that_was_requested_for_goes_before_what_can_wait(kinds: list[bool])
     queue, is_free, order = GpuQueue(), threading.Event(), []
     queue.submit(is_free.wait)
     futures = [
-        (queue.submit_idle if is_idle else queue.submit)(order.append, (is_idle, number))
+        (queue.submit_idle if is_idle else queue.submit)(partial(order.append, (is_idle, number)))
         for number, is_idle in enumerate(kinds)
     ]
     is_free.set()
@@ -36,7 +36,6 @@ def test_all_that_was_requested_for_goes_before_what_can_wait(kinds: list[bool])
     assert [pair for pair in order if not pair[0]] == [p for p in enumerate_kinds(kinds) if not p[0]]
     assert [is_idle for is_idle, _ in order] == sorted(kinds)
     assert {pair for pair in order if pair[0]} == {p for p in enumerate_kinds(kinds) if p[0]}
-    assert queue.num_waiting == 0
 
 
 def enumerate_kinds(kinds: list[bool]) -> list[tuple[bool, int]]:
@@ -46,7 +45,7 @@ def enumerate_kinds(kinds: list[bool]) -> list[tuple[bool, int]]:
 def test_what_comes_while_idle_work_waits_still_goes_first(queue: GpuQueue) -> None:
     is_free, order = threading.Event(), []
     queue.submit(is_free.wait)
-    idle = queue.submit_idle(order.append, "idle")
+    idle = queue.submit_idle(partial(order.append, "idle"))
     # submitted by what runs, when the idle work's turn has come already
     queue.submit(lambda: [queue.submit(order.append, number) for number in range(3)])
     is_free.set()
@@ -59,13 +58,13 @@ def test_errors_are_those_of_the_work(queue: GpuQueue) -> None:
         raise error
 
     for submit in (queue.submit, queue.submit_idle):
-        assert isinstance(submit(fail, KeyError("k")).exception(10), KeyError)
+        assert isinstance(submit(partial(fail, KeyError("k"))).exception(10), KeyError)
 
 
 def test_cancelled_idle_work_does_not_run(queue: GpuQueue) -> None:
     is_free, ran = threading.Event(), []
     queue.submit(is_free.wait)
-    future = queue.submit_idle(ran.append, 1)
+    future = queue.submit_idle(partial(ran.append, 1))
     assert future.cancel()
     is_free.set()
     queue.submit(int).result(10)
@@ -75,7 +74,7 @@ def test_cancelled_idle_work_does_not_run(queue: GpuQueue) -> None:
 def test_a_closed_queue_takes_nothing_and_cancels_what_could_wait() -> None:
     queue, is_free, ran = GpuQueue(), threading.Event(), []
     queue.submit(is_free.wait)
-    requested, idle = queue.submit(ran.append, "asked"), queue.submit_idle(ran.append, "idle")
+    requested, idle = queue.submit(ran.append, "asked"), queue.submit_idle(partial(ran.append, "idle"))
     queue.drop_idle()
     is_free.set()
     queue.close()
@@ -83,18 +82,17 @@ def test_a_closed_queue_takes_nothing_and_cancels_what_could_wait() -> None:
     assert ran == ["asked"]
     with pytest.raises(RuntimeError):
         queue.submit(int)
-    assert queue.num_waiting == 0
     assert queue.submit_idle(int).cancelled()
 
 
 def test_a_future_that_somebody_waits_for_is_cancelled_by_closing(queue: GpuQueue) -> None:
     is_free, ran, futures = threading.Event(), [], [Future[None](), Future[None]()]
     queue.submit(is_free.wait)
-    queue.submit_into(futures[0], ran.append, 1)
+    queue.submit_into(futures[0], partial(ran.append, 1))
     queue.drop_idle()
     is_free.set()
     queue.close()
-    queue.submit_into(futures[1], ran.append, 2)
+    queue.submit_into(futures[1], partial(ran.append, 2))
     assert [future.cancelled() for future in futures] == [True, True] and not ran
 
 
@@ -123,8 +121,8 @@ def test_the_next_is_measured_while_one_is_committed_and_no_more_than_that_one()
     queue.submit(gate.wait)
     futures = [
         settled(queue, partial(measure, 1)),
-        queue.submit_idle(measure, 2),
-        queue.submit_idle(measure, 3),
+        queue.submit_idle(partial(measure, 2)),
+        queue.submit_idle(partial(measure, 3)),
     ]
     for future in futures:
         future.add_done_callback(commit)

@@ -2,11 +2,12 @@
 
 The thread on which the target settles a trial also commits it, in the order of settling, before anything
 else learns of it and before the next is settled. A GPU has its own thread for this (`gpu.gpu_queue`). While
-that thread commits one trial, the GPU measures the next, and only that one. So a search that dies loses at
-most
+that thread commits one trial, the GPU finishes the next and goes on with the one after it, and no other. So a
+search that dies loses at most
 
 - one measurement that came in, the one that is being committed,
-- and what the GPU is on: its measurement does not come in before that commit is through,
+- one that waits for that commit,
+- and what the GPU is on, whose measurement nobody asks for before that commit is through,
 
 however long the coordinator was busy asking. A recording settles at once, on the coordinator's thread, and
 continues when the trial is committed: it can lose only that one.
