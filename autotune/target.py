@@ -128,6 +128,15 @@ class Refining(Protocol):
 
 
 @runtime_checkable
+class Preparing(Protocol):
+    """A target that has to prepare problems before it measures."""
+
+    @property
+    def prepared_s(self) -> float:
+        """Seconds that this took so far, cuBLAS's time on them included."""
+
+
+@runtime_checkable
 class Building(Target, Protocol):
     """A target that compiles what it measures."""
 

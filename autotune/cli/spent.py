@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from . import console
 
 _GPU = {
+    "problems_s": "preparing problems",
     "verify_s": "verifying",
     "measure_s": "timing",
     "refine_s": "timing the best against each other",

@@ -19,13 +19,14 @@ from .same_code_trials import TakenOver
 class Ledger:
     """Where the seconds went.
 
-    The GPU's, until the final begins: it works for `verify_s`, `measure_s` and `refine_s`, and is idle for
-    the rest of `search_s`. The coordinator's are `prepare_s`, `ask_s`, `wait_s` and `final_s`. Besides,
-    `compile_s` is summed over candidates that compile in parallel, and `store_s` is the time of commits,
-    while the GPU measures the next trial.
+    Those of the GPU's process, until the final begins: it works for `problems_s`, `verify_s`, `measure_s` and
+    `refine_s`, and is idle for the rest of `search_s`. The coordinator's are `prepare_s`, `ask_s`, `wait_s`
+    and `final_s`. Besides, `compile_s` is summed over candidates that compile in parallel, and `store_s` is
+    the time of commits, while the GPU measures the next trial.
     """
 
     compile_s: float = 0.0
+    problems_s: float = 0.0  # filling operands, computing references, timing cuBLAS
     verify_s: float = 0.0
     measure_s: float = 0.0
     refine_s: float = 0.0  # timing the best against each other while no candidate waits
@@ -38,8 +39,8 @@ class Ledger:
 
     @property
     def gpu_busy_s(self) -> float:
-        """Seconds that the GPU's process worked on candidates."""
-        return self.verify_s + self.measure_s + self.refine_s
+        """Seconds that the GPU's process worked on candidates, and on what these are compared with."""
+        return self.problems_s + self.verify_s + self.measure_s + self.refine_s
 
     @property
     def gpu_share(self) -> float | None:

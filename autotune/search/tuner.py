@@ -19,7 +19,7 @@ from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
 from ..kernel.scaled_config import AnyConfig
 from ..store import Claims, Store
-from ..target import Point, Refining, Reusing, Target
+from ..target import Point, Preparing, Refining, Reusing, Target
 from .compare.final_results import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
@@ -98,6 +98,7 @@ class Tuner:
         self._reuse_queue = self._make_reuse_queue(target)
         self._num_failed = 0
         self._started_s = target.now()
+        self._prepared_before_s = self._prepared_s
 
     def _make_comparison_queue(self, target: Target) -> ComparisonQueue | None:
         return (
@@ -134,6 +135,7 @@ class Tuner:
         finally:
             self._prepare_pool.shutdown(cancel_futures=True)  # nobody uses the store after this
         self._ledger.search_s = self._elapsed_s
+        self._ledger.problems_s = self._prepared_s - self._prepared_before_s
         with self._ledger.timing("final_s"):
             due = [shape for shape in self._shapes if shape.gemm not in self._options.without_final]
             left_out = self._make_finals().run(due)
@@ -358,6 +360,10 @@ class Tuner:
     @property
     def _elapsed_s(self) -> float:
         return self._target.now() - self._started_s
+
+    @property
+    def _prepared_s(self) -> float:
+        return self._target.prepared_s if isinstance(self._target, Preparing) else 0.0
 
     def _budget_left_s(self) -> float:
         """Of the seconds that were granted; below 0 once they are over."""

@@ -251,9 +251,22 @@ def test_a_comparison_that_brings_the_worker_down_ends_refining_not_the_search(s
 def test_the_ledger_tells_the_share_of_the_gpu(store):
     result = tune(Duelling(), store, [GEMM], Options(trials=30))
     notes = result.ledger.to_dict()
-    busy_s = notes["verify_s"] + notes["measure_s"] + notes["refine_s"]
+    busy_s = sum(notes[name] for name in ("problems_s", "verify_s", "measure_s", "refine_s"))
     assert notes["gpu_share"] == pytest.approx(busy_s / notes["search_s"])
     assert notes["gpu_idle_s"] == pytest.approx(max(0.0, notes["search_s"] - busy_s))
+
+
+def test_problems_that_this_search_has_prepared_are_work_of_the_gpu(store):
+    class Prepared(FakeTarget):
+        prepared_s = 100.0  # of earlier searches
+
+        def baseline(self, gemm):
+            self.prepared_s += 0.25
+            return super().baseline(gemm)
+
+    ledger = tune(Prepared(), store, [GEMM, Gemm(8, 8, 8)], Options(trials=5)).ledger
+    assert ledger.problems_s == pytest.approx(0.5)
+    assert ledger.gpu_busy_s == pytest.approx(0.5 + ledger.verify_s + ledger.measure_s)
 
 
 # ---- in the store
