@@ -66,13 +66,13 @@ _PAUSES_S = (0.05, 0.2, 1.0)  # before a process is started again
 
 
 def _run(
-    pipe: Connection, is_command: bool, num_sharing: int, program: Callable[..., None],
+    pipe: Connection, is_command: bool, num_cores: int, program: Callable[..., None],
     arguments: tuple[Any, ...],
 ) -> None:  # fmt: skip
     os.setpgid(0, 0)
     if is_command:
         words.use_command_line_words()
-    compiler.use_cores(compiler.usable_cores() // num_sharing)
+    compiler.use_cores(num_cores)
     program(Parent(pipe), *arguments)
 
 
@@ -127,12 +127,15 @@ class ChildProcess(ChildHandle):
         self.process = process
 
     @classmethod
-    def start(cls, program: Callable[..., None], *arguments: Any, num_sharing: int = 1) -> ChildProcess:
+    def start(
+        cls, program: Callable[..., None], *arguments: Any, num_sharing: int = 1, num_taken: int = 0
+    ) -> ChildProcess:
         """Run `program(parent, *arguments)`, a function of a module, in a process: one of so many that share
-        this machine's cores."""
+        this machine's cores, less those that are taken."""
         _CONTEXT.set_forkserver_preload([f"{__package__}.preloaded"])
         ours, theirs = _CONTEXT.Pipe()
-        given = (theirs, words.is_command_line(), num_sharing, program, arguments)
+        num_cores = (compiler.usable_cores() - num_taken) // num_sharing
+        given = (theirs, words.is_command_line(), num_cores, program, arguments)
         process = _CONTEXT.Process(target=_run, args=given)
         for pause_s in (*_PAUSES_S, None):
             try:

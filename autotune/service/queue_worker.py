@@ -198,7 +198,8 @@ def serve(
     """Have these GPUs, and a process that compiles so many kernels at a time, serve the queue until a signal
     comes, or with `drains` until nothing waits. `publishers` start what publishes the results. Raises the
     error of a process that can never serve: UsageError, and what it lacked at its first start."""
-    start = start or partial(ChildProcess.start, num_sharing=len(selected))
+    share = partial(ChildProcess.start, num_sharing=max(1, len(selected)), num_taken=num_compilers)
+    start = start or share
     starts: list[tuple[str, Callable[[], ChildHandle]]]
     starts = [(one.selector, partial(start, serve_gpu, one.selector, work)) for one in selected]
     if num_compilers:

@@ -26,9 +26,9 @@ def compiling(parent: Parent, cache_dir: Path) -> None:
 
 
 def test_processes_that_share_a_machine_divide_its_cores(tmp_path: Path) -> None:
-    for num_sharing in (1, 2, 2 * usable_cores()):
-        child = ChildProcess.start(compiling, tmp_path, num_sharing=num_sharing)
-        assert child.hear() == ("compiles", [max(1, usable_cores() // num_sharing)])
+    for num_sharing, num_taken in ((1, 0), (2, 0), (1, 1), (2 * usable_cores(), 0), (1, 2 * usable_cores())):
+        child = ChildProcess.start(compiling, tmp_path, num_sharing=num_sharing, num_taken=num_taken)
+        assert child.hear() == ("compiles", [max(1, (usable_cores() - num_taken) // num_sharing)])
         child.end(10)
 
 

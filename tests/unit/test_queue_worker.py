@@ -107,20 +107,22 @@ class Deaf(ChildHandle):
 
 
 def test_gpus_of_a_machine_divide_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    divided: list[tuple[str, int]] = []
+    divided: list[tuple[str, int, int]] = []
 
-    def start(program: Callable[..., None], selector: str, *_: object, num_sharing: int) -> ChildHandle:
-        divided.append((selector, num_sharing))
+    def start(
+        program: Callable[..., None], selector: str, *_: object, num_sharing: int, num_taken: int = 0
+    ) -> ChildHandle:
+        divided.append((selector, num_sharing, num_taken))
         raise DeviceLost("at once")
 
     monkeypatch.setattr(ChildProcess, "start", start)
     gpus = [Selected("0", "h100"), Selected("1", "h100")]
     work = QueueWork(str(tmp_path / "a.db"), 1.0, CachePolicy.COLD, None, "quick")
     with pytest.raises(DeviceLost):
-        queue_worker.serve(gpus, 0, work, print)
+        queue_worker.serve(gpus, 3, work, print)
     with pytest.raises(DeviceLost):
         SeveralGpus(gpus, {}, print, print, print)
-    assert divided == [("0", 2), ("0", 2)]
+    assert divided == [("0", 2, 3), ("0", 2, 0)], "what compiles for others has its cores"
 
 
 def test_who_heeds_no_signal_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
