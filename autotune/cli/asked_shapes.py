@@ -8,7 +8,7 @@ from typing import Any
 from ..files import strict
 from ..files.words import counted
 from ..runtime.service.table_server import TOKEN, NoAnswer, ServerCalls
-from ..service.wanted import MAX_SHAPES, read_wanted, request_document
+from ..service.wanted import MAX_SHAPES, asked_for, request_document
 from ..store import Store
 from . import common, console, tables
 from .facts_table import facts_table
@@ -23,7 +23,8 @@ _COLUMNS = {
 def add(request: AskRequest, *, is_json: bool) -> None:
     """Ask for shapes. Raises UsageError where there is none, StoreError, NoAnswer."""
     calls, _ = common.read_calls(request.suites)
-    calls = dict.fromkeys(common.read_shapes(request.shapes), 1) | calls
+    named = common.read_shapes(request.shapes)
+    calls = calls | {gemm: request.calls + calls.get(gemm, 0) for gemm in named}
     if not calls:
         raise common.no_shape()
     shapes = [{"shape": str(gemm), "calls": max(1, count)} for gemm, count in calls.items()]
@@ -38,7 +39,8 @@ def add(request: AskRequest, *, is_json: bool) -> None:
 def _sent(document: dict[str, Any], request: AskRequest) -> list[int]:
     if request.server is None:
         with Store.open(request.db) as store:
-            return store.queue().submit(read_wanted(document, tables.me()))
+            queue = store.queue()
+            return queue.submit(asked_for(document, tables.me(), queue))
     answer = _server(request.server).post("requests", content=document)
     found: dict[str, tuple[int, ...]] = strict.read(dict[str, tuple[int, ...]], answer.document(), "answer")
     return list(found.get("ids", ()))

@@ -767,12 +767,13 @@ class AskRequest(CommandRecord):
     """Ask for shapes: workers tune what promises most first.
 
     Examples:
-        requests add --shape 4096 --gpu-name 'NVIDIA H100 80GB HBM3'
+        requests add --shape 4096 --calls 1000 --gpu-name h100
         requests add --suite calls.json --server https://tune.example.com"""
 
     shapes: list[str] = SHAPES()
     suites: list[Path] = SUITES()
-    gpu_name: str = option("Of GPUs of this model; without it, of any.", "")
+    calls: int = option("How often programs call for each --shape.", 1, whole(1))
+    gpu_name: str = option("For GPUs of this model; without it, for any.", "")
     db: str = DB()
     server: str | None = SERVER()
 

@@ -47,7 +47,7 @@ from .overview import overview
 from .served import Intake, read_served
 from .signing import received
 from .table_source import MAX_UPLOAD_BYTES, unpacked_files
-from .wanted import read_wanted, request_document
+from .wanted import asked_for, request_document
 
 MAX_BODY_BYTES = 1 << 20
 BODY_S, UPLOAD_S = 10.0, 300.0  # to receive a body
@@ -187,7 +187,8 @@ class Service:
 
     async def add_requests(self, request: Request) -> Response:
         """{"gpu_name": "", "shapes": [{"shape": "4096x128x4096:NT", "calls": 10}]}"""
-        wanted = read_wanted(_parsed(await _body(request, MAX_BODY_BYTES)), _who(request))
+        document = _parsed(await _body(request, MAX_BODY_BYTES))
+        wanted = await run_in_threadpool(asked_for, document, _who(request), self._queue)
         return _json({"ids": await run_in_threadpool(self._queue.submit, wanted)})
 
     async def add_served(self, request: Request) -> Response:

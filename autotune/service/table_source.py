@@ -11,6 +11,7 @@ from ..runtime.service.table_server import (
     MAX_CUBINS_BYTES,
     SIGNED_FILE,
     NoAnswer,
+    Refused,
     ServerCalls,
     fetch_files,
     is_address,
@@ -129,7 +130,7 @@ class ServerTables:
     def decide(self, what: What, address: str, by: str) -> None:
         answer = self._calls.post("tables", self._full(address), what, content={})
         if answer.status == 404:
-            raise NoAnswer(f"the server has no table {address}")
+            raise Refused(f"the server has no table {address}")
 
     def files(self, address: str) -> tuple[bytes, bytes, bytes]:
         return fetch_files(self._calls, self._full(address))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from ..facts.device import known_limits, limits_by_name
+from ..facts.device import KNOWN, known_limits, limits_by_name
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
-from ..store import QueuedRequest, Wanted
+from ..files.strict import hint
+from ..files.words import shown
+from ..store import Queue, QueuedRequest, Wanted
 
 TUNED_SHARE = 0.15  # of a call's time that tuning its shape is expected to gain; others tell of 13 to 20 %
 UNKNOWN = "h100"  # what a GPU is taken for that nobody knows, or named
@@ -21,6 +24,22 @@ def predicted_gain_us(gpu_name: str, gemm: Gemm, served_us: float) -> float:
     limit_us = gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     served_us = served_us or 2 * limit_us
     return max(0.0, min(TUNED_SHARE * served_us, served_us - limit_us))
+
+
+def asked_for(document: Any, by: str, queue: Queue) -> list[Wanted]:
+    """As `read_wanted`, a GPU by its full name. Raises UsageError, too, for one that is neither known nor
+    serves the queue: nobody would ever take it up."""
+    wanted = read_wanted(document, by)
+    name = wanted[0].gpu
+    if (limits := limits_by_name(name)) is not None:
+        return [replace(one, gpu=limits.name) for one in wanted]
+    seen = {one.gpu for one in queue.workers() if one.gpu} if name else set()
+    if name and name not in seen:
+        names = (*sorted(seen), *(limits.name for limits in KNOWN.values()), *KNOWN)
+        raise UsageError(
+            f"no worker serves a GPU {shown(name)} ({hint(name, names)}); begin one first, or name none"
+        )
+    return wanted
 
 
 def read_wanted(document: Any, by: str) -> list[Wanted]:

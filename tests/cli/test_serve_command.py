@@ -86,6 +86,15 @@ def test_a_laptop_is_served_and_the_end_is_in_order(tmp_path: Path) -> None:
         )
         listed = json.loads(run("requests", "list", "--server", address, "--json").stdout)["requests"]
         assert [one["shape"] for one in listed] == ["96x96x96:NN", "64x64x64:NN"]
+        also = ("--calls", "7", "--gpu-name", "h200")
+        run("requests", "add", "--shape", "128", *also, "--server", address)
+        first = json.loads(run("requests", "list", "--server", address, "--json").stdout)["requests"][0]
+        assert (first["shape"], first["calls"], first["gpu"]) == ("128x128x128:NN", 7, "NVIDIA H200")
+        unknown = ("requests", "add", "--shape", "64", "--gpu-name", "NVIDIA H20O")
+        for where in (("--server", address), ("--db", db)):
+            assert "did you mean 'NVIDIA H200'" in run(*unknown, *where, code=2).stderr
+        pulled = ("tables", "pin", "0" * 64, "--server", address)
+        assert "no table" in run(*pulled, code=2).stderr
         assert ask(address, "/api/served", SERVED) == {"is_taken": True}
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=30)
@@ -94,6 +103,8 @@ def test_a_laptop_is_served_and_the_end_is_in_order(tmp_path: Path) -> None:
     with Store.open(db) as store:  # what a program told a moment ago is stored
         assert [one.how for one in store.artifacts().usage()] == ["measured"]
     assert "96x96x96" in run("requests", "list", "--db", db).stdout
+    assert "does not answer" in run("requests", "list", "--server", address, code=3).stderr
+    assert "no URL" in run("requests", "list", "--server", "example", code=2).stderr
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

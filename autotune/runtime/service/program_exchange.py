@@ -37,7 +37,7 @@ _FOLDER, _LAST = "served", ".last"
 
 
 class ProgramExchange:
-    """Speaks to the server that the environment names. Raises DispatchError if that is wrong."""
+    """Speaks to the server that the environment names. Raises UsageError, DispatchError if that is wrong."""
 
     def __init__(self, client: ProgramClient) -> None:
         self._client = client

@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 
 from ...facts.frozen import frozen
 from ...files import strict
-from ...files.errors import DispatchError, EnvironmentProblem
+from ...files.errors import DispatchError, EnvironmentProblem, UsageError
 from ...files.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
 from ...files.strict import Within
 from ...files.wheel_libraries import CRYPTOGRAPHY, pip_install
@@ -37,11 +37,16 @@ from ..table.table import CUBIN_FILE, TABLE_FILE, Table, parse
 SERVER, TOKEN = "AUTOTUNE_SERVER", "AUTOTUNE_SERVER_TOKEN"
 TIMEOUT_S = 5.0  # of each step of an exchange
 MAX_ANSWER_BYTES = 1 << 20
+_FAULTS_OF_REQUESTS = (400, 405, 411, 413, 414, 415, 422)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class NoAnswer(DispatchError):
-    """The server is not there, refuses, or answers what it should not."""
+class NoAnswer(EnvironmentProblem):
+    """The server is not there, refuses for now or for want of a token, or answers what it should not."""
+
+
+class Refused(UsageError):
+    """The server cannot do what was asked for."""
 
 
 class Answer(NamedTuple):
@@ -62,7 +67,7 @@ class Answer(NamedTuple):
 
 
 class ServerCalls:
-    """A server by its URL, http:// or https://. Raises NoAnswer for any other."""
+    """A server by its URL, http:// or https://. Raises UsageError for any other."""
 
     def __init__(self, url: str, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
         try:
@@ -71,14 +76,14 @@ class ServerCalls:
         except ValueError:  # a port that is no number
             parts, host, port = urlsplit(""), None, None
         if parts.scheme not in ("http", "https") or not host or parts.username:
-            raise NoAnswer(f"{SERVER} is {url!r}, no URL such as https://tune.example.com:8571; give one")
+            raise UsageError(f"{SERVER} is {url!r}, no URL such as https://tune.example.com:8571; give one")
         self._host, self._port, self._timeout_s = host, port, timeout_s
         self._path, self._is_tls = parts.path.rstrip("/"), parts.scheme == "https"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._shown = f"{parts.scheme}://{parts.netloc}"
 
     def get(self, *path: str, most_bytes: int = MAX_ANSWER_BYTES, tag: str = "", **query: str) -> Answer:
-        """What is at a path; 304, without content, if that still has the tag. Raises NoAnswer."""
+        """What is at a path; 304, without content, if that still has the tag. Raises NoAnswer, Refused."""
         requested = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
         headers = {"If-None-Match": tag} if tag else _NOTHING
         return self._ask(
@@ -86,7 +91,7 @@ class ServerCalls:
         )
 
     def post(self, *path: str, content: bytes | dict[str, Any]) -> Answer:
-        """Send JSON or bytes. Raises NoAnswer."""
+        """Send JSON or bytes. Raises NoAnswer, Refused."""
         is_raw = isinstance(content, bytes)
         body = content if isinstance(content, bytes) else json.dumps(content, allow_nan=False).encode()
         kind = {"Content-Type": "application/octet-stream" if is_raw else "application/json"}
@@ -117,7 +122,8 @@ class ServerCalls:
             raise NoAnswer(f"{self._shown} answers with more than {most_bytes:,} bytes; it was not read")
         answer = Answer(response.status, content, response.getheader("ETag", ""))
         if response.status >= 300 and response.status not in (304, 404):
-            raise NoAnswer(f"{self._shown} refuses ({response.status}): {_reason(content)}")
+            kind = Refused if response.status in _FAULTS_OF_REQUESTS else NoAnswer
+            raise kind(f"{self._shown} refuses ({response.status}): {_reason(content)}")
         return answer
 
 
@@ -130,10 +136,10 @@ def _reason(content: bytes) -> str:
 
 
 def fetch_files(calls: ServerCalls, address: str) -> tuple[bytes, bytes, bytes]:
-    """The files of a table of a server, none checked. Raises NoAnswer."""
+    """The files of a table of a server, none checked. Raises NoAnswer, Refused."""
     found = [calls.get("tables", address, name, most_bytes=most) for name, most in MAX_BYTES.items()]
     if any(one.status != 200 for one in found):
-        raise NoAnswer(f"the server has no table {address}")
+        raise Refused(f"the server has no table {address}")
     signed, table, cubins = (one.content for one in found)
     return signed, table, cubins
 
