@@ -86,13 +86,23 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+def output_of(*words: object) -> str:
+    """What a command prints. It is killed where this is interrupted."""
+    process = start(*words)
+    try:
+        return process.communicate()[0]
+    finally:
+        if process.poll() is None:
+            kill(process)
+
+
 def scale(options: argparse.Namespace) -> None:
     """Search the suite from nothing."""
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "a.db"
-        words = ("--gpu", options.gpu, "--suite", SUITE, "--seconds", options.seconds, "--db", db)
+        words = ("--gpu", options.gpu, "--suite", options.suite, "--seconds", options.seconds, "--db", db)
         began_s = time.monotonic()
-        text, _ = start("search", *words, "--insist", "--json", "--quiet").communicate()
+        text = output_of("search", *words, "--insist", "--json", "--quiet")
         facts = json.loads(text) | {"all_s": time.monotonic() - began_s, "doubled": count(db, DOUBLED)}
         facts |= {"stored": len(rows(db, TRIALS)), "cores": len(os.sched_getaffinity(0))}
     options.out.write_text(json.dumps(facts, indent=1), encoding="utf-8")
@@ -139,7 +149,7 @@ def _race(target: Target, gemm: Gemm, points: Sequence[Point]) -> tuple[float, f
 
 def kills(options: argparse.Namespace) -> None:
     """A worker of the queue, and a search, killed again and again: no stored trial is lost, none doubled."""
-    rng, suite = random.Random(0), read_suite(SUITE)
+    rng, suite = random.Random(0), read_suite(options.suite)
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "a.db"
         with Store.open(db) as store:
@@ -160,7 +170,7 @@ def kills(options: argparse.Namespace) -> None:
             assert sum(store.queue().counts().values()) == len(suite)
         num_trials = count(db, f"SELECT count(*) FROM trial WHERE study_id = ({LAST_STUDY})") + 40
         more = ("--shape", "1024", "--trials", num_trials, "--json", "--quiet")
-        text, _ = start(*search[:5], *more).communicate()
+        text = output_of(*search[:5], *more)
         print(f"the same search goes on: {json.loads(text)['num_new']} new trials", end="; ")
         print(f"{len(stored - set(rows(db, TRIALS)))} lost, {count(db, DOUBLED)} doubled")
 
@@ -271,6 +281,7 @@ def main() -> None:
             one.add_argument("files", type=Path, nargs=2)
             one.add_argument("--out", type=Path, help="a file for the ratios, JSON")
             continue
+        one.add_argument("--suite", type=Path, default=SUITE)
         one.add_argument("--seconds", type=float, default=20.0)
         one.add_argument("--out", type=Path, default=Path("scale.json"))
         one.add_argument("--times", type=int, default=10)

@@ -8,12 +8,16 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from autotune.cli import tables_follow
+from autotune.cli.requests import FollowRequest
 from autotune.cli.tables_follow import OVERLAP_S, _published_s, _tuned_s
+from autotune.files.errors import AutotuneError
 from autotune.runtime.service.table_server import _reason
 from autotune.store import ChannelKey, RequestState, Store, Wanted, artifacts
 
@@ -62,6 +66,18 @@ def test_what_was_tuned_since_an_export_began_is_published(
         store.artifacts().publish("a" * 64, channel, (b"", b"", b""), {}, "me")  # exported before that end
         tuned_s, published_s = (look(store, OTHER) for look in (_tuned_s, _published_s))
     assert published_s < tuned_s < published_s + 2 * OVERLAP_S
+
+
+def test_nothing_is_said_of_an_empty_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker with a key begins before anybody has asked for anything."""
+    looks = iter([False, False, True])
+    request = FollowRequest(tmp_path / "key", "none", gpu_name=OTHER, db=str(tmp_path / "a.db"), seconds=0.01)
+    tables_follow._follow(request, is_json=False, is_over=lambda: next(looks, True))
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(AutotuneError, match="no kernel"):
+        tables_follow.run(replace(request, is_once=True), is_json=False)
 
 
 def test_what_a_server_gives_as_its_reason_can_be_printed() -> None:
