@@ -146,8 +146,11 @@ class GpuQueue:
         """Begin no more work for idle moments."""
         self._is_closed = True
 
-    def close(self) -> None:
-        """Wait for the submitted work and its callbacks."""
+    def close(self, last: Callable[[], None] | None = None) -> None:
+        """Wait for the submitted work, what is begun, and their callbacks; `last` goes behind all work."""
         self.drop_idle()
+        ended = self._thread.submit(last) if last else None
         self._thread.shutdown(wait=True)
         self._settler.shutdown(wait=True)
+        if ended is not None:
+            ended.result()

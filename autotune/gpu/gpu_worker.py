@@ -128,8 +128,7 @@ class GpuWorker:
     def close(self) -> None:
         """`drop`, then end the worker."""
         self.drop()
-        self._queue.submit(self._opened.close).result()
-        self._queue.close()
+        self._queue.close(self._opened.close)
 
     # ---------------------------------------------------------------------------- on the GPU's thread
 

@@ -182,6 +182,7 @@ def test_a_compiled_kernel_waits_for_candidates_and_costs_no_compiling(open_targ
     is_free.set()
     found = reused.result(60)
     assert (found.outcome, found.time_us, found.compile_s) == (Outcome.OK, 11.0, 0.0)
+    opened.close()  # when all callbacks have run
     assert order == ["trial", "reused"]
     assert opened.kernel_family(GEMM) == opened.kernel_family(Gemm(256, 128, 64))
     assert opened.kernel_family(GEMM) != opened.kernel_family(Gemm.parse("128x128x64:NT"))
@@ -208,8 +209,9 @@ def test_a_comparison_waits_for_candidates_and_needs_no_place_among_those_that_c
     open_target, monkeypatch
 ):
     opened = open_target("by name")
-    order, is_free = [], threading.Event()
-    opened.worker._queue.submit(is_free.wait)
+    order, is_busy, is_free = [], threading.Event(), threading.Event()
+    opened.worker._queue.submit(lambda: (is_busy.set(), is_free.wait()))
+    assert is_busy.wait(60), "the queue has begun what blocks it"
     comparison = opened.compare_pair(GEMM, (POINT, POINT), 3, 1)
     comparison.add_done_callback(lambda _: order.append("duel"))
     trial = opened.submit(GEMM, POINT, None)
@@ -220,6 +222,7 @@ def test_a_comparison_waits_for_candidates_and_needs_no_place_among_those_that_c
     is_free.set()
     assert comparison.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)
     assert comparison.result().seconds == 0.25
+    opened.close()  # when all callbacks have run
     assert order == ["trial", "duel"]
 
 

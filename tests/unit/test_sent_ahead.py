@@ -78,7 +78,8 @@ def test_what_was_sent_behind_a_fatal_candidate_is_asked_again(
 ) -> None:
     one = make()
     fatal, behind = run(deed), run("fine")
-    assert one.send_ahead(fatal, 1.0) and one.send_ahead(behind, 30.0)
+    assert one.send_ahead(fatal, 1.0)
+    one.send_ahead(behind, 30.0)  # unless the worker is gone already
     assert one.trial(fatal, 1.0).outcome is OUTCOMES[deed]
     assert one.trial(behind, 30.0).outcome is Outcome.OK
     assert requests(log)[-3:] == ["Start", "Prepare", "RunTrial"] and len(worker_pids(log)) == 2
@@ -141,7 +142,8 @@ def test_comparisons_are_sent_ahead_too(make: Callable[..., WorkerClient], log: 
     fine, crash = KernelCode(b"", "fine", SPEC), KernelCode(b"", "crash", SPEC)
     good = RunComparison(PROBLEM, (fine, fine), 3)
     bad = RunComparison(PROBLEM, (fine, crash), 3)
-    assert one.send_ahead(bad, 30.0) and one.send_ahead(good, 30.0)
+    assert one.send_ahead(bad, 30.0)
+    one.send_ahead(good, 30.0)  # unless the worker is gone already
     assert one.compare_pair(bad, 30.0) is None
     found = one.compare_pair(good, 30.0)
     assert found is not None and found.samples_us[0] == (1.0,) * 3
@@ -179,7 +181,8 @@ def test_a_turn_lasts_while_requests_follow_each_other_and_nobody_waits(
 def test_a_turn_ends_with_its_worker(make: Callable[..., WorkerClient], tmp_path: Path, deed: str) -> None:
     one, other = make(turns=Turns("GPU-0", folder=tmp_path)), Turns("GPU-0", folder=tmp_path)
     fatal, behind = run(deed), run("fine")
-    assert one.send_ahead(fatal, 0.5) and one.send_ahead(behind, 30.0)
+    assert one.send_ahead(fatal, 0.5)
+    one.send_ahead(behind, 30.0)  # unless the worker is gone already
     assert one.trial(fatal, 0.5).outcome is OUTCOMES[deed]
     with other.take():
         pass
@@ -291,6 +294,27 @@ def test_what_could_not_be_begun_ahead_lets_later_candidates_go_first() -> None:
     assert (submitted.result(10), idle.result(10)) == ("candidate", "late")
     queue.close()
     assert [note for note in notes if note.startswith("end")] == ["end first", "end candidate", "end late"]
+
+
+def test_what_had_its_turn_but_could_not_be_begun_is_done_before_the_end() -> None:
+    """Nobody can cancel it any more, and it needs the GPU's worker."""
+    queue, notes, is_free, is_begun = GpuQueue(), list[str](), threading.Event(), threading.Event()
+
+    def wait_and_end() -> str:
+        is_begun.set()
+        is_free.wait(10)
+        return first.work()
+
+    first, refused = Played("first", notes), Played("refused", notes, can=False)
+    gate = threading.Event()
+    queue.submit(gate.wait)
+    idle = [queue.submit_idle(wait_and_end, first.ahead), queue.submit_idle(refused.work, refused.ahead)]
+    gate.set()
+    assert is_begun.wait(10)
+    queue.drop_idle()
+    threading.Timer(0.1, is_free.set).start()
+    queue.close(lambda: notes.append("last"))
+    assert [future.result(0) for future in idle] == ["first", "refused"] and notes[-1] == "last"
 
 
 def test_no_third_is_sent_while_the_first_is_being_committed() -> None:
