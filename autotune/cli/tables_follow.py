@@ -13,6 +13,7 @@ from .. import gpu, tuning
 from .. import target_finder as targets
 from ..facts.measurement import CachePolicy
 from ..files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
+from ..runtime.service.table_server import Refused
 from ..search import InterruptHandler
 from ..service.child_process import Parent
 from ..store import RequestState, Store
@@ -99,7 +100,7 @@ def _publish(request: FollowRequest, name: str, *, is_json: bool) -> bool:
             )
             whole = PublishRequest(request.key, folder, request.gpu, request.db, request.server)
             tables.publish(whole, is_json=is_json)
-        except (DispatchError, EnvironmentProblem) as error:
+        except (DispatchError, EnvironmentProblem, Refused) as error:
             if request.is_once:
                 raise
             console.note(f"nothing was published: {error}")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...files.errors import DispatchError
+from ...files.errors import AutotuneError, DispatchError
 from ...files.output_file import default_cache_dir, own_folder
 from ..choose.chooser import Counted
 from ..served_model import ServedModel
@@ -83,7 +83,7 @@ class ProgramExchange:
             return
         folder = own_folder(default_cache_dir(), _FOLDER)
         for model in dispatcher.models:
-            with suppress(DispatchError, FileNotFoundError):
+            with suppress(AutotuneError, FileNotFoundError):
                 address = (folder / _last_of(model.gpu_model)).read_text(encoding="ascii").strip()
                 self._offer(dispatcher, model, folder, address)
 
