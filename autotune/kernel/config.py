@@ -88,7 +88,7 @@ class Config:
     @property
     def in_any_splits(self) -> Config:
         """Equal for configs that differ only in their number of splits, if that is an argument."""
-        return replace(self, split_k=self.kernel.split_k)
+        return _in_any_splits(self)
 
     def __str__(self) -> str:
         return self.key
@@ -98,6 +98,11 @@ class Config:
 def _kernel(config: Config) -> Config:
     given = {"none": 1, "chunks": 1, "cluster": config.split_k}
     return replace(config, raster="n", group=1, split_k=given.get(config.reduction, 2))
+
+
+@lru_cache(_REMEMBERED)
+def _in_any_splits(config: Config) -> Config:
+    return replace(config, split_k=config.kernel.split_k)
 
 
 def lanes_k(c: Any) -> Any:
