@@ -122,10 +122,14 @@ def file_of(url: URL) -> Path | None:
 
 def exists(path_or_url: str | Path) -> bool:
     """Whether a database may exist: its file does, or there is a server to ask. Raises StoreError if its
-    folder may not be entered."""
+    folder may not be entered, and for a file of no bytes, which SQLite would take for a database."""
     file = file_of(parse_url(path_or_url))
     with _explain_names(file):
-        return file is None or file.is_file()
+        if file is None or not file.is_file():
+            return file is None
+        if file.stat().st_size or has_log(file):
+            return True
+    raise StoreError(f"{file} is empty: no database, and no file of another kind; name another")
 
 
 @contextmanager

@@ -95,3 +95,11 @@ def test_a_gpu_accepted_as_another_borrows_its_best(
     assert last["versions"]["NVIDIA H200 NVL accepted as"] == "NVIDIA H200"
     wrong = run(*search, "--like", "rtx-4090", code=2)
     assert "sm_90 and NVIDIA GeForce RTX 4090 sm_89: it cannot be accepted as that" in wrong.stderr
+
+
+def test_an_empty_file_is_no_database_and_stays_empty(tmp_path: Path) -> None:
+    empty = tmp_path / "card.json.gz"
+    empty.touch()
+    for command in (("trials", "merge", empty, "--db", tmp_path / "a.db"), ("trials", "best", "--db", empty)):
+        assert "card.json.gz is empty: no database" in run(*command, code=5).stderr
+    assert empty.stat().st_size == 0
