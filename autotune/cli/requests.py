@@ -309,13 +309,16 @@ class MergeRequest(CommandRecord):
 
 
 class CompareRequest(CommandRecord):
-    """Compare the best of two databases or tables, shape by shape.
+    """Compare the best of two databases, searches or tables, shape by shape.
 
     Examples:
         trials compare before.db after.db
+        trials compare a.db#run1 a.db#run2
         trials compare a.db#3 sgemm_dispatch"""
 
-    first: str = argument("A database, a study of it (a.db#3), or an exported folder.")
+    first: str = argument(
+        "A database, a run (a.db#run3, as `runs` lists them) or study (a.db#3) of it, or an exported folder."
+    )
     second: str = argument("Another one.")
     shapes: list[str] = SHAPES()
     max_error: float | None = ACCURATE()

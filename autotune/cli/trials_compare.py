@@ -1,4 +1,4 @@
-"""`autotune trials compare`: two databases, studies or exported folders, shape by shape."""
+"""`autotune trials compare`: two databases, runs or studies of one, or exported folders, shape by shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted
 from ..runtime.table.gpu_models import load_models
-from ..store import Store, StudySummary, shown
+from ..store import EVER, Period, Store, StudyRef, shown
 from . import common, console
 from .facts_table import facts_table
 from .requests import CompareRequest
@@ -63,7 +63,8 @@ def _named(source: str) -> str:
 
 
 def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
-    """Of an exported folder, of a database, or of one study of it: `shapes.db#3`."""
+    """Of an exported folder, of a database, of one study of it, `shapes.db#3`, or of one run,
+    `shapes.db#run3`: of what was stored for its shapes on its GPU while it ran."""
     if Path(source).is_dir():
         return {
             entry.gemm: Winner(
@@ -73,24 +74,34 @@ def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
             for entry in table.entries
             if entry.ranked
         }
-    db, _, number = source.rpartition("#")
-    is_study = bool(db) and number.isdecimal()
-    with common.open_existing(db if is_study else source) as store:
-        studies = common.studies_of(store, (), is_brief=True)
-        chosen = [s for s in studies if not is_study or s.study.id == int(number)]
-        if not chosen:
-            raise UsageError(f"{shown(db)} holds no study {number} (`trials best --json` lists them)")
+    db, _, part = source.rpartition("#")
+    kind, number = ("run", part[3:]) if part.startswith("run") else ("study", part)
+    is_part = bool(db) and number.isdecimal()
+    with common.open_existing(db if is_part else source) as store:
+        chosen, period = common.studies_of(store, (), is_brief=True), EVER
+        if is_part and kind == "run":
+            run = next((one for one in store.runs() if one.id == int(number)), None)
+            if run is None:
+                raise UsageError(f"{shown(db)} holds no run {number} (`autotune runs` lists them)")
+            period = Period(run.began_at, run.ended_at or EVER.until)
+            chosen = [s for s in chosen if s.study.environment == run.environment]
+            if run.shapes:
+                chosen = [s for s in chosen if str(s.study.gemm) in run.shapes]
+        elif is_part:
+            chosen = [s for s in chosen if s.study.id == int(number)]
+            if not chosen:
+                raise UsageError(f"{shown(db)} holds no study {number} (`trials best --json` lists them)")
         oldest_first = sorted(chosen, key=lambda summary: summary.updated_at)
-        found = ((summary.study.gemm, _winner(store, summary, max_error)) for summary in oldest_first)
+        found = ((s.study.gemm, _winner(store, s.study, max_error, period)) for s in oldest_first)
         return {gemm: winner for gemm, winner in found if winner is not None}
 
 
-def _winner(store: Store, summary: StudySummary, max_error: float | None) -> Winner | None:
+def _winner(store: Store, study: StudyRef, max_error: float | None, period: Period) -> Winner | None:
     """Of the final, if there was one, else the fastest trial."""
-    where = summary.study.environment.gpu_name, summary.study.environment.driver_version
-    if final := store.final(summary.study, max_error):
+    where = study.environment.gpu_name, study.environment.driver_version
+    if final := store.final(study, max_error, period=period):
         return Winner(*where, final.winner.time_us, final.winner.samples_us)
-    best = next((trial.measurement for trial in store.best(summary.study, 1, max_error)), None)
+    best = next((trial.measurement for trial in store.best(study, 1, max_error, period=period)), None)
     return None if best is None or best.time_us is None else Winner(*where, best.time_us, best.samples_us)
 
 

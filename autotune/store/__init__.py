@@ -8,10 +8,12 @@ from .follower import Follower, Latest
 from .optuna_rows import Requested
 from .queue import ANY_GPU, Member, Queue, QueuedRequest, RequestState, Wanted, WorkerStatus
 from .records import (
+    EVER,
     ComparisonRecord,
     CurvePoint,
     Final,
     FinalEntry,
+    Period,
     RunRecord,
     SearchRecord,
     StudyRef,
@@ -23,6 +25,7 @@ from .repository import Store
 
 __all__ = [
     "ANY_GPU",
+    "EVER",
     "Artifact",
     "Artifacts",
     "Build",
@@ -40,6 +43,7 @@ __all__ = [
     "Latest",
     "Member",
     "NewTrials",
+    "Period",
     "Queue",
     "QueuedRequest",
     "RequestState",

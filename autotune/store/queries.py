@@ -51,7 +51,7 @@ from .models import (
     StudyRow,
     TrialRow,
 )
-from .records import CurvePoint, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
+from .records import EVER, CurvePoint, Final, FinalEntry, Period, StudyRef, StudySummary, TrialRecord
 
 Trials = Select[TrialRow, ConfigRow]
 V = TypeVar("V", int, str)
@@ -155,12 +155,21 @@ def timestamp(
 
 
 @cache
-def _fastest(max_error: float | None, but_of: tuple[str, ...], conditions: tuple[Condition, ...]) -> Trials:
+def _fastest(
+    max_error: float | None,
+    but_of: tuple[str, ...],
+    conditions: tuple[Condition, ...],
+    *,
+    is_ever: bool,
+) -> Trials:
     """Ids first: few trials are read with their configs, however many there are."""
     ids = select(TrialRow.id).where(
         TrialRow.study_id == ITS_STUDY, IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of),
         may_match(Where(conditions)),
     )  # fmt: skip
+    if not is_ever:
+        since, until = (bindparam(name, type_=TrialRow.created_at.type) for name in Period._fields)
+        ids = ids.where(TrialRow.created_at >= since, TrialRow.created_at <= until)
     by_time = ids.order_by(TrialRow.time_us, TrialRow.id).limit(bindparam("most"))
     return TRIALS.where(TrialRow.id.in_(by_time)).order_by(TrialRow.time_us, TrialRow.id)
 
@@ -186,12 +195,15 @@ def fastest(
     max_error: float | None,
     but_of: Collection[str] = (),
     where: Where = ANY,
+    period: Period = EVER,
 ) -> list[TrialRecord]:
     """The n fastest accurate ok trials that obey, without those of some origins; among equal ones the older
     first."""
-    query, num_requested = _fastest(max_error, tuple(but_of), where.conditions), n
+    query = _fastest(max_error, tuple(but_of), where.conditions, is_ever=period == EVER)
+    num_requested = n
+    its = {"its_study": study_id, **({} if period == EVER else period._asdict())}
     while True:
-        found = session.execute(query, {"its_study": study_id, "most": num_requested}).all()
+        found = session.execute(query, {**its, "most": num_requested}).all()
         records = [r for r in bad_rows.readable(found, rows.trial_record) if where.holds(r.point)]
         if len(records) >= n or len(found) < num_requested:
             return records[:n]
@@ -405,12 +417,19 @@ def comparisons(study_id: int) -> Select[ComparisonRow, ConfigRow, ConfigRow]:
 
 
 def latest_final(
-    session: Session, bad_rows: BadRows, study_id: int, max_error: float | None, where: Where = ANY
+    session: Session,
+    bad_rows: BadRows,
+    study_id: int,
+    max_error: float | None,
+    where: Where = ANY,
+    period: Period = EVER,
 ) -> Final | None:
     """The newest final with an entry that is readable, accurate and obeys. With conditions, none that is
     older than a faster trial that obeys."""
     for final, timed in session.execute(_FINALS, {"its_study": study_id}):
         for readable in bad_rows.readable([(final,)], rows.final_row):
+            if not period.since <= readable.created_at <= period.until:
+                continue
             if entries := _final_entries(session, bad_rows, readable, max_error, where):
                 if where and _is_stale(session, bad_rows, readable, entries, max_error, where):
                     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ..facts.device import Environment
@@ -15,6 +15,16 @@ from ..target import Baseline
 from .process_name import is_gone
 
 PREFIX = "config."  # of the columns of parameters in a table of trials
+
+
+class Period(NamedTuple):
+    """From when to when (UTC), both included."""
+
+    since: datetime
+    until: datetime
+
+
+EVER = Period(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
 
 @dataclass(frozen=True)

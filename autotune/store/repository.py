@@ -48,10 +48,12 @@ from .models import (
 from .process_name import my_name
 from .queue import Queue
 from .records import (
+    EVER,
     ComparisonRecord,
     CurvePoint,
     Final,
     FinalEntry,
+    Period,
     RunRecord,
     SearchRecord,
     StudyRef,
@@ -471,12 +473,13 @@ class Store(Closing):
         max_error: float | None = None,
         but_of: Collection[str] = (),
         where: Where = ANY,
+        period: Period = EVER,
     ) -> list[TrialRecord]:
-        """The n fastest ok trials, fastest first; those whose error is at most `max_error` times cuBLAS's, or
-        unknown, where that is given, and which obey the conditions. `but_of`: origins of trials that do not
-        count."""
+        """The n fastest ok trials of a period, fastest first; those whose error is at most `max_error` times
+        cuBLAS's, or unknown, where that is given, and which obey the conditions. `but_of`: origins of trials
+        that do not count."""
         with self._reading() as session:
-            return queries.fastest(session, self.bad_rows, study.id, n, max_error, but_of, where)
+            return queries.fastest(session, self.bad_rows, study.id, n, max_error, but_of, where, period)
 
     @retry_while_away
     def latest(
@@ -709,13 +712,19 @@ class Store(Closing):
                 session.add(rows.final_entry_row(final.id, config_id, entry))
 
     @retry_while_away
-    def final(self, study: StudyRef, max_error: float | None = None, where: Where = ANY) -> Final | None:
-        """The newest final; None if there was none yet. With `max_error`, only entries whose error is
+    def final(
+        self,
+        study: StudyRef,
+        max_error: float | None = None,
+        where: Where = ANY,
+        period: Period = EVER,
+    ) -> Final | None:
+        """The newest final of a period; None if there was none. With `max_error`, only entries whose error is
         at most so many times cuBLAS's, or unknown, of the newest final that has any. With conditions, only
         entries that obey; None if a faster trial that obeys was stored since: a later final, of points that
         do not, left it out."""
         with self._reading() as session:
-            return queries.latest_final(session, self.bad_rows, study.id, max_error, where)
+            return queries.latest_final(session, self.bad_rows, study.id, max_error, where, period)
 
 
 def _prepare(engine: Engine, timeout_s: float) -> None:

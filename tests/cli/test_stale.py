@@ -97,6 +97,20 @@ def test_a_gpu_accepted_as_another_borrows_its_best(
     assert "sm_90 and NVIDIA GeForce RTX 4090 sm_89: it cannot be accepted as that" in wrong.stderr
 
 
+def test_runs_of_one_database_are_compared(recording: Path, tmp_path: Path) -> None:
+    """A run counts what was stored while it ran: the second continues the first's study."""
+    db = tmp_path / "a.db"
+    for trials in ("8", "40"):
+        search = ("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", db, "--quiet", "--json")
+        best_us = json.loads(run(*search, "--trials", trials).stdout)["best_time_us"]
+    found = json.loads(run("trials", "compare", f"{db}#run1", f"{db}#run2", "--json").stdout)
+    (shape,) = found["shapes"]
+    assert shape["shape"] == "512x512x512:NN" and shape["interval"] is not None
+    assert shape["second_us"] == pytest.approx(best_us) and shape["first_us"] > 0
+    wrong = run("trials", "compare", f"{db}#run1", f"{db}#run9", code=2)
+    assert "holds no run 9 (`autotune runs` lists them)" in wrong.stderr
+
+
 def test_an_empty_file_is_no_database_and_stays_empty(tmp_path: Path) -> None:
     empty = tmp_path / "card.json.gz"
     empty.touch()
