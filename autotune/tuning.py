@@ -23,7 +23,7 @@ from .export.from_store import read_results
 from .export.tuned import TunedResults
 from .facts.accuracy_class import FP32_RANGE, STRICT
 from .facts.accuracy_class import read as read_class
-from .facts.device import DeviceLimits, Environment, describe_alias, limits_by_name, names_for
+from .facts.device import KNOWN, DeviceLimits, Environment, describe_alias, limits_by_name, names_for
 from .facts.distribution import drawn_calls
 from .facts.gemm import FP32, Gemm
 from .facts.keywords import ConditionKeywords, ExportKeywords, SearchKeywords, takes, with_defaults
@@ -32,6 +32,7 @@ from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
 from .facts.other_problem import is_external
 from .files import words
 from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
+from .files.strict import hint
 from .files.words import command, number, option, whole
 from .gpu.driver import device_limits
 from .kernel import launch
@@ -282,7 +283,7 @@ def tune(
         InterruptHandler() as interrupt_handler,
     ):
         store.tell_when_away(note)
-        _tell_alike(target.limits, note)
+        _tell_alike(target.limits, store, note)
         recorded = target if isinstance(target, ReplayTarget) else None
         if recorded is None:  # other kernels may be recorded: their spaces check
             conditions.check(template.values)
@@ -372,9 +373,17 @@ def _template(accuracy: str, conditions: Where, num_drawn: int) -> Template:
     return found
 
 
-def _tell_alike(limits: DeviceLimits, note: Note) -> None:
-    """Raises UsageError if a GPU is accepted as one that runs other code."""
-    own, other = limits.name, limits_by_name(names_for(limits.name)[-1])
+def _tell_alike(limits: DeviceLimits, store: Store, note: Note) -> None:
+    """Raises UsageError if a GPU is accepted as one that runs other code, or that nobody knows."""
+    own, name = limits.name, names_for(limits.name)[-1]
+    other = limits_by_name(name)
+    if other is None and name != own:
+        measured = {one.gpu_name for one in store.environments()}
+        if name not in measured:
+            known = tuple(dict.fromkeys([*KNOWN, *sorted(measured)]))
+            raise UsageError(
+                f"no GPU {name!r} is known that {own} could be accepted as ({hint(name, known)})"
+            )
     if other is not None and other.compute_capability != limits.compute_capability:
         kinds = f"{own} is {limits.arch} and {other.name} {other.arch}"
         raise UsageError(f"{kinds}: it cannot be accepted as that")

@@ -93,6 +93,9 @@ def test_a_gpu_accepted_as_another_borrows_its_best(
     assert "transfer" in origins(db)
     (last,) = json.loads(run("runs", "--db", db, "--limit", "1", "--json").stdout)["runs"]
     assert last["versions"]["NVIDIA H200 NVL accepted as"] == "NVIDIA H200"
+    unknown = run(*search, "--like", "h20", code=2)
+    told = "no GPU 'h20' is known that NVIDIA H200 NVL could be accepted as (did you mean 'h200'?)"
+    assert told in unknown.stderr
     wrong = run(*search, "--like", "rtx-4090", code=2)
     assert "sm_90 and NVIDIA GeForce RTX 4090 sm_89: it cannot be accepted as that" in wrong.stderr
 
