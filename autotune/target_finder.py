@@ -10,16 +10,19 @@ from typing import NamedTuple
 
 from . import gpu
 from .facts.accuracy_class import STRICT
-from .facts.device import KNOWN, DeviceLimits, limits_by_name
+from .facts.device import KNOWN, DeviceLimits, Environment, limits_by_name
 from .facts.gemm import FP32, Gemm
 from .facts.measurement import CachePolicy
+from .facts.other_problem import a_type_of
 from .files.errors import EnvironmentProblem, UsageError
 from .files.strict import hint
 from .files.words import number, option, whole
+from .gpu import driver
 from .gpu.driver import device_limits, is_selector
 from .gpu.gpu_target import GpuTarget
+from .kernel import compiler
 from .kernel.compiler import Helpers
-from .kernel.templates import accuracy_of
+from .kernel.templates import accuracy_of, source_of
 from .recording import matrix
 from .recording.matrix import TimeMatrix
 from .recording.replay import RATE, PacedReplay, ReplayTarget
@@ -165,6 +168,33 @@ def why_no_gpu() -> str | None:
     except EnvironmentProblem as error:
         return str(error).partition(";")[0].partition(" (")[0]
     return None
+
+
+def installed_here(measured_in: Environment, source_hash: str) -> tuple[Environment, str] | None:
+    """What a GPU of this model has on this machine, and the source of the kernel that computes as this one;
+    None where no such GPU is, or for a recording."""
+    here = None if measured_in.is_recorded else _environment_of(measured_in.gpu_name)
+    return None if here is None else (here, source_of(accuracy_of(source_hash), a_type_of(source_hash)))
+
+
+@cache
+def _environment_of(gpu_name: str) -> Environment | None:
+    try:
+        found = next((one for one in gpu.list_gpus() if one.name == gpu_name), None)
+    except EnvironmentProblem:
+        found = None
+    if found is None:
+        return None
+    from .gpu import nvml  # here: without a GPU nobody waits for these
+    from .gpu.cublas import library_version, load_library
+
+    library = load_library()
+    return driver.environment(
+        found,
+        driver_version=nvml.Monitor(found.uuid).driver_version() or "",
+        nvrtc_version=compiler.compiler_version().removeprefix("nvrtc "),
+        cublas_version="" if library is None else library_version(library),
+    )
 
 
 def studies_dir() -> Path:

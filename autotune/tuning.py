@@ -54,7 +54,7 @@ from .recording.replay import ReplayTarget
 from .report.palette import LIGHT
 from .runtime.table.gpu_models import GpuModel, load_models
 from .runtime.table.table import Table
-from .search import InterruptHandler, Options, SearchResult, ShapeResult
+from .search import InterruptHandler, Options, SearchResult, ShapeResult, stale
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
@@ -565,14 +565,13 @@ def export_table(
             read_results, store, latest, limits, policy=read, max_error=max_error, drawn_origin=FILL,
             foreign_origins=TRANSFERRED,
         )  # fmt: skip
-        tensor = None
+        tensor, wider = None, {}
         if accuracy != STRICT:
-            searched = bool(store.studies_by_problem(latest, read, max_error, accuracy))
-            tensor = _of_wider(reading, latest, limits, gemms, conditions, accuracy, searched, note)
+            wider = store.studies_by_problem(latest, read, max_error, accuracy)
+            tensor = _of_wider(reading, latest, limits, gemms, conditions, accuracy, bool(wider), note)
         conditions = conditions.within(VALUES)
         is_limited = bool(conditions) and not gemms
-        is_asked = is_limited or tensor is not None
-        known = store.studies_by_problem(latest, read, max_error) if is_asked else {}
+        known = store.studies_by_problem(latest, read, max_error)
         also = {shape.gemm for shape in tensor.shapes} if tensor else set()
         wanted = [gemm for gemm in gemms if gemm in known or gemm not in also]
         if tensor is not None and also and not (wanted if gemms else known):
@@ -583,6 +582,10 @@ def export_table(
     missing = sorted(measured.keys() - {shape.gemm for shape in results.shapes})
     if missing:
         note(f"left out, as no result obeys {conditions.description}: {', '.join(map(str, missing))}")
+    newest = (ones[0] for found in (known, wider) for ones in found.values())
+    exported = (study for study in newest if not gemms or study.gemm in gemms)
+    if changed := stale.outdated(exported, targets.installed_here):
+        note(stale.describe_outdated(changed))
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=note)) as compiler:
         exporter.export_table(

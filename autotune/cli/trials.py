@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import Any
 
+from .. import target_finder as targets
 from ..facts.device import limits_by_name
 from ..facts.frozen import picked
 from ..facts.gemm import Gemm
@@ -14,6 +15,7 @@ from ..facts.measurement import Outcome
 from ..files.words import counted
 from ..kernel import templates
 from ..kernel.resources import workspace_of
+from ..search import stale
 from ..store import Store, StudyRef, StudySummary, TrialRecord
 from . import common, console
 from .facts_table import OF_PRODUCTS, facts_table
@@ -38,7 +40,15 @@ def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
     with common.open_existing(request.db) as store:
         summaries = common.studies_of(store, common.read_problems(request.shapes), max_error)
         found = sorted(summaries, key=lambda summary: summary.study.gemm)
-        studies = [_study_facts(store, summary, max_error) for summary in found]
+        newest_first = sorted(summaries, key=lambda summary: summary.updated_at, reverse=True)
+        changed = stale.outdated((one.study for one in newest_first), targets.installed_here)
+        studies = [
+            {
+                **_study_facts(store, summary, max_error),
+                "stale": [*map(stale.describe, changed.get(summary.study, ()))],
+            }
+            for summary in found
+        ]
     if is_json:
         console.show_json({"studies": studies})
         return
@@ -50,6 +60,8 @@ def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
     for study in studies:
         groups.setdefault(study["measured_on"], []).append(study)
     console.show("\n\n".join(f"{_best_head(found)}\n{_best_table(found)}" for found in groups.values()))
+    if changed:
+        console.note(stale.describe_outdated(changed))
 
 
 def _best_head(studies: Sequence[dict[str, Any]]) -> str:
@@ -107,6 +119,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
 def _flat(study: dict[str, Any]) -> dict[str, Any]:
     config = study["best_config"] or {}
     facts = {name: value for name, value in study.items() if name != "best_config"}
+    facts["stale"] = ", ".join(study["stale"])
     return {**facts, **{f"config.{name}": value for name, value in config.items()}}
 
 

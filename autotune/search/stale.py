@@ -4,19 +4,23 @@ compiler or kernel makes the same machine code of keep their times."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..facts.device import Environment
 from ..facts.gemm import Gemm
+from ..facts.other_problem import a_type_of, is_external
 from ..files.words import counted
 from ..kernel import same_code, templates
 from ..kernel.scaled_config import AnyConfig
-from ..kernel.templates import is_alike, is_autotune
+from ..kernel.templates import accuracy_of, is_alike, is_autotune
 from ..store import Store, StudyRef
 from ..target import Target
 from .same_code_trials import take_over
 from .shape import compiler_of, study_of
 
 _OF_CODE = ("compiler", "kernel source")
+_NAMED = 3  # shapes that a sentence names
 Change = tuple[str, str, str]
 
 
@@ -33,9 +37,9 @@ class Stale(NamedTuple):
     def description(self) -> str:
         """In a sentence."""
         changes = [
-            f"{what} {then or 'unknown'} is now {now or 'unknown'}{same}"
+            f"{describe(change)}{same}"
             for some, same in ((self.harmless, " with the same machine code"), (self.changes, ""))
-            for what, then, now in some
+            for change in some
         ]
         kept = "" if self.changes else ": the final stays"
         return f"{', '.join(changes)}; {counted(len(self.finalists), 'finalist')}{kept}"
@@ -79,13 +83,75 @@ def compared(store: Store, target: Target, stale: Stale) -> Stale:
     return stale._replace(changes=changes, harmless=harmless)
 
 
+class Installed(NamedTuple):
+    """What times depend on, besides the GPU; sources with the same code are one."""
+
+    driver: str
+    cublas: str
+    compiler: str
+    source: str
+
+    @classmethod
+    def of(cls, environment: Environment, source_hash: str, compiler: str | None = None) -> Installed:
+        versions = environment.driver_version, environment.cublas_version
+        return cls(*versions, compiler or compiler_of(environment), same_code.kept_as(source_hash))
+
+    @classmethod
+    def of_study(cls, study: StudyRef) -> Installed:
+        return cls.of(study.environment, study.source_hash, study.compiler)
+
+    def changes(self, now: Installed) -> tuple[Change, ...]:
+        pairs = zip(("driver", "cuBLAS", *_OF_CODE), self, now, strict=True)
+        return tuple(one for one in pairs if one[1] != one[2])
+
+
 def changes_since(study: StudyRef, target: Target) -> tuple[Change, ...]:
-    """What of a study's conditions is otherwise here; sources with the same code are one."""
-    then, now = study.environment, target.environment
-    pairs = (
-        ("driver", then.driver_version, now.driver_version),
-        ("cuBLAS", then.cublas_version, now.cublas_version),
-        ("compiler", study.compiler, compiler_of(now)),
-        ("kernel source", same_code.kept_as(study.source_hash), same_code.kept_as(target.source_hash)),
+    """What of a study's conditions is otherwise here."""
+    return Installed.of_study(study).changes(Installed.of(target.environment, target.source_hash))
+
+
+# For what was measured in an environment with a kernel source: both as a GPU of that model has them on this
+# machine; None without one
+Here = Callable[[Environment, str], tuple[Environment, str] | None]
+
+
+def outdated(studies: Iterable[StudyRef], here: Here) -> dict[StudyRef, tuple[Change, ...]]:
+    """Of studies, the newest first, those whose times may no longer hold, and what has changed since. They
+    are held against what is here or, without such a GPU, against the newest on its model. A problem that has
+    been measured under that too is not outdated."""
+    now: dict[object, Installed] = {}
+    found: dict[StudyRef, tuple[object, tuple[Change, ...]]] = {}
+    fresh: set[object] = set()
+    for study in studies:
+        if is_external(study.source_hash):
+            continue
+        of, source = study.environment, study.source_hash
+        model = of.gpu_name, of.recorded_on, study.policy, accuracy_of(source), a_type_of(source)
+        if model not in now:
+            own = here(of, source)
+            now[model] = Installed.of(*own) if own else Installed.of_study(study)
+        if changes := Installed.of_study(study).changes(now[model]):
+            found[study] = (model, study.gemm), changes
+        else:
+            fresh.add((model, study.gemm))
+    return {study: changes for study, (problem, changes) in found.items() if problem not in fresh}
+
+
+def describe_outdated(found: Mapping[StudyRef, Sequence[Change]]) -> str:
+    """In a sentence; "" where there is none."""
+    if not found:
+        return ""
+    shapes = sorted({study.gemm for study in found})
+    causes = dict.fromkeys(change for changes in found.values() for change in changes)
+    named = ", ".join(map(str, shapes[:_NAMED]))
+    more = f" and {len(shapes) - _NAMED:,} more" if len(shapes) > _NAMED else ""
+    return (
+        f"times of {counted(len(shapes), 'shape')} may no longer hold: {', '.join(map(describe, causes))} "
+        f"({named}{more}). `autotune search --stale` compares machine code and times their finalists again"
     )
-    return tuple(pair for pair in pairs if pair[1] != pair[2])
+
+
+def describe(change: Change) -> str:
+    """`driver 580.1 is now 590.2`; of sources as much as tells them apart."""
+    what, then, now = change
+    return f"{what} {then or 'unknown':.40} is now {now or 'unknown':.40}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exports import EXPORTS
 
 from autotune.store import Store
 
@@ -44,6 +45,7 @@ def test_only_finalists_of_stale_shapes_are_timed_again(
     same = run("search", "--gpu", f"replay:{recording}", "--db", db, "--stale", "--quiet", code=2)
     assert "no shape with a final was measured under anything else" in same.stderr
 
+    assert "may no longer hold" not in run("trials", "best", "--db", db).stderr
     now = (
         "search",
         "--gpu",
@@ -58,6 +60,11 @@ def test_only_finalists_of_stale_shapes_are_timed_again(
     (shape,) = json.loads(done.stdout)["shapes"]
     assert shape["num_trials"] == int(re.findall(r"; (\d+) finalist", done.stderr)[0])
     assert shape["best_time_us"] is not None
+    told = run("trials", "best", "--db", db)
+    assert f"times of 1 shape may no longer hold: {text} (16x512x4096:NN). `autotune search" in told.stderr
+    listed = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
+    stale = {(one["shape"], *one["stale"]) for one in listed if one["stale"]}
+    assert stale == {("16x512x4096:NN", text)}
     again = json.loads(run(*now, "--json").stdout)
     assert [shape["shape"] for shape in again["shapes"]] == ["16x512x4096:NN"]
     assert set(again["shapes"][0]["tied"]) <= {*tied["16x512x4096:NN"], *again["shapes"][0]["tied"]}
@@ -98,6 +105,16 @@ def test_a_gpu_accepted_as_another_borrows_its_best(
     assert told in unknown.stderr
     wrong = run(*search, "--like", "rtx-4090", code=2)
     assert "sm_90 and NVIDIA GeForce RTX 4090 sm_89: it cannot be accepted as that" in wrong.stderr
+
+
+@EXPORTS
+def test_an_export_says_which_times_no_longer_hold(recording: Path, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    run("search", "--gpu", f"replay:{recording}", "--db", db, "--trials", "20", "--quiet")
+    newer = upgraded(recording, tmp_path, driver_version="590.2")
+    run("search", "--gpu", f"replay:{newer}", "--shape", "512", "--db", db, "--trials", "20", "--quiet")
+    done = run("export-table", "--max-kernels", "0", "--db", db, "--out", tmp_path / "table")
+    assert "may no longer hold: driver 580.1 is now 590.2 (16x512x4096:NN)" in done.stderr
 
 
 def test_runs_of_one_database_are_compared(recording: Path, tmp_path: Path) -> None:
