@@ -133,6 +133,22 @@ AUTOTUNE_API autotune_status autotune_sgemm_strided_batched_epilogue_by_columns(
     int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
     int64_t stride_c, int products, const float *bias, autotune_activation activation);
 
+typedef enum {
+    AUTOTUNE_FP32,
+    AUTOTUNE_BF16,
+    AUTOTUNE_FP16
+} autotune_type;
+
+/* autotune_sgemm_strided_batched_epilogue for an A of BF16 or FP16, with the result for A converted to FP32, which is
+ * exact: by kernels that read it as it is, where the table has them for the class, else converted first, in a
+ * workspace. Leading dimension and stride of A are in its elements. 1 product: no batch; NULL: no bias. */
+AUTOTUNE_API autotune_status autotune_sgemm_mixed(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
+                                                  int n, int k, float alpha, const void *a, autotune_type type_a,
+                                                  int64_t lda, int64_t stride_a, const float *b, int64_t ldb,
+                                                  int64_t stride_b, float beta, float *c, int64_t ldc,
+                                                  int64_t stride_c, int products, const float *bias,
+                                                  autotune_activation activation);
+
 /* What a product would run. */
 typedef struct {
     const char *kernel; /* its name in the table */

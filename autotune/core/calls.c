@@ -24,11 +24,12 @@ typedef struct {
     autotune_batch batch;
     uint64_t bias; /* 0: none */
     int activation;
+    int a_type;
 } row_major;
 
-static int layout_of(int trans_a, int trans_b) {
-    if (trans_a) return trans_b ? AUTOTUNE_TT : AUTOTUNE_TN;
-    return trans_b ? AUTOTUNE_NT : AUTOTUNE_NN;
+static int layout_of(int trans_a, int trans_b, int a_type) {
+    const int plain = trans_a ? (trans_b ? AUTOTUNE_TT : AUTOTUNE_TN) : trans_b ? AUTOTUNE_NT : AUTOTUNE_NN;
+    return plain + AUTOTUNE_FLOAT_LAYOUTS * a_type;
 }
 
 /* Extents of the matrices as they are stored. */
@@ -43,6 +44,7 @@ static autotune_kind kind_of(const row_major *call, int32_t device) {
         .trans_b = call->trans_b,
         .bias = call->bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE,
         .activation = call->activation,
+        .a_type = call->a_type,
     };
     for (int i = 0; i < 3; i++) {
         kind.by_row[i] = call->ld[i];
@@ -69,7 +71,9 @@ static bool is_in_range(const row_major *call, const autotune_kind *kind) {
     if (call->m > MAX_EXTENT || call->n > MAX_EXTENT || call->k > MAX_EXTENT) return false;
     if (call->trans_a & ~1 || call->trans_b & ~1 || call->bias % AT_FLOAT_BYTES) return false;
     if (call->activation < AUTOTUNE_ACTIVATION_NONE || call->activation > AUTOTUNE_ACTIVATION_GELU_TANH) return false;
-    if ((call->at[0] | call->at[1] | call->at[2]) % AT_FLOAT_BYTES) return false; /* kernels that pack would fault */
+    if (call->a_type < AUTOTUNE_A_FP32 || call->a_type > AUTOTUNE_A_FP16) return false;
+    if ((call->at[1] | call->at[2]) % AT_FLOAT_BYTES) return false; /* kernels that pack would fault */
+    if (call->at[0] % (call->a_type ? AT_FLOAT_BYTES / 2 : AT_FLOAT_BYTES)) return false;
     for (int i = 0; i < 3; i++) {
         if (kind->rows[i] < 0 || kind->columns[i] < 0 || call->ld[i] < 1) return false;
         if (kind->rows[i] < 2) continue;
@@ -98,7 +102,7 @@ static uint64_t reach(const autotune_kind *kind, int i, int64_t ld) {
     if (!kind->rows[i] || !kind->columns[i]) return 0;
     const uint64_t one = (uint64_t)(kind->rows[i] - 1) * (uint64_t)ld + (uint64_t)kind->columns[i];
     const uint64_t others = (uint64_t)(kind->batch.products - 1) * (uint64_t)kind->batch.stride[i];
-    return (uint64_t)AT_FLOAT_BYTES * (one + others);
+    return (uint64_t)at_bytes(AUTOTUNE_FLOAT_LAYOUTS * (int32_t)kind->a_type, i) * (one + others);
 }
 
 /* Make a batch one product of all its rows, if all products share B and the rows of op(A) and of C continue from
@@ -153,7 +157,7 @@ static autotune_planned planned_of(const autotune_handle *handle, const row_majo
         .m = call->m,
         .n = call->n,
         .k = call->k,
-        .layout = layout_of(call->trans_a, call->trans_b),
+        .layout = layout_of(call->trans_a, call->trans_b, call->a_type),
         .device = kind->devices[0],
         .bias = kind->bias,
         .activation = kind->activation,
@@ -193,21 +197,43 @@ static autotune_status serve_by(const autotune_handle *handle, const autotune_ch
     return AUTOTUNE_OK;
 }
 
+/* Have A converted to a packed one of FP32 first. */
+static void convert(autotune_planned *planned) {
+    planned->from_type = at_a_type(planned->layout);
+    planned->from_ld = planned->ld[0];
+    planned->from_stride = planned->batch.stride[0];
+    planned->layout = at_plain_layout(planned->layout);
+    planned->ld[0] = packed_ld(at_trans_a(planned->layout) ? planned->m : planned->k);
+    if (planned->batch.stride[0]) planned->batch.stride[0] = (int64_t)planned->m * planned->k;
+}
+
+static autotune_status choose(autotune_handle *handle, const row_major *call, const autotune_kind *kind, bool has_blas,
+                              const char *version, autotune_planned *planned) {
+    const uint64_t addresses[3] = {planned->from_type ? 0 : call->at[0], call->at[1], call->at[2]};
+    autotune_choice choice;
+    const autotune_status status = autotune_choose(handle, planned->layout, planned->m, planned->n, planned->k,
+                                                   &planned->batch, planned->ld, addresses, version, &choice);
+    return status ? status : serve_by(handle, &choice, kind, has_blas, planned);
+}
+
 static autotune_status new_plan(autotune_handle *handle, const row_major *call, const autotune_kind *kind,
                                 autotune_plan **plan) {
     autotune_planned planned = planned_of(handle, call, kind);
     const char *version = NULL;
     const autotune_blas *blas = at_find_blas(&version);
-    autotune_choice choice;
-    autotune_status status = autotune_choose(handle, planned.layout, planned.m, planned.n, planned.k, &planned.batch,
-                                             planned.ld, call->at, version, &choice);
-    if (!status) status = serve_by(handle, &choice, kind, blas, &planned);
+    autotune_status status = choose(handle, call, kind, blas, version, &planned);
+    if (at_a_type(planned.layout) && (status || planned.is_cublas || planned.is_looped)) { /* none that reads it serves */
+        planned = planned_of(handle, call, kind);
+        convert(&planned);
+        status = choose(handle, call, kind, blas, version, &planned);
+    }
     if (status) return status;
     at_loaded loaded;
     const autotune_driver *driver = at_find_driver();
     if (!driver) return AUTOTUNE_NO_DRIVER;
     if (blas) autotune_use_blas(handle, blas);
     status = at_load(handle->loader, driver, planned.device, planned.kernel, &planned.context, &loaded);
+    if (!status && planned.from_type) status = at_load_upcast(handle->loader, driver, planned.device, &planned.upcast);
     if (status) return status;
     planned.sgemm = loaded.sgemm;
     planned.reduce = loaded.reduce;
@@ -254,13 +280,13 @@ static autotune_status multiply(autotune_handle *handle, void *stream, const row
     return status > AUTOTUNE_INSTEAD ? AUTOTUNE_OK : status; /* the kernel served */
 }
 
-static uint64_t address(const float *matrix) { return (uint64_t)(uintptr_t)matrix; }
+static uint64_t address(const void *matrix) { return (uint64_t)(uintptr_t)matrix; }
 
 autotune_status autotune_sgemm(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k,
                                float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                                float *c, int64_t ldc) {
     const row_major call = {
-        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc}, AT_SINGLE, 0, 0,
+        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc}, AT_SINGLE, 0, 0, 0,
     };
     return multiply(handle, stream, &call, alpha, beta);
 }
@@ -271,7 +297,7 @@ autotune_status autotune_sgemm_epilogue(autotune_handle *handle, void *stream, i
                                         autotune_activation activation) {
     const row_major call = {
         trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc}, AT_SINGLE, address(bias),
-        (int)activation,
+        (int)activation, 0,
     };
     return multiply(handle, stream, &call, alpha, beta);
 }
@@ -291,7 +317,20 @@ autotune_status autotune_sgemm_strided_batched_epilogue(
     int64_t stride_c, int products, const float *bias, autotune_activation activation) {
     row_major call = {
         trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc},
-        {products, {stride_a, stride_b, stride_c}}, address(bias), (int)activation,
+        {products, {stride_a, stride_b, stride_c}}, address(bias), (int)activation, 0,
+    };
+    if (products == 1) call.batch = AT_SINGLE;
+    return multiply(handle, stream, &call, alpha, beta);
+}
+
+autotune_status autotune_sgemm_mixed(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n,
+                                     int k, float alpha, const void *a, autotune_type type_a, int64_t lda,
+                                     int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c,
+                                     int64_t ldc, int64_t stride_c, int products, const float *bias,
+                                     autotune_activation activation) {
+    row_major call = {
+        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc},
+        {products, {stride_a, stride_b, stride_c}}, address(bias), (int)activation, (int)type_a,
     };
     if (products == 1) call.batch = AT_SINGLE;
     return multiply(handle, stream, &call, alpha, beta);

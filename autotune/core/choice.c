@@ -216,8 +216,8 @@ static depths depths_of(const autotune_constants *c, const autotune_kernel *kern
 
 /* Whether cuBLAS computes dot products (summation._is_dots). */
 static bool is_dots(const autotune_constants *c, const at_call *call) {
-    const bool a_is_along_k = call->layout == AUTOTUNE_NN || call->layout == AUTOTUNE_NT;
-    const bool b_is_along_k = call->layout == AUTOTUNE_NT || call->layout == AUTOTUNE_TT;
+    const bool a_is_along_k = !at_trans_a(call->layout);
+    const bool b_is_along_k = at_trans_b(call->layout);
     const bool lie_along_k = (call->m == 1 || a_is_along_k) && (call->n == 1 || b_is_along_k);
     const bool are_few_rows = call->m <= c->dot_rows && (double)call->m * call->k <= c->dot_elements;
     return lie_along_k && (call->m == 1 || call->n == 1 || are_few_rows);
@@ -228,7 +228,7 @@ static double most_splits(const autotune_table *table, const at_call *call, doub
     const autotune_constants *c = &table->constants;
     const double elements = (double)call->m * call->n / table->num_sms, k = call->k;
     const double side = call->m < call->n ? call->m : call->n;
-    const bool a_is_along_k = call->layout == AUTOTUNE_NN || call->layout == AUTOTUNE_NT;
+    const bool a_is_along_k = !at_trans_a(call->layout);
     double found;
     if (is_dots(c, call)) {
         found = k / fmin(k / c->dot_threads + c->dot_added, c->dot_depth);
@@ -667,7 +667,7 @@ static bool choose_near_batch(const at_chooser *chooser, const at_call *call, au
 static at_call one_of(const at_call *call) {
     at_call single = *call;
     for (int i = 0; i < 3; i++) {
-        const uint64_t apart = (uint64_t)AT_FLOAT_BYTES * (uint64_t)call->batch.stride[i];
+        const uint64_t apart = (uint64_t)at_bytes(call->layout, i) * (uint64_t)call->batch.stride[i];
         single.low[i] = (uint32_t)((call->low[i] | apart) % AT_ALIGNED);
     }
     single.batch = AT_SINGLE;
@@ -694,7 +694,7 @@ static bool begin_forecast(const at_chooser *chooser, const at_call *call, const
     by->of = (shape){
         .table = table,
         .call = call,
-        .least_bytes = AT_FLOAT_BYTES * (m * k + k * n + m * n),
+        .least_bytes = AT_FLOAT_BYTES * (k * n + m * n) + (double)at_bytes(call->layout, 0) * m * k,
         .allowed = allowed ? *allowed : allowed_depths(table, call, by->near),
         .of_sgemm = allowed ? *allowed : least_of_sgemm(table, call),
     };
@@ -715,6 +715,7 @@ static int by_kernels(const at_chooser *chooser, const at_call *call, const dept
     if (!begin_forecast(chooser, call, allowed, by)) return 2;
     if (choose_modelled(chooser, by, choice) || choose_nearest(chooser, call, choice)) return 0;
     const int32_t number = table->layouts[call->layout].default_kernel;
+    if (number < 0) return 1;
     const autotune_kernel *last = &table->kernels[number];
     if (!at_may_serve(last, call, last->split_k)) return 1;
     choice->how = AUTOTUNE_DEFAULT;

@@ -4,8 +4,19 @@
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-bool at_trans_a(int32_t layout) { return layout == AUTOTUNE_TN || layout == AUTOTUNE_TT; }
-bool at_trans_b(int32_t layout) { return layout == AUTOTUNE_NT || layout == AUTOTUNE_TT; }
+int32_t at_plain_layout(int32_t layout) { return layout % AUTOTUNE_FLOAT_LAYOUTS; }
+int32_t at_a_type(int32_t layout) { return layout / AUTOTUNE_FLOAT_LAYOUTS; }
+int64_t at_bytes(int32_t layout, int operand) { return operand || !at_a_type(layout) ? AT_FLOAT_BYTES : AT_FLOAT_BYTES / 2; }
+
+bool at_trans_a(int32_t layout) {
+    const int32_t plain = at_plain_layout(layout);
+    return plain == AUTOTUNE_TN || plain == AUTOTUNE_TT;
+}
+
+bool at_trans_b(int32_t layout) {
+    const int32_t plain = at_plain_layout(layout);
+    return plain == AUTOTUNE_NT || plain == AUTOTUNE_TT;
+}
 
 /* How many neighbouring elements of A, B and C, as stored, a product uses. */
 static void neighbours(const at_call *call, int64_t found[3]) {
@@ -126,11 +137,11 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
     int64_t along[3];
     neighbours(call, along);
     for (int i = 0; i < 3; i++) {
-        const int32_t vec = vectors[i];
+        const int64_t vec = vectors[i] * AT_FLOAT_BYTES / at_bytes(call->layout, i);
         if (is_packed[i]) continue;
         if (!kernel->is_wide && call->ld[i] >= AT_NARROW_LD) return false;
         if (along[i] % vec || call->ld[i] % vec || call->batch.stride[i] % vec) return false;
-        if (call->low[i] % (uint32_t)(vec * AT_FLOAT_BYTES)) return false;
+        if (call->low[i] % (uint32_t)(vectors[i] * AT_FLOAT_BYTES)) return false;
     }
     return fits(kernel, call, split_k) && has_room(kernel, call, split_k);
 }

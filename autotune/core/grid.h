@@ -61,6 +61,9 @@ typedef struct {
 
 bool at_trans_a(int32_t layout);
 bool at_trans_b(int32_t layout);
+int32_t at_a_type(int32_t layout);    /* AUTOTUNE_A_FP32 and so on */
+int32_t at_plain_layout(int32_t layout); /* of the same, with an A of FP32 */
+int64_t at_bytes(int32_t layout, int operand); /* of an element of A, B or C */
 
 /* Whether all leading dimensions and products are packed, and all addresses aligned: as shapes are tuned. */
 bool at_is_as_tuned(const at_call *call);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "upcast.h"
+
 /* CUdevice_attribute and CUfunction_attribute. */
 enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
 enum { MAX_THREADS = 0, STATIC_SMEM = 1, NUM_REGISTERS = 4, MAX_DYNAMIC_SMEM = 8, CLUSTER_WIDTH = 11, NUM_SIDES = 3 };
@@ -155,6 +157,17 @@ static autotune_status load(at_loader *loader, int32_t device, const autotune_ke
     return status;
 }
 
+static autotune_status load_upcast(at_loader *loader) {
+    uint64_t library = 0, resident = 0, kernel = 0;
+    int error = loader->cuda->load_library(&library, autotune_upcast_code(), NULL, NULL, 0, NULL, NULL, 0);
+    if (!error) error = loader->cuda->get_kernel(&kernel, library, AT_UPCAST);
+    if (!error) error = loader->cuda->kernel_function(&resident, kernel);
+    if (!error) loader->upcast = kernel;
+    return told(error);
+}
+
+enum { OF_UPCAST = -1 }; /* instead of a kernel of the table */
+
 /* While a stream of this or another thread is captured, code can be loaded in relaxed mode only. The GPU's primary
  * context is made current, since the program's may be another. */
 static autotune_status load_apart(at_loader *loader, const autotune_driver *cuda, int32_t device, int32_t kernel) {
@@ -165,7 +178,9 @@ static autotune_status load_apart(at_loader *loader, const autotune_driver *cuda
     error = cuda->exchange_capture_mode(&mode);
     autotune_status status = told(error);
     if (!error) {
-        status = load(loader, device, &loader->table->kernels[kernel], &gpu->kernels[kernel]);
+        status = kernel == OF_UPCAST
+                     ? load_upcast(loader)
+                     : load(loader, device, &loader->table->kernels[kernel], &gpu->kernels[kernel]);
         cuda->exchange_capture_mode(&mode);
     }
     cuda->pop_context(&popped);
@@ -180,6 +195,14 @@ autotune_status at_load(at_loader *loader, const autotune_driver *cuda, int32_t 
         gpu->kernels[kernel].sgemm ? AUTOTUNE_OK : load_apart(loader, cuda, device, kernel);
     *context = gpu->context;
     *loaded = gpu->kernels[kernel];
+    pthread_mutex_unlock(&loader->lock);
+    return status;
+}
+
+autotune_status at_load_upcast(at_loader *loader, const autotune_driver *cuda, int32_t device, uint64_t *upcast) {
+    pthread_mutex_lock(&loader->lock);
+    const autotune_status status = loader->upcast ? AUTOTUNE_OK : load_apart(loader, cuda, device, OF_UPCAST);
+    *upcast = loader->upcast;
     pthread_mutex_unlock(&loader->lock);
     return status;
 }

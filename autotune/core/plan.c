@@ -5,6 +5,7 @@
 
 #include "forks.h"
 #include "live.h"
+#include "upcast.h"
 
 #define EPILOGUE_WORDS 5
 #define STRIDES 3
@@ -66,7 +67,7 @@ static at_tally *tally_of(at_runner *runner, const autotune_planned *planned) {
         .m = planned->m,
         .n = planned->n,
         .k = planned->k,
-        .layout = planned->layout,
+        .layout = planned->layout + AUTOTUNE_FLOAT_LAYOUTS * planned->from_type,
         .products = (int32_t)planned->batch.products,
         .shared = at_shared(&call),
         .bias = planned->bias,
@@ -79,6 +80,7 @@ static at_tally *tally_of(at_runner *runner, const autotune_planned *planned) {
         kind.alignment[i] = alignment(planned->low[i]);
         kind.ld[i] = planned->ld[i];
     }
+    if (planned->from_type) kind.ld[0] = planned->from_ld;
     return at_tally_of(runner->tallies, &kind);
 }
 
@@ -117,7 +119,7 @@ autotune_plan *at_plan_hold(autotune_plan *plan) {
 }
 
 /* FNV-1a over words: a kind has no padding. */
-_Static_assert(sizeof(autotune_kind) == 4 * 3 * 8 + 4 * 8 + 2 * 3 * 4 + 4 * 4, "a kind has no padding");
+_Static_assert(sizeof(autotune_kind) == 4 * 3 * 8 + 4 * 8 + 2 * 3 * 4 + 4 * 4 + 8, "a kind has no padding");
 
 static autotune_kind normal(autotune_kind kind) {
     for (int i = 0; i < 3; i++) {
@@ -301,8 +303,9 @@ static int launch_one(const autotune_driver *cuda, const autotune_plan *plan, ui
     return start_reduce(cuda, plan, stream, at, alpha, beta, behind);
 }
 
-static uint64_t bytes_behind(const autotune_batch *batch, int operand, int64_t product) {
-    return (uint64_t)AT_FLOAT_BYTES * (uint64_t)product * (uint64_t)batch->stride[operand];
+static uint64_t bytes_behind(const autotune_plan *plan, int operand, int64_t product) {
+    const uint64_t elements = (uint64_t)product * (uint64_t)plan->loop.stride[operand];
+    return (uint64_t)at_bytes(plan->planned.layout, operand) * elements;
 }
 
 static int launch_all(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at,
@@ -311,7 +314,7 @@ static int launch_all(const autotune_driver *cuda, const autotune_plan *plan, ui
     int error = 0;
     for (int64_t i = 0; !error && i < loop->products; i++) {
         const at_operands one = {
-            at.a + bytes_behind(loop, 0, i), at.b + bytes_behind(loop, 1, i), at.c + bytes_behind(loop, 2, i), at.bias};
+            at.a + bytes_behind(plan, 0, i), at.b + bytes_behind(plan, 1, i), at.c + bytes_behind(plan, 2, i), at.bias};
         error = launch_one(cuda, plan, stream, one, alpha, beta, workspace);
     }
     return error;
@@ -383,8 +386,68 @@ at_outcome at_launch(const at_runner *runner, const autotune_plan *plan, uint64_
     return outcome;
 }
 
+/* Rows of A as it is stored, of all its products, and their length. */
+static int64_t rows_of_a(const autotune_planned *planned) {
+    return at_trans_a(planned->layout) ? planned->k : planned->m;
+}
+
+static int64_t products_of_a(const autotune_planned *planned) {
+    return planned->batch.stride[0] ? planned->batch.products : 1;
+}
+
+/* Rounded up to where the rest of a workspace begins. */
+static uint64_t upcast_bytes(const autotune_planned *planned) {
+    const uint64_t elements = (uint64_t)planned->m * (uint64_t)planned->k * (uint64_t)products_of_a(planned);
+    return (elements * AT_FLOAT_BYTES + AT_PACK_ALIGNMENT - 1) / AT_PACK_ALIGNMENT * AT_PACK_ALIGNMENT;
+}
+
+static int start_upcast(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, uint64_t from,
+                        uint64_t to) {
+    const autotune_planned *planned = &plan->planned;
+    int64_t ld = planned->from_ld, stride = planned->from_stride;
+    int32_t rows = (int32_t)rows_of_a(planned), columns = at_trans_a(planned->layout) ? planned->m : planned->k;
+    int32_t is_half = planned->from_type == AUTOTUNE_A_FP16;
+    const int64_t chunks = (columns + (int64_t)AT_UPCAST_COLUMNS - 1) / AT_UPCAST_COLUMNS;
+    const at_launch_config config = {
+        .grid_x = (uint32_t)(chunks * rows * products_of_a(planned)), .grid_y = 1, .grid_z = 1,
+        .block_x = AT_UPCAST_THREADS, .block_y = 1, .block_z = 1, .stream = stream,
+    };
+    void *arguments[] = {&from, &to, &ld, &stride, &rows, &columns, &is_half};
+    return cuda->launch(&config, planned->upcast, arguments, NULL);
+}
+
+/* Converts A, and has a kernel or cuBLAS serve, all in one workspace: what is lent to a stream twice is the same. */
+static at_outcome run_converted(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
+                                float alpha, float beta) {
+    at_outcome outcome = {0};
+    const uint64_t of_a = upcast_bytes(&plan->planned), of_blas = (uint64_t)runner->bounds->blas_bytes;
+    const uint64_t of_kernel = (uint64_t)(plan->grid.pack_bytes + plan->grid.sum_bytes);
+    const uint64_t scratch_bytes = of_a + (of_kernel < of_blas && plan->planned.is_cublas ? of_blas : of_kernel);
+    at_loan loan;
+    outcome.cuda = at_borrow(plan->workspaces, runner->cuda, stream, scratch_bytes,
+                             (uint64_t)plan->grid.counter_bytes, &loan);
+    if (outcome.cuda) return outcome;
+    outcome.cuda = start_upcast(runner->cuda, plan, stream, at.a, loan.address);
+    at.a = loan.address;
+    /* A kernel's counters are behind all scratch, so its own comes last */
+    const uint64_t workspace = loan.address + scratch_bytes - of_kernel;
+    if (!outcome.cuda && !served_by_blas(runner, plan, stream, at, alpha, beta, loan.address + of_a, &outcome)) {
+        outcome.is_left = !plan->kernel;
+        outcome.is_too_long = plan->loop.products > AT_MAX_LOOPED;
+        if (!outcome.is_left && !outcome.is_too_long) {
+            outcome.cuda = launch_all(runner->cuda, plan, stream, at, alpha, beta, workspace);
+            outcome.is_served = !outcome.cuda;
+        }
+    }
+    const int given = at_give_back(runner->cuda, stream, &loan);
+    if (!outcome.cuda) outcome.cuda = given;
+    return outcome;
+}
+
 static at_outcome run_here(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
                            float alpha, float beta) {
+    if (plan->planned.from_type && multiplies(plan, alpha))
+        return run_converted(runner, plan, stream, at, alpha, beta);
     at_outcome outcome = {0};
     if (served_by_blas(runner, plan, stream, at, alpha, beta, 0, &outcome)) return outcome;
     outcome.is_left = !plan->kernel;

@@ -30,6 +30,7 @@ typedef struct {
     uint32_t low[3]; /* addresses modulo AT_ALIGNED */
     int32_t trans_a, trans_b;
     int32_t bias, activation; /* of its epilogue: table.h */
+    int64_t a_type;           /* of so many bits, since a kind has no padding */
 } autotune_kind;
 
 /* The contents of a plan: the product or batch as its kernel gets it, and the kernel as loaded on a GPU. */
@@ -47,6 +48,11 @@ typedef struct {
     uint64_t context;      /* primary, of the GPU */
     uint64_t sgemm, reduce, pack;
     uint32_t low[3]; /* addresses of A, B and C modulo AT_ALIGNED, for counting calls */
+    /* Of an A that is converted first, by `upcast`: its type, and how it lies; all above is of the product in FP32, whose A
+     * is packed. AUTOTUNE_A_FP32: A is read as it is. */
+    int32_t from_type;
+    int64_t from_ld, from_stride;
+    uint64_t upcast;
 } autotune_planned;
 
 typedef struct autotune_plan {

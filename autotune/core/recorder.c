@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "forks.h"
+#include "grid.h"
 #include "table.h"
 
 #define EVERY_NS 250000000L /* between two writes: even on a busy machine the file is less than a second old */
@@ -64,7 +65,9 @@ static void print_epilogue(FILE *to, const autotune_count *row) {
 
 static void print_row(FILE *to, const autotune_count *row, const char *separator) {
     fprintf(to, "%s{\"m\": %" PRId32 ", \"n\": %" PRId32 ", \"k\": %" PRId32 ", \"layout\": \"%s\", ", separator, row->m,
-            row->n, row->k, LAYOUTS[row->layout]);
+            row->n, row->k, LAYOUTS[at_plain_layout(row->layout)]);
+    static const char *const TYPES[] = {"", "\"a_type\": \"bf16\", ", "\"a_type\": \"fp16\", "};
+    fputs(TYPES[at_a_type(row->layout)], to);
     print_batch(to, row);
     print_epilogue(to, row);
     fprintf(to,

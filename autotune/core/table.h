@@ -10,7 +10,11 @@
 
 enum { AUTOTUNE_TABLE_VERSION = 19 }; /* of these structs: a library refuses tables of other versions */
 
-enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
+enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_FLOAT_LAYOUTS };
+
+/* Of A's elements. A layout's number is that above and AUTOTUNE_FLOAT_LAYOUTS times the type. */
+enum { AUTOTUNE_A_FP32, AUTOTUNE_A_BF16, AUTOTUNE_A_FP16 };
+enum { AUTOTUNE_LAYOUTS = 12 };
 
 /* How the parts of k are added up (LaunchSpec.reduction). */
 enum {
@@ -60,7 +64,7 @@ typedef struct {
 /* The kernels of one layout. */
 typedef struct {
     const int32_t *modelled; /* numbers of those with a model, in the order of the rows of `missed` */
-    int32_t num_modelled, default_kernel;
+    int32_t num_modelled, default_kernel; /* -1: none, as where A is not of FP32 */
     autotune_residuals missed;
     const char *cublas_version; /* the timed one; NULL: nothing is known of cuBLAS */
     autotune_residuals cublas;  /* of one row */

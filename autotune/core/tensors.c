@@ -7,7 +7,7 @@
 
 
 /* From dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
-enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };
+enum { DEVICE_CUDA = 2, CODE_FLOAT = 2, CODE_BFLOAT = 4 };
 enum { VECTOR = 1, MATRIX = 2, STACK = 3 }; /* dimensions */
 enum { PLAIN_ARGUMENTS = 7, BIAS = 7, ACTIVATION = 8 };
 /* GPUs' memory begins here, as far as is known. A tensor below may have none, and begin somewhere behind address 0:
@@ -53,10 +53,19 @@ static bool is_of_floats(const tensor *found) {
            found->dtype.bits == 32 && found->dtype.lanes == 1;
 }
 
+/* The type of A's elements: AUTOTUNE_A_BF16 and so on; AUTOTUNE_A_FP32 for all others, too. */
+static int64_t a_type_of(const tensor *found) {
+    const bool is_short = found->dtype.bits == 16 && found->dtype.lanes == 1 && found->device.type == DEVICE_CUDA;
+    if (is_short && found->dtype.code == CODE_BFLOAT) return AUTOTUNE_A_BF16;
+    return is_short && found->dtype.code == CODE_FLOAT ? AUTOTUNE_A_FP16 : AUTOTUNE_A_FP32;
+}
+
 /* Read a tensor as operand number i of a call. False if it is neither a float32 matrix on a GPU nor a stack of such
  * matrices, or has no memory for its elements. */
 static bool read_operand(const tensor *found, int i, operand *seen, autotune_kind *kind) {
-    if (!is_of_floats(found) || (found->num_dimensions != MATRIX && found->num_dimensions != STACK)) return false;
+    const int64_t a_type = i == 0 ? a_type_of(found) : AUTOTUNE_A_FP32;
+    if (i == 0) kind->a_type = a_type;
+    if (!(a_type || is_of_floats(found)) || (found->num_dimensions != MATRIX && found->num_dimensions != STACK)) return false;
     const int32_t row = found->num_dimensions - 2, column = row + 1;
     seen->address = (uint64_t)(uintptr_t)found->data + found->byte_offset;
     seen->num_dimensions = found->num_dimensions;

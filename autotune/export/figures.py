@@ -10,7 +10,7 @@ import numpy as np
 from ..facts.accuracy_class import FP32, STRICT
 from ..facts.device import DeviceLimits
 from ..facts.fitted import number, numbers
-from ..facts.gemm import LAYOUTS
+from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.templates import TENSOR, launch_spec, residency, tflops
@@ -72,7 +72,7 @@ def on_tensor_cores(
     fast = replace(limits, fma_tflops=tflops(FP32, limits))  # whose steps are shorter than FMAs allow
     known = {shape.gemm: shape.all_times for shape in results.shapes if not shape.gemm.is_batched}
     found: list[Kernel] = []
-    for layout in LAYOUTS:
+    for layout in TYPED_LAYOUTS:
         there = [wish for wish in wishes if wish.layout == layout]
         records = {
             wish.id: replace(_record(wish, cubins[wish.id], results), model=_guessed(wish, fast))

@@ -10,6 +10,7 @@ from ..facts.device import DeviceLimits, Environment
 from ..facts.fitted import MAX_ERROR
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy
+from ..facts.other_problem import untyped
 from ..files.errors import DispatchError, UsageError
 from ..files.words import command
 from ..kernel import templates
@@ -76,7 +77,7 @@ def read_results(
     return TunedResults(
         environment=studies[-1][0].environment,
         limits=limits,
-        source_hash=studies[-1][0].source_hash,
+        source_hash=untyped(studies[-1][0].source_hash),
         policy=studies[-1][0].policy.value,
         policy_version=studies[-1][0].policy_version,
         shapes=tuned,

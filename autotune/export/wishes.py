@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from ..facts.device import DeviceLimits
-from ..facts.gemm import LAYOUTS, Gemm
+from ..facts.gemm import LAYOUTS, Gemm, type_of
 from ..files.errors import DispatchError
 from ..kernel import tensor_config
 from ..kernel.config import Config
@@ -45,7 +45,8 @@ class Wish:
     @property
     def variant(self) -> Variant:
         transposed = self.layout[0] == "T", self.layout[1] == "T"
-        return Variant(*transposed, self.is_wide, self.is_batched, self.epilogue)
+        of = type_of(self.layout)
+        return Variant(*transposed, self.is_wide, self.is_batched, self.epilogue, of)
 
     @property
     def id(self) -> str:
@@ -57,7 +58,8 @@ class Wish:
             tile = f"tensor-{tensor_config.BM}x{c.bn}x{tensor_config.BK}"
         else:
             tile = f"{c.bm}x{c.bn}x{c.bk}" + (f"-split{c.split_k}" if c.split_k > 1 else "")
-        plain = f"{self.layout.lower()}-{tile}{'-batched' if self.is_batched else ''}-{digest[:8]}"
+        layout = self.layout.lower().replace(":", "-")
+        plain = f"{layout}-{tile}{'-batched' if self.is_batched else ''}-{digest[:8]}"
         return plain if self.epilogue == PLAIN else f"{plain}-{self.epilogue}"
 
 

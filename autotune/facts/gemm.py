@@ -22,6 +22,8 @@ FLOAT_BYTES = 4
 FP32 = "fp32"
 A_TYPES = (FP32, "bf16", "fp16")  # of A's elements, as kernels and the core number them
 LAYOUTS = ("NN", "NT", "TN", "TT")
+# Those of an A of FP32, then of BF16 and of FP16, as the core numbers them
+TYPED_LAYOUTS = (*LAYOUTS, *(f"{layout}:a-{one}" for one in A_TYPES[1:] for layout in LAYOUTS))
 # Kernels count rows and columns in int32 and round them up to whole tiles, of at most 256.
 MAX_EXTENT = 2**31 - 256
 MAX_BATCH = 2**31 - 1  # cuBLAS counts products in int32, too
@@ -38,6 +40,17 @@ _SHAPE = (
 def per_word(a_type: str) -> int:
     """Elements of such an A in four bytes."""
     return 1 if a_type == FP32 else 2
+
+
+def layout_of(of: Any) -> str:
+    """Of what has `trans_a`, `trans_b` and `a_type`."""
+    typed = "" if of.a_type == FP32 else f":a-{of.a_type}"
+    return ("T" if of.trans_a else "N") + ("T" if of.trans_b else "N") + typed
+
+
+def type_of(layout: str) -> str:
+    """Of A's elements, in one of TYPED_LAYOUTS."""
+    return layout.partition(":a-")[2] or FP32
 
 
 class Batch(NamedTuple):
@@ -108,8 +121,14 @@ class Gemm:
 
     @property
     def layout(self) -> str:
-        """Which operands are transposed, A before B: NN, NT, TN or TT."""
-        return ("T" if self.trans_a else "N") + ("T" if self.trans_b else "N")
+        """Which operands are transposed, A before B: NN, NT, TN or TT; and the type of A, if not FP32: one of
+        TYPED_LAYOUTS."""
+        return layout_of(self)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether A is of FP32."""
+        return self.a_type == FP32
 
     @property
     def lda(self) -> int:
@@ -172,8 +191,8 @@ class Gemm:
     def __str__(self) -> str:
         batch = f"b{self.batch}" if self.is_batched else ""
         shared = (":shared-a" if self.shares_a else "") + (":shared-b" if self.shares_b else "")
-        typed = "" if self.a_type == FP32 else f":a-{self.a_type}"
-        return f"{self.m}x{self.n}x{self.k}{batch}:{self.layout}{shared}{typed}"
+        layout, mark, typed = self.layout.partition(":")
+        return f"{self.m}x{self.n}x{self.k}{batch}:{layout}{shared}{mark}{typed}"
 
 
 # Of cublas_api.h

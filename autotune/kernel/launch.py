@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ..facts.frozen import frozen
-from ..facts.gemm import FLOAT_BYTES, FP32, SINGLE, Batch
+from ..facts.gemm import FLOAT_BYTES, FP32, SINGLE, Batch, per_word
 from ..files.errors import UsageError
 from ..files.words import texts
 
@@ -344,12 +344,13 @@ def rejection(
         return fault
     contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
-    for name, vec, extent, ld, stride, address, packed in zip(
+    for name, floats, extent, ld, stride, address, packed in zip(
         "ABC", vectors, contiguous, lds, batch[1:], addresses, is_packed, strict=True
     ):
         if packed:
             continue
-        if extent % vec or ld % vec or stride % vec or address % (vec * FLOAT_BYTES):
+        vec = floats * per_word(spec.variant.a_type) if name == "A" else floats
+        if extent % vec or ld % vec or stride % vec or address % (floats * FLOAT_BYTES):
             return f"{name} is not made of aligned vectors of {vec}"
     return None
 

@@ -296,7 +296,7 @@ class Dispatcher:
             a, b, c = packed_forms(gemm)
             for form_c in (c, None):  # with an out, and without
                 call = (number,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b
-                engine.plan((*call, gemm.strides if gemm.is_batched else None, epilogue))
+                engine.plan((*call, gemm.strides if gemm.is_batched else None, gemm.a_type, epilogue))
         if model is not None:
             return [model.choose(gemm, number) for gemm in gemms]
         return [blas_pick(gemm) for gemm in gemms]

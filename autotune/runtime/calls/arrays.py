@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...facts.gemm import FLOAT_BYTES
+from ...facts.gemm import FLOAT_BYTES, FP32
 from ...files.errors import DispatchError
 from ..launch.cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, CudaFault, Driver
 from ..torch.tensor_calls import check_no_trace, count_of_writes, forward_mode_of
@@ -21,8 +21,10 @@ from .product import NO_DEVICE, Form, Leading, form_of, packed_form
 
 # address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
 Operand = tuple[int, int, Form, Leading]
+A_ROLE = "a"  # which may be of BF16 or FP16
 BIAS_ROLE = "bias"  # of a vector, which is described as a matrix of one row
 _FLOAT32 = np.dtype(np.float32)
+_SHORT = {"bfloat16": "bf16", "float16": "fp16"}  # by the names of NumPy's types, and of ml_dtypes'
 _LEAST_ADDRESS = 1 << 16  # below, systems leave everything unmapped
 _UNKNOWN_ADDRESS = 1  # CUDA_ERROR_INVALID_VALUE
 _LEAST_ON_GPU = 1 << 33  # GPUs' memory begins here, as far as is known: what begins below is looked at
@@ -48,6 +50,14 @@ class Library:
     def describe(self, x: Any, role: str) -> Operand:
         """Address, GPU, form, leading dimensions of float32 matrices. Raises DispatchError with `role`."""
         raise NotImplementedError
+
+    def a_type(self, x: Any) -> str:
+        """Of the elements of an A: one of `gemm.A_TYPES`; what is none of them is told as FP32."""
+        return _short_type(getattr(x, "dtype", ""))
+
+    def widened(self, x: Any) -> Any | None:
+        """An array in FP32, made on the current stream; None if this library has no known way."""
+        return None
 
     def current_stream(self, x: Any, device: int) -> int:
         """Handle of the stream that the caller works on."""
@@ -88,8 +98,13 @@ def _no_memory(role: str) -> DispatchError:
     )
 
 
+def _short_type(dtype: Any) -> str:
+    """Of A's elements; FP32 for all others, too."""
+    return _SHORT.get(str(getattr(dtype, "name", dtype)), FP32)
+
+
 def _check_matrix(role: str, dtype: Any, ndim: int) -> None:
-    if dtype != _FLOAT32:
+    if dtype != _FLOAT32 and (role != A_ROLE or _short_type(dtype) == FP32):
         raise _refuse(role, f"has dtype {dtype}", "convert it to float32")
     if ndim != 1 if role == BIAS_ROLE else ndim < 2:
         raise _not_so_many(role, ndim)
@@ -101,15 +116,15 @@ def _not_so_many(role: str, ndim: int) -> DispatchError:
     return _refuse(role, f"has {ndim} dimensions, fewer than 2", "reshape it to a matrix")
 
 
-def _form(role: str, shape: Any, byte_strides: Any) -> tuple[Form, Leading]:
+def _form(role: str, shape: Any, byte_strides: Any, size: int = FLOAT_BYTES) -> tuple[Form, Leading]:
     if role == BIAS_ROLE:
         shape, byte_strides = (1, *shape), byte_strides and (0, *byte_strides)
     extents = [int(extent) for extent in shape]
     if byte_strides is None or 0 in extents:
         return packed_form(extents)
-    steps = [divmod(int(stride), FLOAT_BYTES) for stride in byte_strides]
+    steps = [divmod(int(stride), size) for stride in byte_strides]
     if any(rest for _, rest in steps):
-        raise _refuse(role, f"has strides {tuple(byte_strides)} that are no whole floats", "copy it")
+        raise _refuse(role, f"has strides {tuple(byte_strides)} that are no whole elements", "copy it")
     return form_of(extents, [step for step, _ in steps])
 
 
@@ -121,6 +136,7 @@ class Torch(Library):
     def __init__(self, is_below_autograd: bool = False) -> None:
         self._torch = torch = sys.modules["torch"]
         self._float32, self._strided = torch.float32, torch.strided
+        self._short = {torch.bfloat16: "bf16", torch.float16: "fp16"}
         self._is_below_autograd = is_below_autograd
         self._forward_mode = forward_mode_of(torch)
         self._own_dispatch = getattr(getattr(torch, "Tensor", None), "__torch_dispatch__", None)
@@ -161,7 +177,7 @@ class Torch(Library):
     def _fault(self, x: Any, role: str) -> DispatchError | None:
         if getattr(x, "is_nested", False):
             return _refuse(role, "is a nested tensor", "pass its matrices one by one, or padded as a batch")
-        if x.dtype is not self._float32:
+        if x.dtype is not self._float32 and (role != A_ROLE or x.dtype not in self._short):
             return _refuse(role, f"has dtype {x.dtype}", "convert it with .float()")
         if getattr(x, "is_meta", False):
             return _no_memory(role)
@@ -198,6 +214,12 @@ class Torch(Library):
         if self._count_write is not None:
             self._count_write(x)
 
+    def a_type(self, x: Any) -> str:
+        return self._short.get(x.dtype, FP32)
+
+    def widened(self, x: Any) -> Any | None:
+        return x.float()
+
     def packed_copy(self, x: Any) -> Any | None:
         return x.contiguous()
 
@@ -215,7 +237,7 @@ class CuPy(Library):
         _check_matrix(role, x.dtype, x.ndim)
         if int(x.data.mem.ptr) < _LEAST_ADDRESS and 0 not in x.shape:
             raise _no_memory(role)
-        return int(x.data.ptr), int(x.data.device_id), *_form(role, x.shape, x.strides)
+        return int(x.data.ptr), int(x.data.device_id), *_form(role, x.shape, x.strides, x.dtype.itemsize)
 
     def current_stream(self, x: Any, device: int) -> int:
         with self._cupy.cuda.Device(device):
@@ -235,6 +257,10 @@ class CuPy(Library):
                 return self._cupy.empty(shape, dtype=_FLOAT32)
             with self._external(stream):  # its memory pool keeps an arena per stream
                 return self._cupy.empty(shape, dtype=_FLOAT32)
+
+    def widened(self, x: Any) -> Any | None:
+        with self._cupy.cuda.Device(x.data.device_id):
+            return x.astype(_FLOAT32)
 
     def packed_copy(self, x: Any) -> Any | None:
         with self._cupy.cuda.Device(x.data.device_id):
@@ -268,7 +294,14 @@ class Foreign(Library):
             raise _refuse(role, "is read-only", "pass a writable array")
         is_somewhere = address or 0 not in shape
         device = self._device(int(address or 0), role) if is_somewhere else NO_DEVICE
-        return int(address or 0), device, *_form(role, shape, interface.get("strides"))
+        size = np.dtype(interface["typestr"]).itemsize
+        return int(address or 0), device, *_form(role, shape, interface.get("strides"), size)
+
+    def a_type(self, x: Any) -> str:
+        interface = getattr(x, "__cuda_array_interface__", None)
+        if interface is not None:
+            return _short_type(np.dtype(interface["typestr"]))
+        return _short_type(self._view(x, A_ROLE, -1)[1])
 
     def _device(self, address: int, role: str) -> int:
         """The GPU of an array with elements at this address."""
@@ -291,8 +324,7 @@ class Foreign(Library):
             raise _refuse(role, "is read-only", "pass a writable array")
         if 0 not in view.shape:
             self._device(int(view.ptr), role)
-        strides = view.strides and tuple(FLOAT_BYTES * stride for stride in view.strides)
-        return int(view.ptr), int(view.device_id), *_form(role, view.shape, strides)
+        return int(view.ptr), int(view.device_id), *_form(role, view.shape, view.strides, 1)
 
     @staticmethod
     def _view(x: Any, role: str, stream: int) -> tuple[Any, Any]:
@@ -348,7 +380,10 @@ class Host(Library):
             raise _refuse(role, "is read-only", "pass a writable array")
         if x.size and x.ctypes.data < _LEAST_ADDRESS:
             raise _no_memory(role)
-        return int(x.ctypes.data), NO_DEVICE, *_form(role, x.shape, x.strides)
+        return int(x.ctypes.data), NO_DEVICE, *_form(role, x.shape, x.strides, x.dtype.itemsize)
+
+    def widened(self, x: Any) -> Any | None:
+        return x.astype(_FLOAT32)
 
 
 class Libraries:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...facts.gemm import FLOAT_BYTES, Triple
+from ...facts.gemm import FLOAT_BYTES, FP32, Triple
 from ...files.errors import DispatchError
 from ...kernel.launch import Epilogue
 from ..choose.chooser import requested
@@ -104,7 +104,7 @@ class Products:
     ) -> None:
         self.engines, self._libraries, self._num_copied = engines, libraries, num_copied
         self._on_torch = on_torch
-        self._stacks: dict[tuple[Forms, _LeadingDims, bool, bool], Stack] = {}
+        self._stacks: dict[tuple[Forms, _LeadingDims, bool, bool, str], Stack] = {}
 
     def multiply(
         self,
@@ -118,7 +118,9 @@ class Products:
         operands = self._read(arrays, scales[1], stream, adds)
         _, (library, _, _), devices, addresses, forms, leading_dims, added = operands
         trans_a, trans_b = transposed
+        a_type = library.a_type(arrays[0])
         if library.is_host:
+            arrays = (arrays[0] if a_type == FP32 else library.widened(arrays[0]), *arrays[1:])
             device = self.engines.for_host()
             handle = PER_THREAD_STREAM if stream is None else self._libraries.stream(stream, device)
             engine = self.engines.of(device)
@@ -127,10 +129,12 @@ class Products:
         epilogue = None if added is None else added.epilogue
         try:
             if leading_dims[0] or leading_dims[1] or leading_dims[2]:
-                stack = self._stack(forms, leading_dims, trans_a, trans_b)
+                stack = self._stack(forms, leading_dims, trans_a, trans_b, a_type)
                 addresses, batch = stack.lowest(addresses), stack.batch
-            plan = engine.plan(key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue))
+            plan = engine.plan(key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue, a_type))
         except UnsupportedStrides as fault:
+            if a_type != FP32 and (wide := library.widened(arrays[0])) is not None:
+                return self.multiply((wide, *arrays[1:]), scales, transposed, stream, adds)
             return self._serve_by_copies(fault, operands, scales, transposed, stream, adds)
         explicit = None if stream is None else self._libraries.stream(stream, plan.gpu.device)
         found = self._enqueue(engine, plan, stack, operands, scales, explicit)
@@ -203,16 +207,16 @@ class Products:
             library_c.mark_written(out)
         return out
 
-    def _stack(self, forms: Forms, leading: _LeadingDims, trans_a: bool, trans_b: bool) -> Stack:
+    def _stack(self, forms: Forms, leading: _LeadingDims, trans_a: bool, trans_b: bool, a_type: str) -> Stack:
         """Which calls serve arrays of more than two dimensions."""
-        key = forms, leading, trans_a, trans_b
+        key = forms, leading, trans_a, trans_b, a_type
         stacks = self._stacks  # others may replace it
         try:
             found = stacks.get(key)
         except TypeError:  # a flag without a hash: it is refused like other invalid flags
             found = None
         if found is None:
-            found = stacked(forms, leading, trans_a, trans_b)
+            found = stacked(forms, leading, trans_a, trans_b).with_type(a_type)
             if len(stacks) >= MAX_PLANS:
                 self._stacks = stacks = {}
             stacks[key] = found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from ...facts.gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
+from ...facts.gemm import FLOAT_BYTES, FP32, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm, Triple, per_word
 from ...files.errors import DispatchError, UsageError
 from ...files.words import flag
 
@@ -67,11 +67,12 @@ def make_gemm(
     batch: Any = 1,
     shares_a: Any = False,
     shares_b: Any = False,
+    a_type: str = FP32,
 ) -> Gemm:
     """A Gemm. Raises DispatchError for extents that are not whole numbers (NumPy's are accepted) or out of
     range, and for flags that are neither true nor false, or contradict each other."""
     try:
-        return Gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
+        return Gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b, a_type)
     except UsageError as error:
         raise DispatchError(
             f"{error}; pass the extents of the product, and split larger ones into smaller"
@@ -123,15 +124,22 @@ def extents_of(form_a: Form, form_b: Form, trans_a: bool, trans_b: bool) -> Trip
 
 
 def read_operands(
-    form_a: Form, form_b: Form, form_c: Form | None, trans_a: bool, trans_b: bool, batch: Batch | None = None
+    form_a: Form,
+    form_b: Form,
+    form_c: Form | None,
+    trans_a: bool,
+    trans_b: bool,
+    batch: Batch | None = None,
+    a_type: str = FP32,
 ) -> Product:
     """The product that arrays describe, or the batch, of matrices of these forms; without an out, C is
     packed. Raises DispatchError if their shapes or strides do not fit, or a flag is invalid."""
     m, n, k = extents_of(form_a, form_b, trans_a, trans_b)
     a, b = _matrix(form_a, trans_a, "a"), _matrix(form_b, trans_b, "b")
     c = Matrix(m, n, max(n, 1), False) if form_c is None else _out(form_c, m, n)
-    gemm = make_gemm(m, n, k, a.is_transposed, b.is_transposed)
-    single = Product(gemm, (a.ld, b.ld, c.ld), (a.num_bytes, b.num_bytes, c.num_bytes))
+    gemm = make_gemm(m, n, k, a.is_transposed, b.is_transposed, a_type=a_type)
+    bytes_a = a.num_bytes // per_word(a_type)
+    single = Product(gemm, (a.ld, b.ld, c.ld), (bytes_a, b.num_bytes, c.num_bytes))
     return single if batch is None else _repeated(single, batch)
 
 
@@ -144,12 +152,22 @@ def _repeated(single: Product, batch: Batch) -> Product:
     whole = make_gemm(
         gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, batch.products, shares_a,
         shares_b and not shares_a,  # products that share both are marked as sharing A: strides say the rest
+        gemm.a_type,
     )  # fmt: skip
+    sizes = FLOAT_BYTES // per_word(gemm.a_type), FLOAT_BYTES, FLOAT_BYTES
     a, b, c = (
-        reach + FLOAT_BYTES * (batch.products - 1) * stride if reach else 0
-        for reach, stride in zip(single.num_bytes, batch[1:], strict=True)
+        reach + size * (batch.products - 1) * stride if reach else 0
+        for size, reach, stride in zip(sizes, single.num_bytes, batch[1:], strict=True)
     )
     return Product(whole, single.lds, (a, b, c), batch)
+
+
+def converted(problem: Product) -> Product:
+    """As it is once A is packed and of FP32; the bytes that A spans stay those of what is read."""
+    gemm, (_, ldb, ldc), num_bytes, batch = problem
+    gemm = replace(gemm, a_type=FP32)
+    stride_a = gemm.m * gemm.k if batch.stride_a else 0
+    return Product(gemm, (gemm.lds[0], ldb, ldc), num_bytes, batch._replace(stride_a=stride_a))
 
 
 def folded(problem: Product) -> Product | None:
@@ -219,11 +237,11 @@ def common_device(devices: Triple) -> int:
     return found[0] if found else 0
 
 
-def check_aligned(addresses: Triple) -> None:
+def check_aligned(addresses: Triple, a_type: str = FP32) -> None:
     """Raises DispatchError where a matrix does not begin at a whole float: a kernel that reads it there ends
     the context. Their low bits will do."""
     for role, address in zip(("a", "b", "out"), addresses, strict=True):
-        remainder = address % FLOAT_BYTES
+        remainder = address % (FLOAT_BYTES // (per_word(a_type) if role == "a" else 1))
         if remainder:
             raise DispatchError(f"{role} begins {remainder} bytes behind a whole float; pass a copy of it")
 
@@ -267,6 +285,12 @@ class Stack(NamedTuple):
     batch: Batch | None
     offsets: tuple[Triple, ...]
     reach: Triple
+
+    def with_type(self, a_type: str) -> Stack:
+        """The same for an A of this type, whose distances are of other elements."""
+        short = per_word(a_type)
+        offsets = tuple((a // short, b, c) for a, b, c in self.offsets)
+        return self._replace(offsets=offsets, reach=(self.reach[0] // short, *self.reach[1:]))
 
     def lowest(self, addresses: Triple) -> Triple:
         """Addresses that are no more aligned than those of any call."""

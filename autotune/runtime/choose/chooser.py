@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...facts.frozen import frozen
-from ...facts.gemm import FLOAT_BYTES, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
+from ...facts.gemm import FLOAT_BYTES, MAX_EXTENT, SINGLE, Batch, Gemm, Triple, per_word
 from ...files.errors import DispatchError
 from ...files.words import counted, time_text
 from ...kernel.launch import ACTIVATED, BIAS, PLAIN, Epilogue, LaunchSpec, name_of, plan, rejection
@@ -108,9 +108,15 @@ class Call(NamedTuple):
         """One product of a batch. Its addresses are as aligned as those of all products are."""
         gemm = replace(self.gemm, batch=1, shares_a=False, shares_b=False)
         a, b, c = (
-            at | FLOAT_BYTES * stride for at, stride in zip(self.addresses, self.batch[1:], strict=True)
+            at | size * stride
+            for size, at, stride in zip(_sizes(gemm), self.addresses, self.batch[1:], strict=True)
         )
         return Call(gemm, self.lds, (a % TUNED_ALIGNMENT, b % TUNED_ALIGNMENT, c % TUNED_ALIGNMENT))
+
+
+def _sizes(gemm: Gemm) -> Triple:
+    """Bytes of elements of A, B and C."""
+    return FLOAT_BYTES // per_word(gemm.a_type), FLOAT_BYTES, FLOAT_BYTES
 
 
 def offsets_of(addresses: Triple) -> Triple:
@@ -203,6 +209,14 @@ class Chooser:
             raise self._rejected_pick(call)
         return self._picked(found, partial(self._why, call, found, version))
 
+    def reading(self, call: Call) -> Pick | None:
+        """The kernel that reads the A of a call as it is, of BF16 or FP16; None where none does, or cuBLAS is
+        expected to be faster, to which A is given converted."""
+        found = self.core.choose(call, None)
+        if found is None or found.is_cublas or found.is_looped:
+            return None
+        return self._picked(found, partial(self._why, call, found, None))
+
     def ranked(self, call: Call, num: int, allowed: Depths | None = None) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call that is no batch, the one that is picked first. More
         than one only where the model picks; none behind the first is less accurate than is allowed, or than
@@ -242,6 +256,11 @@ class Chooser:
     def with_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick:
         """The same pick with the variant of its kernel. Raises as `variant`."""
         return replace(pick, kernel_id=self.variant(pick.kernel_id, epilogue).id)
+
+    def find_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick | None:
+        """The same, or None where the table has no such variant."""
+        found = self._variants.get((pick.kernel_id, epilogue))
+        return None if found is None else replace(pick, kernel_id=found.id)
 
     def variant(self, kernel_id: str, epilogue: Epilogue) -> Kernel:
         """Of a plain kernel. Raises DispatchError if the table was exported without the epilogue for it."""

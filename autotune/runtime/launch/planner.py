@@ -13,11 +13,31 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...facts.gemm import LAYOUTS, MAX_EXTENT, SINGLE, WORKSPACE_BYTES, Batch, Gemm, Triple
+from ...facts.gemm import (
+    A_TYPES,
+    FP32,
+    MAX_EXTENT,
+    SINGLE,
+    TYPED_LAYOUTS,
+    WORKSPACE_BYTES,
+    Batch,
+    Gemm,
+    Triple,
+    type_of,
+)
 from ...files.errors import DispatchError
 from ...kernel.launch import ACTIVATIONS, BIASES, NO_LAUNCH, PLAIN, Epilogue, Grid
 from ...kernel.launch import plan as plan_grid
-from ..calls.product import MAX_PLANS, Forms, Product, check_aligned, common_device, no_scale, read_operands
+from ..calls.product import (
+    MAX_PLANS,
+    Forms,
+    Product,
+    check_aligned,
+    common_device,
+    converted,
+    no_scale,
+    read_operands,
+)
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import OTHERS, TUNED_ALIGNMENT, Call, Chooser, Counted, Pick, in_splits
 from ..native.core import Core, core_of, numbered, tell
@@ -30,8 +50,9 @@ from .devices import Devices, Gpus, OpenGpu
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 _SPARE = 64  # counts
 
-# The key of a plan: GPUs, forms and alignment of A, B and C, their flags, the batch, the epilogue
-Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None, Epilogue | None]
+# The key of a plan: GPUs, forms and alignment of A, B and C, their flags, the batch, the type of A, the
+# epilogue
+Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None, str, Epilogue | None]
 
 
 def key_of(
@@ -42,11 +63,12 @@ def key_of(
     trans_b: bool,
     batch: Batch | None = None,
     epilogue: Epilogue | None = None,
+    a_type: str = FP32,
 ) -> Key:
     """The key of a call with arrays on these GPUs, of these forms, at these addresses."""
     a, b, c = addresses
     aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
-    return devices, forms, aligned, trans_a, trans_b, batch, epilogue
+    return devices, forms, aligned, trans_a, trans_b, batch, a_type, epilogue
 
 
 class CorePlan:
@@ -115,9 +137,9 @@ class Planner:
         except TypeError:  # a flag without a hash: it is refused like other invalid flags
             found = None
         if found is None:
-            devices, forms, aligned, trans_a, trans_b, batch, _ = key
-            check_aligned(aligned)
-            problem = read_operands(*forms, trans_a, trans_b, batch)
+            devices, forms, aligned, trans_a, trans_b, batch, a_type, _ = key
+            check_aligned(aligned, a_type)
+            problem = read_operands(*forms, trans_a, trans_b, batch, a_type)
             found = self._make_plan(problem, common_device(devices), key)
             self.remember(key, found)
         return found
@@ -130,17 +152,30 @@ class Planner:
         gemm = problem.gemm
         extents = {"m": gemm.m, "n": gemm.n, "k": gemm.k} | others
         planned = self.core.library.structs.planned(
-            **extents, layout=LAYOUTS.index(gemm.layout), device=device, ld=problem.lds,
+            **extents, layout=TYPED_LAYOUTS.index(gemm.layout), device=device, ld=problem.lds,
             num_bytes=problem.num_bytes, batch=_batch(problem.batch), low=addresses,
         )  # fmt: skip
         return CorePlan(self.core, planned)
 
+    def _as_read(self, problem: Product, gpu: OpenGpu) -> tuple[Product, dict[str, int]]:
+        """A product as kernels of FP32 and cuBLAS read it, and what a plan of the core holds of an A that is
+        converted before; nothing for one of FP32."""
+        if problem.gemm.is_float:
+            return problem, {}
+        stride = problem.batch.stride_a
+        others = {
+            "from_type": A_TYPES.index(problem.gemm.a_type), "from_ld": problem.lds[0], "from_stride": stride,
+            "upcast": self.devices.upcast(gpu, self.core.library.autotune_upcast_code()),
+        }  # fmt: skip
+        return converted(problem), others
+
     def blas_plan(self, problem: Product, gpu: OpenGpu, addresses: Triple = (0, 0, 0)) -> Plan:
         """Of cuBLAS, which may serve it (BlasProvider), and no kernel beside it."""
         self._use_blas()
+        problem, others = self._as_read(problem, gpu)
         core = self.core_plan(
             problem, gpu.device, addresses, kernel=self.core.library.numbers.ONLY_BLAS, split_k=1,
-            is_cublas=True, context=gpu.context,
+            is_cublas=True, context=gpu.context, **others,
         )  # fmt: skip
         grid = NO_LAUNCH._replace(sum_bytes=WORKSPACE_BYTES)
         return Plan(problem, gpu, grid, is_cublas=True, core=core)
@@ -176,10 +211,10 @@ class Planner:
     def _counted(self, row: Any) -> Counted:
         if not row.m:
             return OTHERS._replace(calls=row.calls)
-        layout = LAYOUTS[row.layout]
+        layout = TYPED_LAYOUTS[row.layout]
         gemm = Gemm(
             *(row.m, row.n, row.k, layout[0] == "T", layout[1] == "T"),
-            *(row.products, row.shared == 1, row.shared == 2),
+            *(row.products, row.shared == 1, row.shared == 2, type_of(layout)),
         )
         return Counted(
             gemm, tuple(row.ld), tuple(row.alignment),
@@ -275,12 +310,13 @@ def _batch(batch: Batch) -> tuple[int, Triple]:
 
 def _kind(key: Key) -> dict[str, Any]:
     """autotune_kind (core/plan.h) of calls that are planned so."""
-    devices, (a, b, c), low, trans_a, trans_b, batch, epilogue = key
+    devices, (a, b, c), low, trans_a, trans_b, batch, a_type, epilogue = key
     m, n = a[1 if trans_a else 0], b[0 if trans_b else 1]
     forms = zip(a, b, c or (m, n, max(n, 1), 1), strict=True)
     sides = dict(zip(("rows", "columns", "by_row", "by_column"), forms, strict=True))
     flags = {"trans_a": int(trans_a), "trans_b": int(trans_b)} | numbered(epilogue or PLAIN)
-    return sides | flags | {"batch": _batch(batch or SINGLE), "devices": devices, "low": low}
+    of = {"batch": _batch(batch or SINGLE), "devices": devices, "low": low, "a_type": A_TYPES.index(a_type)}
+    return sides | flags | of
 
 
 class Engine(Planner):
@@ -314,6 +350,8 @@ class Engine(Planner):
         gpu, gemm, aligned, epilogue = self.devices.gpu(device), problem.gemm, key[2], key[-1]
         if not (gemm.m and gemm.n):
             return Plan(problem, gpu, NO_LAUNCH)
+        if not gemm.is_float:
+            return self._mixed_plan(problem, gpu, aligned, epilogue)
         problem = self._chooser.served_as(problem, aligned)
         call = Call(problem.gemm, problem.lds, aligned, problem.batch)
         known = self._known
@@ -328,9 +366,33 @@ class Engine(Planner):
         plan = self.plan_of(problem, gpu, pick, aligned)
         return plan._replace(key=key, open_call=call) if is_open else plan
 
+    def _mixed_plan(self, problem: Product, gpu: OpenGpu, aligned: Triple, epilogue: Epilogue | None) -> Plan:
+        """Of an A of BF16 or FP16: by a kernel that reads it as it is, or once it is converted."""
+        served = self._chooser.served_as(problem, aligned)
+        pick = self._chooser.reading(Call(served.gemm, served.lds, aligned, served.batch))
+        if pick is not None and epilogue is not None:
+            pick = self._chooser.find_epilogue(pick, epilogue)
+        if pick is not None:
+            return self._plan_of(served, gpu, pick, aligned, {})
+        problem, others = self._as_read(problem, gpu)
+        aligned = (0, *aligned[1:])
+        call = Call(problem.gemm, problem.lds, aligned, problem.batch)
+        pick = self._chooser.pick(call)
+        if epilogue is None:
+            pick = self.blas.served(pick, call, gpu.device)
+        else:
+            pick = self.blas.with_epilogue(self._chooser.with_epilogue(pick, epilogue))
+        return self._plan_of(problem, gpu, pick, aligned, others)
+
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
         """The plan of a pick, for operands at addresses that are aligned like these. Raises
         DispatchError if its kernel cannot be loaded."""
+        return self._plan_of(problem, gpu, pick, addresses, {})
+
+    def _plan_of(
+        self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple, others: Mapping[str, int]
+    ) -> Plan:
+        """The same; `others`: of an A that is converted before."""
         kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
         batch, loop = (SINGLE, problem.batch) if pick.is_looped else (problem.batch, SINGLE)
         grid = plan_grid(in_splits(kernel, pick.split_k), gemm.m, gemm.n, gemm.k, batch)
@@ -340,7 +402,7 @@ class Engine(Planner):
         core = self.core_plan(
             problem, gpu.device, addresses, kernel=self._numbers[pick.kernel_id], split_k=pick.split_k,
             is_cublas=is_cublas, is_looped=pick.is_looped, context=gpu.context, sgemm=loaded.sgemm,
-            reduce=loaded.reduce, pack=loaded.pack, **numbered(self.requested(pick)),
+            reduce=loaded.reduce, pack=loaded.pack, **numbered(self.requested(pick)), **others,
         )  # fmt: skip
         return Plan(problem, gpu, grid, is_cublas=is_cublas, core=core, loop=loop)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...facts.gemm import LAYOUTS, PEDANTIC_MATH, WORKSPACE_BYTES, Gemm, describe_status
+from ...facts.gemm import PEDANTIC_MATH, TYPED_LAYOUTS, WORKSPACE_BYTES, Gemm, describe_status
 from ...files.errors import DispatchError, DispatchWarning
 from ...files.folder_files import library_path
 from ...kernel.config import PARAMETER
@@ -179,7 +179,7 @@ class Core:
 
 def _extents(call: Call) -> tuple[int, int, int, int]:
     g = call.gemm
-    return LAYOUTS.index(g.layout), g.m, g.n, g.k
+    return TYPED_LAYOUTS.index(g.layout), g.m, g.n, g.k
 
 
 def _memory(call: Call) -> tuple[Any, Any]:
@@ -241,7 +241,11 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
     ranked = [of.ranked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
     first, entries = 0, []
     for entry in table.entries:
-        own = {"layout": LAYOUTS.index(entry.gemm.layout), "first": first, "num_ranked": len(entry.ranked)}
+        own = {
+            "layout": TYPED_LAYOUTS.index(entry.gemm.layout),
+            "first": first,
+            "num_ranked": len(entry.ranked),
+        }
         own |= {"products": entry.gemm.batch, "shared": shared_of(entry.gemm)}
         entries.append(of.entry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
         first += len(entry.ranked)
@@ -256,7 +260,7 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
         capability_minor=table.environment.compute_capability[1],
         smem_per_block=table.limits.smem_per_block,
         kernels=kept.of([_kernel(of, k, codes[k.sha256], at[plain.get(k.id, k.id)]) for k in table.kernels]),
-        layouts=tuple(_layout(of, table, layout, at, kept) for layout in LAYOUTS),
+        layouts=tuple(_layout(of, table, layout, at, kept) for layout in TYPED_LAYOUTS),
         entries=kept.of(entries),
         ranked=kept.of(ranked),
         num_kernels=len(table.kernels),
@@ -273,7 +277,7 @@ def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
         for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
     } if model else {}  # fmt: skip
     return of.kernel.like(
-        spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
+        spec, id=kernel.id.encode(), layout=TYPED_LAYOUTS.index(kernel.layout), code=code,
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
         is_batched=spec.variant.is_batched, plain=plain, registers=kernel.registers,
         blocks_per_sm=kernel.blocks_per_sm, **numbered(spec.variant.epilogue), **_sums(kernel.config),
@@ -303,7 +307,7 @@ def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableA
     own = of.layout(
         modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
         num_modelled=len(rows),
-        default_kernel=at[table.defaults[layout]],
+        default_kernel=at[table.defaults[layout]] if layout in table.defaults else -1,
         missed=_residuals(of, np.array(places, np.int32), weights, kept),
     )
     if (known := table.cublas.get(layout)) is not None:

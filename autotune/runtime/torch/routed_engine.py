@@ -161,7 +161,7 @@ class RoutedEngine(Engine):
 
     def decide(self, key: Key) -> Decided:
         """The decision on such calls, from now on. Raises DispatchError for extents that no kernel counts."""
-        (device, *_), forms, aligned, *_, batch, _ = key
+        (device, *_), forms, aligned, _, _, batch, *_ = key
         with self._lock:
             if key not in self._decided:
                 self._plans.pop(key, None)
