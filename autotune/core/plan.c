@@ -430,7 +430,7 @@ static at_outcome run_converted(const at_runner *runner, const autotune_plan *pl
     outcome.cuda = start_upcast(runner->cuda, plan, stream, at.a, loan.address);
     at.a = loan.address;
     /* A kernel's counters are behind all scratch, so its own comes last */
-    const uint64_t workspace = loan.address + scratch_bytes - of_kernel;
+    const uint64_t workspace = of_kernel ? loan.address + scratch_bytes - of_kernel : 0;
     if (!outcome.cuda && !served_by_blas(runner, plan, stream, at, alpha, beta, loan.address + of_a, &outcome)) {
         outcome.is_left = !plan->kernel;
         outcome.is_too_long = plan->loop.products > AT_MAX_LOOPED;

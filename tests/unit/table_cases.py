@@ -109,7 +109,7 @@ def with_tensor_kernel(table: Table, *, time_us: float = 1.0, gemm: Gemm = CUBE)
     """The table with a kernel on tensor cores, as it is exported for accuracy fp32: the fastest on this
     shape."""
     config = TensorConfig()
-    variant = Variant(gemm.trans_a, gemm.trans_b)
+    variant = Variant(gemm.trans_a, gemm.trans_b, a_type=gemm.a_type)
     spec = tensor_spec(config, variant)
     kernel = Kernel("tensor", config, variant, "", 1, 1, 128, 1, None, "", spec, TENSOR_SOURCE)
     code = code_of(kernel)
@@ -263,6 +263,18 @@ def matrix_at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any,
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * ld, 4))
 
 
+def short_at(address: int, rows: int, columns: int, ld: int, a_type: str) -> np.ndarray[Any, Any]:
+    """What a matrix of elements of two bytes holds, as floats."""
+    if not (rows and columns):
+        return np.zeros((rows, columns), np.float32)
+    count = (rows - 1) * ld + columns
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint16)), (count,))
+    bits = np.lib.stride_tricks.as_strided(flat, (rows, columns), (2 * ld, 2))
+    if a_type == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(np.float16).astype(np.float32)
+
+
 _I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
 _EPILOGUE = 5 * _Q
 
@@ -278,6 +290,7 @@ class _BatchArgument(ctypes.Structure):
 _SCHEDULE = ctypes.c_uint32 * SCHEDULE_WORDS
 _PACK = (_I, _I, _Q, _Q, _I, _Q, _I, _I, _Q)
 _SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _SCHEDULE, _BatchArgument, _EPILOGUE)
+_UPCAST = (_Q, _Q, _Q, _Q, _I, _I, _I)
 _REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I, _I, _Q, _EPILOGUE)
 
 
@@ -466,7 +479,7 @@ class FakeDriver:
         self.memory: dict[int, np.ndarray[Any, Any]] = {}
         self._kernels: dict[int, tuple[Kernel, str]] = {}
         self._codes: dict[int, bytes] = {}
-        self.clock_us = 0.0
+        self.clock_us, self.upcast = 0.0, 0
         self.handles: dict[int, Any] = {}  # streams, events and graphs of the runtime's own
         self._context_of: dict[int, int] = {}  # of events
         self._captured: dict[int, list[Callable[[], None]]] = {}  # by stream
@@ -558,6 +571,10 @@ class FakeDriver:
         return len(self._codes)
 
     def get_kernel(self, library: int, name: str) -> int:
+        if name == "upcast":
+            assert self._codes[library].startswith(b".version") and self._codes[library].endswith(b"}\n\0")
+            self.upcast = 10 * library + 5
+            return self.upcast
         sha256 = hashlib.sha256(self._codes[library]).hexdigest()
         kernel = next(k for k in self.table.kernels if k.sha256 == sha256)
         handle = 10 * library + ("sgemm", "sgemm_reduce", "sgemm_pack").index(name)
@@ -583,9 +600,14 @@ class FakeDriver:
                arguments: int, overlaps: bool) -> None:  # fmt: skip
         if self.launch_error:
             raise CudaFault("launching a kernel", self.launch_error, "FAILED")
-        record, name = self._kernels[kernel]
         device = self.current_context() - 100
         assert device >= 0, "launched without a context"
+        if kernel == self.upcast:
+            assert (threads, smem_bytes, overlaps) == (256, 0, False)
+            self._upcast(grid, *_arguments(arguments, _UPCAST))
+            self.launches.append(Launch("", "upcast", grid, stream, self.current_context(), overlaps))
+            return
+        record, name = self._kernels[kernel]
         if name == "sgemm":
             assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
@@ -631,8 +653,13 @@ class FakeDriver:
             assert not counters.view(np.uint32).any(), "counters are not zero"
         for i in range(batch.products):
             at_a, at_b, at_c = (at + 4 * i * stride for at, stride in zip((a, b, c), batch[1:], strict=True))
-            turns_a = spec.variant.trans_a or True in packed
-            of_a = matrix_at(at_a, k, m, lda).T if turns_a else matrix_at(at_a, m, k, lda)
+            turns_a, a_type = spec.variant.trans_a or True in packed, spec.variant.a_type
+            if a_type == "fp32":
+                of_a = matrix_at(at_a, k, m, lda).T if turns_a else matrix_at(at_a, m, k, lda)
+            else:
+                at_a = a + 2 * i * batch.stride_a
+                of_a = short_at(at_a, *((k, m) if turns_a else (m, k)), lda, a_type)
+                of_a = of_a.T if turns_a else of_a
             turns_b = spec.variant.trans_b and False not in packed
             of_b = matrix_at(at_b, n, k, ldb).T if turns_b else matrix_at(at_b, k, n, ldb)
             product = np.full((m, n), self.result_error)
@@ -653,6 +680,16 @@ class FakeDriver:
         planes[...] = np.nan
         for z in range(planned.split_k):
             planes[z * planned.padded_m : z * planned.padded_m + m, :n] = product / planned.split_k
+
+    def _upcast(self, grid: tuple[int, int], at: int, to: int, ld: int, stride: int, rows: int, columns: int,
+                is_half: int) -> None:  # fmt: skip
+        chunks = -(-columns // 1024)
+        products, rest = divmod(grid[0], chunks * rows)
+        assert not rest and grid[1] == 1 and bool(stride) == (products > 1)
+        self._check_place(to, 4 * rows * columns * products)
+        for i in range(products):
+            found = short_at(at + 2 * i * stride, rows, columns, ld, "fp16" if is_half else "bf16")
+            matrix_at(to + 4 * i * rows * columns, rows, columns, columns)[...] = found
 
     def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_k_major: int,
               to: int, padded: int, blocks: int, stride: int) -> None:  # fmt: skip
