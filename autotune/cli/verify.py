@@ -181,9 +181,9 @@ def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm, bool]]:
         tuned = [e.gemm for e in table.entries if kernel.id in {ranked.kernel for ranked in e.ranked}]
         variant, spec = kernel.spec.variant, kernel.spec
         rest = variant.trans_a, variant.trans_b, RAGGED_BATCH if variant.is_batched else 1
-        odd = [Gemm(*extents, *rest) for extents in ODD_EXTENTS]
+        odd = [Gemm(*extents, *rest, a_type=variant.a_type) for extents in ODD_EXTENTS]
         # what the config asks for is met by multiples of its tiles
-        feasible = Gemm(2 * spec.bm, 2 * spec.bn, 4 * spec.bk, *rest)
+        feasible = Gemm(2 * spec.bm, 2 * spec.bn, 4 * spec.bk, *rest, a_type=variant.a_type)
         for gemm in dict.fromkeys([*tuned, *odd, feasible]):
             if _serves(kernel, gemm):
                 yield kernel, gemm, gemm in tuned

@@ -129,7 +129,9 @@ def with_epilogues(
 ) -> list[Wish]:
     """Each kernel again with each epilogue; those that layers of programs call with a bias; and those of
     the layouts in which a program calls for epilogues, with these: single products may serve a batch, too.
-    All are required: a table has an epilogue for every kernel of these that it may pick."""
+    All are required: a table has an epilogue for every kernel of these that it may pick. Kernels that read an
+    A of two-byte elements have none: for a call with one it is converted."""
+    wishes = [wish for wish in wishes if wish.layout in LAYOUTS]
     requested = dict.fromkeys(replace(wish, epilogue=one) for one in epilogues for wish in wishes)
     for gemm, some in called.items():
         may_serve = [w for w in wishes if w.layout == gemm.layout and w.is_batched <= gemm.is_batched]

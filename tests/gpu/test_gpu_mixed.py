@@ -5,20 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_table import plain_config
 
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts.accuracy_class import FP32
+from autotune.facts.device import Environment
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.facts.measurement import Outcome
 from autotune.gpu import GpuTarget
 from autotune.gpu.driver import device_limits
+from autotune.kernel import template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Variant
 from autotune.kernel.tensor_config import BF16X6, TensorConfig
+from autotune.runtime.dispatcher import Dispatcher
 from autotune.shipped.starting_points import on_tensor_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -32,6 +39,7 @@ CONFIGS = (
     TensorConfig(scheme=BF16X6, bn=64, loaders=1, stages=4, ahead=2, flush_k=64, promote_k=16),
 )
 TYPES = ("bf16", "fp16")
+TUNED = Gemm(64, 256, 6144)
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +117,86 @@ def test_a_search_holds_candidates_to_the_class(a_type: str, shape: str) -> None
         found = [target.submit(gemm, config.to_dict(), None).result(300) for config in starts]
     assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE}, found
     assert any(one.is_ok for one in found)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with kernels for the tuned shape that read BF16, and FP16, beside strict ones."""
+    limits = device_limits(0)
+    if limits.compute_capability != (9, 0):
+        pytest.skip("compute capability 9.0 alone")
+    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
+    results = partial(TunedResults, environment, limits, policy="cold", policy_version=1)
+    plain = plain_config(limits, 1)
+    strict = results(template.source_hash(), shapes=(_winner(Gemm(128, 256, 2048), plain),))
+    gemms = [replace(TUNED, trans_a=one[0] == "T", trans_b=one[1] == "T", a_type=a_type)
+             for one in LAYOUTS for a_type in TYPES]  # fmt: skip
+    config = TensorConfig(scheme=BF16X6, bn=64, loaders=1, reduction="two_pass", split_k=8, flush_k=0)
+    tensor = results(templates.source_of(FP32), shapes=tuple(_winner(gemm, config) for gemm in gemms))
+    compiler = Compiler(limits.arch)
+    path = tmp_path_factory.mktemp("mixed") / "mixed_dispatch"
+    made = export_table(strict, path, compiler, tensor=tensor, max_kernels=0)
+    compiler.close()
+    return made
+
+
+def _winner(gemm: Gemm, config: Any) -> TunedShape:
+    return TunedShape(gemm, (TunedPoint(config, 10.0, True),), cublas_us=20.0)
+
+
+@pytest.mark.parametrize("accuracy", ["strict", FP32])
+@pytest.mark.parametrize("a_type", TYPES)
+def test_calls_of_torch(torch: Any, folder: Path, a_type: str, accuracy: str) -> None:
+    """Served by a kernel that reads A, or converted first by the same call: with the same error, in any
+    layout, of any shape, in a batch, and in a graph."""
+    runtime = Dispatcher(folder, accuracy=accuracy)
+    shapes = [TUNED, Gemm(33, 65, 127), Gemm(1, 300, 77), Gemm(128, 256, 2048, batch=3)]
+    for layout in LAYOUTS:
+        for shape in shapes:
+            gemm = replace(shape, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+            batch = (gemm.batch,) if gemm.is_batched else ()
+            a = torch.randn(*batch, *((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)), device="cuda")
+            b = torch.randn(*batch, *((gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)), device="cuda")
+            a = _shortened(torch, a, a_type)
+            flags = {"trans_a": gemm.trans_a, "trans_b": gemm.trans_b}
+            found = runtime.sgemm(a, b, **flags)
+            x, y = (
+                a.double().mT if gemm.trans_a else a.double(),
+                b.double().mT if gemm.trans_b else b.double(),
+            )
+            bound = 2.0**-18 * (x.abs() @ y.abs())
+            assert ((found.double() - x @ y).abs() <= bound).all(), gemm
+            torch.testing.assert_close(runtime.sgemm(a, b, **flags), found, rtol=0, atol=0)
+    counts = [one for one in runtime.counts() if one.gemm and one.gemm.a_type == a_type]
+    assert len(counts) == len(LAYOUTS) * len(shapes)
+    reading = {one.gemm for one in counts if one.kernel_id.partition("-tensor")[0].endswith(a_type)}
+    tuned = {replace(TUNED, trans_a=x[0] == "T", trans_b=x[1] == "T", a_type=a_type) for x in LAYOUTS}
+    assert reading == (tuned if accuracy == FP32 else set())
+
+
+def test_in_a_graph_and_through_dlpack(torch: Any, folder: Path) -> None:
+    for accuracy in ("strict", FP32):
+        runtime = Dispatcher(folder, accuracy=accuracy)
+        a = torch.randn(TUNED.m, TUNED.k, device="cuda").bfloat16()
+        b, c = torch.randn(TUNED.k, TUNED.n, device="cuda"), torch.empty(TUNED.m, TUNED.n, device="cuda")
+        expected = runtime.sgemm(a, b)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            runtime.sgemm(a, b, out=c)
+        graph.replay()
+        torch.testing.assert_close(c, expected, rtol=0, atol=0)
+
+        class Foreign:
+            def __init__(self, tensor: Any) -> None:
+                self.tensor = tensor
+
+            def __dlpack__(self, **options: Any) -> Any:
+                return self.tensor.__dlpack__(**options)
+
+            def __dlpack_device__(self) -> Any:
+                return self.tensor.__dlpack_device__()
+
+        c.fill_(torch.nan)
+        runtime.sgemm(Foreign(a), Foreign(b), out=Foreign(c))
+        torch.cuda.synchronize()
+        torch.testing.assert_close(c, expected, rtol=0, atol=0)

@@ -124,7 +124,8 @@ def _form(role: str, shape: Any, byte_strides: Any, size: int = FLOAT_BYTES) -> 
         return packed_form(extents)
     steps = [divmod(int(stride), size) for stride in byte_strides]
     if any(rest for _, rest in steps):
-        raise _refuse(role, f"has strides {tuple(byte_strides)} that are no whole elements", "copy it")
+        what = "floats" if size == FLOAT_BYTES else "elements"
+        raise _refuse(role, f"has strides {tuple(byte_strides)} that are no whole {what}", "copy it")
     return form_of(extents, [step for step, _ in steps])
 
 

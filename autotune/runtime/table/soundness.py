@@ -15,7 +15,7 @@ import numpy as np
 
 from ...facts.accuracy_class import CLASSES, STRICT, serves
 from ...facts.device import DeviceLimits
-from ...facts.gemm import LAYOUTS, MAX_EXTENT
+from ...facts.gemm import A_TYPES, FP32, LAYOUTS, MAX_EXTENT
 from ...files.errors import UsageError
 from ...files.folder_files import is_hex, is_sha256
 from ...files.strict import Mismatch
@@ -65,6 +65,7 @@ def check_tensor_kernels(records: Sequence[TensorRecord], table: Table) -> None:
     for record in records:
         where, limits = f"kernel {record.id!r}", table.limits
         _require(serves(record.accuracy, table.accuracy), f"{where} is of a wider class than the table")
+        _require(record.variant.a_type in A_TYPES, f"{where} takes an A of an unknown type")
         try:
             tensor.TensorConfig.from_dict(record.config.to_dict())
         except UsageError as error:
@@ -90,6 +91,7 @@ def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, 
 
 def _check_record(record: StrictRecord) -> None:
     where = f"kernel {record.id!r}"
+    _require(record.variant.a_type == FP32, f"{where} takes an A of another type than FP32")
     splits, reduction = record.config.split_k > 1, record.config.reduction
     _require(splits == (reduction not in ("none", "chunks")), f"{where} splits k without a reduction")
     _check_place(record)
@@ -197,7 +199,8 @@ def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
 
 
 def _check_epilogues(table: Table) -> None:
-    """Each plain kernel has a variant with each epilogue of the table; some may have more."""
+    """Each plain kernel has a variant with each epilogue of the table; some may have more. Not those that
+    read an A of two-byte elements: with an epilogue, it is converted."""
     stated = set(table.epilogues)
     _require(len(stated) == len(table.epilogues), "an epilogue stands twice")
     _require(stated <= set(EPILOGUES.values()), "the table has an epilogue that no call asks for")
@@ -210,7 +213,7 @@ def _check_epilogues(table: Table) -> None:
         fits = kernel.spec.smem_bytes <= table.limits.smem_per_block
         _require(fits, f"{where} needs more shared memory with its epilogue than the GPU has")
         _require((kernel.config, plain) in there, f"{where} has an epilogue, and there is none without")
-        for epilogue in stated:
+        for epilogue in stated if plain.a_type == FP32 else ():
             is_there = (kernel.config, replace(plain, epilogue=epilogue)) in there
             _require(is_there, f"{where} lacks a variant with the epilogue {name_of(epilogue)}")
 
