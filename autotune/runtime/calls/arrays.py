@@ -137,7 +137,7 @@ class Torch(Library):
     def __init__(self, is_below_autograd: bool = False) -> None:
         self._torch = torch = sys.modules["torch"]
         self._float32, self._strided = torch.float32, torch.strided
-        self._short = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+        self._short = {getattr(torch, name, None): one for name, one in _SHORT.items()}
         self._is_below_autograd = is_below_autograd
         self._forward_mode = forward_mode_of(torch)
         self._own_dispatch = getattr(getattr(torch, "Tensor", None), "__torch_dispatch__", None)
