@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .facts.gemm import LAYOUTS, Gemm, Triple
+from .facts.gemm import FP32, LAYOUTS, Gemm, Triple
 from .facts.shape_lists import CHOICES, EXTENTS, HEADER, ListedShape, Note, read_list
 from .files.errors import UsageError
 from .files.strict import NewerVersion, check_keys, check_version, items, table, whole
@@ -256,10 +256,11 @@ def _shape(entry: dict[str, Any], where: str) -> Gemm:
             raise ValueError(f"{where}: {name} is {shown(value)}, and not a whole number")
     layout = _one_of(LAYOUTS, entry.get("layout", "NN"), f"{where}: layout")
     shared = _one_of(("A", "B"), entry["shared"], f"{where}: shared") if "shared" in entry else ""
+    a_type = str(entry.get("a_type", FP32))
     try:
         return Gemm(
             **numbers, trans_a=layout[0] == "T", trans_b=layout[1] == "T",
-            shares_a=shared == "A", shares_b=shared == "B",
+            shares_a=shared == "A", shares_b=shared == "B", a_type=a_type,
         )  # fmt: skip
     except UsageError as error:
         raise ValueError(f"{where}: {error}") from None

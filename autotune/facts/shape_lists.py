@@ -20,7 +20,7 @@ from ..files.words import shown
 from .gemm import Gemm
 
 EXTENTS = ("m", "n", "k")
-CHOICES = ("layout", "batch", "shared", "epilogue", "ld", "align", "count")
+CHOICES = ("layout", "batch", "shared", "a_type", "epilogue", "ld", "align", "count")
 HEADER = "m,n,k[,layout,batch,count]"
 _SEPARATORS = ",;\t"
 _KNOWN = frozenset((*EXTENTS, *CHOICES, "trans_a", "trans_b"))
@@ -183,8 +183,9 @@ def _object(each: Any, where: str) -> dict[str, Any]:
         except UsageError as error:
             raise ValueError(f"{where}: {error}") from None
         shared = {"shared": "A" if gemm.shares_a else "B"} if gemm.shares_a or gemm.shares_b else {}
-        extents = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout}
-        return {**extents, "batch": gemm.batch, **shared}
+        extents = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout.partition(":")[0]}
+        typed = {} if gemm.is_float else {"a_type": gemm.a_type}
+        return {**extents, "batch": gemm.batch, **shared, **typed}
     raise ValueError(f"{where}: {shown(each)} is no object with m, n and k, no [m, n, k], and no text")
 
 
