@@ -67,6 +67,7 @@ _dispatcher = Dispatcher(Path(__file__).parent)
 table = _dispatcher.table
 tables = _dispatcher.tables
 sgemm = _dispatcher.sgemm
+linear = _dispatcher.linear
 pick = _dispatcher.pick
 prepare = _dispatcher.prepare
 settle = _dispatcher.settle
@@ -78,8 +79,8 @@ verify_quick = _dispatcher.verify_quick
 counts = _dispatcher.counts
 
 __all__ = [
-    "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "counts", "export_choices", "pick", "prepare",
-    "record_calls", "settle", "sgemm", "table", "tables", "torch", "torch_op",
+    "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "counts", "export_choices", "linear", "pick",
+    "prepare", "record_calls", "settle", "sgemm", "table", "tables", "torch", "torch_op",
     "verify_quick",
 ]
 '''

@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 
 from ..facts.accuracy_class import STRICT
 from ..facts.accuracy_class import read as read_class
+from ..facts.gemm import FP32
 from ..files.errors import DispatchError
 from ..files.words import chosen, flag, whole
 from ..kernel.launch import ACTIVATIONS
@@ -195,6 +196,7 @@ class Dispatcher:
         shares_b: bool = False,
         device: int | None = None,
         accuracy: str | None = None,
+        a_type: str = FP32,
     ) -> Pick:
         """What a product of packed, aligned matrices would run, and why. Needs no GPU; choices settled on one
         are known after a product ran there, or `settle` was called.
@@ -202,12 +204,13 @@ class Dispatcher:
         `batch`: number of products, one after the other; `shares_a` (`shares_b`): all read the same A (B).
         `device`: number of the GPU. Without it a folder with one table asks no GPU; among several tables, the
         one for the current GPU decides, else the one for the first GPU that has one, else the first table.
-        `accuracy`: as of `sgemm`. Raises DispatchError for extents that are not whole numbers or out of
-        range, for a GPU that is not served, and a class that the folder does not serve."""
+        `accuracy`: as of `sgemm`; `a_type`: "bf16" or "fp16", if a is of that. Raises DispatchError for
+        extents that are not whole numbers or out of range, for a GPU that is not served, and a class that the
+        folder does not serve."""
         if accuracy is not None and accuracy != self.accuracy:
             shape = (m, n, k, trans_a, trans_b)
             return self.for_class(accuracy).pick(
-                *shape, batch=batch, shares_a=shares_a, shares_b=shares_b, device=device
+                *shape, batch=batch, shares_a=shares_a, shares_b=shares_b, device=device, a_type=a_type
             )
         is_one = device is None and len(self._models) == 1
         model = self._models[0] if is_one else self._gpu_model_here(device)
@@ -215,13 +218,14 @@ class Dispatcher:
         if (
             model
             and batch == 1
+            and a_type == FP32
             and type(m) is type(n) is type(k) is int
             and type(trans_a) is type(trans_b) is bool
         ):
             found = model.cached_pick((m, n, k, trans_a, trans_b))
             if found is not None:
                 return found
-        gemm = make_gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
+        gemm = make_gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b, a_type)
         if model is not None:
             return model.pick(gemm)
         from .launch.planner import blas_pick
@@ -434,7 +438,9 @@ class Dispatcher:
         memory cost a call for each place of all but the longest of them.
 
         a, b, out: float32 arrays of torch, CuPy, Numba or anything with DLPack or
-        `__cuda_array_interface__`, on one GPU that a table is for. Rows may be any distance apart;
+        `__cuda_array_interface__`, on one GPU that a table is for. `a` may be of bfloat16 or float16: the
+        result is that of a converted to float32, which is exact. A kernel of the class that was searched for
+        such an `a` reads it as it is; elsewhere the call converts it first. Rows may be any distance apart;
         a transposed view is taken as such, without a copy, an `out` stored by columns too. Other strides
         cost a packed copy of torch's and CuPy's arrays (`num_copied`), and are refused of others and on a
         `stream` that is passed. `out` must not overlap a or b (their address ranges are compared), nor its
@@ -479,6 +485,14 @@ class Dispatcher:
                 return served
         _, products = self._on_gpus()
         return products.multiply((a, b, out), (alpha, beta), (trans_a, trans_b), stream, (bias, activation))
+
+    def linear(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        """x @ weight.T + bias, as torch's linear, for an x of any number of dimensions, of float32, bfloat16 or
+        float16, and a float32 weight (n, k): `x.float()` need not be computed before. `options`: as of
+        `sgemm`, without flags. Raises DispatchError as that."""
+        rows = x if x.ndim > 1 else x[None]
+        found = self.sgemm(rows, weight, bias=bias, trans_b=True, **options)
+        return found if x.ndim > 1 else found[0]
 
     def torch(self, accuracy: str | None = None) -> TorchRouting:
         """A context in which products of an unmodified PyTorch program are routed to this table, where it is

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..facts.accuracy_class import STRICT, serves
 from ..facts.device import LIKE
-from ..facts.gemm import Gemm
+from ..facts.gemm import FP32, Gemm
 from ..files.errors import DispatchError
 from .calls.product import Settle, packed
 from .choose.blas_provider import BlasProvider, ProvenBlas
@@ -70,7 +70,11 @@ class ServedModel:
 
     def pick(self, gemm: Gemm) -> Pick:
         """What a product of packed, aligned matrices would run, on any GPU of the model."""
-        key = gemm if gemm.is_batched else (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
+        key = (
+            gemm
+            if gemm.is_batched or not gemm.is_float
+            else (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
+        )
         picks = self._picks  # `settle` replaces them
         found = picks.get(key) or self.choose(gemm)
         if not (self._is_first_use and self._blas.is_wanted(found)):  # which may be settled at any time
@@ -84,13 +88,20 @@ class ServedModel:
         if gemm.m and gemm.n:
             problem = self.chooser.served_as(packed(gemm), (0, 0, 0))
             call = Call(problem.gemm, problem.lds, batch=problem.batch)
+            if not gemm.is_float:
+                if (reading := self.chooser.reading(call)) is not None:
+                    return replace(
+                        reading, tell_workspace=partial(self.chooser.workspace_bytes, reading, call)
+                    )
+                found = self.choose(replace(gemm, a_type=FP32), device)
+                return replace(found, tell=partial(_describe_converted, found.tell))
             known = self._known and self._known.pick(call, device)
             found = self._blas.served(known or self.chooser.pick(call), call, device)
             if os.environ.get(LIKE) == self.gpu_model.name:
                 found = replace(found, tell=partial(_describe_for_others, found.tell))
             return replace(found, tell_workspace=partial(self.chooser.workspace_bytes, found, call))
         text = partial(str, "the result has no elements: nothing is launched")
-        return Pick(self.table.defaults[gemm.layout], "default", text, 1)
+        return Pick(self.table.defaults[gemm.layout.partition(":")[0]], "default", text, 1)
 
     def choices(self, pinned: Path | None = None) -> KnownChoices:
         """Those settled, or pinned by a file. Raises DispatchError if that is damaged or of another table."""
@@ -160,6 +171,10 @@ class ServedModel:
         made = RoutedEngine(has_bias, core_of(self.table), self._settles, *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
         return made
+
+
+def _describe_converted(tell: Callable[[], str]) -> str:
+    return f"A is converted to FP32 first; {tell()}"
 
 
 def _describe_for_others(tell: Callable[[], str]) -> str:
