@@ -50,6 +50,23 @@ are served by tensor kernels where their sums are surely no worse than those tha
 They multiply parts of floats: two of TF32 or three of BF16 (`--where scheme=bf16x6`), which err less and take
 a tenth longer ([0098](../decisions/0098-three-parts-of-bf16.md)): where k is split, often only these serve.
 
+## A of BF16 or FP16, B of FP32
+
+`sgemm(a, b)` and `linear(x, weight, bias)` take an `a` of bfloat16 or float16 of torch, CuPy or DLPack, and
+`autotune_sgemm_mixed` does in C, in every class and on every GPU: the result is that of `a` converted to
+FP32, which is exact. `activations.float() @ weight` in a program of torch cannot be seen as such: call one of
+these instead; `torch()` routes FP32 alone. (No gradients: call it under `no_grad`.)
+
+    autotune search --shape 64x256x6144 --a-type bf16 --accuracy fp32
+
+finds kernels that read A as it is, and an export for `fp32` holds them: `pick(64, 256, 6144, a_type="bf16")`
+tells which serves. BF16 is one part, so three products of BF16 parts of B do (six for FP32). FP16 is one part
+of TF32, of which two products do (three), or two of BF16 (five): the search decides. Each is held to the same
+promise, beside cuBLAS on the converted A. Everywhere else the call converts A in a workspace first, one pass:
+where no such kernel was found, or cuBLAS was faster, on other GPUs, in `strict`, with an epilogue, where A's
+rows are no multiple of 4 bytes.
+Infinity in such an A gives NaN or infinity in these kernels, NaN of any bits NaN; subnormals count.
+
 What `fp32` does not promise:
 
 - Bits: they depend on tiles and splits, as those of `strict` do without `--order`.
