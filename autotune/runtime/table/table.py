@@ -358,7 +358,8 @@ def _check_head(data: Any, where: str) -> None:
 
 def _name_types(body: dict[str, Any], lists: Sequence[str], name: str) -> None:
     """Have records that are older than types of A name FP32."""
-    for record in itertools.chain.from_iterable(filter(None, (body.get(one) for one in lists))):
+    found = (body.get(one) for one in lists)
+    for record in itertools.chain.from_iterable(one for one in found if isinstance(one, list)):
         if isinstance(record, dict) and isinstance(record.get(name), dict):
             record[name].setdefault("a_type", FP32_TYPE)
 
