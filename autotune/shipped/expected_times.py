@@ -64,13 +64,14 @@ class Expectation(NamedTuple):
 def expected_on(matrices: Sequence[TimeMatrix], limits: DeviceLimits, gemm: Gemm) -> Expectation | None:
     """Of a product, or a batch, with m, n and k of at least 1; None if no kernel that ships serves it here.
     Takes some seconds."""
+    single = as_single(gemm)
     own = [one for one in matrices if one.limits.name == limits.name]
-    tables = tuple(one for one in own or matrices if any(g.layout == gemm.layout for g in one.columns))
+    tables = tuple(one for one in own or matrices if any(g.layout == single.layout for g in one.columns))
     if own and tables:
         kernel_us, cublas_us = ShippedFigures(matrices, limits).predict(gemm)[1::-1]
         return Expectation(kernel_us, cublas_us, tables)
-    kernels = candidates(gemm.layout, (), matrices, limits)
-    costs_us = Costs(gemm.layout, kernels, limits).on(as_single(gemm)) if kernels else np.array([])
+    kernels = candidates(single.layout, (), matrices, limits)
+    costs_us = Costs(single.layout, kernels, limits).on(single) if kernels else np.array([])
     return Expectation(float(costs_us.min()), None, tables) if costs_us.size else None
 
 
@@ -118,7 +119,8 @@ class ShippedFigures:
 
     def predict(self, gemm: Gemm) -> Predicted:
         """Of a product, or a batch, with m and n of at least 1."""
-        if gemm.layout not in self._layouts:
-            self._layouts[gemm.layout] = _OfLayout(gemm.layout, self._matrices, self.limits)
-        found = self._layouts[gemm.layout].predict(as_single(gemm))
+        single = as_single(gemm)
+        if single.layout not in self._layouts:
+            self._layouts[single.layout] = _OfLayout(single.layout, self._matrices, self.limits)
+        found = self._layouts[single.layout].predict(single)
         return found._replace(untuned_us=found.cublas_us) if gemm.is_batched else found

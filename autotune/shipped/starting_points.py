@@ -51,7 +51,8 @@ class StartingPoints:
         """Configs, most promising first, each with its best number of splits; within an order of sums in turn
         with what stands for the best there, by its own expected time. For a batch, those of one product with
         as many tiles."""
-        layout, single = gemm.layout, as_single(gemm)
+        single = as_single(gemm)
+        layout = single.layout
         with self._learning[layout]:
             kernels = self.kernels(layout)
             if not kernels:
@@ -158,6 +159,6 @@ def _splits(gemm: Gemm, bn: int) -> int:
 
 
 def as_single(gemm: Gemm) -> Gemm:
-    """One product of as many tiles as a batch: that much longer on its longer side."""
+    """One product of as many tiles as a batch: that much longer on its longer side; in FP32."""
     m, n = (gemm.m * gemm.batch, gemm.n) if gemm.m >= gemm.n else (gemm.m, gemm.n * gemm.batch)
     return Gemm(m, n, gemm.k, gemm.trans_a, gemm.trans_b)
