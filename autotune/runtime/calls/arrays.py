@@ -55,10 +55,6 @@ class Library:
         """Of the elements of an A: one of `gemm.A_TYPES`; what is none of them is told as FP32."""
         return _short_type(getattr(x, "dtype", ""))
 
-    def widened(self, x: Any) -> Any | None:
-        """An array in FP32, made on the current stream; None if this library has no known way."""
-        return None
-
     def current_stream(self, x: Any, device: int) -> int:
         """Handle of the stream that the caller works on."""
         raise NotImplementedError
@@ -218,9 +214,6 @@ class Torch(Library):
     def a_type(self, x: Any) -> str:
         return self._short.get(x.dtype, FP32)
 
-    def widened(self, x: Any) -> Any | None:
-        return x.float()
-
     def packed_copy(self, x: Any) -> Any | None:
         return x.contiguous()
 
@@ -258,10 +251,6 @@ class CuPy(Library):
                 return self._cupy.empty(shape, dtype=_FLOAT32)
             with self._external(stream):  # its memory pool keeps an arena per stream
                 return self._cupy.empty(shape, dtype=_FLOAT32)
-
-    def widened(self, x: Any) -> Any | None:
-        with self._cupy.cuda.Device(x.data.device_id):
-            return x.astype(_FLOAT32)
 
     def packed_copy(self, x: Any) -> Any | None:
         with self._cupy.cuda.Device(x.data.device_id):
@@ -382,9 +371,6 @@ class Host(Library):
         if x.size and x.ctypes.data < _LEAST_ADDRESS:
             raise _no_memory(role)
         return int(x.ctypes.data), NO_DEVICE, *_form(role, x.shape, x.strides, x.dtype.itemsize)
-
-    def widened(self, x: Any) -> Any | None:
-        return x.astype(_FLOAT32)
 
 
 class Libraries:

@@ -120,7 +120,6 @@ class Products:
         trans_a, trans_b = transposed
         a_type = library.a_type(arrays[0])
         if library.is_host:
-            arrays = (arrays[0] if a_type == FP32 else library.widened(arrays[0]), *arrays[1:])
             device = self.engines.for_host()
             handle = PER_THREAD_STREAM if stream is None else self._libraries.stream(stream, device)
             engine = self.engines.of(device)
@@ -133,9 +132,7 @@ class Products:
                 addresses, batch = stack.lowest(addresses), stack.batch
             plan = engine.plan(key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue, a_type))
         except UnsupportedStrides as fault:
-            if a_type != FP32 and (wide := library.widened(arrays[0])) is not None:
-                return self.multiply((wide, *arrays[1:]), scales, transposed, stream, adds)
-            return self._serve_by_copies(fault, operands, scales, transposed, stream, adds)
+            return self._serve_by_copies(fault, operands, a_type, scales, transposed, stream, adds)
         explicit = None if stream is None else self._libraries.stream(stream, plan.gpu.device)
         found = self._enqueue(engine, plan, stack, operands, scales, explicit)
         if library.name == "torch":
@@ -226,6 +223,7 @@ class Products:
         self,
         fault: UnsupportedStrides,
         operands: _Operands,
+        a_type: str,
         scales: tuple[Any, Any],
         transposed: tuple[bool, bool],
         stream: Any,
@@ -236,8 +234,8 @@ class Products:
         arrays, owners, *_ = operands
         (a, b, out), (trans_a, trans_b) = arrays, transposed
         out_transposed = _transposed(out)
-        is_along_columns = adds[0] is not None  # which would be along rows of the transpose
-        if fault.is_by_columns and out_transposed is not None and not is_along_columns:
+        may_swap = adds[0] is None and a_type == FP32  # a bias would be along rows, the second of other types
+        if fault.is_by_columns and out_transposed is not None and may_swap:
             self.multiply((b, a, out_transposed), scales, (not trans_b, not trans_a), stream, adds)
             return out
         place = ("a", "b", "out").index(fault.role)
@@ -278,7 +276,7 @@ def sgemm_host(
     if out is not None and out.ndim > 2 and out.size:
         strides = [stride // FLOAT_BYTES for stride in out.strides]
         check_products_apart(zip(out.shape, strides, strict=True))
-    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    a, b = np.ascontiguousarray(a, np.float32), np.ascontiguousarray(b)
     (form_a, leading_a), (form_b, leading_b) = packed_form(a.shape), packed_form(b.shape)
     form_c, leading_c = (None, None) if out is None else packed_form(out.shape)
     forms = form_a, form_b, form_c
