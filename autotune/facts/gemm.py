@@ -114,6 +114,21 @@ class Gemm:
         typed = (a_type or FP32).lower()
         return cls(*extents, *flags, int(batch or 1), shared == "a", shared == "b", typed)
 
+    @classmethod
+    def of_layout(
+        cls,
+        layout: str,
+        m: int,
+        n: int,
+        k: int,
+        batch: int = 1,
+        shares_a: bool = False,
+        shares_b: bool = False,
+    ) -> Gemm:
+        """Of one of TYPED_LAYOUTS."""
+        trans_a, trans_b = layout[0] == "T", layout[1] == "T"
+        return cls(m, n, k, trans_a, trans_b, batch, shares_a, shares_b, type_of(layout))
+
     def need_output(self) -> None:
         """Raises UsageError if C has no element: such a product is legal, but there is nothing to tune."""
         if not self.m or not self.n:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import product
 
 from ..facts.device import DeviceLimits
-from ..facts.gemm import Gemm, type_of
+from ..facts.gemm import Gemm
 from .config import PACKED_ORDERS, PARAMETER, WARP, Config, Value, lanes_k, threads_along_k
 from .rules import NARROW, NARROW_FLUSH, broken_rules
 
@@ -28,7 +28,7 @@ _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies t
 
 def example(layout: str) -> Gemm:
     """A problem of this layout, for rules and sizes that depend on the layout only."""
-    return Gemm(4096, 4096, 4096, layout[0] == "T", layout[1] == "T", a_type=type_of(layout))
+    return Gemm.of_layout(layout, 4096, 4096, 4096)
 
 
 def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Config]:

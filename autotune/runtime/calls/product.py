@@ -57,6 +57,13 @@ class Product(NamedTuple):
     num_bytes: Triple
     batch: Batch = SINGLE
 
+    def converted(self) -> Product:
+        """As it is once A is packed and of FP32; the bytes that A spans stay those of what is read."""
+        gemm = replace(self.gemm, a_type=FP32)
+        stride_a = gemm.m * gemm.k if self.batch.stride_a else 0
+        lds = gemm.lds[0], *self.lds[1:]
+        return Product(gemm, lds, self.num_bytes, self.batch._replace(stride_a=stride_a))
+
 
 def make_gemm(
     m: Any,
@@ -160,14 +167,6 @@ def _repeated(single: Product, batch: Batch) -> Product:
         for size, reach, stride in zip(sizes, single.num_bytes, batch[1:], strict=True)
     )
     return Product(whole, single.lds, (a, b, c), batch)
-
-
-def converted(problem: Product) -> Product:
-    """As it is once A is packed and of FP32; the bytes that A spans stay those of what is read."""
-    gemm, (_, ldb, ldc), num_bytes, batch = problem
-    gemm = replace(gemm, a_type=FP32)
-    stride_a = gemm.m * gemm.k if batch.stride_a else 0
-    return Product(gemm, (gemm.lds[0], ldb, ldc), num_bytes, batch._replace(stride_a=stride_a))
 
 
 def folded(problem: Product) -> Product | None:

@@ -13,32 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...facts.gemm import (
-    A_TYPES,
-    FP32,
-    MAX_EXTENT,
-    SINGLE,
-    TYPED_LAYOUTS,
-    WORKSPACE_BYTES,
-    Batch,
-    Gemm,
-    Triple,
-    type_of,
-)
+from ...facts.gemm import A_TYPES, MAX_EXTENT, SINGLE, TYPED_LAYOUTS, WORKSPACE_BYTES, Batch, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.launch import ACTIVATIONS, BIASES, NO_LAUNCH, PLAIN, Epilogue, Grid
 from ...kernel.launch import plan as plan_grid
-from ..calls.product import (
-    MAX_PLANS,
-    Forms,
-    Product,
-    check_aligned,
-    common_device,
-    converted,
-    no_scale,
-    read_operands,
-)
-from ..choose.blas_provider import BlasProvider
+from ..calls.product import MAX_PLANS, Forms, Product, check_aligned, common_device, no_scale, read_operands
+from ..choose.blas_provider import BlasProvider, calls_of
 from ..choose.chooser import OTHERS, TUNED_ALIGNMENT, Call, Chooser, Counted, Pick, in_splits
 from ..native.core import Core, core_of, numbered, tell
 from ..settle.choices import KnownChoices
@@ -63,7 +43,7 @@ def key_of(
     trans_b: bool,
     batch: Batch | None = None,
     epilogue: Epilogue | None = None,
-    a_type: str = FP32,
+    a_type: str = A_TYPES[0],
 ) -> Key:
     """The key of a call with arrays on these GPUs, of these forms, at these addresses."""
     a, b, c = addresses
@@ -167,7 +147,7 @@ class Planner:
             "from_type": A_TYPES.index(problem.gemm.a_type), "from_ld": problem.lds[0], "from_stride": stride,
             "upcast": self.devices.upcast(gpu, self.core.library.autotune_upcast_code()),
         }  # fmt: skip
-        return converted(problem), others
+        return problem.converted(), others
 
     def blas_plan(self, problem: Product, gpu: OpenGpu, addresses: Triple = (0, 0, 0)) -> Plan:
         """Of cuBLAS, which may serve it (BlasProvider), and no kernel beside it."""
@@ -211,11 +191,8 @@ class Planner:
     def _counted(self, row: Any) -> Counted:
         if not row.m:
             return OTHERS._replace(calls=row.calls)
-        layout = TYPED_LAYOUTS[row.layout]
-        gemm = Gemm(
-            *(row.m, row.n, row.k, layout[0] == "T", layout[1] == "T"),
-            *(row.products, row.shared == 1, row.shared == 2, type_of(layout)),
-        )
+        of_batch = row.products, row.shared == 1, row.shared == 2
+        gemm = Gemm.of_layout(TYPED_LAYOUTS[row.layout], row.m, row.n, row.k, *of_batch)
         return Counted(
             gemm, tuple(row.ld), tuple(row.alignment),
             Epilogue(BIASES[row.bias], ACTIVATIONS[row.activation]),
@@ -287,20 +264,8 @@ class Planner:
         library = self.blas.library
         with self._blas_lock:  # what the core was told of must not be freed by another that tells it
             if library is not None and self._blas_calls is None:
-                self._blas_calls = _blas_calls(self.core.library.structs.blas, library.functions)
+                self._blas_calls = calls_of(self.core.library.structs.blas, library.functions)
                 self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
-
-
-def _blas_calls(struct: Any, functions: Mapping[str, Any]) -> Any:
-    """autotune_blas (core/blas.h): other callables than C functions are wrapped."""
-    kinds = (kind for _, kind in struct._fields_)
-    calls = zip(kinds, functions.values(), strict=True)
-    return struct(*(kind(_address(function) or function) for kind, function in calls))
-
-
-def _address(function: Any) -> int | None:
-    """Of a function of a library; None of another."""
-    return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
 
 
 def _batch(batch: Batch) -> tuple[int, Triple]:

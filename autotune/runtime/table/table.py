@@ -19,7 +19,7 @@ from ...facts.accuracy_class import FP32, STRICT, held_by
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
 from ...facts.gemm import FP32 as FP32_TYPE
-from ...facts.gemm import MAX_EXTENT, TYPED_LAYOUTS, Gemm, layout_of, type_of
+from ...facts.gemm import MAX_EXTENT, TYPED_LAYOUTS, Gemm, layout_of
 from ...files import folder_files, strict
 from ...files.errors import DispatchError, UsageError
 from ...files.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
@@ -41,9 +41,7 @@ CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
 
 _EXAMPLES = {  # by layout, and whether for batches
-    (layout, is_batched): Gemm(
-        1, 1, 1, layout[0] == "T", layout[1] == "T", 2 if is_batched else 1, a_type=type_of(layout)
-    )
+    (layout, is_batched): Gemm.of_layout(layout, 1, 1, 1, 2 if is_batched else 1)
     for layout in TYPED_LAYOUTS
     for is_batched in (False, True)
 }
