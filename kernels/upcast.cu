@@ -9,7 +9,7 @@ enum { UPCAST_THREADS = 256, UPCAST_COLUMNS = 1024 };
 
 extern "C" __global__ void __launch_bounds__(UPCAST_THREADS)
     upcast(const unsigned short* from, float* to, long long ld, long long stride, int rows, int columns, int is_half) {
-    const unsigned chunks = (columns + UPCAST_COLUMNS - 1) / UPCAST_COLUMNS;
+    const unsigned chunks = (static_cast<unsigned>(columns) + UPCAST_COLUMNS - 1) / UPCAST_COLUMNS;
     const unsigned row = blockIdx.x / chunks, chunk = blockIdx.x % chunks, product = row / rows;
     from += product * stride + row % rows * ld;
     to += static_cast<long long>(row) * columns;

@@ -157,12 +157,13 @@ static autotune_status load(at_loader *loader, int32_t device, const autotune_ke
     return status;
 }
 
-static autotune_status load_upcast(at_loader *loader) {
+/* A GPU has a library of its own: what it lacks at a launch could not be loaded while a stream is captured. */
+static autotune_status load_upcast(const at_loader *loader, uint64_t *upcast) {
     uint64_t library = 0, resident = 0, kernel = 0;
     int error = loader->cuda->load_library(&library, autotune_upcast_code(), NULL, NULL, 0, NULL, NULL, 0);
     if (!error) error = loader->cuda->get_kernel(&kernel, library, AT_UPCAST);
     if (!error) error = loader->cuda->kernel_function(&resident, kernel);
-    if (!error) loader->upcast = kernel;
+    if (!error) *upcast = kernel;
     return told(error);
 }
 
@@ -179,7 +180,7 @@ static autotune_status load_apart(at_loader *loader, const autotune_driver *cuda
     autotune_status status = told(error);
     if (!error) {
         status = kernel == OF_UPCAST
-                     ? load_upcast(loader)
+                     ? load_upcast(loader, &gpu->upcast)
                      : load(loader, device, &loader->table->kernels[kernel], &gpu->kernels[kernel]);
         cuda->exchange_capture_mode(&mode);
     }
@@ -200,9 +201,10 @@ autotune_status at_load(at_loader *loader, const autotune_driver *cuda, int32_t 
 }
 
 autotune_status at_load_upcast(at_loader *loader, const autotune_driver *cuda, int32_t device, uint64_t *upcast) {
+    const at_open_gpu *gpu = &loader->gpus[device];
     pthread_mutex_lock(&loader->lock);
-    const autotune_status status = loader->upcast ? AUTOTUNE_OK : load_apart(loader, cuda, device, OF_UPCAST);
-    *upcast = loader->upcast;
+    const autotune_status status = gpu->upcast ? AUTOTUNE_OK : load_apart(loader, cuda, device, OF_UPCAST);
+    *upcast = gpu->upcast;
     pthread_mutex_unlock(&loader->lock);
     return status;
 }

@@ -35,6 +35,7 @@ typedef struct {
     uint64_t context; /* primary; 0 before the first product */
     bool is_other;    /* the table is not for it */
     at_loaded *kernels;
+    uint64_t upcast; /* the kernel of upcast.h; 0 before it is loaded */
 } at_open_gpu;
 
 /* Threads may share one. */
@@ -43,7 +44,6 @@ typedef struct {
     const at_loading *cuda; /* NULL before the first product */
     pthread_mutex_t lock;
     uint64_t *libraries; /* by cubin; 0 before it is loaded */
-    uint64_t upcast;     /* the kernel of upcast.h; 0 before it is loaded */
     at_open_gpu gpus[AT_MAX_DEVICES];
 } at_loader;
 
@@ -56,7 +56,6 @@ autotune_status at_current_gpu(at_loader *loader, int32_t *device);
 /* A kernel on that GPU, loaded at the first request. */
 autotune_status at_load(at_loader *loader, const autotune_driver *cuda, int32_t device, int32_t kernel,
                         uint64_t *context, at_loaded *loaded);
-
 
 /* The kernel that converts A, loaded at the first request. */
 autotune_status at_load_upcast(at_loader *loader, const autotune_driver *cuda, int32_t device, uint64_t *upcast);

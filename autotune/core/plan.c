@@ -386,11 +386,6 @@ at_outcome at_launch(const at_runner *runner, const autotune_plan *plan, uint64_
     return outcome;
 }
 
-/* Rows of A as it is stored, of all its products, and their length. */
-static int64_t rows_of_a(const autotune_planned *planned) {
-    return at_trans_a(planned->layout) ? planned->k : planned->m;
-}
-
 static int64_t products_of_a(const autotune_planned *planned) {
     return planned->batch.stride[0] ? planned->batch.products : 1;
 }
@@ -405,15 +400,23 @@ static int start_upcast(const autotune_driver *cuda, const autotune_plan *plan, 
                         uint64_t to) {
     const autotune_planned *planned = &plan->planned;
     int64_t ld = planned->from_ld, stride = planned->from_stride;
-    int32_t rows = (int32_t)rows_of_a(planned), columns = at_trans_a(planned->layout) ? planned->m : planned->k;
+    int32_t rows = at_trans_a(planned->layout) ? planned->k : planned->m, columns = at_trans_a(planned->layout) ? planned->m : planned->k;
     int32_t is_half = planned->from_type == AUTOTUNE_A_FP16;
-    const int64_t chunks = (columns + (int64_t)AT_UPCAST_COLUMNS - 1) / AT_UPCAST_COLUMNS;
-    const at_launch_config config = {
-        .grid_x = (uint32_t)(chunks * rows * products_of_a(planned)), .grid_y = 1, .grid_z = 1,
-        .block_x = AT_UPCAST_THREADS, .block_y = 1, .block_z = 1, .stream = stream,
-    };
+    const int64_t blocks = rows * ((columns + (int64_t)AT_UPCAST_COLUMNS - 1) / AT_UPCAST_COLUMNS); /* of a product */
+    const int64_t most = INT32_MAX / blocks, products = products_of_a(planned); /* of a launch: memory ends before one has none */
     void *arguments[] = {&from, &to, &ld, &stride, &rows, &columns, &is_half};
-    return cuda->launch(&config, planned->upcast, arguments, NULL);
+    int error = 0;
+    for (int64_t i = 0; !error && i < products; i += most) {
+        const int64_t now = products - i < most ? products - i : most;
+        const at_launch_config config = {
+            .grid_x = (uint32_t)(blocks * now), .grid_y = 1, .grid_z = 1,
+            .block_x = AT_UPCAST_THREADS, .block_y = 1, .block_z = 1, .stream = stream,
+        };
+        error = cuda->launch(&config, planned->upcast, arguments, NULL);
+        from += (uint64_t)(now * stride) * (AT_FLOAT_BYTES / 2);
+        to += (uint64_t)(now * rows * columns) * AT_FLOAT_BYTES;
+    }
+    return error;
 }
 
 /* Converts A, and has a kernel or cuBLAS serve, all in one workspace: what is lent to a stream twice is the same. */

@@ -256,7 +256,7 @@ static void *answer(void *object) {
 /* The result as a new reference; on failure NULL, with an error set. */
 static void *served(const autotune_tensors *all, void *const *arguments, product *asked, const autotune_plan *plan) {
     const bool has_out = arguments[2] != python->none;
-    void *out = has_out ? arguments[2] : new_result(all, arguments[0], asked);
+    void *out = has_out ? arguments[2] : new_result(all, arguments[1], asked);
     const autotune_status status = out ? launch(all, asked, plan) : AUTOTUNE_UNKNOWN;
     const bool is_served =
         status != AUTOTUNE_UNKNOWN && is_told(all, status, arguments) && (!has_out || is_counted(all, out));

@@ -487,8 +487,8 @@ class Dispatcher:
         return products.multiply((a, b, out), (alpha, beta), (trans_a, trans_b), stream, (bias, activation))
 
     def linear(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
-        """x @ weight.T + bias, as torch's linear, for an x of any number of dimensions, of float32, bfloat16 or
-        float16, and a float32 weight (n, k): `x.float()` need not be computed before. `options`: as of
+        """x @ weight.T + bias, as torch's linear, for an x of any number of dimensions, of float32, bfloat16
+        or float16, and a float32 weight (n, k): `x.float()` need not be computed before. `options`: as of
         `sgemm`, without flags. Raises DispatchError as that."""
         rows = x if x.ndim > 1 else x[None]
         found = self.sgemm(rows, weight, bias=bias, trans_b=True, **options)

@@ -55,18 +55,18 @@ class Gpus:
         self._driver = driver
         self._lock = threading.Lock()
         self._gpus: dict[int, OpenGpu] = {}
-        self._upcast = 0  # not bound to a GPU
+        self._upcast: dict[int, int] = {}  # by GPU
 
     def upcast(self, gpu: OpenGpu, code: bytes) -> int:
         """The kernel that converts an A of BF16 or FP16, by its PTX; loaded at the first request."""
         with self._lock:
-            if not self._upcast:
+            if gpu.device not in self._upcast:
                 with self.current(gpu), self._driver.relaxed():
                     library = self._driver.load_library(code + b"\0")
                     kernel = self._driver.get_kernel(library, "upcast")
                     self._driver.make_resident(kernel)
-                self._upcast = kernel
-            return self._upcast
+                self._upcast[gpu.device] = kernel
+            return self._upcast[gpu.device]
 
     def gpu(self, device: int) -> OpenGpu:
         """A GPU by its number. Raises DispatchError if it cannot be served."""
