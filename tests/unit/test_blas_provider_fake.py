@@ -205,7 +205,7 @@ def test_the_core_is_told_of_cublas_once(
     folder: Path, driver: FakeDriver, blas: FakeBlas, picked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whichever of two threads is first: calls of which it was told before would be freed under it."""
-    own, notes, met = planner.calls_of, list[object](), threading.Barrier(2)
+    own, notes, met = planner._blas_calls, list[object](), threading.Barrier(2)
 
     def slowly(*arguments: Any) -> Any:
         notes.append(own(*arguments))
@@ -213,7 +213,7 @@ def test_the_core_is_told_of_cublas_once(
             met.wait(timeout=0.5)
         return notes[-1]
 
-    monkeypatch.setattr(planner, "calls_of", slowly)
+    monkeypatch.setattr(planner, "_blas_calls", slowly)
     runtime = Dispatcher(folder, driver=driver)
     a, b, c = normal(40, 30), normal(30, 20), [np.zeros((40, 20), np.float32) for _ in "12"]
     works = [threading.Thread(target=runtime.sgemm, args=(OnGpu(a), OnGpu(b), OnGpu(one))) for one in c]

@@ -11,7 +11,6 @@ import ctypes
 import math
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -176,15 +175,3 @@ def _mapped() -> list[str]:
         return []
     paths = (line.split(maxsplit=5)[-1] for line in lines)  # address, rights, offset, device, inode, path
     return list(dict.fromkeys(path for path in paths if re.match(_FILE, path.rpartition("/")[2])))
-
-
-def calls_of(struct: Any, functions: Mapping[str, Any]) -> Any:
-    """autotune_blas (core/blas.h): other callables than C functions are wrapped."""
-    kinds = (kind for _, kind in struct._fields_)
-    calls = zip(kinds, functions.values(), strict=True)
-    return struct(*(kind(_address(function) or function) for kind, function in calls))
-
-
-def _address(function: Any) -> int | None:
-    """Of a function of a library; None of another."""
-    return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None

@@ -18,7 +18,7 @@ from ...files.errors import DispatchError
 from ...kernel.launch import ACTIVATIONS, BIASES, NO_LAUNCH, PLAIN, Epilogue, Grid
 from ...kernel.launch import plan as plan_grid
 from ..calls.product import MAX_PLANS, Forms, Product, check_aligned, common_device, no_scale, read_operands
-from ..choose.blas_provider import BlasProvider, calls_of
+from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import OTHERS, TUNED_ALIGNMENT, Call, Chooser, Counted, Pick, in_splits
 from ..native.core import Core, core_of, numbered, tell
 from ..settle.choices import KnownChoices
@@ -145,7 +145,7 @@ class Planner:
         stride = problem.batch.stride_a
         others = {
             "from_type": A_TYPES.index(problem.gemm.a_type), "from_ld": problem.lds[0], "from_stride": stride,
-            "upcast": self.devices.upcast(gpu, self.core.library.autotune_upcast_code()),
+            "upcast": self.devices.upcast(gpu, self.core.upcast_code),
         }  # fmt: skip
         return problem.converted(), others
 
@@ -264,8 +264,20 @@ class Planner:
         library = self.blas.library
         with self._blas_lock:  # what the core was told of must not be freed by another that tells it
             if library is not None and self._blas_calls is None:
-                self._blas_calls = calls_of(self.core.library.structs.blas, library.functions)
+                self._blas_calls = _blas_calls(self.core.library.structs.blas, library.functions)
                 self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
+
+
+def _blas_calls(struct: Any, functions: Mapping[str, Any]) -> Any:
+    """autotune_blas (core/blas.h): other callables than C functions are wrapped."""
+    kinds = (kind for _, kind in struct._fields_)
+    calls = zip(kinds, functions.values(), strict=True)
+    return struct(*(kind(_address(function) or function) for kind, function in calls))
+
+
+def _address(function: Any) -> int | None:
+    """Of a function of a library; None of another."""
+    return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
 
 
 def _batch(batch: Batch) -> tuple[int, Triple]:
@@ -338,7 +350,7 @@ class Engine(Planner):
         if pick is not None and epilogue is not None:
             pick = self._chooser.find_epilogue(pick, epilogue)
         if pick is not None:
-            return self._plan_of(served, gpu, pick, aligned, {})
+            return self.plan_of(served, gpu, pick, aligned)
         problem, others = self._as_read(problem, gpu)
         aligned = (0, *aligned[1:])
         call = Call(problem.gemm, problem.lds, aligned, problem.batch)
@@ -347,17 +359,13 @@ class Engine(Planner):
             pick = self.blas.served(pick, call, gpu.device)
         else:
             pick = self.blas.with_epilogue(self._chooser.with_epilogue(pick, epilogue))
-        return self._plan_of(problem, gpu, pick, aligned, others)
+        return self.plan_of(problem, gpu, pick, aligned, **others)
 
-    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
-        """The plan of a pick, for operands at addresses that are aligned like these. Raises
-        DispatchError if its kernel cannot be loaded."""
-        return self._plan_of(problem, gpu, pick, addresses, {})
-
-    def _plan_of(
-        self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple, others: Mapping[str, int]
+    def plan_of(
+        self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0), **others: int
     ) -> Plan:
-        """The same; `others`: of an A that is converted before."""
+        """The plan of a pick, for operands at addresses that are aligned like these. `others`: of an A that
+        is converted before. Raises DispatchError if its kernel cannot be loaded."""
         kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
         batch, loop = (SINGLE, problem.batch) if pick.is_looped else (problem.batch, SINGLE)
         grid = plan_grid(in_splits(kernel, pick.split_k), gemm.m, gemm.n, gemm.k, batch)

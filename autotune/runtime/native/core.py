@@ -142,7 +142,7 @@ class Core:
         handle = ctypes.c_void_p()
         if status := library.autotune_open(self._at_table, ctypes.byref(handle)):
             raise DispatchError(f"the core takes no table of version {VERSION} (status {status})")
-        self.handle = handle.value
+        self.handle, self.upcast_code = handle.value, library.autotune_upcast_code()
 
     def __del__(self) -> None:
         handle = getattr(self, "handle", None)

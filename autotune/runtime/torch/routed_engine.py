@@ -179,7 +179,9 @@ class RoutedEngine(Engine):
             self.remember_in_core(key, (found.live or found.plan).address)  # it may have been forgotten there
             return found
 
-    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
+    def plan_of(
+        self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0), **_: int
+    ) -> Plan:
         pick = self._in_few_launches(pick, Call(problem.gemm, problem.lds, addresses, problem.batch))
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
