@@ -19,6 +19,7 @@ __device__ __forceinline__ int thread_index() {
 __device__ __forceinline__ int block_index_x() { return blockIdx.x; }
 __device__ __forceinline__ int block_index_y() { return blockIdx.y; }
 __device__ __forceinline__ int grid_x() { return gridDim.x; }
+__device__ __forceinline__ int grid_y() { return gridDim.y; }
 
 // The block's dynamic shared memory, aligned to 16 bytes.
 __device__ __forceinline__ float* shared_memory() {
@@ -159,6 +160,12 @@ template <int VEC> __device__ __forceinline__ Vec<VEC> load_l2(const float* from
 
 __device__ __forceinline__ unsigned atomic_add(unsigned* counter, unsigned by) {
     return atomicAdd(counter, by);
+}
+
+// Returns once the counter is not zero: blocks of the same launch count it.
+__device__ __forceinline__ void wait_for_counter(const unsigned* counter) {
+    unsigned found = 0;
+    while (found == 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
 }
 
 // Writes of this thread before the fence are seen by any thread that sees one after it.

@@ -33,6 +33,7 @@
 //     fragments.cuh       shared memory to registers
 //     multiply.cuh        the FMAs and their order
 //     flush.cuh           blocked summation, around the main loop
+//   chunks.cuh            the same, of the chunks that a block has, and sums handed from block to block
 //   dot_products.cuh      the main loop where lanes share out k: no copies, no shared memory
 //   reduce_*.cuh          sums of slices; of splits: two_pass and chunks, last_block and last_wave, cluster
 //   epilogue.cuh          scale, bias, activation, store
@@ -44,6 +45,7 @@
 // C++", 2017); the multistage pipeline of cp.async is described in the CUTLASS 2.x documentation; the
 // classic steps towards it in S. Boehm, "How to Optimize a CUDA Matmul Kernel", 2022. docs/ladder.md walks
 // through the files along these steps.
+#include "chunks.cuh"
 #include "config.cuh"
 #include "dot_products.cuh"
 #include "epilogue.cuh"
@@ -66,6 +68,10 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     sgemm(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda, const float* READ_ONLY b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits,
           Schedule schedule, Batch batch, Epilogue epilogue) {
+    if constexpr (ARE_CHUNKS) {  // a block may have part of several tiles, and more than one chunk
+        multiply_chunks(m, n, k, alpha, a, lda, b, ldb, workspace, splits, schedule, batch);
+        return;
+    }
     // 1. The block's tile of C, of which product, and its split.
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, tiles = tiles_m * tiles_n;
     const WorkTile work(IS_BATCHED ? tiles * batch.products : tiles, splits);
@@ -87,12 +93,8 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     //        │ split 0              │ split 1         │
     const int k_tiles = alpha == 0 ? 0 : k / STEP_K + (k % STEP_K != 0);
     const int ragged = k - (k_tiles - 1) * STEP_K;
-    //
-    //    Splits that are chunks are counted from the end of k, and the first one is the short one.
-    const int most = ARE_CHUNKS ? FLUSH_TILES : (k_tiles + work.splits - 1) / work.splits;
-    const int left = (work.splits - 1 - work.split) * most;  // tiles behind the split, if it is a chunk
-    const int first = ARE_CHUNKS ? max_of(k_tiles - left - most, 0) : most * work.split;
-    const int num_tiles = ARE_CHUNKS ? k_tiles - left - first : first + most < k_tiles ? most : k_tiles - first;
+    const int most = (k_tiles + work.splits - 1) / work.splits, first = most * work.split;
+    const int num_tiles = first + most < k_tiles ? most : k_tiles - first;
     const int k_begin = first == 0 ? 0 : ragged + (first - 1) * STEP_K;
 
     // 3. The main loop: each thread has the sums of its slice over the split's k.

@@ -358,8 +358,10 @@ static double modelled_us(const shape *of, const modelled *row, double asked) {
     const double tiles_m = ceil(m / kernel->bm), tiles_n = ceil(n / kernel->bn), tiles = tiles_m * tiles_n;
     const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
     const double split_tiles = is_last_wave ? fmod(tiles, kernel->wave > 1 ? kernel->wave : 1) : tiles;
-    const double sum_bytes =
-        row->is_splitting || kernel->chunk ? (double)AT_FLOAT_BYTES * kernel->bm * kernel->bn * split_tiles * split_k : 0;
+    const double shares = kernel->chunk ? (double)at_num_shares(kernel, (int64_t)tiles, of->call->k) : 0;
+    const double sum_bytes = row->is_splitting || kernel->chunk
+                                 ? (double)AT_FLOAT_BYTES * kernel->bm * kernel->bn * (split_tiles * split_k + shares)
+                                 : 0;
     const double granule = (double)AT_FLOAT_BYTES / AT_PACK_ALIGNMENT;
     double pack_bytes = 0, wave_steps = 0, queue_steps = 0;
     if (kernel->packs_a) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bm * granule * tiles_m * k);
@@ -367,7 +369,12 @@ static double modelled_us(const shape *of, const modelled *row, double asked) {
 
     const double k_tiles = ceil(k / kernel->bk);
     double num_blocks = split_tiles * split_k, wait_us = row->wait_us * split_k;
-    const double depth = kernel->chunk ? fmin(k_tiles, (double)kernel->chunk / kernel->bk) : ceil(k_tiles / split_k);
+    double depth = kernel->chunk ? fmin(k_tiles, (double)kernel->chunk / kernel->bk) : ceil(k_tiles / split_k);
+    if (shares > 0) { /* each begins anew with each part of a chunk */
+        const double of_share = tiles * k_tiles / shares, parts = of_share * kernel->bk / kernel->chunk;
+        depth = of_share + table->constants.prologue_steps * parts;
+        num_blocks = shares;
+    }
     add_steps(of, kernel, num_blocks, depth, &wave_steps, &queue_steps);
     if (is_last_wave) {
         add_steps(of, kernel, tiles - split_tiles, k_tiles, &wave_steps, &queue_steps);

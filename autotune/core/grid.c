@@ -59,6 +59,17 @@ int32_t at_num_splits(const autotune_kernel *kernel, int32_t split_k, int32_t k)
     return kernel->chunk && k ? (int32_t)ceil_div(k, kernel->chunk) : split_k;
 }
 
+int64_t at_num_shares(const autotune_kernel *kernel, int64_t tiles, int32_t k) {
+    const int64_t chunks = at_num_splits(kernel, 1, k), sms = kernel->num_sms, wave = kernel->wave;
+    if (!kernel->chunk || !wave || chunks < 2) return 0;
+    const int64_t one_each = tiles * chunks, rest = one_each % sms;
+    const bool are_full = rest == 0 || AT_FULL_PARTS * rest >= (AT_FULL_PARTS - 1) * sms || one_each <= sms;
+    if (are_full && one_each <= wave) return 0;
+    const int64_t whole = tiles * ceil_div(k, kernel->bk) / (kernel->chunk / kernel->bk);
+    const int64_t most = whole < wave ? whole : wave;
+    return most > sms ? most - most % sms : most;
+}
+
 bool at_has_planes(const autotune_kernel *kernel) {
     return kernel->reduction == AUTOTUNE_REDUCE_TWO_PASS || kernel->reduction == AUTOTUNE_REDUCE_CHUNKS;
 }
@@ -117,7 +128,8 @@ static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t spl
     const double tile = (double)kernel->bm * kernel->bn;
     if (kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_CLUSTER) {
         /* a double, since they may exceed 64 bits */
-        if ((double)AT_FLOAT_BYTES * splits * (double)split_tiles * tile > AT_WORKSPACE_LIMIT) return false;
+        const double shares = (double)at_num_shares(kernel, tiles, call->k);
+        if (AT_FLOAT_BYTES * (splits * (double)split_tiles + shares) * tile > AT_WORKSPACE_LIMIT) return false;
     }
     double num_bytes = 0;
     if (kernel->packs_a) num_bytes += packed_bytes(kernel, call, 0, ceil_div(call->m, kernel->bm) * kernel->bm);
@@ -189,16 +201,17 @@ at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t spli
     const bool is_last_wave = reduction == AUTOTUNE_REDUCE_LAST_WAVE;
     const int32_t splits = at_num_splits(kernel, split_k, call->k);
     const int64_t results = (int64_t)call->m * call->n;
-    const int64_t plane = split_tiles * kernel->bm * kernel->bn; /* elements */
+    const int64_t tile = (int64_t)kernel->bm * kernel->bn; /* elements */
+    const int64_t shares = at_num_shares(kernel, tiles, call->k);
     at_grid grid = {
-        .x = is_last_wave ? tiles + split_tiles * (split_k - 1) : tiles,
-        .y = is_last_wave ? 1 : splits,
+        .x = shares ? shares : is_last_wave ? tiles + split_tiles * (split_k - 1) : tiles,
+        .y = shares || is_last_wave ? 1 : splits,
         .tiles = tiles,
         .split_tiles = split_tiles,
         .padded_m = tiles_m * kernel->bm,
         .padded_n = tiles_n * kernel->bn,
-        .sum_bytes = is_cluster ? 0 : AT_FLOAT_BYTES * splits * plane,
-        .counter_bytes = is_cluster || has_planes ? 0 : AT_COUNTER_BYTES * split_tiles,
+        .sum_bytes = is_cluster ? 0 : AT_FLOAT_BYTES * (splits * split_tiles + shares) * tile,
+        .counter_bytes = AT_COUNTER_BYTES * (is_cluster || has_planes ? shares : split_tiles),
         .batch = call->batch,
         .split_k = splits,
         .reduce_group_bits = has_planes ? group_bits(results * products, splits) : AT_REDUCE_BITS,

@@ -20,6 +20,7 @@
 #define AT_PACK_SMEM_BYTES (AT_FLOAT_BYTES * AT_PACK_TILE * (AT_PACK_TILE + 1))
 #define AT_WORKSPACE_LIMIT (1 << 30) /* bytes of packed operands, and of partial sums */
 #define AT_COUNTER_BYTES 4
+#define AT_FULL_PARTS 8
 #define AT_MAX_GRID_X 2147483647
 #define AT_MAX_GRID_Y 65535
 #define AT_NARROW_LD (1 << 29)
@@ -76,6 +77,9 @@ bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k);
 
 /* The parts of k in a launch: as many as are asked for, or chunks (launch.num_splits). */
 int32_t at_num_splits(const autotune_kernel *kernel, int32_t split_k, int32_t k);
+
+/* How many blocks share out the chunks of so many tiles; 0: each has one of one tile (launch.num_shares). */
+int64_t at_num_shares(const autotune_kernel *kernel, int64_t tiles, int32_t k);
 
 /* Whether sgemm_reduce adds the sums of splits. */
 bool at_has_planes(const autotune_kernel *kernel);

@@ -48,6 +48,7 @@ typedef struct {
     double parts_zero_mean, parts_positive;
     int32_t chunk; /* depth of a split, only for AUTOTUNE_REDUCE_CHUNKS; else 0 */
     int32_t pack_depth; /* of tiles to which operands are packed, scaled; 0: floats by k */
+    int32_t num_sms; /* of the GPU, where chunks are shared out; else 0 */
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
     int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
     int32_t max_k; /* depth up to which it sums in the table's order; -1: any */

@@ -25,6 +25,7 @@ WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, 
 PACK_ALIGNMENT = 256  # bytes
 PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
 COUNTER_BYTES = 4
+FULL_PARTS = 8  # a wave is nearly full if of so many parts one is empty at most
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 2**16 - 1
 NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
 
@@ -92,7 +93,7 @@ class LaunchSpec:
     reduction: str  # none, two_pass, last_block, last_wave, cluster, chunks
     split_k: int
     variant: Variant
-    wave: int = 0  # blocks that the GPU holds at once: only for last_wave
+    wave: int = 0  # blocks that the GPU holds at once: only for last_wave and chunks
     packs_a: bool = False
     packs_b: bool = False
     # Every kernel of the code waits for the previous one on the stream before it reads or writes: so it may
@@ -105,6 +106,8 @@ class LaunchSpec:
     max_k: int | None = None  # depth up to which it sums in the order of its table; None: as any
     chunk: int = 0  # depth of a split, where not their number is given but this: only for chunks
     pack_depth: int = 0  # of tiles to which operands are packed, scaled; 0: floats by k (`packed_floats`)
+    # For chunks: of the GPU, and `wave` as for last_wave. 0: each block has one chunk, as in tables before schema 15
+    num_sms: int = 0
 
     @property
     def num_launches(self) -> int:
@@ -161,7 +164,8 @@ class Grid(NamedTuple):
     `sgemm_reduce`.
 
     `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole waves
-    have a block each, and each of the `split_tiles` behind them `split_k` blocks. Tiles are those of all
+    have a block each, and each of the `split_tiles` behind them `split_k` blocks; for chunks also one row, of
+    blocks that share out all of them (`num_shares`). Tiles are those of all
     products of a batch, one product behind the other.
 
     Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64), beta
@@ -177,7 +181,7 @@ class Grid(NamedTuple):
     operand is given to `sgemm` by its place in the workspace, with `padded` as its leading dimension.
     `workspace` is the address behind all packed operands: from there on lie `split_k` planes of partial sums,
     each of all split tiles (for PLANES `split_k` planes of padded_m x padded_n for one product after the
-    other), and, but for PLANES, behind them `counter_bytes` of counters: zero before the first launch, left
+    other; and a tile for each block, if these share out chunks), and behind them `counter_bytes` of counters: zero before the first launch, left
     zero by every launch. Clusters leave nothing there: `split_k` blocks along y are one, as they are
     compiled, and read each other's sums."""
 
@@ -227,6 +231,20 @@ def num_splits(chunk: Any, split_k: Any, k: Any) -> Any:
     return split_k + (chunk > 0) * ((k - 1 + (k == 0)) // (chunk + (chunk == 0)))
 
 
+def num_shares(tiles: Any, chunks: Any, k_tiles: Any, in_chunk: Any, num_sms: Any, wave: Any) -> Any:
+    """How many blocks share out the chunks of all tiles (kernels/chunks.cuh); 0: each has one chunk of one.
+    Of `k_tiles` steps of a tile a chunk has `in_chunk`. Numbers or arrays; whole, also where they are floats.
+
+    Each has one where these fill waves of one block per SM, or nearly, and are resident together. Else there
+    are as many as are resident, in whole waves, and none has less than a chunk (docs/decisions/0104)."""
+    one_each, is_given = tiles * chunks, 1 * (wave > 0) * (chunks > 1)
+    sms, whole = num_sms + (num_sms == 0), tiles * k_tiles // in_chunk
+    rest = one_each % sms
+    are_full = (rest == 0) | (FULL_PARTS * rest >= (FULL_PARTS - 1) * sms) | (one_each <= sms)
+    most = whole - (whole - wave) * (whole > wave)
+    return (most - most % sms * (most > sms)) * (1 - are_full * (one_each <= wave)) * is_given
+
+
 def has_work(spec: LaunchSpec, k: int) -> bool:
     """Whether every split of k has some work."""
     return spec.split_k == 1 or spec.split_k * spec.bk <= k
@@ -271,18 +289,19 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Gri
     splits = num_splits(spec.chunk, spec.split_k, k)
     num_groups = reduce_groups(m * n * batch.products, splits) if spec.has_planes else 1
     group_bits = REDUCE_BITS - (num_groups.bit_length() - 1)
-    in_a_row = tiles + split_tiles * (spec.split_k - 1)
+    shares = _shares(spec, tiles, splits, k)
+    sizes = {"last_wave": (tiles + split_tiles * (spec.split_k - 1), 1)}
     packs = _packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k, batch)
     packed = {pack.is_a: pack.packed_stride for pack in packs}
     return Grid(
-        size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, splits),
+        size=(shares, 1) if shares else sizes.get(spec.reduction, (tiles, splits)),
         tiles=tiles,
         split_tiles=split_tiles,
         split_k=splits,
         padded_m=tiles_m * spec.bm,
         padded_n=tiles_n * spec.bn,
-        sum_bytes=0 if is_cluster else FLOAT_BYTES * splits * split_tiles * spec.bm * spec.bn,
-        counter_bytes=0 if is_cluster or spec.has_planes else COUNTER_BYTES * split_tiles,
+        sum_bytes=0 if is_cluster else FLOAT_BYTES * (splits * split_tiles + shares) * spec.bm * spec.bn,
+        counter_bytes=COUNTER_BYTES * (shares if is_cluster or spec.has_planes else split_tiles),
         reduce_blocks=-(-m * n // (1 << group_bits)) * batch.products if spec.has_planes else 0,
         reduce_group_bits=group_bits,
         reduce_smem_bytes=FLOAT_BYTES * REDUCE_THREADS if group_bits < REDUCE_BITS else 0,
@@ -290,6 +309,12 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Gri
         products=batch.products,
         strides=(packed.get(True, batch.stride_a), packed.get(False, batch.stride_b), batch.stride_c),
     )
+
+
+def _shares(spec: LaunchSpec, tiles: int, chunks: int, k: int) -> int:
+    if not spec.chunk:
+        return 0
+    return int(num_shares(tiles, chunks, -(-k // spec.bk), spec.chunk // spec.bk, spec.num_sms, spec.wave))
 
 
 def _packs(

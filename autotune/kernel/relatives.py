@@ -23,6 +23,7 @@ _OTHER_ORDER = _PACKED | {packed: order for order, packed in _PACKED.items()}  #
 _LEAST_BK = 8  # that is searched
 _DEEP, _AHEAD = 32, 4  # steps and stages of small tiles
 _FEW_SPLITS = 4  # with which none, in place of chunks, may be as fast
+_RESIDENT = 512  # threads per SM that share out chunks: with fewer nothing hides latency, with more sums spill
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 
@@ -117,7 +118,14 @@ def within(config: Config, chunk: int) -> Iterator[Config]:
         if not any(value not in PARAMETER[name].values for name, value in whole.to_dict().items()):
             yield whole
             if chunk:
-                yield replace(whole, reduction="chunks")
+                yield in_chunks(whole)
+
+
+def in_chunks(config: Config) -> Config:
+    """The config with splits that are chunks, and as many blocks per SM as share them out best."""
+    in_block = (config.bm // config.wm) * (config.bn // config.wn) * WARP
+    blocks = [n for n in PARAMETER["min_blocks"].values if isinstance(n, int) and n * in_block <= _RESIDENT]
+    return replace(config, reduction="chunks", split_k=1, min_blocks=max(blocks, default=1))
 
 
 def in_ways(config: Config, ways: Sequence[Value]) -> Iterator[Config]:
@@ -126,7 +134,7 @@ def in_ways(config: Config, ways: Sequence[Value]) -> Iterator[Config]:
         yield config
         return
     if "chunks" in ways:
-        yield replace(config, reduction="chunks", split_k=1)
+        yield in_chunks(config)
     if "chunks" not in ways or config.split_k <= _FEW_SPLITS:
         yield replace(config, reduction="none", split_k=1)
 

@@ -27,6 +27,7 @@ from .launch import (
     Epilogue,
     LaunchSpec,
     Variant,
+    num_shares,
     num_splits,
 )
 
@@ -246,14 +247,28 @@ def _split_tiles(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     return np.where(is_last_wave, num_tiles % (d.num_sms * c.min_blocks), num_tiles * is_whole)
 
 
+def _shares(c: Any, g: Gemm, d: DeviceLimits) -> Any:
+    """`launch.num_shares` of launches; 0 for those without chunks."""
+    are_chunks = 1 * (c.reduction == "chunks")
+    in_chunk = np.maximum(c.flush_k * are_chunks // c.bk, 1)
+    wave = d.num_sms * c.min_blocks * are_chunks
+    return num_shares(1.0 * tiles(c, g), splits(c, g), -(-g.k // c.bk), in_chunk, d.num_sms, wave)
+
+
 def sum_bytes(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     """`Grid.sum_bytes` of launches; of a Config or columns. Floats: no product is too large for them."""
-    return 1.0 * FLOAT_BYTES * splits(c, g) * _split_tiles(c, g, d) * c.bm * c.bn
+    return 1.0 * FLOAT_BYTES * (splits(c, g) * _split_tiles(c, g, d) + _shares(c, g, d)) * c.bm * c.bn
+
+
+def most_sum_bytes(c: Any, g: Gemm, d: DeviceLimits) -> Any:
+    """The same at most, whatever the depth of a step."""
+    most_shares = d.num_sms * c.min_blocks * (c.reduction == "chunks")
+    return 1.0 * FLOAT_BYTES * (splits(c, g) * _split_tiles(c, g, d) + most_shares) * c.bm * c.bn
 
 
 def workspaces(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     """`Grid.workspace_bytes` of launches; of a Config or columns."""
-    counters = COUNTER_BYTES * _has_no_planes(c) * _split_tiles(c, g, d)
+    counters = COUNTER_BYTES * (_has_no_planes(c) * _split_tiles(c, g, d) + _shares(c, g, d))
     return packed_bytes(c, g) + sum_bytes(c, g, d) + counters
 
 
@@ -303,7 +318,8 @@ def _spec(
         smem_bytes=smem,
         is_exact=config.edges == "exact",
         overlaps=limits.has_dependent_launch,
-        wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
+        wave=limits.num_sms * config.min_blocks if config.reduction in ("last_wave", "chunks") else 0,
         variant=variant,
         chunk=config.flush_k if config.reduction == "chunks" else 0,
+        num_sms=limits.num_sms if config.reduction == "chunks" else 0,
     )

@@ -29,11 +29,11 @@ from .resources import (
     is_k_major_a,
     is_k_major_b,
     main_smem_bytes,
+    most_sum_bytes,
     packed_bytes,
     register_cap,
     register_estimate,
     staged_bytes,
-    sum_bytes,
     threads,
     threads_per_slice,
 )
@@ -45,6 +45,7 @@ LEAST_DEPTH = 128  # of a split's share of k
 MANY_SUMS = 16  # of a thread, that are worth its loads
 MOST_SMALL, FEW_BLOCKS = 32 * 32, 2  # elements of a small tile; 64x64 tiles of a chunk per SM that are few
 CHUNK_TILES = 8  # of 64x64 per SM, up to which splits that are chunks are tried
+_RESIDENT = (256, 1024)  # threads per SM of blocks that share out chunks
 FEW = 4  # rows or columns of C for which lanes may share out k
 MOST_DOTS = 64  # elements of C per block where they do
 NARROW, NARROW_FLUSH = 64, 256  # rows or columns of C, and steps of k after which its sums are set aside
@@ -232,7 +233,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (g.ldc % c.vec_c == 0)),
     Rule("workspace", "shape", ("bm", "bn", "min_blocks", "flush_k", "reduction", "split_k"),
          "the partial sums of split-K fit 1 GiB",
-         lambda c, d, g: sum_bytes(c, g, d) <= WORKSPACE_LIMIT),
+         lambda c, d, g: most_sum_bytes(c, g, d) <= WORKSPACE_LIMIT),
     Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
          lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
     # worth
@@ -370,7 +371,11 @@ def rules_of(order: SummationOrder, rules: Iterable[Rule] = RULES) -> list[Rule]
     sentence = "splits are chunks where there are several, and 64x64 tiles alone leave SMs idle"
     chunks = Rule("worth-chunks", "worth", ("reduction",), sentence, is_worth)
     kept = (_for_small(one, order) for one in rules if one.id not in WITHOUT_ORDER)
-    return [*kept, *(rule(*one) for one in CONDITIONS), whole, chunks]
+    resident = Rule("worth-resident", "worth", (*_THREADS, "min_blocks", "reduction"),
+                    f"blocks that share out chunks stay together, with {_RESIDENT[0]} to {_RESIDENT[1]} threads per SM",
+                    lambda c, d, g: (c.reduction != "chunks") | (threads(c) * c.min_blocks >= _RESIDENT[0])
+                    & (threads(c) * c.min_blocks <= _RESIDENT[1]))  # fmt: skip
+    return [*kept, *(rule(*one) for one in CONDITIONS), whole, chunks, resident]
 
 
 def _for_small(rule: Rule, order: SummationOrder) -> Rule:
@@ -380,6 +385,12 @@ def _for_small(rule: Rule, order: SummationOrder) -> Rule:
         return rule._replace(
             sentence=f"{rule.sentence}, or a block is one warp",
             holds=lambda c, d, g: rule.holds(c, d, g) | (threads(c) == WARP),
+        )
+    if rule.id == "worth-min-blocks":
+        return rule._replace(
+            needs=(*rule.needs, "reduction"),
+            sentence=f"{rule.sentence}; or as many as share out chunks",
+            holds=lambda c, d, g: rule.holds(c, d, g) | (c.reduction == "chunks"),
         )
     if rule.id not in ("worth-small-tile", "worth-intensity"):
         return rule

@@ -25,6 +25,7 @@ from ..kernel.launch import (
     PACK_ALIGNMENT,
     WORKSPACE_LIMIT,
     LaunchSpec,
+    num_shares,
     num_splits,
 )
 from .model_figures import Floats
@@ -95,6 +96,8 @@ class Launches:
     max_workspace: Floats  # bytes; infinite without a limit
     max_k: Floats  # infinite without a limit
     chunk: Floats  # depth of a split; 0: their number is given
+    chunk_wave: Floats  # blocks at most that share out chunks; 0: each has one, or there are none
+    num_sms: Floats  # of the GPU, for those
 
     @classmethod
     def of(cls, specs: Sequence[LaunchSpec], blocks_per_sm: Sequence[int]) -> Launches:
@@ -120,6 +123,8 @@ class Launches:
                 for limits in ([s.max_workspace for s in specs], [s.max_k for s in specs])
             ),
             column("chunk"),
+            column("wave") * (column("chunk") > 0),
+            column("num_sms"),
         )
         return cls(*columns)
 
@@ -201,6 +206,7 @@ class Grids(NamedTuple):
     split_tiles: Floats  # whose products are divided among `split_k` blocks, or one
     sum_bytes: Floats
     pack_bytes: Floats
+    shares: Floats | None = None  # blocks that share out chunks, 0 for other launches; None: all are such
 
 
 def ceil_div(a: Any, b: Any) -> Floats:
@@ -221,7 +227,13 @@ def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> 
     for units, tiles_along in ((launches.packed_a, tiles_m), (launches.packed_b, tiles_n)):
         if units is not None:
             packed = packed + PACK_ALIGNMENT * np.ceil(units * tiles_along * shapes.k)
-    return Grids(parts, tiles, split_tiles, launches.sum_bytes * split_tiles * parts, packed)
+    if not launches.has_chunks:
+        return Grids(parts, tiles, split_tiles, launches.sum_bytes * split_tiles * parts, packed)
+    in_chunk = np.maximum(launches.chunk / launches.bk, 1.0)
+    k_tiles = ceil_div(shapes.k, launches.bk)
+    shares = num_shares(tiles, parts, k_tiles, in_chunk, launches.num_sms, launches.chunk_wave)
+    sum_bytes = launches.sum_bytes * (split_tiles * parts + shares)
+    return Grids(parts, tiles, split_tiles, sum_bytes, packed, shares)
 
 
 class Access(NamedTuple):
@@ -264,6 +276,8 @@ def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
         may &= shapes.k <= launches.max_k
     if launches.has_limit:
         needed = grid.pack_bytes + grid.sum_bytes + launches.counter_bytes * grid.split_tiles
+        if grid.shares is not None:
+            needed = needed + COUNTER_BYTES * grid.shares
         may &= needed <= launches.max_workspace
     if launches.has_chunks:
         may &= (split_k <= MAX_GRID_Y) & (grid.sum_bytes <= WORKSPACE_LIMIT)

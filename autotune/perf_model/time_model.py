@@ -101,6 +101,7 @@ class TimeModel:
         depth = ceil_div(k_tiles, grid.split_k)
         if launches.has_chunks:  # each but the first is as deep as a chunk
             depth = np.where(launches.chunk > 0, np.minimum(k_tiles, launches.chunk / launches.bk), depth)
+            depth, num_blocks = self._shared(grid, k_tiles, depth, num_blocks)
         wave_steps, queue_steps = self._steps(num_blocks, depth)
         num_bytes = shapes.num_bytes + 2.0 * (grid.sum_bytes + grid.pack_bytes) + self._lost(shapes, k_tiles)
         if launches.has_last_wave:
@@ -119,6 +120,17 @@ class TimeModel:
             l2_us=grid.tiles * self._l2_us * shapes.k,
             overhead_us=self._overhead_us + waits_us,
         )
+
+    def _shared(
+        self, grid: Grids, k_tiles: Floats, depth: Floats, num_blocks: Floats
+    ) -> tuple[Floats, Floats]:
+        """Steps and blocks where these share out chunks: each begins anew with each part of one."""
+        assert grid.shares is not None
+        are_shared, num_shares = grid.shares > 0, np.maximum(grid.shares, 1.0)
+        of_share = grid.tiles * k_tiles / num_shares
+        parts = of_share * self._launches.bk / np.maximum(self._launches.chunk, 1.0)
+        shared = of_share + figures.PROLOGUE_STEPS * parts
+        return np.where(are_shared, shared, depth), np.where(are_shared, grid.shares, num_blocks)
 
     def _lost(self, shapes: Shapes, k_tiles: Floats) -> Floats:
         """Bytes, of the rows of A and B that tiles cut."""

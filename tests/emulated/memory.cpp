@@ -346,6 +346,11 @@ unsigned add_to_counter(unsigned* counter, unsigned amount) {
     return old;
 }
 
+// Blocks run one after the other, in the order in which a GPU begins them: those before have counted.
+void wait_for_counted(unsigned* counter) {
+    if (add_to_counter(counter, 0) == 0) fault("it waits for a block that has not begun");
+}
+
 void show_stores() {
     for (size_t index : own().to_show[here.thread]) own().is_hidden[index] = false;
     own().to_show[here.thread].clear();

@@ -79,6 +79,7 @@ void wait_at_cluster_barrier(const char* file, int line);
 // The same place in the shared memory of another block of the cluster, to be read now.
 const float* foreign_shared(const float* address, int count, int rank);
 unsigned add_to_counter(unsigned* counter, unsigned amount);
+void wait_for_counted(unsigned* counter);
 float exchange(float value, int apart, const char* file, int line);  // with the thread so many lanes across
 void fence();
 void wait_for_launches();  // those before this one
@@ -89,6 +90,7 @@ inline int thread_index() { return emulated::here.thread; }
 inline int block_index_x() { return emulated::here.block_x; }
 inline int block_index_y() { return emulated::here.block_y; }
 inline int grid_x() { return emulated::here.grid_x; }
+inline int grid_y() { return emulated::here.grid_y; }
 
 inline void wait_for_kernels_before() { emulated::wait_for_launches(); }
 inline void let_next_kernel_begin() {}
@@ -193,4 +195,5 @@ inline void multiply_add_packed(float a0, float a1, float b0, float b1, float& c
 inline unsigned atomic_add(unsigned* counter, unsigned amount) {
     return emulated::add_to_counter(counter, amount);
 }
+inline void wait_for_counter(unsigned* counter) { emulated::wait_for_counted(counter); }
 inline void fence_global() { emulated::fence(); }

@@ -19,7 +19,7 @@ namespace recorded {
 
 // The thread that runs. `ticket`: how many splits of its tile came before its block.
 struct Position {
-    int thread, block_x, block_y, grid_x, ticket;
+    int thread, block_x, block_y, grid_x, ticket, grid_y;
 };
 extern Position here;
 extern int barriers;  // that it has passed
@@ -50,6 +50,7 @@ inline int thread_index() { return recorded::here.thread; }
 inline int block_index_x() { return recorded::here.block_x; }
 inline int block_index_y() { return recorded::here.block_y; }
 inline int grid_x() { return recorded::here.grid_x; }
+inline int grid_y() { return recorded::here.grid_y; }
 inline float* shared_memory() { return recorded::shared; }
 
 inline void barrier() { ++recorded::barriers; }
@@ -57,6 +58,7 @@ inline void cluster_barrier() { ++recorded::barriers; }
 inline void wait_for_kernels_before() {}
 inline void let_next_kernel_begin() {}
 inline void fence_global() {}
+inline void wait_for_counter(const unsigned*) {}
 inline void commit_copies() {}
 template <int PENDING> inline void wait_copies() {}
 inline unsigned atomic_add(unsigned*, unsigned) { return recorded::here.ticket; }
