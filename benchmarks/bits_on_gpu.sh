@@ -1,11 +1,12 @@
 #!/bin/bash
 # What chunks:512 costs on this GPU where both sides of C exceed 8: a search within the order and one without, for as
-# long, then one race of their tables and cuBLAS; and the seconds of verify. In 230 s on a GPU with 16 cores, each part:
+# long, then one race of their tables and cuBLAS; and the seconds of verify. In 230 s on a GPU with 16 cores, each part
+# (SECONDS_EACH: of a search, 75):
 #     bash benchmarks/bits_on_gpu.sh OUT dev      the shapes of dev.toml
 #     bash benchmarks/bits_on_gpu.sh OUT drawn    60 drawn shapes, less those with a side up to 8
 # The bits themselves are tests/gpu/test_gpu_bits.py. OUT keeps databases, tables and texts.
 set -u
-out=$1 part=$2 bin=${BIN:-.venv/bin}
+out=$1 part=$2 bin=${BIN:-.venv/bin} seconds=${SECONDS_EACH:-75}
 mkdir -p "$out"
 
 table() { # NAME SECONDS TRIALS [--order ORDER]
@@ -39,8 +40,8 @@ else
     most=26
 fi
 suite=$out/$part.toml
-table "${part}_chunks512" 75 $most --order chunks:512
-table "${part}_free" 75 $most
+table "${part}_chunks512" $seconds $most --order chunks:512
+table "${part}_free" $seconds $most
 race "$out/sgemm_${part}_free" "$out/sgemm_${part}_chunks512"
 time "$bin/autotune" verify "$out/sgemm_${part}_chunks512" > "$out/verify.txt" 2>&1
 tail -3 "$out/verify.txt"

@@ -106,8 +106,7 @@ class LaunchSpec:
     max_k: int | None = None  # depth up to which it sums in the order of its table; None: as any
     chunk: int = 0  # depth of a split, where not their number is given but this: only for chunks
     pack_depth: int = 0  # of tiles to which operands are packed, scaled; 0: floats by k (`packed_floats`)
-    # For chunks: of the GPU, and `wave` as for last_wave. 0: each block has one chunk, as in tables before schema 15
-    num_sms: int = 0
+    num_sms: int = 0  # of the GPU, for chunks; with no wave each block has one, as in tables before schema 16
 
     @property
     def num_launches(self) -> int:
@@ -181,9 +180,9 @@ class Grid(NamedTuple):
     operand is given to `sgemm` by its place in the workspace, with `padded` as its leading dimension.
     `workspace` is the address behind all packed operands: from there on lie `split_k` planes of partial sums,
     each of all split tiles (for PLANES `split_k` planes of padded_m x padded_n for one product after the
-    other; and a tile for each block, if these share out chunks), and behind them `counter_bytes` of counters: zero before the first launch, left
-    zero by every launch. Clusters leave nothing there: `split_k` blocks along y are one, as they are
-    compiled, and read each other's sums."""
+    other; then a tile for each block, if these share out chunks), and behind them `counter_bytes` of
+    counters: zero before the first launch, left zero by every launch. Clusters leave nothing there: `split_k`
+    blocks along y are one, as they are compiled, and read each other's sums."""
 
     size: tuple[int, int]
     tiles: int

@@ -23,7 +23,7 @@ _OTHER_ORDER = _PACKED | {packed: order for order, packed in _PACKED.items()}  #
 _LEAST_BK = 8  # that is searched
 _DEEP, _AHEAD = 32, 4  # steps and stages of small tiles
 _FEW_SPLITS = 4  # with which none, in place of chunks, may be as fast
-_RESIDENT = 512  # threads per SM that share out chunks: with fewer nothing hides latency, with more sums spill
+_RESIDENT = 512  # threads per SM that share out chunks: fewer hide no latency, more spill
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 

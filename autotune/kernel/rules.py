@@ -371,8 +371,8 @@ def rules_of(order: SummationOrder, rules: Iterable[Rule] = RULES) -> list[Rule]
     sentence = "splits are chunks where there are several, and 64x64 tiles alone leave SMs idle"
     chunks = Rule("worth-chunks", "worth", ("reduction",), sentence, is_worth)
     kept = (_for_small(one, order) for one in rules if one.id not in WITHOUT_ORDER)
-    resident = Rule("worth-resident", "worth", (*_THREADS, "min_blocks", "reduction"),
-                    f"blocks that share out chunks stay together, with {_RESIDENT[0]} to {_RESIDENT[1]} threads per SM",
+    sentence = f"blocks that share out chunks stay together, {_RESIDENT[0]} to {_RESIDENT[1]} threads per SM"
+    resident = Rule("worth-resident", "worth", (*_THREADS, "min_blocks", "reduction"), sentence,
                     lambda c, d, g: (c.reduction != "chunks") | (threads(c) * c.min_blocks >= _RESIDENT[0])
                     & (threads(c) * c.min_blocks <= _RESIDENT[1]))  # fmt: skip
     return [*kept, *(rule(*one) for one in CONDITIONS), whole, chunks, resident]

@@ -62,11 +62,14 @@ def _order_sentence(product: HostLaunch) -> str:
     side, across = ("m", "n") if spec.is_along_m else ("n", "m")
     width = min(spec.group, product.tiles_n if spec.is_along_m else product.tiles_m)
     group = f"in groups of {width} tiles across {across}" if width > 1 else "one tile wide"
+    all_again = f" All tiles, then all again: {grid.split_k} splits of k."
+    if product.are_shared:
+        all_again = f" They share out {grid.split_k} chunks of each tile evenly; drawn is where each begins."
     splits = {
         "none": "",
         "cluster": f" {grid.split_k} blocks of a cluster share out the k of each tile.",
         "last_wave": f" The {grid.split_tiles} tiles of the last wave are split in {grid.split_k}.",
-    }.get(spec.reduction, f" All tiles, then all again: {grid.split_k} splits of k.")
+    }.get(spec.reduction, all_again)
     few = f" The first {MOST_BLOCKS:,} are drawn." if len(product.blocks) > MOST_BLOCKS else ""
     return f"Blocks walk along {side}, {group}.{splits}{few}"
 

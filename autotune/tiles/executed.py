@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import gcd, lcm
 from pathlib import Path
@@ -180,8 +180,46 @@ class HostLaunch:
 
     @cached_property
     def blocks(self) -> npt.NDArray[Any]:
-        """What each block computes, by its number; those of a cluster follow one another."""
+        """What each block computes, by its number; those of a cluster follow one another. Of blocks that
+        share out chunks, what they compute first."""
         width, height = self.grid.size
+        if self.are_shared:
+            return self._shared_blocks()
+        return self._walked(width, height)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether blocks share out chunks, so that each has parts of several (kernels/chunks.cuh)."""
+        return bool(self.spec.chunk) and self.grid.split_k > self.grid.size[1]
+
+    def _shares(self) -> tuple[Addresses, Addresses]:
+        """The first step of each share and the one behind it, counted through all tiles."""
+        number, width = np.arange(self.grid.size[0], dtype=np.int64), self.grid.size[0]
+        of_all = self.grid.tiles * -(-self.k // self.step_k)
+        return of_all * number // width, of_all * (number + 1) // width
+
+    def one_each(self) -> HostLaunch:
+        """The same where each block has one chunk of one tile: but for what is handed over, all blocks
+        together ask for the same."""
+        spec = replace(self.spec, wave=0)
+        return HostLaunch(self.kernel, self.gemm, spec, self.m, self.n, self.k, self.lds, self.strides)
+
+    def cuts(self) -> Addresses:
+        """Numbers of the blocks that go on with a chunk of the block before."""
+        of_tile, in_chunk = -(-self.k // self.step_k), self.spec.chunk // self.step_k
+        left = of_tile - self._shares()[0] % of_tile
+        return np.flatnonzero((left < of_tile) & (left % in_chunk > 0))
+
+    def _shared_blocks(self) -> npt.NDArray[Any]:
+        width, of_tile = self.grid.size[0], -(-self.k // self.step_k)
+        last_tile, last = np.divmod(self._shares()[1] - 1, of_tile)
+        found = self._walked(self.grid.tiles, 1)[last_tile]
+        chunks, in_chunk = self.grid.split_k, self.spec.chunk // self.step_k
+        found["x"], found["y"], found["splits"] = np.arange(width), 0, chunks
+        found["split"] = chunks - 1 - (of_tile - 1 - last) // in_chunk
+        return found
+
+    def _walked(self, width: int, height: int) -> npt.NDArray[Any]:
         found = np.empty(width * height, _BLOCK)
         tiles, splits = (self.tiles_m, self.tiles_n), self.grid.split_k
         if isinstance(self.kernel, ReferenceKernel):
@@ -192,6 +230,11 @@ class HostLaunch:
 
     def steps(self) -> tuple[Addresses, Addresses]:
         """How many steps of the main loop each block makes, and the k that its first one begins with."""
+        if self.are_shared:
+            begin, end = self._shares()
+            first = begin % -(-self.k // self.step_k)
+            left = self.k - (-(-self.k // self.step_k) - first) * self.step_k
+            return end - begin, np.where(first == 0, 0, left)
         split, splits = self.blocks["split"].astype(np.int64), self.blocks["splits"]
         if self.spec.chunk:  # counted from the end: the first one is short
             end = self.k - (splits - split - 1) * self.spec.chunk
@@ -288,7 +331,7 @@ class HostLaunch:
             for number, counted in times.items():
                 block = self.blocks[number]
                 ticket = block["splits"] - 1 if is_last else block["split"]
-                place = (0, block["x"], block["y"], self.grid.size[0], ticket)
+                place = (0, block["x"], block["y"], self.grid.size[0], ticket, self.grid.size[1])
                 recording.record(self.entry, arguments, self.spec.threads, place, counted)
             return recording.accesses(self.entry)
 
@@ -325,9 +368,9 @@ class AccessRecording:
         self, entry: str, arguments: Sequence[Any], threads: int, place: Iterable[int], times: Times,
         packed: int = -1,
     ) -> None:  # fmt: skip
-        """A block of a kernel. `place`: thread 0, block along x and y, blocks along x, ticket."""
+        """A block of a kernel. `place`: thread 0, its place along x and y, blocks along x, ticket, and along y."""
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        block, counted = (_INT * 5)(*place), (ctypes.c_longlong * len(OPERANDS))(*times)
+        block, counted = (_INT * 6)(*place), (ctypes.c_longlong * len(OPERANDS))(*times)
         self._library.record(entry.encode(), packed, addresses, threads, block, counted)
 
     def accesses(self, kernel: str) -> list[WarpAccess]:

@@ -21,9 +21,10 @@ from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel
 from .executed import OPERANDS, AccessRecording, HostLaunch, no_epilogue, unique_rows
 from .warp_access import LINE, AccessCounts, WarpAccess
 
+_HANDED = "chunks.cuh"
 _FILES = (
     "tile_copy.cuh", "dot_products.cuh", "fragments.cuh", "flush.cuh", "reduce_slices.cuh",
-    "reduce_planes.cuh", "reduce_two_pass.cuh", "reduce_last_block.cuh", "staged_rows.cuh",
+    "reduce_planes.cuh", "reduce_two_pass.cuh", _HANDED, "reduce_last_block.cuh", "staged_rows.cuh",
     "reduce_cluster.cuh", "epilogue.cuh", "output.cuh", REFERENCE_FILE,
 )  # fmt: skip
 _WHATS = ("A", "B", "workspace", "sums", "C")
@@ -77,7 +78,22 @@ def _counts(accesses: Iterable[WarpAccess]) -> Counts:
     return found
 
 
+def _handed_over(product: HostLaunch) -> Counts:
+    """What blocks give the next ones of chunks that they share: each as much."""
+    found: Counts = {}
+    cuts = product.cuts()
+    for number, kind in ((cuts[0] - 1, "store"), (cuts[0], "load")) if len(cuts) else ():
+        accesses = product.recorded({int(number): [len(cuts)] * len(OPERANDS)}, reads_c=False)
+        here = (one for one in accesses if one.where == _HANDED and one.kind == kind)
+        _add(found, _counts(here))
+    return found
+
+
 def _of_product(product: HostLaunch, *, reads_c: bool) -> Counts:
+    if product.are_shared:
+        found = _of_product(product.one_each(), reads_c=reads_c)
+        _add(found, _handed_over(product))
+        return dict(sorted(found.items(), key=lambda item: _place(item[0])))
     times: dict[int, list[int]] = {}
     for what, places in product.places().items():
         for number, count in unique_rows(places):

@@ -175,7 +175,7 @@ def problem(
     spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide, epilogue=v.epilogue)
     splits = {"none": 1, "chunks": 1, "cluster": c.split_k}.get(c.reduction, split_k)
     spec = replace(spec, split_k=splits, variant=v)
-    if c.reduction == "chunks":  # a GPU so small that its blocks share out chunks, but for every third problem
+    if c.reduction == "chunks":  # of every third problem each block has one
         num_sms = (0, 2, 3)[seed % 3]
         spec = replace(spec, num_sms=num_sms, wave=num_sms * (1 + seed % 2))
     elements = _operands(case, gemm, np.random.default_rng(seed))
@@ -188,7 +188,8 @@ def problem(
     lead_weights, addresses = [x.ld for x in operands], [4 * x.offset for x in operands]
     assert launch.rejection(spec, m, n, k, tuple(lead_weights), tuple(addresses), batch) is None
     bias, kept = _epilogue(case, v, operands[2], c.vec_c, np.random.default_rng(seed), stride)
-    block_order = 0 if grid.counter_bytes and grid.reduce_blocks else case.order  # blocks wait for those before
+    waits = grid.counter_bytes > 0 and grid.reduce_blocks > 0  # for blocks before
+    block_order = 0 if waits else case.order
     return LaunchProblem(
         case.name, m, n, k, *operands, spec.threads, spec.smem_bytes, grid.size, grid.split_k,
         (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,

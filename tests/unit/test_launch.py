@@ -30,6 +30,7 @@ from autotune.kernel.launch import (
     PLANES,
     REDUCE_THREADS,
     WORKSPACE_LIMIT,
+    Grid,
     LaunchSpec,
     Variant,
     divisor,
@@ -61,11 +62,13 @@ def specs(draw: st.DrawFn) -> LaunchSpec:
     tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
     vectors = [draw(VECTORS) for _ in range(3)]
     wave = draw(st.integers(1, 2000)) if reduction == "last_wave" else 0
+    num_sms = draw(st.sampled_from((0, 1, 7, 132))) if reduction == "chunks" else 0
+    wave = num_sms * draw(st.integers(1, 8)) if reduction == "chunks" else wave
     is_exact, *flags, is_along_m = (draw(st.booleans()) for _ in range(5))
     raster = draw(st.sampled_from(PARAMETER["group"].values)), is_along_m
     return LaunchSpec(
         *tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *flags, *raster,
-        chunk=draw(st.sampled_from(CHUNKS)) if reduction == "chunks" else 0,
+        chunk=draw(st.sampled_from(CHUNKS)) if reduction == "chunks" else 0, num_sms=num_sms,
     )  # fmt: skip
 
 
@@ -98,15 +101,35 @@ def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int, k: int) -
     assert grid.split_k == (-(-k // spec.chunk) if spec.chunk else spec.split_k)
 
 
+def are_shared(spec: LaunchSpec, grid: Grid) -> bool:
+    return spec.chunk > 0 and grid.size[1] < grid.split_k
+
+
+@given(specs(), EXTENTS, EXTENTS, EXTENTS, st.one_of(st.just(SINGLE), BATCHES))
+def test_blocks_share_out_chunks_where_these_fill_no_wave(
+    spec: LaunchSpec, m: int, n: int, k: int, batch: Batch
+) -> None:
+    """Then they are resident together, in whole waves of one block per SM, and none has less than a chunk."""
+    grid = plan(spec, m, n, k, batch)
+    if not are_shared(spec, grid):
+        return
+    blocks, steps = grid.size[0], -(-k // spec.bk) * grid.tiles
+    assert 1 <= blocks <= spec.wave
+    assert blocks % spec.num_sms == 0 or blocks < spec.num_sms
+    assert steps // blocks >= spec.chunk // spec.bk
+    assert grid.size[1] == 1
+
+
 @given(specs(), EXTENTS, EXTENTS, EXTENTS)
 def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(
     spec: LaunchSpec, m: int, n: int, k: int
 ) -> None:
     grid = plan(spec, m, n, k)
     stored_tiles = {"none": 0, "cluster": 0, "last_wave": grid.split_tiles}.get(spec.reduction, grid.tiles)
-    assert grid.sum_bytes == 4 * spec.bm * spec.bn * stored_tiles * grid.split_k
+    shares = grid.size[0] if are_shared(spec, grid) else 0
+    assert grid.sum_bytes == 4 * spec.bm * spec.bn * (stored_tiles * grid.split_k + shares)
     has_counters = spec.reduction in ("last_block", "last_wave")
-    assert grid.counter_bytes == (COUNTER_BYTES * stored_tiles if has_counters else 0)
+    assert grid.counter_bytes == COUNTER_BYTES * (stored_tiles if has_counters else shares)
     assert grid.scratch_bytes == grid.pack_bytes + grid.sum_bytes
     assert grid.workspace_bytes == grid.scratch_bytes + grid.counter_bytes
     if spec.reduction in PLANES:

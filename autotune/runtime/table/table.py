@@ -35,7 +35,7 @@ from ...perf_model.model_figures import ModelFigures
 from . import soundness
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 15  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 16  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
@@ -337,6 +337,7 @@ _WITH_CLASSES = 13  # the first schema that knows classes of accuracy
 _BEFORE_CLASSES: dict[str, Any] = {"accuracy": STRICT, "tensor_source_hash": "", "tensor_kernels": []}
 _WITH_SCHEMES = 14  # the first whose kernels on tensor cores name theirs
 _WITH_TYPES = 15  # the first whose kernels and shapes name the type of A
+_WITH_SHARES = 16  # the first whose kernels of chunks know of sums that blocks hand over
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -383,6 +384,11 @@ def _read(body: dict[str, Any], version: int) -> Table:
     kernels = all_launchable(
         records, columns, table.limits, table.source_hash, table.max_workspace, table.order
     )
+    if version < _WITH_SHARES:
+        kernels = tuple(
+            replace(one, spec=replace(one.spec, wave=0, num_sms=0)) if one.spec.chunk else one
+            for one in kernels
+        )
     soundness.check_tensor_kernels(on_tensor_cores, table)
     kernels += tuple(
         launchable(record, table.limits, table.tensor_source_hash, table.max_workspace)

@@ -286,7 +286,7 @@ EXPORTED void walk(int tiles_m, int tiles_n, int products, int splits, const Sch
     const int tiles = tiles_m * tiles_n;
     for (int i = 0; i < width * height; ++i) {
         const int x = CLUSTER > 1 ? i / height : i % width, y = CLUSTER > 1 ? i % height : i / width;
-        recorded::here = {0, x, y, width, 0};
+        recorded::here = {0, x, y, width, 0, height};
         const WorkTile work(tiles * products, splits);
         const int product = work.tile / tiles;
         const TileCoord at = tile_coord(work.tile - product * tiles, *schedule);
