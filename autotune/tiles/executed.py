@@ -368,7 +368,7 @@ class AccessRecording:
         self, entry: str, arguments: Sequence[Any], threads: int, place: Iterable[int], times: Times,
         packed: int = -1,
     ) -> None:  # fmt: skip
-        """A block of a kernel. `place`: thread 0, its place along x and y, blocks along x, ticket, and along y."""
+        """A block of a kernel. `place`: thread 0, along x and y, blocks along x, ticket, along y."""
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         block, counted = (_INT * 6)(*place), (ctypes.c_longlong * len(OPERANDS))(*times)
         self._library.record(entry.encode(), packed, addresses, threads, block, counted)
