@@ -62,12 +62,13 @@ int32_t at_num_splits(const autotune_kernel *kernel, int32_t split_k, int32_t k)
 int64_t at_num_shares(const autotune_kernel *kernel, int64_t tiles, int32_t k) {
     const int64_t chunks = at_num_splits(kernel, 1, k), sms = kernel->num_sms, wave = kernel->wave;
     if (!kernel->chunk || !wave || chunks < 2) return 0;
-    const int64_t one_each = tiles * chunks, rest = one_each % sms;
-    const bool are_full = rest == 0 || AT_FULL_PARTS * rest >= (AT_FULL_PARTS - 1) * sms || one_each <= sms;
-    if (are_full && one_each <= wave) return 0;
-    const int64_t whole = tiles * ceil_div(k, kernel->bk) / (kernel->chunk / kernel->bk);
-    const int64_t most = whole < wave ? whole : wave;
-    return most > sms ? most - most % sms : most;
+    const int64_t one_each = tiles * chunks, steps = tiles * ceil_div(k, kernel->bk);
+    const int64_t in_chunk = kernel->chunk / kernel->bk, whole = steps / in_chunk;
+    const int64_t most = whole < wave ? whole : wave, shares = most > sms ? most - most % sms : most;
+    const double tile = (double)kernel->bm * kernel->bn; /* products of these are below 2^53 where they decide */
+    const double in_turn = (double)(in_chunk * shares) * ((double)ceil_div(one_each, sms) * tile + AT_WAIT_ELEMENTS);
+    const double shared = (double)(steps + AT_FILL_STEPS * shares) * ((double)ceil_div(shares, sms) * tile + AT_WAIT_ELEMENTS);
+    return one_each <= wave && in_turn <= shared ? 0 : shares;
 }
 
 bool at_has_planes(const autotune_kernel *kernel) {

@@ -20,7 +20,8 @@
 #define AT_PACK_SMEM_BYTES (AT_FLOAT_BYTES * AT_PACK_TILE * (AT_PACK_TILE + 1))
 #define AT_WORKSPACE_LIMIT (1 << 30) /* bytes of packed operands, and of partial sums */
 #define AT_COUNTER_BYTES 4
-#define AT_FULL_PARTS 8
+#define AT_WAIT_ELEMENTS 2048
+#define AT_FILL_STEPS 2
 #define AT_MAX_GRID_X 2147483647
 #define AT_MAX_GRID_Y 65535
 #define AT_NARROW_LD (1 << 29)

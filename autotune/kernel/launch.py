@@ -25,7 +25,8 @@ WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, 
 PACK_ALIGNMENT = 256  # bytes
 PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
 COUNTER_BYTES = 4
-FULL_PARTS = 8  # a wave is nearly full if of so many parts one is empty at most
+WAIT_ELEMENTS = 2048  # of C, that an SM could do while a step waits (docs/decisions/0104)
+FILL_STEPS = 2  # that it takes to fill a pipeline
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 2**16 - 1
 NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
 
@@ -230,18 +231,24 @@ def num_splits(chunk: Any, split_k: Any, k: Any) -> Any:
     return split_k + (chunk > 0) * ((k - 1 + (k == 0)) // (chunk + (chunk == 0)))
 
 
-def num_shares(tiles: Any, chunks: Any, k_tiles: Any, in_chunk: Any, num_sms: Any, wave: Any) -> Any:
+def num_shares(
+    tiles: Any, chunks: Any, k_tiles: Any, in_chunk: Any, tile: Any, num_sms: Any, wave: Any
+) -> Any:
     """How many blocks share out the chunks of all tiles (kernels/chunks.cuh); 0: each has one chunk of one.
-    Of `k_tiles` steps of a tile a chunk has `in_chunk`. Numbers or arrays; whole, also where they are floats.
+    Of `k_tiles` steps of a tile a chunk has `in_chunk`; `tile` is its elements. Numbers or arrays; whole,
+    also where they are floats.
 
-    Each has one where these fill waves of one block per SM, or nearly, and are resident together. Else there
-    are as many as are resident, in whole waves, and none has less than a chunk (docs/decisions/0104)."""
+    There are as many as are resident, in whole waves of one block per SM, and none has less than a chunk.
+    They share where that is sooner done: a step of a block takes as long as the elements of all blocks on its
+    SM, and as WAIT_ELEMENTS more; and each fills its pipeline once more (docs/decisions/0104)."""
     one_each, is_given = tiles * chunks, 1 * (wave > 0) * (chunks > 1)
-    sms, whole = num_sms + (num_sms == 0), tiles * k_tiles // in_chunk
-    rest = one_each % sms
-    are_full = (rest == 0) | (FULL_PARTS * rest >= (FULL_PARTS - 1) * sms) | (one_each <= sms)
+    sms, steps = num_sms + (num_sms == 0), tiles * k_tiles
+    whole = steps // in_chunk
     most = whole - (whole - wave) * (whole > wave)
-    return (most - most % sms * (most > sms)) * (1 - are_full * (one_each <= wave)) * is_given
+    shares = most - most % sms * (most > sms)
+    in_turn = in_chunk * shares * (-(-one_each // sms) * tile + WAIT_ELEMENTS)
+    shared = (steps + FILL_STEPS * shares) * (-(-shares // sms) * tile + WAIT_ELEMENTS)
+    return shares * (1 - (one_each <= wave) * (in_turn <= shared)) * is_given
 
 
 def has_work(spec: LaunchSpec, k: int) -> bool:
@@ -313,7 +320,11 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Gri
 def _shares(spec: LaunchSpec, tiles: int, chunks: int, k: int) -> int:
     if not spec.chunk:
         return 0
-    return int(num_shares(tiles, chunks, -(-k // spec.bk), spec.chunk // spec.bk, spec.num_sms, spec.wave))
+    return int(
+        num_shares(
+            tiles, chunks, -(-k // spec.bk), spec.chunk // spec.bk, spec.bm * spec.bn, spec.num_sms, spec.wave
+        )
+    )
 
 
 def _packs(

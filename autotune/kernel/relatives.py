@@ -72,13 +72,13 @@ def in_pairs(config: Config, *, are_packed: bool) -> Config:
 
 def side_by_side(config: Config) -> Iterator[Config]:
     """The config; if its threads share out k, those with about as large tiles whose threads lie side by side
-    instead, where splits take the place of lanes."""
+    instead, where splits take the place of lanes. Their steps are as deep as those of all slices."""
     depth = max(config.bk // config.slice_k, _LEAST_BK)
     flat = replace(config, slice_k=1, bk=depth, unroll_k=depth)
     if threads_along_k(config) == 1:
         yield config
     elif lanes_k(config) == 1:
-        yield flat
+        yield replace(config, slice_k=1)
     else:
         for down in (1, 4, WARP):
             wm, wn = config.tm * down, config.tn * (WARP // down)
@@ -102,18 +102,17 @@ def halved(config: Config) -> Config:
 
 def within(config: Config, chunk: int) -> Iterator[Config]:
     """What stands for a config where all sums are chains of this length, or one chain (0): its tile, with
-    steps as deep as those of a slice or as all; its half, which multiplies sooner and so copies farther
-    ahead; its tile by warps. Each whole, and with splits that are chunks. None if lanes share out k."""
+    steps as deep as those of a slice, as all, or deeper; its half, which multiplies sooner and so copies
+    farther ahead; its tile by warps. Where an SM has little to do a step waits as long whatever its depth, so
+    that deep ones are faster. Each whole, and with splits that are chunks. None if lanes share out k."""
     if lanes_k(config) > 1:
         return
     flat = replace(config, slice_k=1, flush_k=chunk, reduction="none", split_k=1)
     half = replace(halved(flat), stages=max(config.stages, _AHEAD))
     of_slice = max(config.bk // config.slice_k, _LEAST_BK)
-    deep = max(config.bk, _DEEP)
-    depths = {of_slice: (flat, half, replace(flat, bm=config.wm, bn=config.wn)), config.bk: (flat,)}
-    for tile, bk in [(tile, bk) for bk, tiles in depths.items() for tile in tiles] + [
-        (half, bk) for bk in (deep, 2 * deep)
-    ]:
+    warps, deep = replace(flat, bm=config.wm, bn=config.wn), max(config.bk, _DEEP)
+    tiles = {of_slice: (flat, half, warps), config.bk: (flat,), deep: (flat, warps, half), 2 * deep: (half,)}
+    for tile, bk in [(tile, bk) for bk, those in tiles.items() for tile in those]:
         whole = replace(tile, bk=bk, unroll_k=min(tile.unroll_k, bk))
         if not any(value not in PARAMETER[name].values for name, value in whole.to_dict().items()):
             yield whole

@@ -252,7 +252,9 @@ def _shares(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     are_chunks = 1 * (c.reduction == "chunks")
     in_chunk = np.maximum(c.flush_k * are_chunks // c.bk, 1)
     wave = d.num_sms * c.min_blocks * are_chunks
-    return num_shares(1.0 * tiles(c, g), splits(c, g), -(-g.k // c.bk), in_chunk, d.num_sms, wave)
+    return num_shares(
+        1.0 * tiles(c, g), splits(c, g), -(-g.k // c.bk), in_chunk, c.bm * c.bn, d.num_sms, wave
+    )
 
 
 def sum_bytes(c: Any, g: Gemm, d: DeviceLimits) -> Any:

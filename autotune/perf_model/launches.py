@@ -231,7 +231,8 @@ def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> 
         return Grids(parts, tiles, split_tiles, launches.sum_bytes * split_tiles * parts, packed)
     in_chunk = np.maximum(launches.chunk / launches.bk, 1.0)
     k_tiles = ceil_div(shapes.k, launches.bk)
-    shares = num_shares(tiles, parts, k_tiles, in_chunk, launches.num_sms, launches.chunk_wave)
+    tile = launches.bm * launches.bn
+    shares = num_shares(tiles, parts, k_tiles, in_chunk, tile, launches.num_sms, launches.chunk_wave)
     sum_bytes = launches.sum_bytes * (split_tiles * parts + shares)
     return Grids(parts, tiles, split_tiles, sum_bytes, packed, shares)
 

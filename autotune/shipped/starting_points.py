@@ -72,7 +72,7 @@ class StartingPoints:
 class _Within:
     """What stands for kernels where all sums are chains of this length, or one chain (0), by its expected
     times: those of the kernel's figures, in proportion to the work of a step (of a block, what threads issue;
-    of a thread, its root, as latency is part of it)."""
+    of a thread, the root of what it issues for a k, as it waits for each step, whatever its depth)."""
 
     def __init__(self, costs: Costs, layout: str, chunk: int, limits: DeviceLimits) -> None:
         found: dict[Config, ModelFigures] = {}
@@ -96,11 +96,12 @@ def _scaled(figures: ModelFigures, config: Config, other: Config) -> ModelFigure
     """Figures of a config, from those of another."""
 
     def issued(c: Config) -> float:
-        """FMAs and loads of a thread per step."""
-        return (c.tm * c.tn + c.tm + c.tn) * c.bk / c.slice_k
+        """FMAs and loads of a thread for a k."""
+        return float(c.tm * c.tn + c.tm + c.tn)
 
     by_thread = issued(other) / issued(config)
-    by_block = by_thread * threads(other) / threads(config)
+    by_depth = (other.bk / other.slice_k) / (config.bk / config.slice_k)
+    by_block = by_thread * by_depth * threads(other) / threads(config)
     return replace(figures, round_us=figures.round_us * by_thread**0.5, step_us=figures.step_us * by_block)
 
 
