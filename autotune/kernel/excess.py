@@ -13,11 +13,11 @@ from .resources import (
     MAX_REGISTERS,
     MAX_THREADS,
     main_smem_bytes,
+    most_sum_bytes,
     packed_bytes,
     register_cap,
     register_estimate,
     staged_bytes,
-    sum_bytes,
     threads,
     threads_per_slice,
 )
@@ -72,7 +72,8 @@ _FIGURES: dict[str, Callable[[Config, DeviceLimits, Gemm], str]] = {
     "extent-b": lambda c, d, g: f"ldb = {g.ldb}, vec_b = {c.vec_b}",
     "extent-c": lambda c, d, g: f"ldc = {g.ldc}, vec_c = {c.vec_c}",
     "workspace": lambda c, d, g: (
-        f"{c.split_k} splits of whole tiles: {int(sum_bytes(c, g, d)):,} bytes, at most {WORKSPACE_LIMIT:,}"
+        f"{c.split_k} splits of whole tiles: {int(most_sum_bytes(c, g, d)):,} bytes, "
+        f"at most {WORKSPACE_LIMIT:,}"
     ),
     "pack-workspace": lambda c, d, g: f"{packed_bytes(c, g):,} bytes, at most {WORKSPACE_LIMIT:,}",
     "worth-threads": lambda c, d, g: f"{threads(c):,} threads",

@@ -283,7 +283,7 @@ def _linked(
 
 
 # What a workspace depends on, by the factor that has it.
-_OF_TILES = ("bm", "bn", "pack_a", "pack_b", "min_blocks", "flush_k")
+_OF_TILES = ("bm", "bn", "bk", "pack_a", "pack_b", "min_blocks", "flush_k")
 _OF_SUMS = ("bm", "bn", "min_blocks")
 _OF_SPLITS = ("reduction", "split_k")
 _TENSOR_TILES = ("bn", "pack_a", "pack_b")
