@@ -226,10 +226,10 @@ def older_text(table: Table, version: int) -> str:
     for record in tree["tensor_kernels"]:
         if version < 14:
             del record["config"]["scheme"]
-    for record in (*tree["kernels"], *tree["tensor_kernels"]):
-        del record["variant"]["a_type"]
-    for entry in tree["entries"]:
-        del entry["gemm"]["a_type"]
+    types = [record["variant"] for record in (*tree["kernels"], *tree["tensor_kernels"])]
+    types += [entry["gemm"] for entry in tree["entries"]]
+    for one in types if version < 15 else ():
+        del one["a_type"]
     return sign(tree)
 
 
