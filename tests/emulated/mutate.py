@@ -33,7 +33,7 @@ OPERATORS = (
     _operator("no commit", r"\bcommit_copies\(\);", ";"),
     _operator("no fence", r"\bfence_global\(\);", ";"),
     _operator("no wait for kernels before", r"\bwait_for_kernels_before\(\);", ";"),
-    _operator("counter not reset", r"\bcounters\[\w+\] = 0;", ";"),
+    _operator("counter not reset", r"(?:\bcounters\[\w+\]|\*counter) = 0;", ";"),
     _operator("no check of the edge", r" (<|>=) ", r" - (1 << 30) \1 ", "// edge:"),
     _operator("no check of the extent", r" < (ROWS|COLS|WORKERS|k_tiles)\b", r" - (1 << 30) < \1"),
     # storing a tile beyond the last needs no check: nobody reads it

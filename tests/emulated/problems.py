@@ -132,7 +132,8 @@ def problems(instance: Instance, number: int = 0) -> list[LaunchProblem]:
         runs = tiles * case.products * resources.threads(instance.config)
         in_budget = [split for split in SPLITS if runs * split <= _MAX_RUNS] or SPLITS[:2]
         split = in_budget[-1 - (7 * number + i) % len(in_budget)]  # steps by which all are met
-        made.append(problem(instance, case, split_k=split, seed=100 * number + i))
+        seed = 100 * number + i
+        made.append(problem(instance, case, split_k=split, seed=seed, num_sms=(0, 2, 3)[seed % 3]))
     return made
 
 
@@ -163,21 +164,21 @@ def problem(
     seed: int,
     lds: tuple[int, int, int] | None = None,
     stride: int | None = None,
+    num_sms: int = LIMITS.num_sms,
 ) -> LaunchProblem:
     """The case as a launch of the instance, with what kernel/resources.py and kernel/launch.py make of it.
 
     Bases of A, B, C are aligned to their vectors and no further; those of operands that are packed, and
     their leading dimensions, to nothing but floats. `stride` is that of every operand and of the epilogue.
+    Blocks share out chunks for so many SMs (`num_sms`); each has one where there are none.
     """
     c, v = instance.config, instance.variant
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
     gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
-    spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide, epilogue=v.epilogue)
+    limits = replace(LIMITS, num_sms=num_sms) if c.reduction == "chunks" else LIMITS
+    spec = resources.launch_spec(c, gemm, limits, is_wide=v.is_wide, epilogue=v.epilogue)
     splits = {"none": 1, "chunks": 1, "cluster": c.split_k}.get(c.reduction, split_k)
     spec = replace(spec, split_k=splits, variant=v)
-    if c.reduction == "chunks":  # of every third problem each block has one
-        num_sms = (0, 2, 3)[seed % 3]
-        spec = replace(spec, num_sms=num_sms, wave=num_sms * (1 + seed % 2))
     elements = _operands(case, gemm, np.random.default_rng(seed))
     vectors = (1 if c.pack_a else c.vec_a, 1 if c.pack_b else c.vec_b, c.vec_c)
     operands = tuple(

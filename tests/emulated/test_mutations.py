@@ -10,7 +10,7 @@ import pytest
 from covering_instances import Instance, instance
 from emulator import SANITIZED, Builder, EmulatedFault, run
 from mutate import OPERATORS, Mutant, mutants_of, unmatched_tags
-from problems import CHUNKS, of_chunks, problem, problems
+from problems import CHUNKS, SHUFFLED, Case, of_chunks, problem, problems
 from product_check import WrongProduct, check
 
 from autotune.kernel import template
@@ -79,6 +79,18 @@ INSTANCES = (
 )  # fmt: skip
 # Groups of threads add them in one round and in several: their k is too deep for all cases
 OF_CHUNKS = [problem(CHUNKS, of_chunks(num), split_k=1, seed=num) for num in (33, 131)]
+# Blocks share out the chunks of two products: they have parts of two chunks, and of several
+SHARED = instance(
+    "TN", **_TILE | _PLAIN, stages=2, min_blocks=1, reduction="chunks", flush_k=256, is_batched=True
+)
+OF_SHARES = [
+    problem(SHARED, case, split_k=1, seed=num_sms, num_sms=num_sms)
+    for case in (
+        Case("in two products", 17, 33, 600, gap=1, order=SHUFFLED, products=2),
+        Case("alpha = 0", 17, 1, 600, 0.0, 0.5, products=2),
+    )
+    for num_sms in (3, 4)
+]
 # The instances on which mutants of a file die soonest; the others follow.
 FIRST = {
     "dot_products.cuh": (12, 13), "epilogue.cuh": (11, 0, 1, 3), "flush.cuh": (6,), "main_loop.cuh": (5, 6),
@@ -97,7 +109,7 @@ def fate(
     runtime_watch: Sequence[str] = (),
 ) -> str:
     """What becomes of this text on all problems of an instance; "" if nothing is wrong with it."""
-    tasks = OF_CHUNKS if tested is CHUNKS else problems(tested)
+    tasks = {CHUNKS: OF_CHUNKS, SHARED: OF_SHARES}.get(tested) or problems(tested)
     macros = template.macros(tested.config, tested.variant)
     watch = {"kernel_watch": kernel_watch, "runtime_watch": runtime_watch}
     executable = builder.submit(main, macros, flags=("-w",), **watch).result()
@@ -117,8 +129,7 @@ def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
     main = tmp_path / "kernels" / template.MAIN_FILE
     numbers = dict.fromkeys((*FIRST.get(mutant.file, ()), *range(len(INSTANCES))))
     order = [INSTANCES[number] for number in numbers]
-    if mutant.file == "reduce_planes.cuh":
-        order.insert(0, CHUNKS)
+    order[:0] = {"reduce_planes.cuh": [CHUNKS], "chunks.cuh": [SHARED]}.get(mutant.file, [])
     for watch in ((), SANITIZED):
         if any(fate(builder, main, tested, kernel_watch=watch) for tested in order):
             return
@@ -126,7 +137,7 @@ def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("tested", INSTANCES, ids=[i.id for i in INSTANCES])
+@pytest.mark.parametrize("tested", (*INSTANCES, SHARED), ids=[i.id for i in (*INSTANCES, SHARED)])
 def test_unchanged_text_passes(builder: Builder, tested: Instance) -> None:
     """With the emulator itself under sanitizers, too."""
     main = template.kernel_dir() / template.MAIN_FILE

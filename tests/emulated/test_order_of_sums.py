@@ -61,7 +61,7 @@ def test_kernels_of_an_order_give_its_bits(
         Case("one row", 1, 5, 1025, gap=1),
         Case("scaled", 2, 9, 300, 1.7, -0.3, gap=2),
     ]
-    tasks = [problem(tested, case, split_k=1, seed=at) for at, case in enumerate(cases)]
+    tasks = [problem(tested, case, split_k=1, seed=at, num_sms=at) for at, case in enumerate(cases)]
     for task, result in zip(tasks, run(executable.result(), tasks), strict=True):
         assert check_order(task, result, tested)
 
@@ -70,7 +70,10 @@ def test_many_chunks_of_few_elements_are_added_in_order(builder: Builder) -> Non
     """Groups of threads share out their loads: of one group, of four, and of eight in several rounds."""
     macros = template.macros(CHUNKS.config, CHUNKS.variant)
     executable = builder.submit(template.kernel_dir() / template.MAIN_FILE, macros)
-    tasks = [problem(CHUNKS, of_chunks(num), split_k=1, seed=at) for at, num in enumerate((15, 33, 131))]
+    tasks = [
+        problem(CHUNKS, of_chunks(num), split_k=1, seed=at, num_sms=at)
+        for at, num in enumerate((15, 33, 131))
+    ]
     assert [1 << 8 - task.reduce_group_bits for task in tasks] == [1, 4, 8]
     for task, result in zip(tasks, run(executable.result(), tasks), strict=True):
         assert check_order(task, result, CHUNKS)
