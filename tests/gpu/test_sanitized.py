@@ -152,6 +152,16 @@ def unfinished(one, p, written, workspace):
     ctypes.c_uint32.from_address(workspace + p.sum_bytes).value = 1
 
 
+def test_blocks_of_some_instances_hand_sums_on():
+    """Under every tool: in a case of those that racecheck is shown."""
+    chosen = enumerate(sanitized.instances(KNOWN["h200"]))
+    tasks = [
+        task for number, one in chosen if one.config.reduction == "chunks" for task in problems(one, number)
+    ]
+    shown = {task.name for task in tasks if task.counter_bytes}
+    assert shown & {*sanitized.PIPELINED, sanitized.FLUSHED}
+
+
 @pytest.mark.stress
 def test_all_instances_get_their_problems():
     gpu = FakeGpu(right)
