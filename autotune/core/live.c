@@ -214,8 +214,10 @@ static bool costs_too_much(const at_live *live, int32_t regime, int32_t rival) {
     if (is_new && !rival) return false;
     const double foreseen = foreseen_us(live, regime, rival), loses = foreseen - least;
     if (is_new && foreseen > TWICE * least) return true;
-    if (regime == AT_IDLE || loses <= CHEAP * least) return false;
-    return lost_us(live, regime) + loses > (is_new ? LOST_FIRST : LOST) * least;
+    if (regime == AT_IDLE) return false;
+    /* what a first one loses is only foreseen: there are none once that has been far too little */
+    const double lost = lost_us(live, regime), most = (is_new ? LOST_FIRST : LOST) * least;
+    return loses > CHEAP * least ? lost + loses > most : is_new && lost > most;
 }
 
 static bool is_open(const at_live *live, int32_t regime, int32_t rival) {

@@ -7,7 +7,7 @@ import ctypes
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -230,23 +230,43 @@ def test_few_samples_are_taken_and_in_no_fixed_order(
     assert len(sampled) == 12 and sampled[:6] != sampled[6:]
 
 
-def test_of_many_those_that_lead_have_the_samples(driver: Clocked, tmp_path: Path, monkeypatch) -> None:
+@pytest.fixture
+def of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Clocked) -> Callable[..., Program]:
+    """A program whose calls torch's own kernel and nine others may serve, of which six take part."""
+
+    def made(*kernel_us: float) -> Program:
+        names = [f"kernel{place}" for place in range(len(kernel_us))]
+        specs = [make_spec(group=1 << place % 5, vec_c=1 + place // 5) for place in range(len(names))]
+        table = make_table(*map(make_kernel, names, specs))
+        picks = [
+            Pick(name, "modelled", str, 1, LONG_US + place, cublas_us=LONG_US - 1, provider="cublas")
+            for place, name in enumerate(names)
+        ]
+        monkeypatch.setattr(Chooser, "pick", lambda *_: picks[0])
+        monkeypatch.setattr(Chooser, "ranked", lambda *_: picks)
+        clocked = Clocked(table, kernel_us=dict(zip(names, kernel_us, strict=True)))
+        folder = write_table(table, tmp_path / "many")
+        kinds, found = decided(Dispatcher(folder, driver=clocked, settle="live"))
+        return Program(kinds, clocked, found)
+
+    return made
+
+
+def test_of_many_those_that_lead_have_the_samples(of_many: Callable[..., Program]) -> None:
     """Seven have one each; then the first and two others have four."""
-    names = [f"kernel{place}" for place in range(9)]
-    specs = [make_spec(group=1 << place % 5, vec_c=1 + place // 5) for place in range(len(names))]
-    table = make_table(*map(make_kernel, names, specs))
-    picks = [
-        Pick(name, "modelled", str, 1, LONG_US, cublas_us=LONG_US - 1, provider="cublas") for name in names
-    ]
-    monkeypatch.setattr(Chooser, "pick", lambda *_: picks[0])
-    monkeypatch.setattr(Chooser, "ranked", lambda *_: picks)
-    clocked = Clocked(table, kernel_us={name: 48.0 - place for place, name in enumerate(names)})
-    kinds, found = decided(Dispatcher(write_table(table, tmp_path / "t"), driver=clocked, settle="live"))
-    program = Program(kinds, clocked, found)
+    program = of_many(*(48.0 - place for place in range(9)))
     program.call_busy()
     assert (program.state.winner, program.state.num_samples, len(program.state.times_us)) == (6, 16, 7)
     nums = Counter(program.served[:-1])
     assert [nums[number] for number in range(1, 7)] == [1, 1, 1, 1, 4, 4]
+
+
+def test_first_samples_end_once_they_have_lost_enough(of_many: Callable[..., Program]) -> None:
+    """Though nearly as little is expected of all: what was expected is far too little."""
+    program = of_many(40.0, *[75.0] * 8)
+    program.call_busy()
+    nums = Counter(program.served[:-1])
+    assert program.state.winner == 1 and [nums[number] for number in range(2, 7)] == [1, 1, 0, 0, 0]
 
 
 def test_a_call_on_an_idle_stream_takes_what_the_host_does(
