@@ -23,7 +23,7 @@ from ..runtime.table.table import Table
 from .model_folders import sums
 
 FOLDER = "c"  # of an exported folder
-_TEMPLATES = Path(__file__).with_name("c_files")
+_TEMPLATES, _TEXTS = (Path(__file__).with_name(name) for name in ("c_files", "texts"))
 _OF_PYTHON = ("tensors.c", "tensors.h")  # read Python's tensors
 _KINDS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.int32): "int32_t"}
 _NUMBERS_PER_LINE = 8
@@ -31,29 +31,6 @@ _HEADER = "autotune_sgemm.h"
 # What belongs to one table has its name: a program may be linked with several, and each part of it opens that
 # whose header it includes. The rest of the core is the same for all (core/table.h has its version).
 _OF_TABLE, _NAME_DIGITS = "NAME_OF_THE_TABLE", 12
-_NAMED = f"""\
-/* The name of the table beside this file. Another one's header belongs into another source file. */
-#ifndef AUTOTUNE_TABLE
-#define AUTOTUNE_TABLE 0x{_OF_TABLE}
-#define autotune_create autotune_create_{_OF_TABLE}
-#define autotune_create_accuracy autotune_create_accuracy_{_OF_TABLE}
-#elif AUTOTUNE_TABLE != 0x{_OF_TABLE}
-#error "headers of two exported tables are included in one source file: include each in a file of its own"
-#endif
-
-"""
-_DECLARED = f"""\
-/* The plain name is for programs that look for it (dlsym), or declare it themselves. */
-#undef autotune_create
-#undef autotune_create_accuracy
-AUTOTUNE_API autotune_status autotune_create_{_OF_TABLE}(autotune_handle **handle);
-AUTOTUNE_API autotune_status autotune_create_accuracy_{_OF_TABLE}(autotune_handle **handle,
-                                                                  autotune_accuracy accuracy);
-AUTOTUNE_API __attribute__((weak, alias("autotune_create_{_OF_TABLE}"))) autotune_status
-autotune_create(autotune_handle **handle);
-AUTOTUNE_API __attribute__((weak, alias("autotune_create_accuracy_{_OF_TABLE}"))) autotune_status
-autotune_create_accuracy(autotune_handle **handle, autotune_accuracy accuracy);
-"""
 
 
 def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, bytes]:
@@ -69,9 +46,13 @@ def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, by
     heads = "\n".join(_head(table) for table, _ in tables)
     files["exported_table.c"] = f"{heads}\n{text.replace(_OF_TABLE, name)}".encode()
     files["cubins.S"] = _assembly_source(list(code)).replace(_OF_TABLE, name).encode()
-    files[_HEADER] = _NAMED.replace(_OF_TABLE, name).encode() + files[_HEADER]
+    files[_HEADER] = _text("named.h.in").replace(_OF_TABLE, name).encode() + files[_HEADER]
     files |= {f"cubins/{name}.cubin": content for name, content in code.items()}
     return {f"{FOLDER}/{name}": content for name, content in files.items()}
+
+
+def _text(name: str) -> str:
+    return (_TEXTS / name).read_text(encoding="utf-8")
 
 
 def _assembly_source(sums: list[str]) -> str:
@@ -114,7 +95,7 @@ def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
     parts += [
         "};",
         "",
-        _DECLARED,
+        _text("declared.c.in"),
         f"autotune_status autotune_create_{_OF_TABLE}(autotune_handle **handle) {{",
         f"    return autotune_open_kinds(tables, {num_strict}, handle);",
         "}",
@@ -162,7 +143,7 @@ def _value(value: Any, names: Mapping[int, str]) -> str:
     if isinstance(value, ctypes.Array):
         return f"{{{', '.join(_value(one, names) for one in value)}}}"
     if not isinstance(value, ctypes.Structure):
-        return _text(value) if isinstance(value, bytes) else _number(value)
+        return _quoted(value) if isinstance(value, bytes) else _number(value)
     fields = []
     for name, kind, *_ in value._fields_:
         own = getattr(value, name)
@@ -178,6 +159,6 @@ def _number(value: float) -> str:
     return value.hex() if isinstance(value, float) else str(value)
 
 
-def _text(value: bytes) -> str:
+def _quoted(value: bytes) -> str:
     plain = set(string.ascii_letters + string.digits + " .:_-/+()")
     return '"{}"'.format("".join(c if (c := chr(byte)) in plain else f"\\{byte:03o}" for byte in value))

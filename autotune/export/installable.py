@@ -9,36 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..runtime.table.table import Table
 from .model_folders import names_of
 
 FILE = "pyproject.toml"
+_TEMPLATE = Path(__file__).with_name("texts") / f"{FILE}.in"
 _DATE = re.compile(r"(\d{4})-0?(\d+)-0?(\d+)T0?(\d+):0?(\d+)")
-
-_TEXT = """\
-# Generated: `pip install .` in this folder installs it as {name}.
-[build-system]
-requires = ["hatchling>=1.27"]
-build-backend = "hatchling.build"
-
-[project]
-name = "{project}"
-version = "{version}"
-description = {description}
-requires-python = ">=3.11"
-dependencies = ["cuda-bindings>=13,<14", "numpy>=2.1"]
-
-[project.optional-dependencies]
-dlpack = ["cuda-core>=1.2,<2"]
-
-[tool.hatch.build]
-ignore-vcs = true
-
-[tool.hatch.build.targets.wheel]
-only-include = ["."]
-sources = {{ "" = "{name}" }}
-"""
 
 
 def project_text(tables: Sequence[Table], name: str) -> str:
@@ -49,4 +27,5 @@ def project_text(tables: Sequence[Table], name: str) -> str:
     version = ".".join(made.groups()) if made else "0"
     project = re.sub("[^A-Za-z0-9]+", "-", name).strip("-") or "sgemm-table"
     description = json.dumps(f"FP32 matrix products tuned for {names_of(tables)} by {latest.made_by}")
-    return _TEXT.format(name=name, project=project, version=version, description=description)
+    template = _TEMPLATE.read_text(encoding="utf-8")
+    return template.format(name=name, project=project, version=version, description=description)
