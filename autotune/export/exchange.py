@@ -33,7 +33,6 @@ from ..runtime.table.table import TABLE_FILE
 from . import manifest
 
 LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"
-_WITHOUT_LOCK = {NEW, OLD}  # what the scratch folder of an older autotune held
 _RANDOM = r"[a-z0-9_]{8}"  # what tempfile appends
 _NUM_ATTEMPTS = 3
 MAX_WAIT_S = 60.0  # for another export that writes the same folder, which takes a second or two
@@ -171,8 +170,7 @@ def _make_scratch(folder: Path, note: Note) -> tuple[Path, int | None]:
 
 
 def _lock(path: Path, flags: int) -> int | None:
-    """A descriptor that holds the lock of a file or folder, or None if another process holds it. Raises
-    NoLocks."""
+    """A descriptor that holds the lock of a file, or None if another process holds it. Raises NoLocks."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,8 +192,7 @@ def _lock_of_the_dead(scratch: Path) -> int | None:
         return _lock(scratch / LOCK, os.O_RDWR)
     if not names:  # killed before there was a lock, or after
         scratch.rmdir()
-    is_of_older = bool(names) and names <= _WITHOUT_LOCK
-    return _lock(scratch, os.O_RDONLY | os.O_DIRECTORY) if is_of_older else None
+    return None
 
 
 # ------------------------------------------------------------------------------------------------

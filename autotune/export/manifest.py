@@ -3,7 +3,6 @@
 An export lists its files with their SHA-256 in `manifest.json`. Whatever a folder holds beside these, and
 beside what Python compiled of them, belongs to the user. So does a listed source file with changed content:
 somebody edited it. Other listed files with changed content are damaged, and may be replaced.
-Exports from before there was a manifest are known by their layout (`older_exports.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pathlib import Path, PurePosixPath
 from ..files import strict
 from ..files.errors import DispatchError
 from ..runtime.table.table import TABLE_FILE
-from . import older_exports
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "autotune export"
@@ -73,7 +71,7 @@ def read(folder: Path) -> dict[str, str] | None:
         found: Manifest = strict.read(Manifest, data, "manifest")
     except strict.NewerVersion as error:
         raise DispatchError(f"{path} is of {error}; use the autotune that wrote it") from error
-    except (OSError, ValueError) as error:  # strict.Misfit and what UTF-8 refuses are ValueErrors
+    except (OSError, ValueError) as error:  # strict.Mismatch and what UTF-8 refuses are ValueErrors
         raise DispatchError(
             f"{path} is damaged ({error}), and nothing else tells which files an export wrote; "
             "move the folder away and export again"
@@ -120,7 +118,7 @@ def _known(folder: Path, *, is_partial: bool) -> dict[str, str | None]:
     known: dict[str, str | None] = {MANIFEST_FILE: None}
     try:
         files = read(folder)
-        known = older_exports.files(folder, is_partial=is_partial) if files is None else {**known, **files}
+        known = {} if files is None else {**known, **files}
     except DispatchError:
         if not is_partial:
             raise

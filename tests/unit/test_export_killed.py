@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,6 @@ from pathlib import Path
 import killed_export
 import pytest
 from kills import TESTS
-from table_cases import make_table, write_older
 from zygote import Zygote
 
 from autotune.export import exchange
@@ -128,24 +125,6 @@ def test_where_there_are_no_locks_it_is_told_and_nothing_more_is_left(
     assert ".table-abcd1234 is of an export under way, or of a killed one" in of_left
     assert f"{tmp_path} lies on a file system without locks (No locks available); let only one" in of_new
     assert sorted(path.name for path in tmp_path.iterdir()) == [".table-abcd1234", "table"]
-
-
-def test_what_a_killed_older_autotune_left_is_put_back_and_removed(tmp_path: Path) -> None:
-    """Its scratch folders held no lock: the old table and the new one, of which neither has a manifest."""
-    folder, scratch = tmp_path / "table", tmp_path / ".table-_bcd1234"
-    for name in (exchange.OLD, exchange.NEW):
-        made = write_older(make_table(created_at=name), 6, tmp_path / "made_here")
-        (made / "cubins").mkdir()
-        (made / "cubins.gz").rename(made / "cubins" / f"{'0' * 64}.cubin")
-        left = scratch / name
-        (left / "_autotune").mkdir(parents=True)
-        (left / "_autotune" / "errors.py").write_text("# as it was then")
-        for part in ("table.json", "cubins"):
-            (made / part).rename(left / part)
-        shutil.rmtree(made)
-    exchange.recover(folder, pytest.fail)
-    assert json.loads((folder / "table.json").read_text())["created_at"] == exchange.OLD
-    assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
 @pytest.mark.parametrize("name", [".table-mybackup", ".table-abcd12345", ".other-abcd1234", "table-abcd1234"])

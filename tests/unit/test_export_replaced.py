@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from table_cases import make_kernel, make_spec, make_table, write_table
 
-from autotune.export import exchange, manifest, older_exports
-from autotune.export.model_folders import render
+from autotune.export import exchange, manifest
 from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError, UsageError
 from autotune.runtime.table.table import load
@@ -71,10 +70,6 @@ FOREIGN: dict[str, tuple[str, Callable[[Path], None]]] = {
     "compiled module of nobody": ("__pycache__/mine.cpython-312.pyc", _file),
     "source beside compiled ones": ("__pycache__/mine.py", _file),
     "link as a compiled module": ("__pycache__/__init__.cpython-312.pyc", _link),
-}
-OF_OLDER = FOREIGN | {
-    "file among the cubins": ("cubins/notes.txt", _file),
-    "cache of nothing": ("cubins/__pycache__/mine.cpython-312.pyc", _file),
 }
 
 
@@ -215,75 +210,10 @@ def test_the_folders_mode_is_kept(folder: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o750
 
 
-# Exports from before there was a manifest
-
-_OLDER_INIT = '''\
-"""FP32 matrix products C[m,n] = alpha * op(A) * op(B) + beta * C, tuned for NVIDIA H200.
-
-    import my_table
-"""
-
-from pathlib import Path
-
-from ._autotune.dispatch.runtime import Dispatcher
-from ._autotune.dispatch.select import Pick
-from ._autotune.errors import DispatchError
-
-_dispatcher = Dispatcher(Path(__file__).parent)
-table = _dispatcher.table
-sgemm = _dispatcher.sgemm
-pick = _dispatcher.pick
-
-__all__ = ["DispatchError", "Pick", "pick", "sgemm", "table"]
-'''
-_MODULES = (
-    "strict", "table", "model", "select", "driver", "arrays", "problem", "workspace", "devices", "engine",
-    "host", "runtime",
-)  # fmt: skip
-
-
-@pytest.fixture(params=[(), ("depth",)], ids=["first", "with depth"])
-def older_export(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    folder = tmp_path / "my_table"
-    private = [f"_autotune/{name}.py" for name in ("__init__", "errors", "gemm", "device", "launch")]
-    private += [f"_autotune/dispatch/{name}.py" for name in ("__init__", *_MODULES, *request.param)]
-    files = dict.fromkeys(private, "# as it was")
-    files |= {"table.json": render(TABLE), "__init__.py": _OLDER_INIT, "py.typed": ""}
-    files |= {f"cubins/{kernel.sha256}.cubin": kernel.id for kernel in TABLE.kernels}
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    cache = folder / "_autotune" / "__pycache__"
-    cache.mkdir()
-    (cache / "errors.cpython-312.pyc").touch()
-    return folder
-
-
-def test_an_older_export_is_replaced(older_export: Path) -> None:
-    assert set(older_exports.files(older_export)) >= {"table.json", "__init__.py"}
-    write_table(TABLE, older_export)
-    assert manifest.read(older_export)
-    assert not list(older_export.rglob("*.pyc"))
-    assert [path.name for path in older_export.parent.iterdir()] == ["my_table"]
-
-
-@pytest.mark.parametrize("case", OF_OLDER)
-def test_an_older_export_with_more_in_it_is_left_alone(older_export: Path, case: str) -> None:
-    name, put = OF_OLDER[case]
-    (older_export / name).parent.mkdir(exist_ok=True)
-    put(older_export / name)
-    rejected(older_export, f"holds more than an exported table: .*{Path(name).name}")
-
-
-def test_an_older_export_that_was_edited_is_left_alone(older_export: Path) -> None:
-    path = older_export / "__init__.py"
-    path.write_text(path.read_text().replace('__all__ = ["', '__all__ = ["mine", "'))
-    rejected(older_export, "was edited after it was exported: __init__.py")
-
-
-def test_a_folder_without_a_table_is_no_older_export(older_export: Path) -> None:
-    (older_export / "table.json").write_text("{}")
-    rejected(older_export, "is there and is no exported table: ")
+def test_a_table_without_a_manifest_is_left_alone(folder: Path) -> None:
+    """As autotune wrote it before there was one: nothing tells what of it is the user's."""
+    (folder / manifest.MANIFEST_FILE).unlink()
+    rejected(folder, "is there and is no exported table: .*; move that elsewhere or pass another")
 
 
 # Names
