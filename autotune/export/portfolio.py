@@ -240,13 +240,6 @@ def _samples(
 # The choice
 
 
-def believed(
-    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
-) -> Prediction:
-    """The expected times of candidates on any shape."""
-    return learned(layout, found, limits, resident)[1]
-
-
 def learned(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
 ) -> tuple[list[ModelFigures], Prediction]:

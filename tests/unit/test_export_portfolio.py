@@ -179,7 +179,7 @@ def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(
         assert candidate.samples and all(sample.gemm.layout == layout for sample in candidate.samples)
     chosen = portfolio.portfolio(layout, found, limits, 32)
     assert len(chosen) == len(set(chosen)) == 32
-    prediction = portfolio.believed(layout, [c for c in found if c.config in chosen], limits)
+    _, prediction = portfolio.learned(layout, [c for c in found if c.config in chosen], limits)
     for text in (*UNTUNED, "101x333x77"):
         assert np.isfinite(prediction.least_us(Shapes.of(in_layout(text, layout)))).any()
 
@@ -190,7 +190,7 @@ def test_times_of_another_gpu_are_carried_over_by_its_speed() -> None:
     least = {}
     for gpu in ("h200", "rtx-4090"):
         limits = known_limits(gpu)
-        prediction = portfolio.believed("NN", portfolio.candidates("NN", (), matrices(), limits), limits)
+        _, prediction = portfolio.learned("NN", portfolio.candidates("NN", (), matrices(), limits), limits)
         least[gpu] = [prediction.least_us(Shapes.of(gemm)).min() for gemm in (gemm_large, gemm_thin)]
     large, thin = (there / here for here, there in zip(least["h200"], least["rtx-4090"], strict=True))
     assert 0.6 < large < 1.3
