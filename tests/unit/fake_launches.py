@@ -19,7 +19,6 @@ from autotune.kernel.launch import (
 )
 from autotune.runtime.calls.product import Product
 from autotune.runtime.launch.cuda_driver import Driver
-from autotune.runtime.launch.devices import LoadedKernel
 from autotune.runtime.launch.planner import CorePlan
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
@@ -33,6 +32,17 @@ _REDUCE = struct.Struct(f"=iiffQqQiiiii4xq{_EPILOGUE}")
 _REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72)
 _PACK = struct.Struct("=iiQqi4xQiiq")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
+
+
+class LoadedKernel(NamedTuple):
+    """Handles of its functions, and what a launch tells the driver."""
+
+    sgemm: int
+    reduce: int
+    pack: int
+    threads: int
+    smem_bytes: int
+    overlaps: bool
 
 
 class Launched(NamedTuple):

@@ -39,7 +39,6 @@ from autotune.perf_model.model_figures import Depths, ModelFigures
 from autotune.perf_model.residual import Residuals
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
-from autotune.runtime.launch.devices import LoadedKernel
 from autotune.runtime.launch.planner import CorePlan, Engine
 from autotune.runtime.native import core
 from autotune.runtime.native.core import Core, core_of
@@ -345,7 +344,9 @@ def test_the_core_launches_what_python_does():
         if rejection(plain, m, n, k, lds, batch=batch) is not None:
             continue
         grid, problem = plan_grid(spec, m, n, k, batch), Product(gemm, lds, (8, 8, 8), batch)
-        loaded = LoadedKernel(*RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps)
+        loaded = fake_launches.LoadedKernel(
+            *RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps
+        )
         sgemm, reduce, pack = RecordingDriver.LOADED
         planned = found.library.structs.planned(
             m=m, n=n, k=k, layout=LAYOUTS.index(gemm.layout), kernel=number, split_k=spec.split_k, ld=lds,

@@ -33,9 +33,6 @@ class LoadedKernel(NamedTuple):
     sgemm: int
     reduce: int
     pack: int
-    threads: int
-    smem_bytes: int
-    overlaps: bool
 
 
 @dataclass(slots=True)
@@ -147,7 +144,7 @@ class Devices(Gpus):
                     driver.make_resident(handle)
             except CudaFault as fault:
                 raise self._rejected(kernel, fault) from fault
-        return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes, spec.overlaps)
+        return LoadedKernel(sgemm, reduce, pack)
 
     def _check_code(self, gpu: OpenGpu, kernel: Kernel, loaded: Mapping[str, int]) -> None:
         """Raises DispatchError if the code does not match the table's launch parameters."""
