@@ -37,7 +37,7 @@ def drawn_for(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
 class DrawnSearch:
     """One run. `search` searches shapes; `options` are those of the whole run; `starts` has the shipped
     kernels; `on_fill` receives the numbers of kernels and times as they are stored. All stages heed
-    `interrupts`, which the caller entered."""
+    `interrupt_handler`, which the caller entered."""
 
     target: CellTarget
     store: Store

@@ -26,7 +26,7 @@ from ..files.errors import AutotuneError
 PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
 PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI
 GAP, INDENT = "  ", "    "  # between columns; before what stands beneath a row
-_STYLE_MARK = f"\x1b{os.urandom(8).hex()}"  # begins what `painted` writes: no database knows it
+_STYLE_MARK = f"\x1b{os.urandom(8).hex()}"  # begins what `with_style` writes: no database knows it
 # Control characters but the end of a line, and those that turn the direction of text
 _CONTROL_CHARACTERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _AT_ONCE = 500  # lines that are written
@@ -40,7 +40,7 @@ def show(text: str) -> None:
 
 def sanitize(text: str) -> str:
     """The text, in which characters that steer a terminal or reorder its line are named and not obeyed: a
-    database may hold any. Lines may end, and what `painted` begins and ends is obeyed."""
+    database may hold any. Lines may end, and what `with_style` begins and ends is obeyed."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     pieces = text.split(_STYLE_MARK)
@@ -50,7 +50,7 @@ def sanitize(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `harmless`, of what has no lines of its own."""
+    """As `sanitize`, of what has no lines of its own."""
     return sanitize(text).replace("\n", "\\n")
 
 

@@ -26,10 +26,7 @@ class GpuModelFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """What a folder holds, the first model's first.
-
-    `unlisted` are files that no export wrote.
-    """
+    """What a folder holds, the first model's first. `unexpected` are files that no export wrote."""
 
     models: tuple[GpuModelFiles, ...]
     num_files: int  # that an export wrote

@@ -2,7 +2,8 @@
 
 A mark names what was detected while samples were taken:
 
-    passing     drift                   the reference's time is off its recent median by over DRIFT_BEYOND
+    passing     drift                   the reference's time is off its recent median by over
+                                        DRIFT_THRESHOLD
                 neighbour               another process computed on this GPU, and may have disturbed it
                 hw_slowdown, hw_power_brake, hw_thermal_slowdown, sw_thermal_slowdown
     standing    sw_power_cap, sync_boost

@@ -152,7 +152,7 @@ def is_sha256(text: str) -> bool:
 
 
 def verify(text: str, checksum: Any) -> None:
-    """Raises Misfit where this is not the checksum of a text that it stands in."""
+    """Raises Mismatch where this is not the checksum of a text that it stands in."""
     if type(checksum) is not str or not is_sha256(checksum):
         raise Mismatch("it has no checksum")
     content, stated = text.encode(), checksum.encode()

@@ -110,7 +110,7 @@ class Within:
 
 
 Reader = Callable[[Any], Any]
-ColumnReader = Callable[[Sequence[Any]], Sequence[Any]]  # raises Misfit, without the fault or its place
+ColumnReader = Callable[[Sequence[Any]], Sequence[Any]]  # raises Mismatch, without the fault or its place
 _MAX_BITS = 64  # of a whole number: longer ones are out of every bound
 
 
@@ -143,7 +143,7 @@ def check_version(found: Any, latest: int, word: str = "version") -> None:
 
 def read(declared: Any, value: Any, where: str) -> Any:
     """`value` (from JSON) as `declared`: a dataclass, tuple, dict, union, bounded or plain type. Raises
-    Misfit, naming the place as a path such as `kernels[3].config.bm`, and what the dataclasses themselves
+    Mismatch, naming the place as a path such as `kernels[3].config.bm`, and what the dataclasses themselves
     raise."""
     try:
         return _reader(declared)(value)
@@ -316,7 +316,7 @@ def _list_reader(declared: Any) -> Reader:
 
 
 def _each(readers: Iterable[Reader], values: list[Any]) -> tuple[Any, ...]:
-    """The result of the reader for each value. Raises Misfit, which names the value."""
+    """The result of the reader for each value. Raises Mismatch, which names the value."""
     found: list[Any] = []
     try:
         for reader, value in zip(readers, values, strict=False):
@@ -432,7 +432,7 @@ def _tuple_column_reader(items: tuple[Any, ...]) -> ColumnReader:
 
 
 def parse(text: str) -> Any:
-    """Strict JSON: no duplicate keys, NaN or Infinity. Raises Misfit."""
+    """Strict JSON: no duplicate keys, NaN or Infinity. Raises Mismatch."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except json.JSONDecodeError as error:

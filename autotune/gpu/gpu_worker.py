@@ -107,8 +107,8 @@ class GpuWorker:
     def cells(
         self, cells: Sequence[Cell], build_fns: Sequence[BuildFn], policy: CachePolicy
     ) -> Future[tuple[CellTime, ...]]:
-        """Time cells, one after another, nothing verified. `makings` are for those that are not cuBLAS's; one
-        without a kernel has no samples, but a reason."""
+        """Time cells, one after another, nothing verified. `build_fns` are for those that are not cuBLAS's;
+        one without a kernel has no samples, but a reason."""
         return self._queue.submit(self._cells, cells, build_fns, policy)
 
     @property

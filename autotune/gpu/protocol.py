@@ -68,7 +68,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class RunTrial:
-    """Verify and time a candidate. Answered by TrialResult. `partners`: processes, as NVML numbers them,
+    """Verify and time a candidate. Answered by TrialResult. `peers`: processes, as NVML numbers them,
     that compute in turns of their own, and so disturb nothing."""
 
     problem: Problem
@@ -84,7 +84,7 @@ class RunTrial:
 @dataclass(frozen=True)
 class RunRace:
     """Time candidates, verified, and cuBLAS, interleaved; then, if asked, run each candidate for
-    `energy_s` and measure its energy. Answered by RaceResult. `partners` as of RunTrial."""
+    `energy_s` and measure its energy. Answered by RaceResult. `peers` as of RunTrial."""
 
     problem: Problem
     kernels: tuple[KernelCode, ...]
@@ -96,7 +96,7 @@ class RunRace:
 @dataclass(frozen=True)
 class RunComparison:
     """Time two candidates, verified, interleaved. Nothing is repeated: what disturbs a round disturbs both.
-    `shuffle` varies the order within rounds from one comparison to the next. Answered by DuelResult."""
+    `shuffle` varies the order within rounds from one comparison to the next. Answered by ComparisonResult."""
 
     problem: Problem
     kernels: tuple[KernelCode, KernelCode]
@@ -107,7 +107,7 @@ class RunComparison:
 @dataclass(frozen=True)
 class RunCells:
     """Time kernels, or cuBLAS (None), each on a problem whose numbers do not matter: nothing is verified, and
-    nothing prepared. Answered by CellsResult. `partners` as of RunTrial."""
+    nothing prepared. Answered by CellsResult. `peers` as of RunTrial."""
 
     cells: tuple[tuple[Gemm, KernelCode | None, float | None], ...]  # the last: cutoff in us
     policy: CachePolicy

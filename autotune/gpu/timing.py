@@ -1,4 +1,4 @@
-"""How to time: only decisions, no CUDA. `stopwatch` carries them out.
+"""How to time: only decisions, no CUDA. `timer` carries them out.
 
 One sample is the mean of a batch: a graph of launches that takes about BATCH_US, replayed between two
 events. When cold, a batch goes through all operand sets, so that nothing it reads is in L2. The first
@@ -65,7 +65,7 @@ def batch_launches(launch_us: float, num_sets: int) -> int:
 
 
 def few_launches(launch_us: float, num_sets: int, cutoff_us: float | None) -> int:
-    """For a look at a kernel: about GLANCE_US of them, even if it is as fast as the best one, and nearly all
+    """For a look at a kernel: about PROBE_US of them, even if it is as fast as the best one, and nearly all
     that a single launch took is latency."""
     kernel_us = _expected_us(launch_us)
     if cutoff_us is not None:

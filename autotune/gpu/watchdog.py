@@ -28,8 +28,9 @@ class Watchdog:
 
     @contextmanager
     def bounded(self, deadline_s: float, on_timeout: Callable[[], None]) -> Iterator[None]:
-        """Call `bite` once, on another thread, if the `with` has not ended after so many seconds.
-        When the `with` is left, `bite` is not running and will not be called. It must not raise, or wait."""
+        """Call `on_timeout` once, on another thread, if the `with` has not ended after so many seconds.
+        When the `with` is left, `on_timeout` is not running and will not be called. It must not raise, or
+        wait."""
         self._watch(time.monotonic() + deadline_s, on_timeout)
         try:
             yield

@@ -54,8 +54,8 @@ def _within(places: Floats) -> Floats:
 
 
 def learn(places: Floats, logs: Floats, uncertainties: Floats | float = 0.0) -> Residuals:
-    """From (kernels, shapes) logarithms of measured over modelled times; NaN if there is none. `doubts`: the
-    variance of each inferred one, in units of the process's own."""
+    """From (kernels, shapes) logarithms of measured over modelled times; NaN if there is none.
+    `uncertainties`: the variance of each inferred one, in units of the process's own."""
     weights = np.zeros(logs.shape)
     covariance = _within(places)
     for row, found, uncertainty in zip(

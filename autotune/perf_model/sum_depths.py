@@ -20,7 +20,7 @@ those of FMAs: b / p for zero mean, b b / (p K) for positive data. Parts of floa
 lose, count as a depth of their own, which depends on p alone (0092).
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
-no more often than `most_splits` says. By that guess a kernel may have GUESSED_ERRORS times its error. Where
+no more often than `most_splits` says. By that guess a kernel may have DEFAULT_ERRORS times its error. Where
 errors are measured, by a search or by settling, they decide instead. A kernel of a class that promises an
 error no larger than SGEMM's serves with a depth of at most PROMISED times the least that SGEMM may have.
 

@@ -1,4 +1,4 @@
-"""Reads the file of a recorded space, whose format `recording_file` describes. Takes nothing on trust."""
+"""Reads the file of a recorded space, whose format `writer` describes. Takes nothing on trust."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Format: gzip-compressed JSON, one object:
         marks           what disturbed the samples: [entry, mark, mark, ...] for each that was
 
 `compile_s` is 0 where a kernel came from a cache. Version 1 kept `configs` in each problem, and no
-`compile_threads`; `recording_reader` reads it, too.
+`compile_threads`; `reader` reads it, too.
 """
 
 from __future__ import annotations

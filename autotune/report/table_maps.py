@@ -58,7 +58,7 @@ class ServedShape:
 
 
 class Maps:
-    """The cells of a table. `draws`: normal errors (NUM_DRAWS, NUM_FIRST), the same for all cells, so that
+    """The cells of a table. `_draws`: normal errors (NUM_DRAWS, NUM_FIRST), the same for all cells, so that
     neighbours differ by what is known of them alone."""
 
     def __init__(self, table: Table) -> None:

@@ -47,7 +47,7 @@ def tune(
 
     Called from the main thread, the first Ctrl-C, SIGTERM or SIGHUP ends it early: no more asking, the
     candidate being timed is finished and stored, and a result is returned. The second Ctrl-C raises
-    KeyboardInterrupt. `interrupts`: entered by the caller, who goes by them too.
+    KeyboardInterrupt. `interrupt_handler`: entered by the caller, who goes by it too.
     Raises UsageError for invalid shapes or options, DeviceLost, EnvironmentProblem and
     StoreError; all measurements until then are stored.
 

@@ -64,8 +64,8 @@ class Merged:
 
 
 class Merge:
-    """From `source` into `target`; each study of it becomes the one that `study_of` finds or makes. `damages`
-    hears of rows that cannot be read."""
+    """From `source` into `target`; each study of it becomes the one that `study_of` finds or makes.
+    `bad_rows` hears of rows that cannot be read."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Merge:
         self._merged.num_studies = len(studies)
 
     def _portable(self, row: StudyRow | EnvironmentRow, read: Read) -> Read:
-        """What was read of a row. Raises DamagedRow for a text that the target cannot hold."""
+        """What was read of a row. Raises BadRowError for a text that the target cannot hold."""
         if not self._takes_nul and _NUL in json.dumps(asdict(read), default=str):
             raise BadRowError(type(row).__tablename__, row.id, "PostgreSQL holds no NUL")
         return read
@@ -191,7 +191,7 @@ class Merge:
         return list(self._bad_rows.readable(((model, row, names) for row in found), self._checked))
 
     def _checked(self, model: type[Base], row: Row, names: Iterable[str]) -> Row:
-        """Raises DamagedRow for a value that one of these columns cannot hold."""
+        """Raises BadRowError for a value that one of these columns cannot hold."""
         for name in names:
             if not self._is_fit(_types(model)[name], row[name]):
                 what = "NULL" if row[name] is None else InvalidValue.of(row[name])

@@ -1,6 +1,6 @@
 """Turns records into rows and rows into records. Nothing here touches a database.
 
-What is read may be damaged: whatever turns a row into a record raises DamagedRow, which names it.
+What is read may be damaged: whatever turns a row into a record raises BadRowError, which names it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _columns(model: type[Base]) -> dict[str, bool]:
 
 
 def check(row: Base) -> None:
-    """Raises DamagedRow for a value that its column cannot hold, or NULL where none may be."""
+    """Raises BadRowError for a value that its column cannot hold, or NULL where none may be."""
     values = vars(row)  # what was fetched, without SQLAlchemy's descriptors: this runs for every trial
     for name, is_nullable in _columns(type(row)).items():
         value = values[name]
@@ -64,7 +64,7 @@ def refuse(row: Base, what: str) -> NoReturn:
 
 
 def check_config(row: Base, config: ConfigRow | None, name: str = "config_id") -> ConfigRow:
-    """The config that a row refers to. Raises DamagedRow if it is not there, or if it is damaged."""
+    """The config that a row refers to. Raises BadRowError if it is not there, or if it is damaged."""
     if config is None:
         refuse(row, f"{name} {getattr(row, name)} is not there")
     check(config)
@@ -196,7 +196,7 @@ def _storable(text: str) -> str:
 
 
 def outcome_of(row_id: int, outcome: Any, time_us: Any) -> Outcome:
-    """How a trial ended. Raises DamagedRow if no trial ends so, or if a time cannot be."""
+    """How a trial ended. Raises BadRowError if no trial ends so, or if a time cannot be."""
     try:
         found = Outcome(outcome)
     except ValueError:
@@ -239,7 +239,7 @@ _MEASURED = (
 def measurement(
     row_id: int, outcome: str, reason: str, time_us: float | None, samples_us: Sequence[float], *facts: Any
 ) -> Measurement:
-    """Of the values of columns (_MEASURED), each as its column may hold it. Raises DamagedRow for an outcome
+    """Of the values of columns (_MEASURED), each as its column may hold it. Raises BadRowError for an outcome
     or a time that cannot be."""
     sm_mhz, memory_mhz, power_w, temperature_c, throttle, marks, discarded = facts[-7:]
     for name, took_s in zip(("compile_s", "verify_s", "measure_s"), facts[-10:-7], strict=True):

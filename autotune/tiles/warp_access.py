@@ -1,7 +1,7 @@
 """Accesses of warps to memory, and what a GPU makes of them: sectors, lines, wavefronts, conflicts of banks.
 
 An address is a number of floats from the begin of an operand, which lies at a multiple of a line, or of
-shared memory. Whoever asks for nothing has NOBODY in its place.
+shared memory. Whoever asks for nothing has NO_LANE in its place.
 
 Sources: the CUDA C++ Programming Guide (32 banks of 4 bytes; sectors of 32 bytes, four to a line); for 64-
 and 128-bit accesses, which are served by halves and quarters of a warp, and for loads whose neighbours share
@@ -95,7 +95,7 @@ def lines(at: Addresses) -> Addresses:
 
 
 def _distinct(values: Addresses) -> Addresses:
-    """How many different values, NOBODY apart, are in each row."""
+    """How many different values, NO_LANE apart, are in each row."""
     ordered = np.sort(values, axis=-1)
     is_new = np.ones_like(ordered, dtype=bool)
     is_new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
@@ -104,7 +104,7 @@ def _distinct(values: Addresses) -> Addresses:
 
 
 def serving(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
-    """Which wavefront of its instruction serves each lane: (rows, 32) -> (rows, 32), from 0, or NOBODY.
+    """Which wavefront of its instruction serves each lane: (rows, 32) -> (rows, 32), from 0, or NO_LANE.
 
     A wavefront brings one float of every bank. Vectors of 2 (4) are served by halves (quarters) of a warp one
     after the other; of loads twice as many lanes at a time, if in all pairs of neighbours, or of next but

@@ -81,7 +81,7 @@ class CorePlan:
 class Plan(NamedTuple):
     """What does not change while shapes, strides, alignment and GPU stay. `is_cublas`: cuBLAS serves, and the
     kernel, if there is one, where that fails. `loop`: the products of a batch whose kernel is launched
-    once for each. `unsettled` is the call, if another launch may turn out to be faster; `key` is the key of
+    once for each. `open_call` is the call, if another launch may turn out to be faster; `key` is the key of
     the plan. `core`: the same plan of the core; None if there is nothing to launch."""
 
     problem: Product

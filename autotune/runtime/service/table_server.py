@@ -225,7 +225,7 @@ def parse_signed(content: bytes) -> Signed:
         if not (is_one and _PUBLIC.fullmatch(signed.key)):
             raise strict.Mismatch("it has other fields, or no signature")
         return signed
-    except (ValueError, KeyError) as error:  # Misfit and what UTF-8 refuses are ValueErrors
+    except (ValueError, KeyError) as error:  # Mismatch and what UTF-8 refuses are ValueErrors
         raise DispatchError(f"this is no signed table ({error}); {_HINT}") from error
 
 

@@ -4,7 +4,7 @@ one.
 It takes some milliseconds, so a program can check at its start: a GPU that is capped, shared, or at other
 clocks shows in the time, a broken one in the result. `autotune verify` checks every kernel instead.
 
-The kernel is the winner of the tuned shape that takes about AIM_US: long enough for its time to be that of
+The kernel is the winner of the tuned shape that takes about TARGET_US: long enough for its time to be that of
 the GPU, short enough to be timed often. As in settling (settling.py) it runs in graphs, on the runtime's own
 operands, cold if the table is. A few graphs are queued together, so that other users of the GPU get time
 slices within them; their mean counts. A slow result is timed again, as the clocks of an idle GPU rise
@@ -122,7 +122,7 @@ def _is_open(times_us: list[float], recorded_us: float | None) -> bool:
 
 
 def _entry(table: Table) -> Entry | None:
-    """The tuned shape whose winner's time is nearest to AIM_US; the first of equals."""
+    """The tuned shape whose winner's time is nearest to TARGET_US; the first of equals."""
     single = (entry for entry in table.entries if not entry.gemm.is_batched)
     return min(single, key=lambda entry: abs(math.log(entry.ranked[0].time_us / TARGET_US)), default=None)
 

@@ -43,7 +43,7 @@ def _require(is_right: bool, fault: str) -> None:
 
 
 def check_kernels(records: Sequence[StrictRecord], limits: DeviceLimits) -> ConfigColumns:
-    """The configs as columns. Raises Misfit for a kernel that the template does not allow or this GPU model
+    """The configs as columns. Raises Mismatch for a kernel that the template does not allow or this GPU model
     cannot run, and for impossible figures of its residency."""
     values = values_of([record.config for record in records])
     _check_values(records, values)
@@ -133,7 +133,7 @@ def _check_residency(
 
 
 def check_references(table: Table) -> None:
-    """Raises Misfit if a reference has no target, occurs twice, or is of another GPU."""
+    """Raises Mismatch if a reference has no target, occurs twice, or is of another GPU."""
     kernels = {kernel.id: kernel for kernel in table.kernels}
     _require(len(kernels) == len(table.kernels), "two kernels share an id")
     cubins = {(kernel.sha256, (kernel.code_bytes, kernel.packed_bytes)) for kernel in table.kernels}
@@ -248,7 +248,7 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
 
 
 def check_identity(kernels: Sequence[Kernel], sha256: str, code: bytes) -> None:
-    """Raises Misfit if a cubin's identity is not the kernel whose record names it by its SHA-256. Checksums
+    """Raises Mismatch if a cubin's identity is not the kernel whose record names it by its SHA-256. Checksums
     do not show that: they fit if two cubins were swapped with their checksums."""
     held = identity.read(code)
     for kernel in kernels:

@@ -364,7 +364,7 @@ def _name_types(body: dict[str, Any], lists: Sequence[str], name: str) -> None:
 
 
 def _read(body: dict[str, Any], version: int) -> Table:
-    """A table from its JSON. Raises Misfit and UsageError."""
+    """A table from its JSON. Raises Mismatch and UsageError."""
     body = _LACKING | (_BEFORE_CLASSES if version < _WITH_CLASSES else {}) | body
     if version < _WITH_SCHEMES and isinstance(body["tensor_kernels"], list):
         for record in body["tensor_kernels"]:
