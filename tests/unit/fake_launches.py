@@ -34,7 +34,7 @@ _PACK = struct.Struct("=iiQqi4xQiiq")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
-class LoadedKernel(NamedTuple):
+class LaunchableKernel(NamedTuple):
     """Handles of its functions, and what a launch tells the driver."""
 
     sgemm: int
@@ -49,7 +49,7 @@ class Launched(NamedTuple):
     """A plan: the core's, and what it has to launch."""
 
     problem: Product
-    kernel: LoadedKernel
+    kernel: LaunchableKernel
     grid: Grid
     schedule: tuple[int, ...]
     core: CorePlan
@@ -140,14 +140,14 @@ class FakeLaunches:
             *plan.schedule, *plan.grid.strides, plan.grid.products, bias,
         )  # fmt: skip
 
-    def _launch(self, plan: Launched, kernel: LoadedKernel, stream: int) -> None:
+    def _launch(self, plan: Launched, kernel: LaunchableKernel, stream: int) -> None:
         size, at = plan.grid.size, self._arguments.at_sgemm
         self._driver.launch(
             kernel.sgemm, size, kernel.threads, kernel.smem_bytes, stream, at, kernel.overlaps
         )
 
     def _launch_pack(
-        self, plan: Launched, kernel: LoadedKernel, stream: int, pack: Pack, addresses: Triple, to: int
+        self, plan: Launched, kernel: LaunchableKernel, stream: int, pack: Pack, addresses: Triple, to: int
     ) -> None:
         arguments, k = self._arguments, plan.problem.gemm.k
         operand, ld = (x[0 if pack.is_a else 1] for x in (addresses, plan.problem.lds))
@@ -162,7 +162,7 @@ class FakeLaunches:
     def _launch_reduce(
         self,
         plan: Launched,
-        kernel: LoadedKernel,
+        kernel: LaunchableKernel,
         stream: int,
         addresses: Triple,
         alpha: float,

@@ -344,7 +344,7 @@ def test_the_core_launches_what_python_does():
         if rejection(plain, m, n, k, lds, batch=batch) is not None:
             continue
         grid, problem = plan_grid(spec, m, n, k, batch), Product(gemm, lds, (8, 8, 8), batch)
-        loaded = fake_launches.LoadedKernel(
+        loaded = fake_launches.LaunchableKernel(
             *RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps
         )
         sgemm, reduce, pack = RecordingDriver.LOADED
