@@ -48,7 +48,7 @@ from autotune.target import Point, Target
 SUITE = Path(__file__).resolve().parents[1] / "studies/suites/dev.toml"
 DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM trial GROUP BY study_id, config_id HAVING count(*) > 1)"
 TRIALS = "SELECT study_id, config_id, time_us FROM trial"
-CLAIMED = "SELECT count(*) FROM lease WHERE worker_id = (SELECT max(worker_id) FROM lease)"
+CLAIMED = "SELECT count(*) FROM optuna_trial WHERE worker_id = (SELECT max(worker_id) FROM optuna_trial)"
 LAST_STUDY = "SELECT study_id FROM trial ORDER BY id DESC LIMIT 1"
 NUM_LOADS, NUM_ROUNDS = 3, 12  # of two winners: one load may make a kernel slower
 EQUAL = 0.024  # 98 of 100 shapes of two searches that are alike differ by less

@@ -66,33 +66,30 @@ class SharedStudy:
 
     def claim(self, requests: Sequence[Ask]) -> list[Ask]:
         """Those of these points that this search may try. The others are away, or known."""
-        requested = {ask.key: Requested(ask.point, ask.origin) for ask in requests}
-        claimed = self._claims.claim(self._study, requested, requested)
-        owned = []
-        for ask in requests:
-            found = claimed.known.get(ask.key)
-            if found is not None and self._is_settled(ask, found):
-                self._learn(ask, found)
-            elif ask.key in claimed.owned:
-                owned.append(ask)
+        asks = {ask.key: ask for ask in requests}
+        claimed = self._claims.claim(
+            self._study,
+            {key: Requested(ask.point, ask.origin) for key, ask in asks.items()},
+            lambda key, found: self._is_settled(asks[key], found),
+        )
+        owned = {key: ask for key, ask in asks.items() if key in claimed.owned}
+        for key in asks.keys() - owned.keys():
+            if key in claimed.known:
+                self._learn(asks[key], claimed.known[key])
             else:
-                self._away[ask.key] = ask
-        opened = {ask.key: ask for ask in owned}
-        self._claims.release(self._study, claimed.owned - opened.keys())
-        self._open |= opened
-        return owned
+                self._away[key] = asks[key]
+        self._open |= owned
+        return list(owned.values())
 
     def close(self, ask: Ask) -> None:
         """This search no longer tries this point."""
         del self._open[ask.key]
 
-    def retry_claims(self, keys: Collection[str]) -> None:
+    def retry_away(self) -> None:
         """Take in the results of points that were away and that nobody tries any more. Points without a
         result are proposed next."""
-        claimed = self._claims.claim(self._study, keys)
-        self._claims.release(self._study, claimed.owned)
-        for key in claimed.owned | claimed.known.keys():
-            ask, found = self._away.pop(key), claimed.known.get(key)
+        for key, found in self._claims.given_up(self._study, self._away).items():
+            ask = self._away.pop(key)
             if found is not None and self._is_settled(ask, found):
                 self._learn(ask, found)
             else:

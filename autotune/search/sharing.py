@@ -30,7 +30,9 @@ class Sharing:
             return False
         self._num_polls += 1
         self._take_in_new_trials(shapes)
-        self._ask_for_what_is_away(shapes)
+        for shape in shapes:
+            if shape.shared.away:
+                shape.shared.retry_away()
         waiting = self._claims.waiting(shape.study for shape in shapes)
         for shape in shapes:
             shape.suggestions.line_up(point for study_id, point in waiting if study_id == shape.study.id)
@@ -47,9 +49,3 @@ class Sharing:
         for shape in shapes:
             shape.take_in([item for item in new_trials if item.study_id == shape.study.id])
         self._latest = latest
-
-    def _ask_for_what_is_away(self, shapes: Sequence[ShapeSearch]) -> None:
-        waiting = {shape.study: shape.shared for shape in shapes if shape.shared.away}
-        held = self._claims.held_in_studies(waiting)
-        for study, shared in waiting.items():
-            shared.retry_claims(shared.away - held[study])

@@ -1,4 +1,4 @@
-"""Which search tries which config: leases of trials, and the results of other searches.
+"""Which search tries which config, and the results of other searches.
 
 Searches on one database share the configs of a problem if they measure on GPUs of one model, under the same
 driver, kernel and policy. Those on the same GPU share their trials, too: they work on one study. Those on
@@ -7,10 +7,9 @@ different GPUs of the kind keep a study each, and only hear of each other's time
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import bindparam, case, func, select
@@ -22,7 +21,15 @@ from ..kernel.config import Value
 from . import leases, optuna_rows, queries, rows
 from .columns import InvalidValue, is_time
 from .database import Closing, Database, retry_while_away
-from .models import ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
+from .models import (
+    ConfigRow,
+    EnvironmentRow,
+    KernelRow,
+    OptunaStudyRow,
+    OptunaTrialRow,
+    StudyRow,
+    TrialRow,
+)
 from .optuna_rows import Requested
 from .records import StudyRef
 
@@ -52,7 +59,7 @@ class Known:
 class Claimed:
     """The result of a claim. A key in neither is under way elsewhere."""
 
-    owned: frozenset[str] = frozenset()  # leased to this search
+    owned: frozenset[str] = frozenset()  # trials of this search, which run from now on
     known: dict[str, Known] = field(default_factory=dict)
 
 
@@ -68,8 +75,13 @@ class NewTrials:
     origin: str
 
 
+def is_here(key: str, found: Known) -> bool:
+    """Whether a config was tried in this study."""
+    return found.is_here
+
+
 class Claims(Closing):
-    """One search's claims. Use it as a context manager, or close it: then all its leases end.
+    """One search's claims. Use it as a context manager, or close it: then it is at nothing any more.
 
     Others' results count as failed if their error is more than `max_error` times cuBLAS's.
     """
@@ -82,53 +94,39 @@ class Claims(Closing):
     def claim(
         self,
         study: StudyRef,
-        keys: Collection[str],
-        requested: Mapping[str, Requested] = MappingProxyType({}),
+        requested: Mapping[str, Requested],
+        is_settled: Callable[[str, Known], bool] = is_here,
     ) -> Claimed:
-        """Lease the configs that no other search is trying or has tried in this study, all in one
-        transaction. Those of `asked` are running trials from then on.
-
-        One that was tried only on another GPU of the kind is leased, and known.
-        """
-        if not keys:
+        """Begin those of these trials whose configs no other search is trying, and of which nothing is known
+        that settles them, all in one transaction."""
+        if not requested:
             return Claimed()
         self._worker.renew_heartbeat()
         with self._database.writing() as session:
-            owned = leases.acquire(session, self._worker.id, scope_of(study), keys)
-            # After the leases: any search that stored a trial before they were free has committed it.
-            known = _known(session, study, owned, self._max_error)
-            done = {key for key, found in known.items() if found.is_here}
-            leases.release(session, scope_of(study), done)
-            if started := {key: requested[key] for key in keys if key in requested and key in owned - done}:
+            lock_pool(session, study)
+            free = requested.keys() - held(session, study, self._worker.id)
+            # After these: any search that stored a trial before its config was free has committed it.
+            known = _known(session, study, free, self._max_error)
+            settled = {key for key, found in known.items() if is_settled(key, found)}
+            owned = {key: one for key, one in requested.items() if key in free - settled}
+            if owned:
                 its_id = optuna_rows.optuna_study_id(session, study)
-                optuna_rows.begin(session, its_id, self._worker.id, started)
-        return Claimed(frozenset(owned - done), known)
+                optuna_rows.begin(session, its_id, self._worker.id, owned)
+        return Claimed(frozenset(owned), known)
 
     @retry_while_away
-    def release(self, study: StudyRef, keys: Collection[str]) -> None:
-        """These configs will not be tried after all."""
-        if keys:
-            with self._database.writing() as session:
-                leases.release(session, scope_of(study), keys)
-                optuna_rows.drop(session, study, keys)
+    def given_up(self, study: StudyRef, keys: Collection[str]) -> dict[str, Known | None]:
+        """Those of these configs that no other search is trying any more, each with what is known of it."""
+        with self._database.reading() as session:
+            free = set(keys) - held(session, study, self._worker.id)
+            known = _known(session, study, free, self._max_error)
+            return {key: known.get(key) for key in keys if key in free}
 
     @retry_while_away
     def release_all(self) -> None:
         """This search will try nothing more."""
         with self._database.writing() as session:
             leases.release_all(session, self._worker.id)
-
-    @retry_while_away
-    def held_in_studies(self, studies: Iterable[StudyRef]) -> dict[StudyRef, set[str]]:
-        """Keys that other searches are trying, by study."""
-        by_pool = {scope_of(study): study for study in studies}
-        held: dict[StudyRef, set[str]] = {study: set() for study in by_pool.values()}
-        if not held:
-            return held
-        with self._database.reading() as session:
-            for pool, key in leases.held_by_others(session, self._worker.id, list(by_pool)):
-                held[by_pool[pool]].add(key)
-        return held
 
     @retry_while_away
     def new_trials(self, known: Mapping[int, Container[str]], after: int) -> list[NewTrials]:
@@ -172,20 +170,36 @@ class Claims(Closing):
 
 @cache
 def _pool_of(study: StudyRef) -> Mapping[str, Any]:
-    """The pool of a study: the value of each column of _POOL by its name. Sources with the same code share
-    one."""
+    """The pool of a study, as `_in_pool` takes it. Sources with the same code share one."""
     names = {
         **rows.gemm_columns(study.gemm), **rows.environment_columns(study.environment),
         "policy": study.policy.value, "policy_version": study.policy_version,
-        "source_hash": same_code.kept_as(study.source_hash), "compiler": study.compiler,
+        "source_hash": same_code.equivalents(study.source_hash), "compiler": study.compiler,
     }  # fmt: skip
-    return {column.key: names[column.key] for column in _POOL}
+    return {f"its_{column.key}": names[column.key] for column in _POOL}
 
 
-@cache
-def scope_of(study: StudyRef) -> str:
-    """The scope of the leases of a study's pool."""
-    return "|".join(map(str, ("trial", *_pool_of(study).values())))
+def _in_pool(query: Any) -> Any:
+    """What a query finds of studies, of those of a pool."""
+    for column in _POOL:
+        is_source = column.key == "source_hash"
+        its: Any = bindparam(f"its_{column.key}", expanding=is_source)
+        query = query.where(column.in_(its) if is_source else column == its)
+    measured_by = StudyRow.environment_id == EnvironmentRow.id
+    return query.join(EnvironmentRow, measured_by).join(KernelRow, StudyRow.kernel_id == KernelRow.id)
+
+
+def lock_pool(session: Session, study: StudyRef) -> None:
+    """Nobody else begins a trial of a study's pool until the transaction ends. In SQLite every writer holds
+    that lock."""
+    if session.get_bind().dialect.name == "postgresql":
+        pool = repr(list(_pool_of(study).values()))
+        session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(pool, 0))))
+
+
+def held(session: Session, study: StudyRef, worker_id: int) -> set[str]:
+    """Keys of configs that other living workers are trying, on whatever GPU of the kind."""
+    return set(session.scalars(_HELD, {**_pool_of(study), "worker": worker_id}))
 
 
 _NEW_TRIALS = (
@@ -194,16 +208,21 @@ _NEW_TRIALS = (
     .where(TrialRow.id.in_(bindparam("ids", expanding=True)))
     .order_by(TrialRow.id)
 )
-# Trials of these configs in all studies of a pool. Made once, as leases._UPSERTS is.
-_KIN = (
+# Trials of these configs in all studies of a pool, and configs that others are at there. Made once, as in
+# optuna_rows.py.
+_KIN = _in_pool(
     select(ConfigRow.key, TrialRow.study_id, TrialRow.outcome, TrialRow.origin, *_TIME)
     .join(TrialRow, TrialRow.config_id == ConfigRow.id)
     .join(StudyRow, TrialRow.study_id == StudyRow.id)
-    .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
-    .join(KernelRow, StudyRow.kernel_id == KernelRow.id)
     .where(ConfigRow.key.in_(bindparam("keys", expanding=True)))
-    .where(*(column == bindparam(f"its_{column.key}") for column in _POOL if column.key != "source_hash"))
-    .where(KernelRow.source_hash.in_(bindparam("sources", expanding=True)))
+)
+_HELD = _in_pool(
+    select(ConfigRow.key)
+    .join(OptunaTrialRow, OptunaTrialRow.config_id == ConfigRow.id)
+    .join(OptunaStudyRow, OptunaStudyRow.id == OptunaTrialRow.optuna_study_id)
+    .join(StudyRow, OptunaStudyRow.study_id == StudyRow.id)
+    .where(OptunaTrialRow.worker_id.in_(leases.live_workers()))
+    .where(OptunaTrialRow.worker_id != bindparam("worker"))
 )
 
 
@@ -211,8 +230,7 @@ def _known(
     session: Session, study: StudyRef, keys: Collection[str], max_error: float | None
 ) -> dict[str, Known]:
     """What studies of this pool know of these configs: this study before others, a time before a failure."""
-    its = {f"its_{name}": value for name, value in _pool_of(study).items()}
-    its |= {"keys": list(keys), "sources": same_code.equivalents(study.source_hash)}
+    its = {**_pool_of(study), "keys": list(keys)}
     known: dict[str, Known] = {}
     found_rows = session.execute(_KIN, its).all() if keys else []
     for key, study_id, outcome, origin, time_us, error in found_rows:

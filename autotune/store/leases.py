@@ -1,10 +1,10 @@
 """Leases: which process does which work, so that no work on a GPU is done twice.
 
-A *task* is a name within a *scope*: for example, a config within a study's kind of problem. A *worker* is one
-process that takes part. It leases tasks before it begins them, shows by a heartbeat that it lives, and
-releases finished tasks. A lease is valid as long as its worker's heartbeat is recent. So a killed worker
-loses its tasks LEASE_S after its last heartbeat, without any clean-up, however many it had; at once, if the
-next worker runs on the same machine and sees that its process is gone.
+A *worker* is one process that takes part. A row of work names the worker that is at it (`worker_id`): a
+running trial of Optuna, a request, a build. The worker shows by a heartbeat that it lives, and what it is at
+is its own as long as the last one is recent. So a killed worker loses its work LEASE_S after its last
+heartbeat, without any clean-up, however much it had; at once, if the next worker runs on the same machine and
+sees that its process is gone.
 
 All times are the database's: the clocks of machines that share a server may differ. The functions here are
 steps of one transaction, on SQLite and PostgreSQL alike; `Worker` and the store run them.
@@ -15,19 +15,17 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Double, bindparam, delete, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Double, delete, insert, select, update
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.functions import FunctionElement
 
 from ..files.errors import EnvironmentProblem, StoreError
 from .database import Closing, Database, retry_while_away
-from .models import Base, LeaseRow, OptunaTrialRow, WorkerRow
+from .models import Base, OptunaTrialRow, WorkerRow
 from .process_name import is_gone, my_name
 
 LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
@@ -56,12 +54,11 @@ def _postgresql_now(_element: now_s, _compiler: Any, **_: Any) -> str:
 
 
 def register(session: Session, name: str) -> int:
-    """A new worker; returns its id. Dead ones are deleted, with their leases and what they were at."""
+    """A new worker; returns its id. Dead ones are deleted, with what they were at."""
     gone = [known for known in session.scalars(select(WorkerRow.name)) if is_gone(known)]
     _delete(session, WorkerRow, (WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone))
-    for held in (LeaseRow, OptunaTrialRow):
-        is_held = held.worker_id.is_not(None)  # without one, NOT IN of nobody is true
-        _delete(session, held, is_held & held.worker_id.not_in(live_workers()))
+    is_held = OptunaTrialRow.worker_id.is_not(None)  # without one, NOT IN of nobody is true
+    _delete(session, OptunaTrialRow, is_held & OptunaTrialRow.worker_id.not_in(live_workers()))
     # Drawn: SQLite gives the largest id again once its row is gone, and whoever was taken for dead may not
     # know it yet. Those below are of older versions.
     values = {"id": secrets.randbelow(_IDS) + _IDS, "name": name, "expires_s": now_s() + LEASE_S}
@@ -85,7 +82,7 @@ def live_workers() -> Any:
 
 def heartbeat(session: Session, name: str) -> int:
     """Show that a worker lives; returns its id. A worker that was declared dead gets a new id: others may
-    have its leases by now. Where the database's clock was set back, nobody's leases last for longer."""
+    have its work by now. Where the database's clock was set back, nobody's lasts for longer."""
     ahead = WorkerRow.id.in_(_unlocked(WorkerRow, WorkerRow.expires_s > now_s() + LEASE_S))
     session.execute(update(WorkerRow).where(ahead).values(expires_s=now_s() + LEASE_S))
     query = update(WorkerRow).where(WorkerRow.name == name).values(expires_s=now_s() + LEASE_S)
@@ -93,52 +90,9 @@ def heartbeat(session: Session, name: str) -> int:
     return register(session, name) if worker_id is None else worker_id
 
 
-def _upsert(make: Callable[..., Any]) -> Any:
-    """Lease tasks for this worker, unless another living worker holds them; returns those leased."""
-    upsert = make(LeaseRow.__table__)  # with the mapped class it would take twice as long
-    worker_id = upsert.excluded.worker_id
-    upsert = upsert.on_conflict_do_update(
-        index_elements=["scope", "task"],
-        set_={"worker_id": worker_id},
-        where=LeaseRow.worker_id.not_in(live_workers()) | (LeaseRow.worker_id == worker_id),
-    )
-    return upsert.returning(LeaseRow.__table__.c.task)
-
-
-# Made once: SQLAlchemy takes longer to make a statement than to run it, and this one runs for every trial.
-_UPSERTS = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
-
-
-def acquire(session: Session, worker_id: int, scope: str, tasks: Iterable[str]) -> set[str]:
-    """Lease those of these tasks that no other living worker holds; returns them."""
-    upsert = _UPSERTS[session.get_bind().dialect.name]
-    who = {"scope": scope, "worker_id": worker_id}
-    in_order = sorted(set(tasks))  # the same order everywhere: two transactions never wait for each other
-    return set(session.scalars(upsert, [who | {"task": task} for task in in_order])) if in_order else set()
-
-
-def release(session: Session, scope: str, tasks: Collection[str]) -> None:
-    """These tasks are free, or done, whichever worker held them."""
-    if tasks:
-        session.execute(_RELEASE, {"scope": scope, "tasks": list(tasks)})
-
-
-_RELEASED = (LeaseRow.scope == bindparam("scope")) & LeaseRow.task.in_(bindparam("tasks", expanding=True))
-_RELEASE = delete(LeaseRow).where(LeaseRow.id.in_(_unlocked(LeaseRow, _RELEASED)))
-
-
-def held_by_others(session: Session, worker_id: int, scopes: Collection[str]) -> set[tuple[str, str]]:
-    """(scope, task) of all that other living workers hold in these scopes."""
-    query = select(LeaseRow.scope, LeaseRow.task).where(
-        LeaseRow.scope.in_(scopes), LeaseRow.worker_id != worker_id, LeaseRow.worker_id.in_(live_workers())
-    )
-    return {(row.scope, row.task) for row in session.execute(query)}
-
-
 def release_all(session: Session, worker_id: int) -> None:
-    """All leases of a worker end; what it was at never was."""
-    for held in (LeaseRow, OptunaTrialRow):
-        _delete(session, held, held.worker_id == worker_id)
+    """What a worker was at never was."""
+    _delete(session, OptunaTrialRow, OptunaTrialRow.worker_id == worker_id)
 
 
 def unregister(session: Session, worker_id: int) -> None:
@@ -176,7 +130,7 @@ class Worker(Closing):
 
     def renew_heartbeat(self) -> None:
         """Beat now if the last beat is long ago: a process that was stopped may have been taken for dead, and
-        must not lease anything under an id that is gone."""
+        must not begin anything under an id that is gone."""
         if _since_boot_s() - self._last_heartbeat_s > 2 * HEARTBEAT_S:
             self._send_heartbeat()
 
@@ -193,7 +147,7 @@ class Worker(Closing):
                 self._send_heartbeat()
 
     def close(self) -> None:
-        """End all leases. If the database is out of reach, they lapse."""
+        """It is at nothing any more. If the database is out of reach, that lapses."""
         self._is_closed.set()
         self._heartbeat_thread.join()
         with suppress(StoreError, EnvironmentProblem), self._database.writing() as session:

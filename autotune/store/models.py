@@ -300,8 +300,7 @@ class OptunaStudyRow(Base):
 
 class OptunaTrialRow(Base):
     """A trial as Optuna has it, from when it is asked for. What came of a config of a study of ours stands in
-    `trial`. `worker_id` is who is at it (no foreign key, as in `lease`): without a living one it never was.
-    """
+    `trial`. `worker_id` is who is at it (no foreign key: workers go): without a living one it never was."""
 
     __tablename__ = "optuna_trial"
     __table_args__ = (
@@ -329,17 +328,6 @@ class WorkerRow(Base):
 
     name: Mapped[str]
     expires_s: Mapped[float]  # seconds since 1970 on the database's clock
-
-
-class LeaseRow(Base):
-    """Which worker has a task. No foreign key: a lease without a worker counts as none."""
-
-    __tablename__ = "lease"
-    __table_args__ = (UniqueConstraint("scope", "task"),)
-
-    scope: Mapped[str]
-    task: Mapped[str]
-    worker_id: Mapped[int] = mapped_column(index=True)
 
 
 # ---- the queue of a service (queue.py). Its times are seconds since 1970 on the database's clock.
@@ -371,7 +359,7 @@ class RequestRow(Base):
     num_tries: Mapped[int]  # that failed
     num_claims: Mapped[int]
     worker: Mapped[str]  # who is at it, or was: a name of `service_worker`
-    worker_id: Mapped[int | None]  # no foreign key, as in `lease`
+    worker_id: Mapped[int | None]  # no foreign key, as in `optuna_trial`
     until_s: Mapped[float | None]  # when the claim lapses although its worker lives
     not_before_s: Mapped[float]
     asked_by: Mapped[str]

@@ -2,13 +2,13 @@
 
 A trial is a row from when it is asked for, and has its number in the study from then on: nothing moves it.
 One that was stored without being asked for (`fill`, a merge, an older autotune) gets its number when Optuna
-first reads its study. Whoever is at a config of a study has its lease, too (`leases.py`).
+first reads its study. A trial that runs says who is at it (`leases.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ def optuna_study_id(session: Session, study: StudyRef) -> int:
     return queries.find_or_add(session, OptunaStudyRow, rest, study_id=study.id)[0]
 
 
-# Made once, as leases._UPSERTS is.
+# Made once: SQLAlchemy takes longer to make a statement than to run it, and these run for every trial.
 _GIVE = (
     update(_STUDY)
     .where(_STUDY.c.id == bindparam("its_id"))
@@ -123,19 +123,6 @@ def end(session: Session, study_id: int, config_id: int, *, is_ok: bool) -> None
     state = COMPLETE if is_ok else FAIL
     its = {"its_study": study_id, "its_config": config_id, "its_state": state, "its_end": utc_now()}
     session.execute(_END, its)
-
-
-def drop(session: Session, study: StudyRef, keys: Collection[str]) -> None:
-    """These configs are not tried after all: their numbers are never given again."""
-    configs = select(ConfigRow.id).where(ConfigRow.key.in_(keys))
-    owned = select(_STUDY.c.id).where(_STUDY.c.study_id == study.id)
-    session.execute(
-        delete(OptunaTrialRow).where(
-            OptunaTrialRow.state == RUNNING,
-            OptunaTrialRow.optuna_study_id.in_(owned),
-            OptunaTrialRow.config_id.in_(configs),
-        )
-    )
 
 
 def is_alive() -> Any:

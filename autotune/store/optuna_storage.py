@@ -47,7 +47,7 @@ from ..kernel.config import PARAMETER, Value
 from ..target import point_key
 from . import leases, optuna_rows, queries, rows
 from .bad_rows import BadRowError
-from .claims import scope_of
+from .claims import held, lock_pool
 from .columns import is_time
 from .database import retry_while_away
 from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
@@ -293,10 +293,10 @@ class OptunaStorage(BaseStorage):
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
-        if state is TrialState.RUNNING:
+        if is_begun := state is TrialState.RUNNING:
             self._worker().renew_heartbeat()
-        with suppress(_Taken), self._changing(trial_id) as (session, row):
-            if state is TrialState.RUNNING:
+        with suppress(_Taken), self._changing(trial_id, is_claim=is_begun) as (session, row):
+            if is_begun:
                 if row.state != optuna_rows.WAITING:
                     return False
                 if row.config_id is not None:
@@ -327,9 +327,15 @@ class OptunaStorage(BaseStorage):
             _add(row, "system", key, value)
 
     @contextmanager
-    def _changing(self, trial_id: int) -> Iterator[tuple[Session, OptunaTrialRow]]:
-        """The row of a trial that is not finished, locked."""
+    def _changing(self, trial_id: int, *, is_claim: bool = False) -> Iterator[tuple[Session, OptunaTrialRow]]:
+        """The row of a trial that is not finished, locked; to claim a config, its study's pool before it, as
+        searches do."""
         with self._database.writing() as session:
+            its = select(OptunaTrialRow.optuna_study_id).where(OptunaTrialRow.id == trial_id)
+            if is_claim and (study_id := session.scalar(its)) is not None:
+                ref = self._ref(session, study_id)
+                if ref is not None:
+                    lock_pool(session, ref)
             query = select(OptunaTrialRow).where(OptunaTrialRow.id == trial_id).with_for_update()
             row = session.scalar(query)
             if row is None:
@@ -352,7 +358,7 @@ class OptunaStorage(BaseStorage):
         study is or was of it, in whatever process."""
         key = point_key(point)
         self._worker().renew_heartbeat()
-        with suppress(_Taken), self._changing(trial_id) as (session, row):
+        with suppress(_Taken), self._changing(trial_id, is_claim=True) as (session, row):
             config = session.get_one(ConfigRow, queries.config_id(session, key, point))
             self._take(session, row, config)
             self._need_free(session, row.optuna_study_id, config.id)
@@ -364,16 +370,11 @@ class OptunaStorage(BaseStorage):
         return False
 
     def _take(self, session: Session, row: OptunaTrialRow, config: ConfigRow) -> None:
-        """Lease a config for this process. Raises _Taken."""
-        worker_id = self._worker().id
-        if not leases.acquire(session, worker_id, self._scope(session, row), [config.key]):
+        """Let this process be at a config. Raises _Taken if another is, on whatever GPU of the kind."""
+        worker_id, ref = self._worker().id, self._ref(session, row.optuna_study_id)
+        if ref is not None and config.key in held(session, ref, worker_id):
             raise _Taken
         row.worker_id, self._claimed[row.id] = worker_id, dict(config.point)
-
-    def _scope(self, session: Session, row: OptunaTrialRow) -> str:
-        """Of the leases of a study."""
-        ref = self._ref(session, row.optuna_study_id)
-        return f"optuna|{row.optuna_study_id}" if ref is None else scope_of(ref)
 
     def _need_free(self, session: Session, its_id: int, config_id: int) -> None:
         """Raises _Taken if another trial of the study is or was of this config. One goes whose process died,
@@ -409,12 +410,10 @@ class OptunaStorage(BaseStorage):
         ref = self._ref(session, row.optuna_study_id)
         if row.config_id is None:
             self._place(session, row, _params(row))
-        if row.config_id is not None:
+        if row.config_id is not None and ref is not None:
             config = session.get_one(ConfigRow, row.config_id)
-            leases.release(session, self._scope(session, row), [config.key])
-            if ref is not None:
-                origin = _part(row, "user").get("origin", ORIGIN)
-                find_or_add_trial(session, ref, config.key, config.point, _measured(row), origin)
+            origin = _part(row, "user").get("origin", ORIGIN)
+            find_or_add_trial(session, ref, config.key, config.point, _measured(row), origin)
         self._claimed.pop(row.id, None)
 
     # ---- trials: reading

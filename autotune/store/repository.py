@@ -25,11 +25,11 @@ from ..kernel.config import Value
 from ..kernel.templates import accuracy_of, is_alike
 from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
-from . import connect, leases, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
+from . import connect, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
 from .artifacts import Artifacts
 from .bad_rows import BadRows
 from .builds import Builds
-from .claims import Claims, scope_of
+from .claims import Claims
 from .database import Closing, Database, retry_while_away
 from .models import (
     BaselineRow,
@@ -332,7 +332,6 @@ class Store(Closing):
         """
         _check_times(key, measurement)
         with self._writing() as session:
-            leases.release(session, scope_of(study), [key])  # first, as who claims takes them first
             trial_id, is_new = find_or_add_trial(session, study, key, point, measurement, origin)
             if is_new:
                 return trial_id

@@ -18,7 +18,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import GpuState, Measurement, Outcome
 from autotune.files.errors import DuplicateTrial
 from autotune.kernel.config import Config
-from autotune.store import Store, StudyRef, merging
+from autotune.store import Requested, Store, StudyRef, merging
 
 H200 = Environment("NVIDIA H200", "GPU-1", (9, 0), "580.1", "13.0", "13.4", "13.1")
 SQUARE = Gemm(4096, 4096, 4096)
@@ -33,6 +33,11 @@ def study_of(store: Store, gemm: Gemm = SQUARE) -> StudyRef:
 def config(number: int) -> Config:
     """A different config for each number; nobody here minds that most are illegal."""
     return Config(split_k=number + 1)
+
+
+def requested(*numbers: int) -> dict[str, Requested]:
+    """These configs, as a search claims them."""
+    return {config(number).key: Requested(config(number).to_dict(), "") for number in numbers}
 
 
 def ok(time_us: float) -> Measurement:

@@ -1,4 +1,4 @@
-"""Leases on both kinds of database: one holder at a time, lapse without help, nothing left behind."""
+"""What a search is at, on both kinds of database: one holder at a time, free without help, nothing left."""
 
 from __future__ import annotations
 
@@ -14,34 +14,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
-from store_cases import start, study_of
+from store_cases import SQUARE, start, study_of
 
+from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem, StoreError
-from autotune.store import Store, leases, process_name
-from autotune.store.database import Database
+from autotune.store import Claims, Requested, Store, claims, leases, process_name
 from autotune.store.leases import Worker
-from autotune.store.models import LeaseRow, WorkerRow
+from autotune.store.models import OptunaTrialRow, WorkerRow
 
 
 @pytest.fixture
-def database(url: str | Path) -> Iterator[Database]:
+def store(url: str | Path) -> Iterator[Store]:
     with Store.open(url) as store:
-        yield store._database
+        yield store
 
 
-def acquire(database: Database, worker: Worker, *tasks: str, scope: str = "here") -> set[str]:
-    with database.writing() as session:
-        return leases.acquire(session, worker.id, scope, tasks)
+def begin(store: Store, search: Claims, *keys: str, gemm: Gemm = SQUARE) -> set[str]:
+    """Configs of these keys that a search may try."""
+    requested = {key: Requested({"name": key}, "") for key in keys}
+    return set(search.claim(study_of(store, gemm), requested).owned)
 
 
-def held(database: Database, worker: Worker, *scopes: str) -> set[tuple[str, str]]:
-    with database.reading() as session:
-        return leases.held_by_others(session, worker.id, scopes)
+def held(store: Store, search: Claims, gemm: Gemm = SQUARE) -> set[str]:
+    study = study_of(store, gemm)
+    with store._reading() as session:
+        return claims.held(session, study, search._worker.id)
 
 
-def stop_beating(database: Database, worker: Worker) -> None:
+def beat(store: Store, worker: Worker) -> None:
+    with store._writing() as session:
+        worker.id = leases.heartbeat(session, worker.name)
+
+
+def stop_beating(store: Store, worker: Worker) -> None:
     """As a worker that was killed, a while later."""
-    with database.writing() as session:
+    with store._writing() as session:
         expired = update(WorkerRow).values(expires_s=leases.now_s() - 1)
         session.execute(expired.where(WorkerRow.id == worker.id))
 
@@ -53,110 +60,110 @@ def suspend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases.time, "clock_gettime", lambda which: clock(which) + asleep_s.get(which, 0.0))
 
 
-def num_rows(database: Database) -> tuple[int | None, int | None]:
-    """Of workers, and of leases."""
-    with database.reading() as session:
-        workers, held = (session.scalar(select(func.count(row.id))) for row in (WorkerRow, LeaseRow))
-    return workers, held
+def num_rows(store: Store) -> tuple[int | None, int | None]:
+    """Of workers, and of trials that were begun."""
+    with store._reading() as session:
+        workers, begun = (session.scalar(select(func.count(row.id))) for row in (WorkerRow, OptunaTrialRow))
+    return workers, begun
 
 
-def test_a_task_has_one_holder(database: Database) -> None:
-    with Worker(database) as one, Worker(database) as other:
-        assert acquire(database, one, "a", "b") == {"a", "b"}
-        assert acquire(database, other, "b", "c") == {"c"}
-        assert acquire(database, one, "a", "c") == {"a"}, "who holds a task may ask for it again"
-        assert acquire(database, other, "a", scope="there") == {"a"}, "another scope"
-        assert held(database, one, "here", "there") == {("here", "c"), ("there", "a")}
-        assert held(database, other, "here") == {("here", "a"), ("here", "b")}
+def test_a_config_has_one_search(store: Store) -> None:
+    other_gemm = Gemm(64, 64, 64)
+    with store.claims() as one, store.claims() as other:
+        assert begin(store, one, "a", "b") == {"a", "b"}
+        assert begin(store, other, "b", "c") == {"c"}
+        assert begin(store, one, "a", "c") == {"a"}, "who is at a config may ask for it again"
+        assert begin(store, other, "a", gemm=other_gemm) == {"a"}, "another problem"
+        assert held(store, one) == {"c"} and held(store, one, other_gemm) == {"a"}
+        assert held(store, other) == {"a", "b"}
 
 
-def test_what_is_released_is_free(database: Database) -> None:
-    with Worker(database) as one, Worker(database) as other:
-        acquire(database, one, "a", "b", "c")
-        with database.writing() as session:
-            leases.release(session, "here", {"a"})
-        assert acquire(database, other, "a", "b") == {"a"}
+def test_what_a_search_leaves_is_free(store: Store) -> None:
+    with store.claims() as one, store.claims() as other:
+        begin(store, one, "a", "b")
+        one.release_all()
+        assert begin(store, other, "a") == {"a"}
+        assert begin(store, one, "a", "b") == {"b"}
         one.close()
-        assert acquire(database, other, "b", "c") == {"b", "c"}
-    assert num_rows(database) == (0, 0)
+        assert begin(store, other, "b") == {"b"}
+    assert num_rows(store) == (0, 0)
 
 
-def test_leases_of_the_dead_lapse(database: Database) -> None:
-    with Worker(database) as dead, Worker(database) as alive:
-        acquire(database, dead, "a", "b")
-        stop_beating(database, dead)
-        assert held(database, alive, "here") == set()
-        assert acquire(database, alive, "a") == {"a"}
-        with Worker(database):
-            assert num_rows(database) == (2, 1), "the next worker forgets the dead, with what they held"
+def test_what_the_dead_were_at_is_free(store: Store) -> None:
+    with store.claims() as dead, store.claims() as alive:
+        begin(store, dead, "a", "b")
+        stop_beating(store, dead._worker)
+        assert held(store, alive) == set()
+        assert begin(store, alive, "a") == {"a"}
+        with store.claims():
+            assert num_rows(store) == (2, 1), "the next worker forgets the dead, with what they were at"
 
 
-def test_who_was_taken_for_dead_comes_back_with_nothing(database: Database) -> None:
-    with Worker(database) as suspended, Worker(database) as other:
-        acquire(database, suspended, "a", "b")
-        stop_beating(database, suspended)
-        acquire(database, other, "a")
-        with Worker(database), database.writing() as session:
-            before = suspended.id
-            suspended.id = leases.heartbeat(session, suspended.name)
-        assert suspended.id not in (before, other.id)
-        assert acquire(database, suspended, "a", "b") == {"b"}
+def test_who_was_taken_for_dead_comes_back_with_nothing(store: Store) -> None:
+    with store.claims() as suspended, store.claims() as other:
+        begin(store, suspended, "a", "b")
+        stop_beating(store, suspended._worker)
+        begin(store, other, "a")
+        before = suspended._worker.id
+        with store.claims():
+            beat(store, suspended._worker)
+        assert suspended._worker.id not in (before, other._worker.id)
+        assert begin(store, suspended, "a", "b") == {"b"}
 
 
-def test_no_other_has_the_id_of_who_was_taken_for_dead(database: Database) -> None:
-    with Worker(database) as suspended:
-        stop_beating(database, suspended)
-        with Worker(database) as other:
-            assert suspended.id != other.id
-            assert acquire(database, other, "a") == {"a"}
-            assert acquire(database, suspended, "a") == set()
-            with database.writing() as session:
-                leases.release_all(session, suspended.id)
-            assert held(database, suspended, "here") == {("here", "a")}
+def test_no_other_has_the_id_of_who_was_taken_for_dead(store: Store) -> None:
+    with store.claims() as suspended:
+        stop_beating(store, suspended._worker)
+        with store.claims() as other:
+            assert suspended._worker.id != other._worker.id
+            assert begin(store, other, "a") == {"a"}
+            assert begin(store, suspended, "a") == set()
+            suspended.release_all()
+            assert held(store, suspended) == {"a"}
 
 
-def test_who_was_stopped_for_a_while_shows_that_it_lives_before_it_leases(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+def test_who_was_stopped_for_a_while_shows_that_it_lives_before_it_begins(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Worker(database) as stopped:
-        before = stopped.id
-        stop_beating(database, stopped)
-        with Worker(database) as other:
+    with store.claims() as stopped:
+        worker = stopped._worker
+        before = worker.id
+        stop_beating(store, worker)
+        with store.claims() as other:
             suspend(monkeypatch)
-            beats = [threading.Thread(target=stopped.renew_heartbeat) for _ in range(4)]
+            beats = [threading.Thread(target=worker.renew_heartbeat) for _ in range(4)]
             for thread in beats:
                 thread.start()
             for thread in beats:
                 thread.join()
-            assert stopped.id != before and num_rows(database) == (2, 0)
-            assert acquire(database, stopped, "a") == {"a"}
-            assert acquire(database, other, "a") == set()
+            assert worker.id != before and num_rows(store) == (2, 0)
+            assert begin(store, stopped, "a") == {"a"}
+            assert begin(store, other, "a") == set()
 
 
 def test_a_search_that_was_stopped_for_a_while_claims_as_one_that_lives(
-    url: str | Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Store.open(url) as store, store.claims() as stopped:
-        study, keys = study_of(store), ["a"]
-        stop_beating(store._database, stopped._worker)
+    with store.claims() as stopped:
+        stop_beating(store, stopped._worker)
         with store.claims() as other:
             suspend(monkeypatch)
-            assert stopped.claim(study, keys).owned == {"a"}
-            assert other.claim(study, keys).owned == frozenset()
+            assert begin(store, stopped, "a") == {"a"}
+            assert begin(store, other, "a") == set()
 
 
-def die_with_a_lease(url: str | Path) -> None:
+def die_at_a_config(url: str | Path) -> None:
     store = Store.open(url)
-    acquire(store._database, Worker(store._database), "a")
+    begin(store, store.claims(), "a")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_who_was_killed_on_this_machine_is_forgotten_at_once(url: str | Path, database: Database) -> None:
-    killed = start(die_with_a_lease, url)
+def test_who_was_killed_on_this_machine_is_forgotten_at_once(url: str | Path, store: Store) -> None:
+    killed = start(die_at_a_config, url)
     killed.join()
-    assert killed.exitcode == -signal.SIGKILL and num_rows(database) == (1, 1)
-    with Worker(database) as worker:
-        assert acquire(database, worker, "a") == {"a"}
+    assert killed.exitcode == -signal.SIGKILL and num_rows(store) == (1, 1)
+    with store.claims() as search:
+        assert begin(store, search, "a") == {"a"}
 
 
 def test_names_tell_whether_a_process_is_gone() -> None:
@@ -169,17 +176,18 @@ def test_names_tell_whether_a_process_is_gone() -> None:
         assert not process_name.is_gone(strange)
 
 
-def test_a_heartbeat_keeps_leases(database: Database) -> None:
-    with Worker(database) as one, Worker(database) as other:
-        acquire(database, one, "a")
-        stop_beating(database, one)
-        with database.writing() as session:
-            assert leases.heartbeat(session, one.name) == one.id
-        assert acquire(database, other, "a") == set()
+def test_a_heartbeat_keeps_what_a_search_is_at(store: Store) -> None:
+    with store.claims() as one, store.claims() as other:
+        begin(store, one, "a")
+        stop_beating(store, one._worker)
+        before = one._worker.id
+        beat(store, one._worker)
+        assert one._worker.id == before
+        assert begin(store, other, "a") == set()
 
 
 def test_a_disk_that_was_full_for_a_while_stops_no_heart(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heartbeat, failures = (
         leases.heartbeat,
@@ -195,34 +203,34 @@ def test_a_disk_that_was_full_for_a_while_stops_no_heart(
 
     monkeypatch.setattr(leases, "heartbeat", fail_twice)
     monkeypatch.setattr(leases, "HEARTBEAT_S", 0.01)
-    with Worker(database):
+    with Worker(store._database):
         assert beaten.wait(30)
 
 
-def test_the_heart_beats_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heart_beats_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "HEARTBEAT_S", 0.01)
-    with Worker(database) as one, Worker(database) as other:
-        acquire(database, one, "a")
-        stop_beating(database, one)
-        while ("here", "a") not in held(database, other, "here"):  # the test's timeout ends this
+    with store.claims() as one, store.claims() as other:
+        begin(store, one, "a")
+        stop_beating(store, one._worker)
+        while "a" not in held(store, other):  # the test's timeout ends this
             pass
 
 
-def take_all(url: str | Path, tasks: list[str], report: Path, num_takers: int) -> None:
-    """Lease task by task and all at once, in an order of its own; report what was got. Ends with the last."""
+def take_all(url: str | Path, keys: list[str], report: Path, num_takers: int) -> None:
+    """Claim one by one and all at once, in an order of its own; report what was got. Ends with the last."""
     with Store.open(url) as store:
-        worker = Worker(store._database)
+        search = store.claims()
         got = set()
-        for task in tasks[::7]:
-            got |= acquire(store._database, worker, task)
-        got |= acquire(store._database, worker, *tasks)
+        for key in keys[::7]:
+            got |= begin(store, search, key)
+        got |= begin(store, search, *keys)
         report.write_text("\n".join(sorted(got)), encoding="ascii")
         while len(list(report.parent.glob("report*"))) < num_takers:
             time.sleep(0.01)
 
 
 @pytest.mark.every(2)
-def test_of_several_processes_each_task_has_one(url: str | Path, database: Database, tmp_path: Path) -> None:
+def test_of_several_processes_each_config_has_one(url: str | Path, store: Store, tmp_path: Path) -> None:
     tasks = [f"task {i}" for i in range(60)]
     reports = [tmp_path / f"report{i}" for i in range(4)]
     takers = [
@@ -241,41 +249,37 @@ def test_of_several_processes_each_task_has_one(url: str | Path, database: Datab
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(("acquire", "release", "die", "revive")),
+            st.sampled_from(("begin", "leave", "die", "revive")),
             st.integers(0, 2),
             st.sets(st.sampled_from("abc"), max_size=3),
         ),
         max_size=30,
     )
 )
-def test_leases_behave_like_a_dictionary(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
-    """Against a model: holder by task, and who is alive."""
+def test_claims_behave_like_a_dictionary(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+    """Against a model: holder by config, and who is alive."""
     path = tmp_path_factory.mktemp("leases") / "trials.db"
     with Store.open(path) as store:
-        database = store._database
-        workers = [Worker(database) for _ in range(3)]
+        searches = [store.claims() for _ in range(3)]
         holder: dict[str, int] = {}
         alive = [True] * 3
-        for what, who, tasks in steps:
-            if what == "acquire" and alive[who]:
-                free = {t for t in tasks if t not in holder or holder[t] == who or not alive[holder[t]]}
-                assert acquire(database, workers[who], *tasks) == free
+        for what, who, keys in steps:
+            if what == "begin" and alive[who]:
+                free = {k for k in keys if k not in holder or holder[k] == who or not alive[holder[k]]}
+                assert begin(store, searches[who], *keys) == free
                 holder |= dict.fromkeys(free, who)
-            elif what == "release":
-                with database.writing() as session:
-                    leases.release(session, "here", tasks)
-                for task in tasks:
-                    holder.pop(task, None)
+            elif what == "leave":
+                searches[who].release_all()
+                holder = {key: other for key, other in holder.items() if other != who}
             elif what == "die":
-                stop_beating(database, workers[who])
+                stop_beating(store, searches[who]._worker)
                 alive[who] = False
             elif what == "revive":
-                with database.writing() as session:
-                    leases.heartbeat(session, workers[who].name)
+                beat(store, searches[who]._worker)
                 alive[who] = True
             for me in range(3):
-                others = {("here", t) for t, w in holder.items() if w != me and alive[w]}
-                assert held(database, workers[me], "here") == others
-        for worker in workers:
-            worker.close()
-        assert num_rows(database) == (0, 0)
+                others = {key for key, other in holder.items() if other != me and alive[other]}
+                assert held(store, searches[me]) == others
+        for search in searches:
+            search.close()
+        assert num_rows(store) == (0, 0)

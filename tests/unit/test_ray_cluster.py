@@ -163,7 +163,8 @@ def nothing_doubled(db: Path) -> None:
     with sqlite3.connect(db) as connection:
         doubled = "SELECT 1 FROM trial GROUP BY study_id, config_id HAVING count(*) > 1"
         assert connection.execute(doubled).fetchall() == []
-        assert connection.execute("SELECT count(*) FROM lease").fetchall() == [(0,)]
+        under_way = "SELECT 1 FROM optuna_trial WHERE worker_id IS NOT NULL"
+        assert connection.execute(under_way).fetchall() == []
     connection.close()
 
 

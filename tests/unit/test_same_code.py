@@ -12,7 +12,7 @@ from fake_target import FakeTarget
 from hypothesis import given
 from hypothesis import strategies as st
 from same_code_record import know_as_same
-from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
+from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok, requested
 from test_export import FakeCompiler, results
 
 from autotune.export.exporter import export_table
@@ -155,7 +155,7 @@ def test_what_other_gpus_and_shapes_know_counts(
     add(store, similar, 1, failed())
     key = config(0).key
     with store.claims() as claims:
-        assert not claims.claim(mine, [key]).known and not store.crash_points(mine)
+        assert not claims.claim(mine, requested(0)).known and not store.crash_points(mine)
         assert not store.sibling_studies(mine) and not store.similar_studies(mine, 9)
     know_as_same(monkeypatch, tmp_path, (NEW, OLD))
     mine = study(store, NEW)
@@ -163,9 +163,9 @@ def test_what_other_gpus_and_shapes_know_counts(
     assert store.similar_studies(mine, 9) == [similar]
     assert store.crash_points(mine) == [config(1).to_dict()]
     with store.claims() as claims, store.claims() as others:
-        assert claims.claim(mine, [key]).known == {key: Known(None, False, "tpe")}
-        assert others.claim(study(store, OLD, gpu_uuid="GPU-2"), [config(5).key]).owned
-        assert claims.held_in_studies([mine]) == {mine: {config(5).key}}
+        assert claims.claim(mine, requested(0)).known == {key: Known(None, False, "tpe")}
+        assert others.claim(study(store, OLD, gpu_uuid="GPU-2"), requested(5)).owned
+        assert not claims.given_up(mine, [config(5).key])
 
 
 # ---- searches, exports

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_target import ENVIRONMENT, FakeTarget, bowl_us, fails_by_turns, product_space
 from sqlalchemy import update
-from store_cases import SQUARE, add, config, failed, ok, study_of
+from store_cases import SQUARE, add, config, failed, ok, requested, study_of
 
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Outcome
@@ -52,15 +52,15 @@ def test_a_claim_is_leased_busy_or_known(store: Store) -> None:
     add(store, study, 1, failed())
     keys = [config(number).key for number in range(4)]
     with store.claims() as one, store.claims() as other:
-        claimed = one.claim(study, keys[:3])
+        claimed = one.claim(study, requested(*range(3)))
         assert claimed.owned == {keys[2]}
         assert claimed.known == {keys[0]: Known(5.0, True, "tpe"), keys[1]: Known(None, True, "tpe")}
-        claimed = other.claim(study, keys)
+        claimed = other.claim(study, requested(*range(4)))
         assert (claimed.owned, set(claimed.known)) == ({keys[3]}, {keys[0], keys[1]}), "the third is away"
         add(store, study, 2, ok(7.0))
-        assert other.claim(study, keys[2:3]).known == {keys[2]: Known(7.0, True, "tpe")}
-        assert one.held_in_studies([study]) == {study: {keys[3]}}
-        assert other.held_in_studies([study]) == {study: set()}, "a stored trial ends its lease"
+        assert other.claim(study, requested(2)).known == {keys[2]: Known(7.0, True, "tpe")}
+        assert other.given_up(study, keys[2:]) == {keys[2]: Known(7.0, True, "tpe"), keys[3]: None}
+        assert one.given_up(study, keys[2:]) == {keys[2]: Known(7.0, True, "tpe")}
 
 
 def test_news_leave_out_what_is_known(store: Store) -> None:
@@ -110,10 +110,12 @@ def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
     add(store, study_with(gpu_name="NVIDIA H100"), 3, ok(5.0))
     keys = [config(number).key for number in range(4)]
     with store.claims() as claims, store.claims() as on_kin:
-        claimed = claims.claim(mine, keys)
+        claimed = claims.claim(mine, requested(*range(4)))
         assert claimed.owned == set(keys)
         assert claimed.known == {keys[0]: Known(5.0, False, "tpe"), keys[2]: Known(None, False, "tpe")}
-        assert on_kin.claim(kin, keys[3:]).owned == frozenset(), "what one GPU is at, another leaves alone"
+        assert on_kin.claim(kin, requested(3)).owned == frozenset(), (
+            "what one GPU is at, another leaves alone"
+        )
 
 
 # ---- searches

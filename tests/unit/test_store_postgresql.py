@@ -20,15 +20,15 @@ from fake_target import FakeTarget
 from postgresql_server import Server
 from sqlalchemy import Executable, delete, make_url, update
 from sqlalchemy.exc import OperationalError
-from store_cases import add, add_all, config, create, ok, start, study_of, write_until_killed
+from store_cases import add, add_all, config, create, ok, requested, start, study_of, write_until_killed
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import StoreError
 from autotune.search import Options, tune
 from autotune.search.progress import TrialDone
-from autotune.store import Follower, Store, Wanted, connect, database, exists, leases, shown, typed
-from autotune.store.models import LeaseRow, OptunaTrialRow, RequestRow, WorkerRow
-from autotune.store.optuna_rows import Requested
+from autotune.store import Follower, Store, Wanted, connect, database, exists, optuna_rows, shown, typed
+from autotune.store.models import OptunaTrialRow, RequestRow, WorkerRow
+from autotune.store.optuna_storage import OptunaStorage
 
 
 @pytest.fixture
@@ -173,19 +173,37 @@ def in_the_way(store: Store, first: Executable, work: Callable[[], object], then
 def test_whoever_cleans_up_and_whoever_stores_do_not_wait_for_each_other(url: str) -> None:
     with Store.open(url) as store, store.claims() as claims:
         study, key = study_of(store), config(1).key
-        claims.claim(study, [key], {key: Requested(config(1).to_dict(), "")})
-        in_the_way(store, delete(LeaseRow), lambda: add(store, study, 1, ok(1.0)), delete(OptunaTrialRow))
+        claims.claim(study, requested(1))
+        dead = update(WorkerRow).values(expires_s=0.0)
+        in_the_way(store, dead, lambda: add(store, study, 1, ok(1.0)), delete(OptunaTrialRow))
         assert store.keys(study) == {key}
 
 
 def test_whoever_begins_does_not_wait_for_what_the_dead_had(url: str) -> None:
     with Store.open(url) as store, store.claims() as claims:
-        study, keys = study_of(store), [config(number).key for number in (1, 2)]
-        claims.claim(study, keys)
+        claims.claim(study_of(store), requested(1, 2))
         with store._database.writing() as session:
             session.execute(update(WorkerRow).values(expires_s=0.0))
-        first, last = (delete(LeaseRow).where(LeaseRow.task == key) for key in sorted(keys))
+        first, last = (delete(OptunaTrialRow).where(OptunaTrialRow.number == number) for number in range(2))
         in_the_way(store, last, lambda: store.claims().close(), first)
+
+
+def test_whoever_claims_in_optunas_way_and_whoever_searches_do_not_wait_for_each_other(url: str) -> None:
+    """A trial that waits is begun by a search and by somebody who asks, at the same time: by one of them."""
+    with Store.open(url) as store, store.claims() as claims:
+        study, storage = study_of(store), OptunaStorage(store)
+        claims.claim(study, requested(0))
+        own = optuna.load_study(study_name=optuna_rows.study_name(study), storage=storage)
+        notes: list[str] = []
+        store.tell_when_away(notes.append)
+        for number in range(1, 9):
+            own.enqueue_trial(config(number).to_dict())
+            with ThreadPoolExecutor(2) as threads:
+                asked = threads.submit(own.ask)
+                claimed = threads.submit(claims.claim, study, requested(number))
+            is_asked = dict(asked.result(30).params) == config(number).to_dict()
+            assert is_asked != bool(claimed.result(30).owned)
+        assert notes == []
 
 
 def test_two_that_ask_for_the_same_shapes_do_not_wait_for_each_other(url: str) -> None:
@@ -214,7 +232,7 @@ def test_a_transaction_that_was_in_anothers_way_is_repeated_without_a_word(
             if (refused := next(tries, None)) is not None:
                 raise refused
 
-        monkeypatch.setattr(leases, "release", refuse)
+        monkeypatch.setattr(optuna_rows, "end", lambda *_, **__: refuse())
         study = study_of(store)
         add(store, study, 1, ok(1.0))
         assert next(tries, None) is None
