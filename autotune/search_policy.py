@@ -33,7 +33,7 @@ class SearchPolicy:
     num_seeds: int = 16  # configs that are expected to do well on such a shape, tried first; 0: none ever
     num_startup: int = 15  # points before the model is asked
     num_loans: int = 8  # configs that each study of the same shape lends
-    lend_every: int = 4  # proposals of a shape between two lent points, at first
+    lend_every: int = 8  # proposals of a shape between two lent points, at first
     # What the model evaluates, and how many results it is given
     num_parents: int = 6  # best points whose relatives are tried
     num_drawn: int = 1500  # points drawn over the whole set, or among kernels that are compiled

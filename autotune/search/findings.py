@@ -11,7 +11,6 @@ from ..search_policy import SearchPolicy
 from ..store import Final, Store, StudyRef, TrialRecord, TriedPoint
 from ..target import Baseline
 from .compare.ranking import PairComparison, Ranked, Ranking
-from .compare.verdict import verdict
 from .progress import Best
 from .propose.origins import FILL
 
@@ -117,8 +116,15 @@ class Findings:
 
     @property
     def verdict(self) -> Best | None:
-        """The report on its best kernel at the end of the search; None while all have failed."""
-        return verdict(self.fastest, self.baseline.time_us, self.final, self.limit_us)
+        """The one report on its best kernel: the winner of the final, against cuBLAS in the same rounds; before a
+        final the fastest trial, against cuBLAS as it was timed at the start. None while all have failed."""
+        final, cublas_us = self.final, self.baseline.time_us
+        if final is not None:
+            beside_us = final.baseline.time_us if final.baseline else cublas_us
+            return Best(final.winner.point, final.winner.time_us, beside_us, self.limit_us)
+        if (fastest := self.fastest) is None or fastest.measurement.time_us is None:
+            return None
+        return Best(fastest.point, fastest.measurement.time_us, cublas_us, self.limit_us)
 
     @property
     def fastest(self) -> TrialRecord | None:

@@ -31,13 +31,14 @@ class Suggestions:
     ) -> None:
         self._store, self._study, self._space = store, study, space
         self._proposer, self._policy, self._max_error = proposer, policy, max_error
-        self._seeds = seeds(space, starts, study.gemm.k)
+        self._starts = starts
         self._lent: set[str] = set()  # keys
 
     def begin(self) -> None:
         """Line up the starting points of a search."""
         self.borrow_from_siblings()
-        for number in islice(self._seeds, self._policy.num_seeds):
+        found = seeds(self._space, self._starts, self._study.gemm.k)
+        for number in islice(found, self._policy.num_seeds):
             self._proposer.offer(number, origins.SEED)
         self.borrow_from_similar()
 
@@ -70,8 +71,3 @@ class Suggestions:
             return False
         self._lent.add(key)
         return self._proposer.offer(self._proposer.nearest(point), origins.TRANSFER)
-
-    def lend_seed(self) -> bool:
-        """Try the next of the less promising seeds; each only once. Returns whether there was one
-        to try."""
-        return any(self._proposer.offer(number, origins.LATER_SEED) for number in self._seeds)

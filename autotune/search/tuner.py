@@ -291,25 +291,18 @@ class Tuner:
                 self._pipeline.submit(shape, ask)
 
     def _lend(self, shape: ShapeSearch, num_ahead: int) -> None:
-        """From time to time let the shape try, alternately, the best of another shape or a known good kernel:
-        less often the more it knows."""
+        """From time to time let the shape try the best of another: less often the more it knows."""
         policy, num_requested = self._options.policy, shape.num_requested + num_ahead
         every = policy.lend_every * (1 + num_requested // policy.lend_less)
-        if num_requested % every == every - 1:
-            is_for_seed = num_requested // every % 2 == 0
-            if not (is_for_seed and shape.suggestions.lend_seed()) and not self._lend_best(shape):
-                shape.suggestions.lend_seed()
-
-    def _lend_best(self, shape: ShapeSearch) -> bool:
-        """Let the shape try the best of another. Returns whether there was a new one."""
+        if num_requested % every != every - 1:
+            return
         at = self._shapes.index(shape)  # suites list similar shapes next to each other: begin with the next
         for other in self._shapes[at + 1 :] + self._shapes[:at]:
             incumbent = other.findings.incumbent
             if incumbent is None or self._is_tried_when_idle(shape, incumbent.point):
                 continue
             if shape.suggestions.lend(incumbent.key, incumbent.point):
-                return True
-        return False
+                return
 
     def _is_tried_when_idle(self, shape: ShapeSearch, point: Point) -> bool:
         """Whether idle seconds will try another shape's best on this one."""

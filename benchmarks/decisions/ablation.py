@@ -6,7 +6,7 @@ optimum, and processor time to ask.
 
 Each file is a recording of ours or a Kernel Tuner T1 cache; landscapes are those of fake_landscapes.py, and
 shares on them of the best that the databases have. What `--out` has already is not run again.
-What only a GPU or a whole suite can judge (duels, reuse, polish, later seeds, transfer) is not left out here.
+What only a GPU or a whole suite can judge (duels, reuse, polish, transfer) is not left out here.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from autotune.search.propose import candidates as candidates_module
 from autotune.search.propose.attempt import Attempt
 from autotune.search.propose.bayesian import Model
 from autotune.search.propose.candidates import Candidates
-from autotune.search.propose.origins import CARRIED, FACTOR, REPAIRED, RESPLIT
+from autotune.search.propose.origins import CARRIED, FACTOR, REPAIRED
 from autotune.search.propose.sum_limit import SumLimit
 from autotune.search_policy import SearchPolicy
 
 NUM_LANDSCAPES = 6
 Problem = Callable[[int], tuple[list[float], float]]  # by seed: percents at the marks, milliseconds to ask
-_MOVES = (REPAIRED, FACTOR, CARRIED, RESPLIT)
+_MOVES = (REPAIRED, FACTOR, CARRIED)
 
 
 def _one_view(kept: int) -> Callable[..., None]:
@@ -97,7 +97,6 @@ WITHOUT: dict[str, tuple[Any, str, Any]] = {
     "mixtures": (Candidates, "mixtures", _nothing),
     "moves of several parameters": (Candidates, "moves", lambda *args: {}),
     **{f"moves: {name}": (Candidates, "moves", _without_moves(name)) for name in _MOVES},
-    "moves: carried and regrouped": (Candidates, "moves", _without_moves(CARRIED, RESPLIT)),
     "climbing": (Candidates, "neighbours", _without_climbing),
     "founders": (Candidates, "firsts", lambda self, ranked: np.arange(0)),
     "traits": (replay_runs, "traits_of", lambda *args: None),

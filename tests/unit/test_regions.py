@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from known_tiles import MEDIUM
 
 from autotune.facts.device import known_limits
 from autotune.facts.gemm import Gemm
@@ -17,7 +16,6 @@ from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.search.propose.candidates import Candidates
 from autotune.search.propose.origins import FACTOR, merged
 from autotune.search.propose.regions import Regions
-from autotune.search.propose.traits import traits_of
 
 TILE = ("tm", "tn", "wm", "wn", "bm", "bn")
 
@@ -119,42 +117,3 @@ def test_every_way_to_split_and_every_order_is_a_step(shape):
         if factor is not largest:
             found = {tuple(space.point(n)[name] for name in factor.names) for n in moved.tolist()}
             assert len(found) == len(factor)
-
-
-@pytest.mark.parametrize("shape", ["512", "35x700x2048", "3072x128x1024"])
-def test_other_tiles_are_tried_with_about_as_many_threads_in_all(shape):
-    gemm, limits = Gemm.parse(shape), known_limits("h200")
-    space = feasible_set(limits, gemm)
-    traits = traits_of(space, gemm, limits)
-    assert traits is not None
-    candidates = Candidates(space, traits)
-    parents = candidates.random(np.random.default_rng(1), 5)
-    wanted = traits.threads(candidates.codes(parents))
-    for parent, threads in zip(parents, wanted, strict=True):
-        home = candidates.regions_of(np.array([parent]))
-        mean_off = []  # octaves, of the point in each other tile that comes nearest
-        for some in (candidates, Candidates(space)):  # the second knows nothing of threads
-            found, _ = merged(some.moves(np.random.default_rng(2), np.array([parent]), 16))
-            off = np.abs(np.log2(traits.threads(some.codes(found)) / threads))
-            regions = some.regions_of(found)
-            mean_off.append(np.mean([off[regions == region].min() for region in np.setdiff1d(regions, home)]))
-        assert mean_off[0] < mean_off[1]
-
-
-def test_the_tile_that_led_later_is_one_move_from_the_one_that_led_before():
-    """Of 3072x128x1024: in as many threads, grouped in wider tiles, fewer slices, and two splits (0026)."""
-    gemm, limits = Gemm(3072, 128, 1024), known_limits("h200")
-    space = feasible_set(limits, gemm)
-    traits = traits_of(space, gemm, limits)
-    assert traits is not None
-    candidates = Candidates(space, traits)
-    before = next(tile for tile in MEDIUM if (tile.bm, tile.bn) == (48, 64)).to_dict()
-    after = next(tile for tile in MEDIUM if (tile.bm, tile.bn, tile.tm) == (48, 128, 6)).to_dict()
-    parents = np.array([candidates.nearest(before)])
-    wanted = traits.threads(candidates.codes(parents))
-    found = np.concatenate(
-        [merged(candidates.moves(np.random.default_rng(s), parents, 16))[0] for s in range(40)]
-    )
-    similar = [n for n in found.tolist() if _tile(space, n) == tuple(after[name] for name in TILE)]
-    launched = [space.point(n) for n in similar if traits.threads(candidates.codes(np.array([n]))) == wanted]
-    assert any(p["slice_k"] * p["split_k"] == after["slice_k"] * after["split_k"] for p in launched)

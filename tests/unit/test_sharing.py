@@ -17,7 +17,7 @@ from autotune.facts.measurement import Outcome
 from autotune.search import Options, sharing, tune
 from autotune.search import study_of as study_on
 from autotune.search.progress import TrialDone
-from autotune.search.propose.origins import FILL, LATER_SEED, TRANSFER
+from autotune.search.propose.origins import FILL, SEED, TRANSFER
 from autotune.search.propose.samplers import SAMPLERS, missing_package
 from autotune.search.shape import ShapeSearch
 from autotune.search.sharing import POLL_S, Sharing
@@ -239,7 +239,7 @@ def test_a_search_waits_for_the_last_points_of_another(store: Store, monkeypatch
 
 @pytest.mark.parametrize(
     ("origin", "time_us", "is_tried"),
-    [(TRANSFER, 1e6, True), (TRANSFER, None, False), (LATER_SEED, 1e6, False), (LATER_SEED, 1.0, True)],
+    [(TRANSFER, 1e6, True), (TRANSFER, None, False), (SEED, 1e6, False), (SEED, 1.0, True)],
 )
 def test_what_failed_on_another_gpu_is_not_tried_even_if_it_is_lent(
     store: Store, origin: str, time_us: float | None, is_tried: bool

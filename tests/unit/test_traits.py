@@ -34,25 +34,6 @@ def test_one_config_by_hand():
     assert found[13:] == pytest.approx([(64 * 16 + 128 * 16 / 4) / 128, 1024, 256, 2 * 16 * 192 * 4])
 
 
-@pytest.mark.parametrize(
-    ("shape", "reduction", "split_k", "times"),
-    [
-        ("4096", "none", 1, 1),
-        ("4096", "last_wave", 4, 1),
-        ("512", "two_pass", 4, 4),
-        ("512", "cluster", 2, 2),
-    ],
-)
-def test_threads_are_those_of_all_splits_but_for_those_of_the_last_wave(shape, reduction, split_k, times):
-    gemm = Gemm.parse(shape)
-    space = feasible_set(H200, gemm)
-    traits, wanted = traits_of(space, gemm, H200), Config(reduction=reduction, split_k=split_k)
-    number = Candidates(space).nearest(wanted.to_dict())
-    assert traits is not None and space.point(number)["reduction"] == reduction
-    tiles = gemm.m * gemm.n // (wanted.bm * wanted.bn)
-    assert traits.threads(np.array([space.codes(number)])).tolist() == [128 * tiles * times]
-
-
 def test_a_batch_fills_the_gpu_as_its_products_together_do():
     columns = SimpleNamespace(**{n: np.array([v]) for n, v in Config().to_dict().items()})
     wide, batch = (_quantities(columns, Gemm.parse(text), H200) for text in ("512x4096x512", "512b8"))

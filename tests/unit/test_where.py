@@ -196,7 +196,7 @@ def test_every_generator_of_proposals_obeys(store):
     trials = store.trials(study_of(store, target, gemm))
     assert all(where.holds(trial.point) for trial in trials)
     found = {trial.origin for trial in trials}
-    assert {origins.SEED, origins.LATER_SEED, origins.TRANSFER, origins.POLISH} <= found
+    assert {origins.SEED, origins.TRANSFER, origins.POLISH} <= found
     assert len(found & set(origins.MODELLED)) >= 5
 
 
@@ -325,7 +325,7 @@ def test_every_generator_obeys_the_workspace(store):
     trials = store.trials(study_of(store, target, gemm))
     assert all(where.on(gemm, limits).holds(trial.point) for trial in trials)
     found = {trial.origin for trial in trials}
-    assert {origins.SEED, origins.LATER_SEED, origins.POLISH} <= found
+    assert {origins.SEED, origins.POLISH} <= found
     assert len(found & set(origins.MODELLED)) >= 5
     assert any(trial.point["split_k"] > 1 for trial in trials)
 

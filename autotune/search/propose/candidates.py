@@ -15,13 +15,12 @@ import numpy as np
 
 from ...kernel.config import Value
 from ...kernel.feasible_set import Factor, FeasibleSet
-from .origins import CARRIED, FACTOR, REPAIRED, RESPLIT
+from .origins import CARRIED, FACTOR, REPAIRED
 from .regions import Regions
 from .traits import Traits
 
 NUM_SAMPLED = 4096  # points drawn at random at a time, where one is not enough
 _MOST_TWOS = 6  # more divisions by two count as these: 64 is a multiple of any warp and bank
-NUM_SPLITS = 3  # ways to split k that are tried with a config at a time
 
 
 class Candidates:
@@ -101,35 +100,17 @@ class Candidates:
         parameter and those illegal with it, a whole small factor, or the region, of which `size` are
         tried."""
         rows = np.unravel_index(numbers, self._dims)[self._largest].tolist()
-        pairs = [(self._regions.carried(rng, row, size), self._regions.repaired(rng, row)) for row in rows]
-        carried, repaired = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         found = {
-            REPAIRED: self._with_rows(_repeated(numbers, repaired), self._largest, _joined(repaired)),
+            REPAIRED: self._in_largest(numbers, [self._regions.repaired(rng, row) for row in rows]),
             FACTOR: self._with_small_factors(numbers),
-            CARRIED: self._with_rows(_repeated(numbers, carried), self._largest, _joined(carried)),
-            RESPLIT: self._resplit(rng, _repeated(numbers, carried), _joined(carried)),
+            CARRIED: self._in_largest(numbers, [self._regions.carried(rng, row, size) for row in rows]),
         }
         return {name: np.setdiff1d(points, numbers) for name, points in found.items()}
 
-    @cached_property
-    def _splitting(self) -> int | None:
-        """The factor that holds splits of k, if they have a separate one."""
-        factors = enumerate(self._space.factors)
-        return next((i for i, f in factors if "split_k" in f.names and i != self._largest), None)
-
-    def _resplit(self, rng: np.random.Generator, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """These points at other rows of the largest factor, each with splits that give from half to twice as
-        many threads; numbers and others: (q,). The leading configs of a problem have about as many threads in
-        every tile, grouped differently in tiles, slices and splits of k (decision 0026)."""
-        if self._traits is None or self._splitting is None or not len(others):
-            return np.array([], dtype=np.int64)
-        moved = self._with_rows(numbers, self._largest, others)[:, None]
-        grid = self._with_rows(moved, self._splitting, np.arange(self._dims[self._splitting]))
-        threads = self._traits.threads(self.codes(grid.ravel())).reshape(grid.shape)
-        wanted = np.log2(self._traits.threads(self.codes(numbers))) + rng.uniform(-1, 1, len(others))
-        off = np.abs(np.log2(threads) - wanted[:, None])
-        nearest = np.argsort(off, axis=1)[:, :NUM_SPLITS]
-        return np.take_along_axis(grid, nearest, axis=1).ravel()
+    def _in_largest(self, numbers: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+        """Each of these points at other rows of the largest factor; (q,) and q times (some,) -> (more,)."""
+        repeated = np.repeat(numbers, [len(rows) for rows in others])
+        return self._with_rows(repeated, self._largest, _joined(others))
 
     def _with_rows(self, numbers: np.ndarray, factor: int, others: np.ndarray) -> np.ndarray:
         """These points at other rows of one factor, in the shape to which both broadcast."""
@@ -182,11 +163,6 @@ class Candidates:
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.array([], dtype=np.int64), *parts])
-
-
-def _repeated(numbers: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Each of these points as often as its part is long."""
-    return np.repeat(numbers, [len(part) for part in parts])
 
 
 def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -9,7 +9,6 @@ import numpy as np
 
 ENQUEUED = "enqueued"  # lined up by somebody, through Optuna
 SEED = "seed"  # a kernel that ships and is expected to do well on such a shape
-LATER_SEED = "later-seed"  # a less promising one, tried from time to time
 TRANSFER = "transfer"  # lent: did well on another shape, or on this one elsewhere
 RANDOM = "random"  # drawn, without a model
 REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
@@ -20,12 +19,11 @@ POLISH = "polish"  # a step from the best, towards the end
 NEIGHBOUR = "neighbour"  # one parameter of a good point changed
 REPAIRED = "repaired"  # one parameter, and those illegal with it
 CARRIED = "carried"  # a good point in another tile
-RESPLIT = "regrouped"  # that, with splits that give about as many threads
 FACTOR = "factor"  # a good point with another way to split k, or another order
 MIXTURE = "mixture"  # a few parameters of one point, the others of another
 DRAWN = "drawn"  # drawn over the whole set
 CLIMBED = "climbed"  # one parameter of a promising candidate changed
-MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, RESPLIT, FACTOR, MIXTURE, DRAWN, CLIMBED)
+MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, FACTOR, MIXTURE, DRAWN, CLIMBED)
 
 
 def merged(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -31,11 +31,6 @@ class Traits:
         quantities = _quantities(self._columns(codes), self.gemm, self.limits)
         return np.asarray(np.log2(np.stack(quantities, axis=1)))
 
-    def threads(self, codes: np.ndarray) -> np.ndarray:
-        """Threads that share the problem, those of all splits; (q,)."""
-        columns = self._columns(codes)
-        return np.asarray(_blocks(columns, self.gemm) * resources.threads(columns))
-
     def longest_sums(self, codes: np.ndarray) -> np.ndarray:
         """The largest number of products that a thread adds up one by one; (q,)."""
         return _longest_sums(self._columns(codes), self.gemm, self.limits)

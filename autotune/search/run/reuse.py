@@ -18,11 +18,11 @@ from ...facts.measurement import Outcome
 from ...kernel.config import PARAMETER, Config
 from ...search_policy import SearchPolicy
 from ...target import Point, Reusing
-from ..propose.candidates import NUM_SPLITS
 from ..shape import ShapeSearch
 from .pipeline import Kept, Pipeline
 
 _FINE = (Outcome.OK, Outcome.INACCURATE)  # on another shape the same kernel may be accurate enough
+NUM_SPLITS = 3  # of k that are tried with a kernel at a time
 _HARMFUL = (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT, Outcome.TOO_FAST)
 
 
