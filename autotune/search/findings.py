@@ -116,7 +116,7 @@ class Findings:
 
     @property
     def verdict(self) -> Best | None:
-        """The one report on its best kernel: the winner of the final, against cuBLAS in the same rounds; before a
+        """The report on its best kernel: the winner of the final, against cuBLAS in the same rounds; before a
         final the fastest trial, against cuBLAS as it was timed at the start. None while all have failed."""
         final, cublas_us = self.final, self.baseline.time_us
         if final is not None:
