@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import delete, func, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ..files.errors import UsageError
+from . import queries
 from .artifact_models import ArtifactEventRow, ArtifactRow, TokenRow, UsageRow
 from .database import Database, retry_while_away
 from .leases import now_s
@@ -203,8 +203,7 @@ class Artifacts:
             if (session.scalar(select(func.count()).select_from(UsageRow)) or 0) >= MAX_USAGE:
                 values = _known(session, values)
             if values:
-                make = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-                upsert = make(UsageRow)
+                upsert = queries.insert_into(session, UsageRow)
                 sums = {
                     name: getattr(UsageRow, name) + upsert.excluded[name] for name in ("calls", "saved_us")
                 }

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, delete, exists, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ..facts.measurement import Outcome
@@ -92,7 +91,7 @@ def _begin(make: Any) -> Any:
     )
 
 
-_BEGIN = {"sqlite": _begin(sqlite.insert), "postgresql": _begin(postgresql.insert)}
+_BEGIN = {name: _begin(make) for name, make in queries.INSERTS.items()}
 
 
 def give_numbers(session: Session, its_id: int, more: int) -> int | None:

@@ -95,15 +95,9 @@ def environment_columns(environment: Environment) -> dict[str, Any]:
 def environment(row: EnvironmentRow) -> Environment:
     check(row)
     return Environment(
-        gpu_name=row.gpu_name,
-        gpu_uuid=row.gpu_uuid,
-        compute_capability=(row.cc_major, row.cc_minor),
-        driver_version=row.driver_version,
-        cuda_version=row.cuda_version,
-        nvrtc_version=row.nvrtc_version,
-        cublas_version=row.cublas_version,
-        recorded_on=row.recorded_on,
-    )
+        row.gpu_name, row.gpu_uuid, (row.cc_major, row.cc_minor), row.driver_version, row.cuda_version,
+        row.nvrtc_version, row.cublas_version, row.recorded_on,
+    )  # fmt: skip
 
 
 # The type of A is told by a study's source (problem_of)

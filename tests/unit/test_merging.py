@@ -342,7 +342,7 @@ def test_a_study_is_requested_beside_one_whose_environment_was_edited(tmp_path: 
         one = config(number)
         with Store.open(url) as store, store.claims() as claims:
             study = study_of(store)
-            assert claims.claim(study, [one.key], {one.key: Requested(one.to_dict(), "random")}).owned
+            assert claims.claim(study, {one.key: Requested(one.to_dict(), "random")}).owned
         with closing(sqlite3.connect(url)) as database, database:
             database.execute("UPDATE environment SET driver_version = '1.2' WHERE id = 1")
             names = [name for (name,) in database.execute("SELECT name FROM optuna_study ORDER BY id")]

@@ -16,7 +16,7 @@ import pytest
 from fake_target import FakeTarget, bowl_us, product_space
 from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import TrialState
-from store_cases import H200, MEASUREMENTS, SQUARE, add, config, ok, start, study_of
+from store_cases import H200, MEASUREMENTS, SQUARE, add, config, ok, requested, start, study_of
 
 import autotune
 from autotune.facts.gemm import Gemm
@@ -216,11 +216,11 @@ def test_what_was_lined_up_may_be_requested_for(
     read.enqueue_trial({"bm": 128})
     with either_store.claims() as claims:
         assert claims.waiting([study]) == [(study.id, config(7).to_dict())]
-        requested = read.ask()
-        assert requested.params == config(7).to_dict()
+        asked = read.ask()
+        assert asked.params == config(7).to_dict()
         assert claims.waiting([study]) == []
-        assert not claims.claim(study, [config(7).key]).owned
-    read.tell(requested, 2.0)
+        assert not claims.claim(study, requested(7)).owned
+    read.tell(asked, 2.0)
     assert either_store.best(study)[0].point == config(7).to_dict()
     assert read.ask().suggest_categorical("bm", (64, 128)) == 128
 

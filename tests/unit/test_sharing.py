@@ -113,9 +113,7 @@ def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
         claimed = claims.claim(mine, requested(*range(4)))
         assert claimed.owned == set(keys)
         assert claimed.known == {keys[0]: Known(5.0, False, "tpe"), keys[2]: Known(None, False, "tpe")}
-        assert on_kin.claim(kin, requested(3)).owned == frozenset(), (
-            "what one GPU is at, another leaves alone"
-        )
+        assert not on_kin.claim(kin, requested(3)).owned, "what one GPU is at, another leaves alone"
 
 
 # ---- searches

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def test_a_restart_of_the_server_is_outlasted(url: str, postgresql: Server) -> N
         starting = threading.Timer(0.5, postgresql.start)
         starting.start()
         try:
-            assert claims.claim(study, [config(0).key]).owned == {config(0).key}
+            assert claims.claim(study, requested(0)).owned == {config(0).key}
             add(store, study, 0, ok(1.0))
         finally:
             starting.join()
@@ -190,8 +191,8 @@ def test_whoever_begins_does_not_wait_for_what_the_dead_had(url: str) -> None:
 
 def test_whoever_claims_in_optunas_way_and_whoever_searches_do_not_wait_for_each_other(url: str) -> None:
     """A trial that waits is begun by a search and by somebody who asks, at the same time: by one of them."""
-    with Store.open(url) as store, store.claims() as claims:
-        study, storage = study_of(store), OptunaStorage(store)
+    with Store.open(url) as store, store.claims() as claims, closing(OptunaStorage(store)) as storage:
+        study = study_of(store)
         claims.claim(study, requested(0))
         own = optuna.load_study(study_name=optuna_rows.study_name(study), storage=storage)
         notes: list[str] = []
