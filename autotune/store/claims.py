@@ -221,6 +221,7 @@ _HELD = _in_pool(
     .join(OptunaTrialRow, OptunaTrialRow.config_id == ConfigRow.id)
     .join(OptunaStudyRow, OptunaStudyRow.id == OptunaTrialRow.optuna_study_id)
     .join(StudyRow, OptunaStudyRow.study_id == StudyRow.id)
+    .where(OptunaTrialRow.state == optuna_rows.RUNNING)  # by an index: studies have thousands of others
     .where(OptunaTrialRow.worker_id.in_(leases.live_workers()))
     .where(OptunaTrialRow.worker_id != bindparam("worker"))
 )
