@@ -2,6 +2,7 @@
  *
  *     program products SEED NUM       products of any shape, layout and distance of rows, each checked
  *     program epilogues SEED NUM      the same with bias and activation, and batches
+ *     program mixed SEED NUM          products and batches whose A is of BF16
  *     program threads NUM             eight threads on four streams, with call signatures in common
  *     program stress NUM              the same with so many small products of 1,000 kinds in all
  *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
@@ -240,6 +241,65 @@ static void epilogues(unsigned seed, int num) {
     printf("%d launches\n", num_launches());
 }
 
+/* Products of a BF16 A at any address of two bytes, with any distance of rows, some of them in a batch; a bias is added
+ * to some. */
+static void multiply_mixed(shape of, int num, unsigned *seed, void *stream) {
+    const int64_t rows = of.trans_a ? of.k : of.m, lda = (of.trans_a ? of.m : of.k) + (int)drawn(seed, PADDING);
+    const int64_t ldb = of.trans_b ? of.k : of.n, stride_a = drawn(seed, 3) ? rows * lda + (int)drawn(seed, PADDING) : 0;
+    const int64_t stride_b = (int64_t)of.k * of.n, stride_c = (int64_t)of.m * of.n;
+    float *a = matrix(seed, num + 1, rows * lda + PADDING), *b = matrix(seed, num, stride_b), *c = matrix(seed, num, stride_c);
+    float *vector = matrix(seed, 1, of.n), *bias = drawn(seed, 2) ? vector : NULL;
+    uint16_t *shorts = (uint16_t *)a + drawn(seed, 4);
+    for (int64_t at = 0; at < num * (rows * lda + PADDING); at++) { /* from -2 to 2, of 8 bits */
+        shorts[at] = (uint16_t)(drawn(seed, 2) << 15 | 0x3F00 | drawn(seed, 0x100));
+    }
+    const autotune_status status =
+        autotune_sgemm_mixed(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, shorts, AUTOTUNE_BF16, lda,
+                             stride_a, b, ldb, stride_b, 0, c, of.n, stride_c, num, bias, AUTOTUNE_ACTIVATION_NONE);
+    need(!status, autotune_error_text(status));
+    wait_for(stream);
+    for (int64_t at = 0; at < num * stride_c; at++) {
+        const int64_t product = at / stride_c, row = at % stride_c / of.n, column = at % of.n;
+        double sum = 0;
+        for (int64_t i = 0; i < of.k; i++) {
+            const uint32_t bits = (uint32_t)shorts[product * stride_a + (of.trans_a ? i * lda + row : row * lda + i)] << 16;
+            float left;
+            memcpy(&left, &bits, sizeof left);
+            sum += (double)left * (double)element(b + product * stride_b, ldb, of.trans_b, i, column);
+        }
+        sum = 0.5 * sum + (bias ? (double)bias[column] : 0);
+        need(fabs(sum - (double)c[at]) <= 1e-4 * (1 + of.k), "a wrong element with an A of BF16");
+    }
+    give_back(a), give_back(b), give_back(c), give_back(vector);
+}
+
+static void mixed(unsigned seed, int num) {
+    for (int i = 0; i < num; i++) {
+        shape of = any_shape(&seed);
+        of.m++, of.n++, of.k++;
+        const shape tuned = {of.trans_a, of.trans_b, 20, 12, 16};
+        void *stream = stream_of((int)drawn(&seed, NUM_STREAMS));
+        for (int again = 0; again < 2; again++) {
+            multiply_mixed(of, 1, &seed, stream);
+            multiply_mixed(i % 2 ? tuned : of, i % 2 ? 6 : 2, &seed, stream);
+        }
+    }
+    static float a[16], b[16], c[16];
+    const char *astray = (const char *)a + 1;
+    const autotune_activation none = AUTOTUNE_ACTIVATION_NONE;
+    const int before = num_launches();
+    need(autotune_sgemm_mixed(handle, NULL, 0, 0, 4, 4, 4, 1, astray, AUTOTUNE_FP16, 4, 0, b, 4, 0, 0, c, 4, 0, 1, NULL,
+                              none) == AUTOTUNE_BAD_CALL, "an A at half an element");
+    need(autotune_sgemm_mixed(handle, NULL, 0, 0, 4, 4, 4, 1, a, (autotune_type)3, 4, 0, b, 4, 0, 0, c, 4, 0, 1, NULL,
+                              none) == AUTOTUNE_BAD_CALL, "a type");
+    need(autotune_sgemm_mixed(handle, NULL, 0, 0, 4, 4, 4, 1, c + 8, AUTOTUNE_FP16, 4, 0, b, 4, 0, 0, c, 4, 0, 1, NULL,
+                              none) == AUTOTUNE_OVERLAP, "an A within C");
+    need(autotune_sgemm_mixed(handle, NULL, 0, 0, 2, 4, 4, 1, c + 8, AUTOTUNE_BF16, 4, 0, b, 4, 0, 0, c, 4, 0, 1, NULL,
+                              none) == AUTOTUNE_OK, "an A behind C");
+    need(num_launches() > before, "nothing was launched");
+    printf("%d launches\n", num_launches());
+}
+
 static int num_of_thread, is_stress;
 
 /* One of 1,000 small ones. */
@@ -390,6 +450,7 @@ int main(int num_arguments, char **arguments) {
     if (!strcmp(what, "products")) products((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "batches")) batches((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "epilogues")) epilogues((unsigned)atoi(arguments[2]), atoi(arguments[3]));
+    if (!strcmp(what, "mixed")) mixed((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "threads")) threads(atoi(arguments[2]));
     is_stress = !strcmp(what, "stress");
     if (is_stress) threads(atoi(arguments[2]) / NUM_THREADS);

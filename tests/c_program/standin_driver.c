@@ -122,12 +122,13 @@ OUT int cuLibraryGetKernel(uint64_t *found, uint64_t library, const char *name) 
     kernel *made = calloc(1, sizeof *made);
     exchange(NULL, made);
     const char *text = (const char *)(uintptr_t)library;
+    snprintf(made->name, sizeof made->name, "%s", name);
+    *found = (uint64_t)(uintptr_t)made;
+    if (!strcmp(name, "upcast")) return strncmp(text, ".version", 8) || !strstr(text, ".entry upcast(");
     const int num = sscanf(text, "%d %d %d %d %d %d %d %d %d %d %d %d", &made->threads, &made->registers, &made->split_k,
                            &made->is_cluster, &made->trans_a, &made->trans_b, &made->packs_a, &made->packs_b,
                            &made->is_two_pass, &made->is_batched, &made->bias, &made->activation);
-    snprintf(made->name, sizeof made->name, "%s", name);
     if (strcmp(name, "sgemm")) made->threads = 256;
-    *found = (uint64_t)(uintptr_t)made;
     return num == 12 ? 0 : INVALID_VALUE;
 }
 static kernel *of(uint64_t handle) { return (kernel *)(uintptr_t)handle; }
@@ -245,6 +246,19 @@ static void pack(const at_launch_config *config, void **arguments) {
     }
 }
 
+/* BF16 alone. */
+static int upcast(const at_launch_config *config, void **arguments) {
+    const int64_t ld = LONG(2), stride = LONG(3), rows = INT(4), columns = INT(5);
+    const int64_t blocks = rows * ((columns + 1023) / 1024), products = config->grid_x / blocks;
+    if (config->block_x != 256 || config->grid_x % blocks || config->num_attributes || INT(6)) return INVALID_VALUE;
+    for (int64_t i = 0; i < products * rows * columns; i++) {
+        const int64_t product = i / columns / rows, row = i / columns % rows;
+        const uint32_t bits = (uint32_t)(*(const uint16_t **)arguments[0])[product * stride + row * ld + i % columns] << 16;
+        memcpy(&FLOATS(1)[i], &bits, sizeof bits);
+    }
+    return 0;
+}
+
 /* `Batch` of the kernels. */
 typedef struct {
     int64_t strides[3];
@@ -333,6 +347,7 @@ OUT int cuLaunchKernelEx(const at_launch_config *config, uint64_t handle, void *
     atomic_fetch_add(&num_launches, 1);
     if (config->stream == 97) return 700; /* an illegal access */
     if (!strcmp(self->name, "sgemm_pack")) return pack(config, arguments), 0;
+    if (!strcmp(self->name, "upcast")) return upcast(config, arguments);
     for (int64_t product = 0; !strcmp(self->name, "sgemm_reduce"); product++) {
         if (product == config->grid_x / (uint32_t)INT(11)) return 0;
         reduce_one(self, arguments, product);

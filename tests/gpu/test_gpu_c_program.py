@@ -66,7 +66,7 @@ def _run(program: Path, *arguments: str, cublas: bool = False) -> str:
 
 
 @pytest.mark.parametrize("cublas", [False, True], ids=["kernels", "cublas"])
-@pytest.mark.parametrize("what", ["products", "batches", "epilogues"])
+@pytest.mark.parametrize("what", ["products", "batches", "epilogues", "mixed"])
 def test_what_a_program_multiplies_is_right(program: Path, what: str, cublas: bool) -> None:
     launches = int(_run(program, what, "11", "400", cublas=cublas).split()[0])
     assert launches > (0 if cublas else 300)  # cuBLAS launches by itself

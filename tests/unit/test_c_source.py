@@ -235,6 +235,14 @@ def test_epilogues_are_right(program, tmp_path):
     assert {*named(["bias", "relu", "bias-gelu", "bias-gelu-tanh"])} <= requested
 
 
+def test_an_a_of_bf16_is_converted(program, tmp_path):
+    """By one launch for all products of a batch, at any place; such calls are recorded as what they are."""
+    done = program("mixed", "7", "100", AUTOTUNE_RECORD=str(tmp_path / "calls.json"))
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > 700
+    assert {kind.gemm.a_type for kind in read_calls(tmp_path / "calls.json").calls} == {"bf16"}
+
+
 @pytest.mark.stress
 def test_the_sanitizers_of_clang_find_nothing_either(sources, objects, tmp_path):
     if "clang" not in COMPILERS:
