@@ -52,10 +52,11 @@ a tenth longer ([0098](../decisions/0098-three-parts-of-bf16.md)): where k is sp
 
 ## A of BF16 or FP16, B of FP32
 
-`sgemm(a, b)` and `linear(x, weight, bias)` take an `a` of bfloat16 or float16 of torch, CuPy or DLPack, and
-`autotune_sgemm_mixed` does in C, in every class and on every GPU: the result is that of `a` converted to
-FP32, which is exact. `activations.float() @ weight` in a program of torch cannot be seen as such: call one of
-these instead; `torch()` routes FP32 alone. (No gradients: call it under `no_grad`.)
+`sgemm(a, b)` and `linear(x, weight, bias)` take an `a` of bfloat16 or float16 of torch, CuPy or DLPack (for
+bfloat16 with `ml_dtypes` installed), and `autotune_sgemm_mixed` does in C, in every class and on every GPU:
+the result is that of `a` converted to FP32, which is exact. `activations.float() @ weight` in a program of
+torch cannot be seen as such: call one of these instead; `torch()` routes FP32 alone. (No gradients: call it
+under `no_grad`.)
 
     autotune search --shape 64x256x6144 --a-type bf16 --accuracy fp32
 

@@ -174,10 +174,54 @@ def test_calls_of_torch(torch: Any, folder: Path, a_type: str, accuracy: str) ->
     assert reading == (tuned if accuracy == FP32 else set())
 
 
+@pytest.mark.parametrize("a_type", TYPES)
+def test_every_value_is_converted_exactly(torch: Any, folder: Path, a_type: str) -> None:
+    """NaN and infinity, subnormals and zeros among them; along a row, and a row each."""
+    runtime = Dispatcher(folder, cublas=False)
+    bits = torch.arange(1 << 16, device="cuda").to(torch.int16)
+    a, one = bits.view(torch.bfloat16 if a_type == "bf16" else torch.float16), torch.ones(1, 1, device="cuda")
+    for trans_a, stored in ((False, a[:, None]), (True, a[None])):
+        found = runtime.sgemm(stored, one, trans_a=trans_a)[:, 0]
+        torch.testing.assert_close(found, a.float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("a_type", TYPES)
+def test_an_a_may_lie_anyhow(torch: Any, folder: Path, a_type: str) -> None:
+    """At an odd element, its rows any distance apart, strided along both sides; out by columns or not; in a
+    batch that shares it; on a stream of the caller; as the input of a layer."""
+    runtime = Dispatcher(folder)
+    space = _shortened(torch, torch.randn(200, 301, device="cuda"), a_type)
+    b = torch.randn(3, 90, 40, device="cuda")
+    views = space[1:71, 3:93], space[1:141:2, 3:183:2], space[1:91, 5:75].mT, space[:90, ::3][:, :70].mT
+    for a in views:
+        exact = a.double() @ b[0].double()
+        bound = 2.0**-18 * (a.double().abs() @ b[0].double().abs())
+        by_columns = torch.full((40, 70), torch.nan, device="cuda").mT
+        assert runtime.sgemm(a, b[0], out=by_columns) is by_columns
+        assert ((by_columns.double() - exact).abs() <= bound).all()
+        assert ((runtime.sgemm(a, b[0]).double() - exact).abs() <= bound).all()
+        batch = runtime.sgemm(a, b)
+        assert ((batch[0].double() - exact).abs() <= bound).all()
+        torch.testing.assert_close(batch[2], runtime.sgemm(a, b[2]), rtol=1e-4, atol=1e-4)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        packed, c = a.contiguous(), torch.empty(70, 40, device="cuda")
+        torch.cuda.synchronize()
+        runtime.sgemm(packed, b[0], out=c, stream=stream)
+        stream.synchronize()
+        assert ((c.double() - exact).abs() <= bound).all()
+    found = runtime.linear(views[0].reshape(7, 10, 90), b[0].mT.contiguous())
+    assert found.shape == (7, 10, 40)
+    exact = views[0].double() @ b[0].double()
+    bound = 2.0**-18 * (views[0].double().abs() @ b[0].double().abs())
+    assert ((found.reshape(70, 40).double() - exact).abs() <= bound).all()
+
+
 def test_in_a_graph_and_through_dlpack(torch: Any, folder: Path) -> None:
+    """FP16, since DLPack tells cuda-core of BF16 only where ml_dtypes is installed."""
     for accuracy in ("strict", FP32):
         runtime = Dispatcher(folder, accuracy=accuracy)
-        a = torch.randn(TUNED.m, TUNED.k, device="cuda").bfloat16()
+        a = torch.randn(TUNED.m, TUNED.k, device="cuda").half()
         b, c = torch.randn(TUNED.k, TUNED.n, device="cuda"), torch.empty(TUNED.m, TUNED.n, device="cuda")
         expected = runtime.sgemm(a, b)
         graph = torch.cuda.CUDAGraph()
