@@ -42,10 +42,19 @@ _PARAMS = re.compile(
 )
 _FP32 = ("float", "tf32")  # the latter: FP32 operands, multiplied in TF32
 _LOG = re.compile(r"^\s*(-\s*\{\s*)?(\S*/)?(rocblas|hipblas)", re.IGNORECASE | re.MULTILINE)
+# Of lines of rocblas-bench and hipblaslt-bench, the YAML of profiles, and traces
 _FROM_LOG = (
-    "it looks like a log of rocBLAS; the lines that ROCBLAS_LAYER=2 writes are converted by: "
-    "(echo m,n,k,layout; sed -nE '/f32_r/s/.*-f gemm.*--transposeA (.) --transposeB (.) -m ([0-9]+) "
-    r"-n ([0-9]+) -k ([0-9]+) .*/\4,\3,\5,\2\1/p' FILE) > shapes.csv"
+    "it looks like a log of rocBLAS or hipBLASLt; this line converts its products of FP32: "
+    r"""awk -F '[^A-Za-z0-9_.]+' 'BEGIN {print "m,n,k,layout,batch,count"} """
+    r"""function row(m, n, k, a, b, batch, count) {gsub("C", "T", a); gsub("C", "T", b); """
+    r"""print n "," m "," k "," b a "," batch "," count} """
+    r"""/^rocblas_sgemm/ {b = 1; if (/batched/) for (i = 7; i <= NF; i++) if ($i ~ /^[0-9]+$/) b = $i; """
+    r"""row($4, $5, $6, $2, $3, b, 1); next} """
+    r"""/gemm|hipblaslt/ && /_sgemm|(-r|a_type)[: "]+(f32_r|s)[^a-z0-9_]/ {split("", v); """
+    r"""v["batch_count"] = v["call_count"] = 1; for (i = 1; i < NF; i++) """
+    r"""if ($(i + 1) ~ /^([0-9]+|[NTC])$/) v[tolower($i)] = $(i + 1); row(v["m"], v["n"], v["k"], """
+    r"""v["transposea"] v["transa"], v["transposeb"] v["transb"], v["batch_count"], v["call_count"])}' """
+    "FILE > shapes.csv"
 )
 Note = Callable[[str], None]
 

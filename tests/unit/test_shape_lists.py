@@ -197,17 +197,51 @@ def test_what_tunable_op_never_writes_is_refused(tmp_path: Path, text: str, mess
         shapes_of(tmp_path / "t.csv", text)
 
 
-def test_a_log_of_rocblas_is_converted_by_the_line_that_is_told(tmp_path: Path) -> None:
-    log = (
-        "./rocblas-bench -f gemm -r f32_r --transposeA N --transposeB T -m 2 -n 7 -k 3 --alpha 1 --lda 2\n"
-        "./rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 4 -n 5 -k 6 --alpha 1 --a_type f32_r\n"
-        "./rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 4 -n 9 -k 6 --alpha 1 --a_type f16_r\n"
-    )
+_BENCH = "./rocblas-bench -f gemm"
+_LT = "hipblaslt-bench --api_method c -m 2 -n 7 -k 3 --lda 2 --alpha 1.000000 --beta -1 --transA N"
+_YAML = '- { rocblas_function: "rocblas_'
+
+
+@pytest.mark.parametrize(
+    ("log", "shapes"),
+    [
+        (
+            f"{_BENCH} -r f32_r --transposeA N --transposeB T -m 2 -n 7 -k 3 --alpha 1 --lda 2\n"
+            f"{_BENCH}_ex --transposeA T --transposeB N -m 4 -n 5 -k 6 --alpha 1 --a_type f32_r --lda 6\n"
+            f"{_BENCH}_ex --transposeA T --transposeB N -m 4 -n 9 -k 6 --a_type f16_r --compute_type f32_r\n"
+            "./rocblas-bench -f trsm -r f32_r --side L -m 4 -n 9 --alpha 1 --lda 4\n"
+            f"{_BENCH}_strided_batched -r s --transposeA C --transposeB N -m 8 -n 1 -k 6 --batch_count 5\n",
+            {"7x2x3:TN": 1, "5x4x6:NT": 1, "1x8x6b5:NT": 1},
+        ),
+        (
+            f"{_LT} --transB T --batch_count 1 --a_type f32_r --b_type f32_r --compute_type f32_r\n"
+            f"{_LT} --transB N --batch_count 4 --a_type f32_r --b_type f32_r --compute_type f32_r\n"
+            f"{_LT} --transB N --batch_count 1 --a_type bf16_r --b_type bf16_r --compute_type f32_r\n",
+            {"7x2x3:TN": 1, "7x2x3b4:NN": 1},
+        ),
+        (
+            _YAML + "sgemm\", atomics_mode: atomics_allowed, transA: 'N', transB: 'T', M: 2, N: 7, K: 3,"
+            " alpha: 1, lda: 2, ldb: 7, beta: 0, ldc: 2, call_count: 12 }\n"
+            + _YAML + "gemm_ex\", transA: 'N', transB: 'N', M: 2, N: 7, K: 3, a_type: \"f32_r\","
+            + " call_count: 3 }\n"
+            + _YAML + "hgemm\", transA: 'N', transB: 'N', M: 2, N: 9, K: 3, call_count: 3 }\n",
+            {"7x2x3:TN": 12, "7x2x3:NN": 3},
+        ),
+        (
+            "rocblas_create_handle\nrocblas_sgemm,N,T,2,7,3,-1,0x7f12,2,0x7f13,7,0,0x7f14,2,atomics_allowed\n"
+            "rocblas_sgemm_strided_batched,T,N,4,5,6,1,0x7f,6,24,0x8f,6,30,0,0x9f,4,20,9,atomics_allowed\n",
+            {"7x2x3:TN": 1, "5x4x6b9:NT": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_a_log_of_rocblas_is_converted_by_the_line_that_is_told(tmp_path: Path, log, shapes) -> None:
+    """Its products are column-major."""
     with pytest.raises(UsageError, match="looks like a log of rocBLAS") as rejected:
         shapes_of(tmp_path / "FILE", log)
-    line = str(rejected.value).partition("are converted by: ")[2].partition("; write")[0]
+    line = str(rejected.value).partition("products of FP32: ")[2].partition("; write")[0]
     subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
-    assert list(read_suite(tmp_path / "shapes.csv")) == [Gemm.parse("7x2x3:TN"), Gemm.parse("5x4x6:NT")]
+    found = {str(gemm): count for gemm, count in read_suite(tmp_path / "shapes.csv").items()}
+    assert found == shapes
 
 
 # ---- TOML
