@@ -51,7 +51,7 @@ def test_claims_of_the_dead_lapse_and_count_no_more(store: Store) -> None:
     with requested.join("gpu", H100) as lost, requested.join("gpu", H100) as other:
         claimed = requested.claim(lost, [H100], 60)
         assert claimed
-        stop_beating(store._database, lost.worker)
+        stop_beating(store, lost.worker)
         again = requested.claim(other, [H100], 60)
         assert again and (again.id, again.num_tries, again.number) == (claimed.id, 1, 2)
         assert not requested.finish(claimed, RequestState.TUNED), "another has taken it up"
@@ -64,7 +64,7 @@ def test_who_was_taken_for_dead_may_end_what_nobody_took_up(store: Store) -> Non
     requested.submit([Wanted(A)])
     with requested.join("gpu") as suspended:
         claimed = requested.claim(suspended, [H100], 60)
-        stop_beating(store._database, suspended.worker)
+        stop_beating(store, suspended.worker)
         assert claimed and requested.finish(claimed, RequestState.TUNED)
 
 
@@ -111,7 +111,7 @@ def test_workers_are_listed_with_what_they_do(store: Store) -> None:
         with requested.join("compile", slots=8) as ended:
             ended.tell("compiling", is_done=True)
         lost.tell("searching 4096")
-        stop_beating(store._database, lost.worker)
+        stop_beating(store, lost.worker)
         of_lost, of_ended = requested.workers()
         assert (of_lost.doing, of_lost.gpu, of_lost.is_alive, of_lost.ended_s) == (
             "searching 4096",
