@@ -67,7 +67,6 @@ class Claimed:
 class NewTrials:
     """A trial in one of this search's studies."""
 
-    trial_id: int
     study_id: int
     key: str
     point: dict[str, Value]
@@ -143,11 +142,9 @@ class Claims(Closing):
         with self._database.reading() as session:
             new = [number for number, study, key in session.execute(named) if key not in known[study]]
             return [
-                NewTrials(trial_id, study_id, key, point, _time_of(time_us, error, self._max_error), origin)
+                NewTrials(study_id, key, point, _time_of(time_us, error, self._max_error), origin)
                 for ids in queries.chunks(new)
-                for trial_id, study_id, key, point, origin, time_us, error in session.execute(
-                    _NEW_TRIALS, {"ids": ids}
-                )
+                for study_id, key, point, origin, time_us, error in session.execute(_NEW_TRIALS, {"ids": ids})
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             ]
 
@@ -203,7 +200,7 @@ def held(session: Session, study: StudyRef, worker_id: int) -> set[str]:
 
 
 _NEW_TRIALS = (
-    select(TrialRow.id, TrialRow.study_id, ConfigRow.key, ConfigRow.point, TrialRow.origin, *_TIME)
+    select(TrialRow.study_id, ConfigRow.key, ConfigRow.point, TrialRow.origin, *_TIME)
     .join(ConfigRow)
     .where(TrialRow.id.in_(bindparam("ids", expanding=True)))
     .order_by(TrialRow.id)

@@ -229,11 +229,9 @@ class Queue:
             return session.execute(changed.values(values).returning(RequestRow.id)).scalar() is not None
 
     @retry_while_away
-    def requests(
-        self, states: Collection[RequestState] = (), most: int = 1000, ids: Collection[int] | None = None
-    ) -> list[QueuedRequest]:
+    def requests(self, states: Collection[RequestState] = (), most: int = 1000) -> list[QueuedRequest]:
         """Those in these states, or all: those that are open come first, the most promising of them before
-        others, then those that ended, the newest first. `ids`: only these."""
+        others, then those that ended, the newest first."""
         query = select(RequestRow).order_by(
             RequestRow.ended_s.desc().nulls_first(),
             (RequestRow.num_calls * RequestRow.gain_us).desc(),
@@ -241,8 +239,6 @@ class Queue:
         )
         if states:
             query = query.where(RequestRow.state.in_([state.value for state in states]))
-        if ids is not None:
-            query = query.where(RequestRow.id.in_(ids))
         with self._database.reading() as session:
             return list(self._bad_rows.readable(session.execute(query.limit(most)), _request))
 

@@ -497,17 +497,11 @@ class Store(Closing):
 
     @retry_while_away
     def keys(
-        self,
-        study: StudyRef,
-        but_of: Collection[str] = (),
-        within: Collection[str] | None = None,
-        but: Container[str] = (),
+        self, study: StudyRef, within: Collection[str] | None = None, but: Container[str] = ()
     ) -> set[str]:
         """Keys of all points tried, or of those among some, including failures: none is proposed again. They
-        include those of damaged trials, as far as they can be read. `but_of`: origins of trials that do not
-        count; `but`: keys that do not."""
+        include those of damaged trials, as far as they can be read. `but`: keys that do not count."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
-        query = query.where(TrialRow.origin.not_in(but_of)) if but_of else query
         requested = (query.where(ConfigRow.key.in_(some)) for some in queries.chunks(within or ()))
         with self._reading() as session:
             found = (session.scalars(one) for one in ([query] if within is None else requested))
