@@ -26,6 +26,7 @@ from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel import templates
 from autotune.runtime.calls import arrays
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.settle import quick_check
 from autotune.runtime.table.table import load
 
 TUNED = Gemm(512, 512, 512, a_type="fp16")
@@ -161,6 +162,13 @@ def test_calls_are_counted_by_the_type_of_a(folder: Path, tmp_path: Path) -> Non
         runtime.sgemm(OnGpu(b), OnGpu(b), out=OnGpu(np.zeros((512, 512), np.float32)))
         found = {one.gemm: one.calls for one in runtime.counts()}
         assert found == {TUNED: 1, replace(TUNED, a_type="fp32"): 1}
+
+
+def test_a_quick_check_takes_no_short_a() -> None:
+    table = with_tensor_kernel(make_table(entries=(rank(Gemm(64, 64, 256), "nn"),)), time_us=500, gemm=TUNED)
+    assert [entry.gemm for entry in table.entries] != [Gemm(64, 64, 256)]
+    found = quick_check._entry(table)
+    assert found and found.gemm == Gemm(64, 64, 256)
 
 
 def test_layouts_are_numbered_as_the_core_does() -> None:

@@ -122,8 +122,8 @@ def _is_open(times_us: list[float], recorded_us: float | None) -> bool:
 
 
 def _entry(table: Table) -> Entry | None:
-    """The tuned shape whose winner's time is nearest to TARGET_US; the first of equals."""
-    single = (entry for entry in table.entries if not entry.gemm.is_batched)
+    """The tuned shape in FP32 whose winner's time is nearest to TARGET_US; the first of equals."""
+    single = (one for one in table.entries if one.gemm.is_float and not one.gemm.is_batched)
     return min(single, key=lambda entry: abs(math.log(entry.ranked[0].time_us / TARGET_US)), default=None)
 
 
