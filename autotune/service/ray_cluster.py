@@ -195,7 +195,7 @@ class ClusterChild(ChildHandle):
     def __init__(self, cluster: Cluster, selector: str, work: tuple[Callable[..., None], Any]) -> None:
         ours, self._theirs = Pipe()
         super().__init__(ours)
-        self._cluster, self._selector, self._life = cluster, selector, ""  # whose question is to be answered
+        self._cluster, self._life = cluster, ""  # whose question is to be answered
         self._actor = cluster.remote(_ClusterGpu, max_concurrency=3, **resources(selector))
         self._running = self._actor.run.remote(cluster._kernels, *work)
         threading.Thread(target=self._relay, name=selector, daemon=True).start()
