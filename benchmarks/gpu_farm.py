@@ -12,8 +12,7 @@ second were slower with their whole interval, by up to 3.9 %, and 4 to 7 were fa
 (studies/results/h200-vs-itself*.json). So a shape counts as worse where it is slower by more than nearly all
 of these were, and the mean over the shapes is told.
 
-`kills` waits for trials of each process before it kills
-it at a random moment, and fails where one had none.
+`kills` waits for trials of each process before it kills it at a random moment, and fails where one had none.
 
 `program` needs torch. It tunes by a worker with a key, behind a server, and tells when each step was done; a
 graph that was captured under the old table is replayed after the exchange.
