@@ -30,7 +30,7 @@ WIDE = Gemm(100_000, 40_000, 70_000)  # whose bytes no int32 counts
 def test_a_shape_holds_numbers_of_python(kind: Any) -> None:
     gemm = Gemm(kind(WIDE.m), kind(WIDE.n), kind(WIDE.k), np.False_, 0, kind(3), np.True_)  # type: ignore[arg-type]
     assert gemm == Gemm(WIDE.m, WIDE.n, WIDE.k, batch=3, shares_a=True)
-    assert {type(value) for value in vars(gemm).values()} == {int, bool}
+    assert {type(value) for name, value in vars(gemm).items() if name != "a_type"} == {int, bool}
     assert gemm.num_bytes == 4 * (WIDE.m * WIDE.k + 3 * (WIDE.k * WIDE.n + WIDE.m * WIDE.n))
 
 
