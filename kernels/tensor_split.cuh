@@ -36,6 +36,10 @@ __device__ __forceinline__ Parts split(float x) {
 #endif
 }
 
+// In TF32 an element of A of two bytes is one part, and nothing is to be rounded: half a bit added would make 0 of the NaN
+// that FP16 becomes, as no low part follows that is NaN.
+constexpr bool TAKES_A_AS_IT_IS = A_TYPE != A_FP32 && SCHEME == SCHEME_TF32X3;
+
 // An element of A from the word that it is in: BF16 is the upper half of a float.
 __device__ __forceinline__ float element_of_a(float word, int place) {
     if constexpr (A_TYPE == A_FP32) return word;

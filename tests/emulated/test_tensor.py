@@ -182,7 +182,7 @@ FAULTS = {
     "sums are flushed twice": ("            sums[i] = 0;\n", ""),
     "chunks are not swizzled": ("(at / CHUNK ^ row / PACKED % (ROW / CHUNK))", "at / CHUNK"),
     "a split stores in the plane of another": ("(product * splits + block_index_y()) * plane", "0"),
-    "a split begins where another does": ("a += IS_K_MAJOR_A ? first * BK : first * BK * lda;", ""),
+    "a split begins where another does": ("further(a, IS_K_MAJOR_A ? first * BK : first * BK * lda)", "a"),
     "the edge of k is not looked at": ("&& left_k > (IS_K_MAJOR_A ? 0 : at)", ""),
 }
 OF_BF16 = {

@@ -440,7 +440,8 @@ def test_torch_on_another_gpu_of_the_kind(module: ModuleType, torch: Any) -> Non
 def test_torch_rejections(module: ModuleType, torch: Any) -> None:
     a, b = torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda")
     rejected = {
-        "a has dtype": lambda: module.sgemm(a.half(), b),
+        "a has dtype": lambda: module.sgemm(a.double(), b),
+        "b has dtype": lambda: module.sgemm(a, b.half()),
         "a is on cpu": lambda: module.sgemm(a.cpu(), b),
         "requires grad": lambda: module.sgemm(a.clone().requires_grad_(), b),
         "overlaps": lambda: module.sgemm(a, b, a),
