@@ -53,3 +53,13 @@ def test_what_nothing_is_learned_of_is_left_as_it_is() -> None:
         residual.factors(residual.learn(PLACES, np.full((2, len(SIZES)), np.nan)), residual.place(1, 2, 3))
         == 1
     ).all()
+
+
+def test_an_inverse_in_place_is_as_exact_as_numpys() -> None:
+    extents = np.random.default_rng(0).integers(1, 8192, (3, 1100))
+    places = residual.place(*extents)
+    covariance = np.array([residual._covariance(places - at) for at in places])
+    covariance[np.diag_indices(len(places))] += residual.NOISE
+    found = residual.precision(places)
+    assert np.abs(covariance @ found - np.eye(len(places))).max() < 1e-11
+    assert np.array_equal(found, found.T)
