@@ -22,6 +22,7 @@ from numerics import CONTENDERS  # noqa: E402
 PAGE = ROOT / "docs/manual/numerics.md"
 RESULTS = ROOT / "studies/results"
 OURS = ("h200-tensor-vs-cublas.json.xz", "h100-tensor-vs-cublas.json.xz")
+SCALED = "h200-tensor-range.json.xz"
 BASE = "torch.mm"  # cublasSgemm
 HEAD = """# What FP32 is
 
@@ -35,7 +36,7 @@ larger of the two, and of all kinds of operands.
 |---|---|
 | `strict` (default) | FMAs in FP32: the error of adding up k products |
 | `fp32` | errors no larger than SGEMM's, in both norms, on five kinds of operands; strict ones serve, too |
-| `fp32-range` | reserved |
+| `fp32-range` | the same, and Inf and NaN as in SGEMM; fast where a row's numbers differ by less than 2^29 |
 
     autotune search --shape 4096 --accuracy fp32 && autotune search --shape 4096
     autotune export-table --accuracy fp32
@@ -49,6 +50,11 @@ are served by tensor kernels where their sums are surely no worse than those tha
 ([0092](../decisions/0092-promises-kept-by-depth.md)); settling measures cuBLAS's, and lets them serve more.
 They multiply parts of floats: two of TF32 or three of BF16 (`--where scheme=bf16x6`), which err less and take
 a tenth longer ([0098](../decisions/0098-three-parts-of-bf16.md)): where k is split, often only these serve.
+
+`fp32-range` multiplies two halves of FP16 instead, of operands that a pass before scales and packs: three
+products at twice the rate of TF32. Of each row of A, and column of B, every 64 of k have a scale of their
+own; where numbers there differ by more than 2^29, or one is not finite, FMAs in FP32 multiply that block. So
+it is slower then, and never less exact.
 
 ## A of BF16 or FP16, B of FP32
 
@@ -90,7 +96,7 @@ TRAPS = """
 
 def page() -> str:
     """The page as Markdown."""
-    return "\n".join([HEAD, *_ours(), *_others(), TRAPS])
+    return "\n".join([HEAD, *_ours(), *_scaled(), *_others(), TRAPS])
 
 
 def _ours() -> Iterator[str]:
@@ -110,8 +116,20 @@ def _ours() -> Iterator[str]:
 
 def _cells(one: dict[str, Any]) -> str:
     config = dict(pair.split("=") for pair in one["best"].split(","))
-    over = max(one["largest"][f"{config['promote_k']} {config['flush_k']}"])
-    return f"{one['speedup']:.2f}x | {over:.2f}"
+    sums = f"{config['promote_k']} {config.get('flush_k', 'fp16x3')}"
+    return f"{one['speedup']:.2f}x | {max(one['largest'][sums]):.2f}"
+
+
+def _scaled() -> Iterator[str]:
+    found = _read(SCALED)
+    yield f"## Kernels on scaled operands, measured ({found['gpu']}, {found['date'][:10]})\n"
+    yield "The fastest config of the class (`--class fp32-range --errors`); scaling and packing count.\n"
+    yield "| shape | speed | error | multiplies |"
+    yield "|---|--:|--:|---|"
+    for one in found["shapes"]:
+        parts = "parts of TF32" if "flush_k" in one["best"] else "halves of FP16"
+        yield f"| {one['shape']} | {_cells(one)} | {parts} |"
+    yield ""
 
 
 def _others() -> Iterator[str]:
