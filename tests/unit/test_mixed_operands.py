@@ -26,8 +26,10 @@ from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel import templates
 from autotune.runtime.calls import arrays
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.service import program_exchange
 from autotune.runtime.settle import quick_check
 from autotune.runtime.table.table import load
+from autotune.service.served import ToldShape
 
 TUNED = Gemm(512, 512, 512, a_type="fp16")
 TYPES = ("fp16", "bf16")
@@ -162,6 +164,16 @@ def test_calls_are_counted_by_the_type_of_a(folder: Path, tmp_path: Path) -> Non
         runtime.sgemm(OnGpu(b), OnGpu(b), out=OnGpu(np.zeros((512, 512), np.float32)))
         found = {one.gemm: one.calls for one in runtime.counts()}
         assert found == {TUNED: 1, replace(TUNED, a_type="fp32"): 1}
+
+
+def test_a_server_is_told_of_fp32(folder: Path) -> None:
+    for accuracy, how in (("strict", "modelled"), ("fp32", "exact")):
+        runtime, _ = opened(folder, accuracy=accuracy)
+        a, b = short(512, 512), normal(512, 512)
+        runtime.sgemm(OnGpu(a), OnGpu(b), out=OnGpu(np.zeros((512, 512), np.float32)))
+        (counted,) = runtime.counts()
+        told = ToldShape(**program_exchange._served(runtime.models[0], counted, 1))
+        assert (told.gemm, told.how) == (Gemm(512, 512, 512), how)
 
 
 def test_a_quick_check_takes_no_short_a() -> None:

@@ -132,13 +132,14 @@ class ProgramExchange:
 
 
 def _served(model: ServedModel, counted: Counted, calls: int) -> dict[str, Any]:
-    """How calls of one signature were served; what one takes, and what it takes cuBLAS, where known."""
+    """How calls of one signature were served; what one takes, and what it takes cuBLAS, where known. An A of
+    two-byte elements is told of as FP32, which servers tune for."""
     gemm = counted.gemm
     assert gemm is not None
     pick = model.pick(gemm)
     is_packed = counted.lds == gemm.lds
     return {
-        "m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout, "batch": gemm.batch,
+        "m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout[:2], "batch": gemm.batch,
         "shared": "a" if gemm.shares_a else "b" if gemm.shares_b else "", "calls": calls,
         "lds": [] if is_packed else list(counted.lds),
         "how": pick.how, "provider": counted.provider, "expected_us": pick.expected_us or 0.0,
