@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -258,18 +259,23 @@ def tune(
     asked_at = time.time() if asked_at is None else asked_at
     given: SearchKeywords = with_defaults(SearchKeywords, keywords)
     accuracy, stale = given["accuracy"], given["stale"]
-    named, conditions = _of_type(read_shapes(shapes), given["a_type"]), _conditions(given)
+    named, conditions = read_shapes(shapes), _conditions(given)
     profile = read_effort(given["effort"])
     options = Options(
         sampler=given["sampler"], trials=given["trials"], seconds=given["seconds"], seed=given["seed"],
         where=conditions, policy=policy or profile.policy, patience=profile.patience, part=part,
     )  # fmt: skip
     num_drawn, calls = whole(option("num_drawn"), given["num_drawn"]), _counted(calls)
-    calls = dict(zip(_of_type(calls, given["a_type"]), calls.values(), strict=True))
+    typed = _of_one_type((*named, *calls), given["a_type"], accuracy, note)
+    named = tuple(dict.fromkeys(typed[gemm] for gemm in named if gemm in typed))
+    counts = Counter[Gemm]()
+    for gemm, num in calls.items():
+        counts.update({typed[gemm]: num} if gemm in typed else {})
+    calls = dict(counts)
     seed, db = options.seed, _path(given["db"])
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
-    template, a_type = _template(accuracy, conditions, num_drawn), _type_of(gemms, accuracy)
+    template, a_type = _template(accuracy, conditions, num_drawn), gemms[0].a_type if gemms else FP32
     selector, cache = targets.selector_of(given["gpu"]), read_policy(given["cache"])
     opened = targets.open_target(
         selector, cache, gemms, max_error, note=note, accuracy=accuracy, a_type=a_type,
@@ -339,27 +345,29 @@ def tune(
         return Result(found, *measured, optimum_us, filled, gain, taken_us)
 
 
-def _of_type(gemms: Iterable[Gemm], a_type: str) -> tuple[Gemm, ...]:
-    """Shapes with this type of A, where they name none. Raises UsageError."""
-    return tuple(replace(one, a_type=a_type) if one.a_type == FP32 else one for one in gemms)
-
-
-def _type_of(gemms: Sequence[Gemm], accuracy: str) -> str:
-    """Of the A of all these shapes. Raises UsageError where they differ, or no kernel of the class takes
-    it."""
-    found = {one.a_type for one in gemms} or {FP32}
-    if len(found) > 1:
-        raise UsageError(
-            f"shapes with an A of {' and of '.join(sorted(found))}: a search is for one of them; run one "
-            "for each"
+def _of_one_type(gemms: Sequence[Gemm], a_type: str, accuracy: str, note: Note) -> dict[Gemm, Gemm]:
+    """What is searched for each shape. Where they name several types of A: in FP32, to which a call converts
+    A, if kernels of the class read no other; else those of this type. Where they name none, they are of this
+    type. Raises UsageError where no kernel of the class takes it."""
+    types, reads_others = {one.a_type for one in gemms}, accuracy not in (STRICT, FP32_RANGE)
+    if len(types) > 1:
+        if not reads_others and a_type == FP32:
+            return {one: replace(one, a_type=FP32) for one in gemms}
+        kept = {one: one for one in gemms if one.a_type == a_type}
+        if not kept:
+            raise UsageError(f"no shape has an A of {a_type}: name {' or '.join(sorted(types))}")
+        text = words.counted(len({*gemms}) - len(kept), "shape")
+        note(
+            f"left out: {text} with an A of another type than {a_type}; search these with {option('a_type')}"
         )
-    (a_type,) = found
-    if a_type != FP32 and accuracy in (STRICT, FP32_RANGE):
+        return kept
+    a_type = a_type if types <= {FP32} else types.pop()
+    if a_type != FP32 and not reads_others:
         raise UsageError(
             f"{option('a_type')} {a_type} and {option('accuracy')} {accuracy}: {accuracy} kernels read FP32, "
             f"to which a call converts A before; search the shape in FP32, or with {option('accuracy')} fp32"
         )
-    return a_type
+    return {one: replace(one, a_type=a_type) for one in gemms}
 
 
 def _template(accuracy: str, conditions: Where, num_drawn: int) -> Template:

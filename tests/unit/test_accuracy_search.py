@@ -11,6 +11,7 @@ import pytest
 from fake_target import FakeTarget
 
 import autotune
+from autotune import tuning
 from autotune.facts.accuracy_class import FP32, FP32_RANGE, STRICT
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
@@ -231,3 +232,22 @@ def test_what_a_class_does_not_go_with_is_refused(tmp_path, options, words):
     with pytest.raises(UsageError, match=words):
         autotune.tune(4096, gpu=f"replay:{recording}", db=tmp_path / "x.db", **options)
     assert not (tmp_path / "x.db").exists()
+
+
+def test_a_program_s_shapes_with_several_types_of_a_are_searched_for_one():
+    plain, short = Gemm(64, 64, 64), Gemm(64, 64, 64, a_type="bf16")
+    other, notes = Gemm(8, 8, 8, a_type="fp16"), []
+    both = (plain, short, other)
+    of = tuning._of_one_type
+    in_fp32 = replace(other, a_type="fp32")
+    assert of(both, "fp32", STRICT, notes.append) == {plain: plain, short: plain, other: in_fp32}
+    assert of(both, "bf16", FP32, notes.append) == {short: short}
+    assert of(both, "fp32", FP32, notes.append) == {plain: plain}
+    assert of((plain,), "bf16", FP32, notes.append) == {plain: short}
+    assert of((short,), "fp32", FP32, notes.append) == {short: short}
+    assert [note.partition(" with")[0] for note in notes] == ["left out: 2 shapes"] * 2
+    for asked, a_type, accuracy in (((short,), "fp32", STRICT), ((plain,), "fp16", FP32_RANGE)):
+        with pytest.raises(UsageError, match="kernels read FP32, to which a call converts A"):
+            of(asked, a_type, accuracy, notes.append)
+    with pytest.raises(UsageError, match="no shape has an A of fp16: name bf16 or fp32"):
+        of((plain, short), "fp16", FP32, notes.append)
