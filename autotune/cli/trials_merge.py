@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from ..facts.frozen import picked
@@ -16,6 +18,8 @@ from . import common, console
 from .recorder import ORIGIN
 from .requests import ForgetRequest, MergeRequest
 
+_HEAD = 64  # bytes of a file that tell what it is
+
 
 def merge(request: MergeRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Copy all of `other`, a database or a recording, into `db`, which is made where there is none. Raises
@@ -23,13 +27,15 @@ def merge(request: MergeRequest, *, is_json: bool, is_quiet: bool) -> None:
     other, db = request.other, request.db
     with ExitStack() as opened, console.Progress(is_quiet=is_quiet) as progress:
 
-        def on_page(done: int, total: int) -> None:
-            progress.update(f"{done:,} of {counted(total, 'trial')} read")
+        def on_page(done: int, total: int, name: str = "trial") -> None:
+            progress.update(f"{done:,} of {counted(total, name)} read")
 
         if _is_recording(other):
             recorded = ReplayTarget(other)
+            if recorded.note:
+                console.note(recorded.note)
             target = opened.enter_context(Store.open(db))
-            merged = _merge_recording(recorded, target, on_page)
+            merged = _merge_recording(recorded, target, partial(on_page, name="shape"))
         else:
             source = opened.enter_context(common.open_existing(other))
             target = opened.enter_context(Store.open(db))
@@ -51,7 +57,9 @@ def _is_recording(other: str) -> bool:
     if "://" in other or not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(2)[:2] in (b"\x1f\x8b", b'{"', b"{\n")
+        head = file.read(_HEAD)
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    return text.startswith((b"{", b"\x1f\x8b", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def _merge_recording(recorded: ReplayTarget, target: Store, on_page: OnPage) -> Merged:

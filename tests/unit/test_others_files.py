@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from autotune.cli import one_config, space
-from autotune.cli.requests import SpaceRequest, TimeRequest
+from autotune.cli import one_config, space, trials_merge
+from autotune.cli.requests import MergeRequest, SpaceRequest, TimeRequest
 from autotune.facts.device import KNOWN, Environment
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement, Outcome
@@ -350,6 +350,22 @@ def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             read_recording(t4_of(tmp_path, unusable))
     with pytest.raises(UsageError, match="timeunit 'fortnights' is none of"):
         read_recording(t4_of(tmp_path, [result(1)], timeunit="fortnights"))
+
+
+@pytest.mark.parametrize(
+    "begin", ["", "\ufeff", "\r\n ", "utf-16", "gzip"], ids=["plain", "mark", "lines", "utf-16", "gzip"]
+)
+def test_a_cache_is_merged_and_what_failed_is_told(tmp_path: Path, capsys, begin: str) -> None:
+    failed = {"x": 2, "y": "b", "__error__": "CompilationFailedConfig"}
+    path, db = cache_of(tmp_path, {"1,a": SOUND, "2,b": failed}), str(tmp_path / "a.db")
+    text = path.read_text().replace(", ", ",\r\n")
+    packed = {"gzip": gzip.compress(text.encode()), "utf-16": text.encode("utf-16")}
+    path.write_bytes(packed.get(begin, (begin + text).encode()))
+    for new in (2, 0):
+        trials_merge.merge(MergeRequest(str(path), db), is_json=True, is_quiet=True)
+        told = capsys.readouterr()
+        assert json.loads(told.out)["num_new"] == new
+        assert "2 results, 1 failed (1 CompilationFailedConfig)" in told.err
 
 
 # ---- What we write
