@@ -110,6 +110,12 @@ def _in_one_operand(a: np.ndarray, b: np.ndarray) -> None:
     b[:, 70, 65] = 2.0**-70
 
 
+def _nothing_but_an_infinity(a: np.ndarray, b: np.ndarray) -> None:
+    """In a row: beside other numbers it would be too far from them."""
+    a[:, 200] = 0
+    a[:, 200, 9] = np.inf
+
+
 SPOILS: dict[str, Spoil] = {
     "wide exponents": _wide,
     "rows far apart": _far_apart_rows,
@@ -199,7 +205,7 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
     macros = template.macros(config, Variant()) | {"TENSOR": 1}
     built = builder.submit(tmp_path / scaled.MAIN_FILE, macros, ())
     cases = [problem(config, Variant(), (256, 128, 253), order=order) for order in ORDERS]
-    spoiled = [_one_beyond, _far_apart_rows, _in_one_operand, lambda a, b: a.__setitem__((0, 200, 9), np.inf)]
+    spoiled = [_one_beyond, _far_apart_rows, _in_one_operand, _nothing_but_an_infinity]
     cases += [problem(config, Variant(), (256, 128, 253), spoil=spoil) for spoil in spoiled]
     with nullcontext() if fault == "none" else pytest.raises((EmulatedFault, AssertionError)):
         for case in cases:
