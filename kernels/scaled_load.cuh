@@ -4,7 +4,7 @@
 //   multiplying   wait until filled   multiply                    ──► free
 //
 // Packed operands lie as a stage has them, so a tile is one copy of up to 48 KiB, which one thread begins. A stage is free
-// when all multiplying threads have arrived: each has read its divisors after the multiplications, so each speaks for itself.
+// when a lane of each multiplying warp has arrived.
 #pragma once
 
 #include "scaled_config.cuh"
@@ -26,7 +26,7 @@ struct Stages {
     __device__ __forceinline__ void begin() const {
         for (int stage = 0; stage < STAGES; ++stage) {
             filled[stage].begin(1);
-            freed[stage].begin(MULTIPLIERS * WARPGROUP);
+            freed[stage].begin(MULTIPLIERS * WARPGROUP / WARP);
         }
         show_tensor_cores();  // copies in bulk, too
     }

@@ -145,7 +145,8 @@ __device__ __forceinline__ void multiply_tiles(const Stages& stages, const Place
         } else {
             multiply_exactly(a, b, at, is_exact_a, sums);
         }
-        stages.freed[stage].arrive();  // WAR: this lane has read the stage
+        warp_barrier();  // WAR: all lanes have read the stage
+        if (thread_index() % WARP == 0) stages.freed[stage].arrive();
         turn.advance();
     }
 }

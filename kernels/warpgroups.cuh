@@ -30,6 +30,9 @@ template <int COUNT> __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// The lanes of a warp meet; what they did before is seen by all after.
+__device__ __forceinline__ void warp_barrier() { __syncwarp(); }
+
 // A barrier in shared memory that opens, phase after phase, once so many arrivals are counted.
 struct Barrier {
     unsigned long long state;

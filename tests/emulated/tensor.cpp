@@ -37,13 +37,13 @@ struct Product {
     std::vector<Multiplication> steps;
 };
 
-// Of a warpgroup: how many of its threads have come to wait, and how many have what they wait for.
+// Of a warpgroup or a warp: how many of its threads have come to wait, and how many have what they wait for.
 struct Meeting {
     int come = 0, served = 0;
 };
 
 std::vector<std::vector<Product>> pending;  // by thread, until it is waited for
-std::map<int, Meeting> meetings;
+std::map<int, Meeting> meetings, warps;
 
 // Element `place` of a word: it is TF32, or two of BF16.
 float element(float word, int place, int packed) {
@@ -143,6 +143,7 @@ void begin_barrier(BarrierState* barrier, int arrivals) {
     expect_barriers();
     pending.assign(MAX_THREADS, {});
     meetings.clear();
+    warps.clear();
 }
 
 void arrive_at(BarrierState* barrier) {
@@ -176,6 +177,10 @@ void land_copies() {
 
 void wait_for_phase(const BarrierState* barrier, int is_odd, const char* file, int line) {
     wait_until([=] { return static_cast<int>(barrier->phase % 2) != is_odd; }, file, line);
+}
+
+void meet_warp(const char* file, int line) {
+    meet(warps[here.thread / WARP], WARP, [] {}, file, line);
 }
 
 void post_multiplication(float* sums, int num_sums, const MmaFragment* a, const float* b, int step, bool adds) {

@@ -27,6 +27,7 @@ void copy_at_once(float* to, const float* from, int floats, BarrierState* barrie
 void land_copies();  // all of the running thread's
 void wait_for_phase(const BarrierState* barrier, int is_odd, const char* file, int line);
 void show_stores();  // to tensor cores, those of the running thread
+void meet_warp(const char* file, int line);
 
 }  // namespace emulated
 
@@ -70,6 +71,9 @@ struct Barrier {
 };
 
 inline void show_tensor_cores() { emulated::show_stores(); }
+inline void warp_barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    emulated::meet_warp(file, line);
+}
 
 inline void begin_multiplying() {}
 inline void end_multiplying() {}
