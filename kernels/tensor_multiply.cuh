@@ -60,7 +60,7 @@ struct SplitA {
                 float x[PACKED];
 #pragma unroll
                 for (int i = 0; i < PACKED; ++i) x[i] = a.value[e % 2][(2 * step + e / 2) * PACKED + i];
-                const Parts words = TAKES_A_AS_IT_IS ? Parts{bits_of(x[0])} : packed(x);
+                const Parts words = packed(x);
 #pragma unroll
                 for (int at = 0; at < PARTS_A; ++at) part[at][step].bits[e] = words.bits[at];
             }

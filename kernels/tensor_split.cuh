@@ -36,15 +36,15 @@ __device__ __forceinline__ Parts split(float x) {
 #endif
 }
 
-// In TF32 an element of A of two bytes is one part, and nothing is to be rounded: half a bit added would make 0 of the NaN
-// that FP16 becomes, as no low part follows that is NaN.
-constexpr bool TAKES_A_AS_IT_IS = A_TYPE != A_FP32 && SCHEME == SCHEME_TF32X3;
-
-// An element of A from the word that it is in: BF16 is the upper half of a float.
+// An element of A from the word that it is in: BF16 is the upper half of a float. The NaN that FP16 becomes has all bits set,
+// and in TF32 no low part follows that is NaN, too: it is given bits that half a bit may be added to.
 __device__ __forceinline__ float element_of_a(float word, int place) {
+    constexpr int NAN_TO_ROUND = 0x7fffe000;  // beyond all other floats, as numbers with a sign
     if constexpr (A_TYPE == A_FP32) return word;
     const unsigned half = place == 0 ? bits_of(word) & 0xffff : bits_of(word) >> 16;
-    return A_TYPE == A_BF16 ? float_of(half << 16) : float_of_half(half);
+    if constexpr (A_TYPE == A_BF16) return float_of(half << 16);
+    const int bits = static_cast<int>(bits_of(float_of_half(half)));
+    return float_of(bits < NAN_TO_ROUND ? bits : NAN_TO_ROUND);
 }
 
 // The words of PACKED neighbours, for each part.

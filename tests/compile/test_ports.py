@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import site
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -31,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import main_loop
 import ports
 import sass
+from disassembler import section_of
 from sass import RegisterRead
 
 H200, GEMM = KNOWN["h200"], Gemm(1024, 1024, 1024)
 SMALL = Config(bm=32, bn=64, bk=8, wm=16, wn=32, tm=4, tn=4, unroll_k=8, stages=2, bursts=1, min_blocks=1)
-PACKAGED = "nvidia/cu13/bin/nvdisasm"  # nvidia-cuda-nvdisasm, in site-packages
 
 # Products of registers, of one register twice, with an immediate in each place, with an integer
 FORMS = """
@@ -90,15 +87,12 @@ def sources_of(text: str) -> tuple[RegisterRead, ...]:
 @pytest.mark.every(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_120"])
 def test_every_product_is_read_as_the_disassembler_reads_it(arch, tmp_path):
-    tool = disassembler()
-    if tool is None:
-        pytest.skip("nvdisasm is not installed (pip install nvidia-cuda-nvdisasm)")
     compiler = Compiler(arch, cache_dir=tmp_path / "cache", num_threads=1)
     try:
         for cubin in (compiler.compile_source(FORMS), compiler.compile(SMALL, Variant())):
             code = sass.Code(cubin.code, template.ENTRY, arch)
             found = code.fma_sources(sass.Loop(0, len(code.operations) - 1))
-            expected = disassembled(tool, cubin.code, tmp_path / "code.cubin")
+            expected = disassembled(cubin.code)
             assert len(expected) == code.count().kinds["fma_pipe"] > 10
             assert {at: found[at] for at in expected} == expected
             assert not any(one for at, one in enumerate(found) if at not in expected)
@@ -106,17 +100,10 @@ def test_every_product_is_read_as_the_disassembler_reads_it(arch, tmp_path):
         compiler.close()
 
 
-def disassembler() -> str | None:
-    packaged = [Path(folder) / PACKAGED for folder in site.getsitepackages()]
-    return shutil.which("nvdisasm") or next((str(path) for path in packaged if path.exists()), None)
-
-
-def disassembled(tool: str, cubin: bytes, path: Path) -> dict[int, tuple[RegisterRead, ...]]:
+def disassembled(cubin: bytes) -> dict[int, tuple[RegisterRead, ...]]:
     """Sources of each instruction of the FMA pipe, by its number."""
-    path.write_bytes(cubin)
-    shown = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
-    section = shown[shown.index(f".text.{template.ENTRY}:") :].split(".section", 1)[0]
-    lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?((?:FFMA|FMUL|FADD|IMAD)\b.*?);", section)
+    pattern = r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?((?:FFMA|FMUL|FADD|IMAD)\b.*?);"
+    lines = re.findall(pattern, section_of(cubin))
     return {int(at, 16) // sass.INSTRUCTION_BYTES: sources_of(text) for at, text in lines}
 
 

@@ -165,7 +165,7 @@ FAULTS = {
     "none": ("", ""),
     "a stage is multiplied before it is filled": ("stages.filled[stage].wait(turn.is_odd);", ""),
     "a stage is filled before it is free": ("stages.freed[stage].wait(!turn.is_odd);", ""),
-    "half of the warps that read a stage free it": ("begin(MULTIPLIERS * WARPGROUP / WARP)", "begin(WARPGROUP / WARP)"),
+    "half of the warps that read a stage free it": ("* WARPGROUP / WARP);", "* WARPGROUP / WARP / 2);"),
     "sums are read before they are there": ("        wait_for_sums();\n        if ", "        if "),
     "a stage is never free again": ("stages.freed[stage].arrive();", ";"),
     "fewer bytes are expected than come": ("(TILE_A + TILE_B + DIVISORS) * 4", "(TILE_A + TILE_B) * 4"),
