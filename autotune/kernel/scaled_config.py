@@ -91,7 +91,7 @@ AnyConfig = Config | OnTensorCores
 
 def has_named(point: Collection[str]) -> bool:
     """Whether these are parameters of this kernel, not of another."""
-    return "promote_k" in point and "loaders" not in point
+    return "promote_k" in point and not tensor.has_named(point)
 
 
 PARAMETERS: tuple[Parameter, ...] = (

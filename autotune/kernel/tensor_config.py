@@ -90,9 +90,12 @@ class TensorConfig:
         return self.key
 
 
+_OWN = {"loaders", "ahead", "scheme"}  # parameters that no other kernel has
+
+
 def has_named(point: Collection[str]) -> bool:
     """Whether these are parameters of this kernel, not of another."""
-    return "loaders" in point
+    return not _OWN.isdisjoint(point)
 
 
 PARAMETERS: tuple[Parameter, ...] = (

@@ -77,8 +77,9 @@ INSTANCES = (
     instance("NN", **_DOTS, vec_a=2, vec_b=1, vec_c=1, reduction="last_block", split_k=2),
     instance("TT", **_DOTS | {"slice_k": 1, "unroll_k": 8}, vec_a=1, vec_b=4, vec_c=1, is_batched=True),
 )  # fmt: skip
-# Groups of threads add them in one round and in several: their k is too deep for all cases
-OF_CHUNKS = [problem(CHUNKS, of_chunks(num), split_k=1, seed=num) for num in (33, 131)]
+# Groups of threads add them in one round and in several: their k is too deep for all cases. Blocks
+# share out nothing: the workspace ends with the planes.
+OF_CHUNKS = [problem(CHUNKS, of_chunks(num), split_k=1, seed=num, num_sms=0) for num in (33, 131)]
 # Blocks share out the chunks of two products: they have parts of two chunks, and of several
 SHARED = instance(
     "TN", **_TILE | _PLAIN, stages=2, min_blocks=1, reduction="chunks", flush_k=256, is_batched=True

@@ -61,12 +61,13 @@ def test_the_joined_source_holds_every_file_once() -> None:
     text = template.source()
     assert "#pragma once" not in text
     assert re.findall(r'#include "(.*)"', text) == ["primitives_host.hpp"], "only the host's twin stays out"
-    on_tensor_cores = template.source("tensor_sgemm.cu")
+    on_tensor_cores, scaled = template.source("tensor_sgemm.cu"), template.source("scaled_sgemm.cu")
+    of = {"tensor": (on_tensor_cores,), "scaled": (scaled,), "warpgroups.cuh": (on_tensor_cores, scaled)}
     for name in FILES:
         if name.endswith(".cuh"):
             opening = (template.kernel_dir() / name).read_text(encoding="utf-8").splitlines()[0]
-            texts = (on_tensor_cores,) if name.startswith("tensor_") else (text,)
-            assert [one.count(opening) for one in texts] == [1], name
+            texts = of.get(name.partition("_")[0], (text,))
+            assert [one.count(opening) for one in texts] == [1] * len(texts), name
 
 
 def test_a_source_has_one_hash() -> None:
