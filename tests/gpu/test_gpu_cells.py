@@ -20,8 +20,9 @@ SPLIT = replace(CONFIG, reduction="two_pass", split_k=4)
 GEMMS = tuple(map(Gemm.parse, ("1x77x300", "512", "1025x770x514:TN", "300x200x5000:NT", "64x64x256b9")))
 
 
+@pytest.mark.alone  # a launch of 30 us took 2.7 times as long beside nineteen processes that took turns
 def test_cells_take_about_what_trials_take():
-    """Twice as long would be another kernel, or other memory: no more is asked of a busy machine."""
+    """Twice as long would be another kernel, or other memory."""
     with GpuTarget("auto") as target:
         cells = [Cell(gemm, config.to_dict()) for gemm in GEMMS for config in (CONFIG, SPLIT)]
         cells += [Cell(gemm, None) for gemm in GEMMS]
@@ -29,15 +30,9 @@ def test_cells_take_about_what_trials_take():
         for cell, timed in zip(cells, times, strict=True):
             assert len(timed.samples_us) > 1 and not timed.is_cut_short, (cell, timed)
             if cell.point is not None:
-                ratios = []
-                for _ in range(3):  # others may use this GPU at the same time
-                    trial = target.submit(cell.gemm, cell.point, None).result()
-                    assert trial.outcome is Outcome.OK, trial.reason
-                    ratios.append(median(timed.samples_us) / trial.time_us)
-                    if 0.5 < ratios[-1] < 2:
-                        break
-                    (timed,) = target.fill([cell]).result()
-                assert 0.5 < ratios[-1] < 2, (cell, ratios)
+                trial = target.submit(cell.gemm, cell.point, None).result()
+                assert trial.outcome is Outcome.OK, trial.reason
+                assert 0.5 < median(timed.samples_us) / trial.time_us < 2, (cell, timed, trial)
 
 
 def test_what_is_clearly_too_slow_is_launched_once():

@@ -115,7 +115,8 @@ def test_a_search_holds_candidates_to_the_class(a_type: str, shape: str) -> None
     with GpuTarget("auto", accuracy=FP32, a_type=a_type) as target:
         starts = [config for config in on_tensor_cores(gemm) if not target.builder.rejection(gemm, config)]
         found = [target.submit(gemm, config.to_dict(), None).result(300) for config in starts]
-    assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE}, found
+    fine = {Outcome.OK, Outcome.INACCURATE, Outcome.SPILLED}  # another NVRTC may spill
+    assert {one.outcome for one in found} <= fine, found
     assert any(one.is_ok for one in found)
 
 

@@ -186,5 +186,6 @@ def test_a_search_for_the_class_holds_candidates_to_it(shape: str, accuracy: str
         known = on_tensor_cores(gemm, accuracy)
         starts = [config for config in known if not target.builder.rejection(gemm, config)]
         found = [target.submit(gemm, config.to_dict(), None).result(300) for config in starts]
-    assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE}, found
+    fine = {Outcome.OK, Outcome.INACCURATE, Outcome.SPILLED}  # another NVRTC may spill
+    assert {one.outcome for one in found} <= fine, found
     assert any(one.is_ok for one in found)
