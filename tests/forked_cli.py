@@ -15,9 +15,9 @@ import carried
 import autotune
 from autotune.cli import start
 
-_LOADED_LATER = ("__main__", "versions", "env", "sitecustomize")  # these run when they are imported
+_LOADED_LATER = ("__main__", "sitecustomize")  # these run when they are imported
 # What commands load of others when they need it: half of what a short one takes
-_OF_OTHERS = ("alembic.command", "jinja2", "numpy.random", "optuna.storages._rdb.models", "typer._adapters")
+_OF_OTHERS = ("jinja2", "numpy.random", "optuna.storages._rdb.models", "typer._adapters")
 
 for module in pkgutil.walk_packages(autotune.__path__, "autotune."):
     if not set(module.name.split(".")) & set(_LOADED_LATER):

@@ -258,24 +258,6 @@ def writer(engine: Engine) -> Engine:
     return engine.execution_options(**{_IS_WRITER: True})
 
 
-@contextmanager
-def rebuilding(engine: Engine) -> Iterator[Connection]:
-    """A transaction that may rebuild tables. SQLite ignores foreign keys in it: dropping a table, so that a
-    copy takes its name, would break those that refer to it. They can be switched only outside of
-    transactions."""
-    with writer(engine).connect() as connection:
-        driver = connection.connection.dbapi_connection
-        is_sqlite = engine.dialect.name == "sqlite"
-        if is_sqlite and driver is not None:
-            driver.execute("PRAGMA foreign_keys = OFF")
-        try:
-            with connection.begin():
-                yield connection
-        finally:
-            if is_sqlite and driver is not None:
-                driver.execute("PRAGMA foreign_keys = ON")
-
-
 def enter_wal(engine: Engine, timeout_s: float) -> None:
     """Switch a SQLite file to WAL. SQLite does not wait for others here, so this retries."""
     deadline = time.monotonic() + timeout_s

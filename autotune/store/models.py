@@ -12,7 +12,7 @@ Raw samples are a JSON list beside the time computed from them, not rows of thei
 once and read as a whole; so a trial is one row, stored or not. SQL can still read them one by one:
 `SELECT trial.id, value FROM trial, json_each(trial.samples_us)`.
 
-A change here needs a migration in `migrations/versions`; a test compares the two.
+A change here needs a step in `schema.migrate`; a test compares the two.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _need_no_log(url: URL) -> None:
 
 
 def _check_version(version: str | None, url: URL) -> None:
-    if version != schema.REVISIONS[-1]:
+    if version != schema.NEWEST:
         found = "no tables" if version is None else f"schema version {version}, older than this autotune's"
         raise StoreError(
             f"{url.database} has {found}, and may not be written; copy it to a folder of yours and name the"

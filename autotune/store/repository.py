@@ -723,17 +723,17 @@ class Store(Closing):
 def _prepare(engine: Engine, timeout_s: float) -> None:
     """Refuse a foreign database before anything is written; then WAL, then the newest schema."""
     with engine.connect() as connection:
-        is_current = schema.version(connection) == schema.REVISIONS[-1]
+        is_current = schema.version(connection) == schema.NEWEST
     if engine.dialect.name == "sqlite":
         connect.enter_wal(engine, timeout_s)
     if is_current:
         return
-    with connect.rebuilding(engine) as connection:
+    with connect.writer(engine).begin() as connection:
         connect.keep_others_out(connection)
         found = schema.version(connection)
         if found is None:
             schema.create(connection)
-        elif found != schema.REVISIONS[-1]:  # nobody else was faster
+        elif found != schema.NEWEST:  # nobody else was faster
             schema.migrate(connection)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
+from sqlalchemy import text as sql
 
 from ..files.errors import StoreError
 from . import artifact_models  # noqa: F401 - its tables are of the database, too
@@ -12,10 +11,8 @@ from .connect import shown
 from .models import Base
 
 VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
-# in order; a test holds them against migrations/versions
-REVISIONS = tuple(f"{number:04}" for number in range(8, 15))
-MIGRATIONS = Path(__file__).parent / "migrations"
-_VERSION = Table(  # as Alembic makes it
+OLDEST, NEWEST = "0008", "0014"  # versions that are read
+_VERSION = Table(  # as Alembic made it once
     VERSION_TABLE,
     MetaData(),
     Column("version_num", String(32), nullable=False),
@@ -38,42 +35,32 @@ def version(connection: Connection) -> str | None:
             " name another file"
         )
     revision = connection.scalar(select(_VERSION.c.version_num))
-    if (revision or "") < REVISIONS[0]:
+    found = str(revision or "")
+    if found < OLDEST:
         raise StoreError(
-            f"{where} has schema version {revision}, older than {REVISIONS[0]}, the first that this autotune"
+            f"{where} has schema version {revision}, older than {OLDEST}, the first that this autotune"
             " reads; search into another file"
         )
-    if revision not in REVISIONS:
+    if found > NEWEST:
         raise StoreError(
-            f"{where} has schema version {revision}, newer than this autotune's {REVISIONS[-1]};"
+            f"{where} has schema version {revision}, newer than this autotune's {NEWEST};"
             " update autotune, or name another file"
         )
-    return str(revision)
-
-
-def create_tables(connection: Connection, *names: str) -> None:
-    """For a migration that brings these. They are made as they are today: a later migration that changes one
-    writes what it was before in the earlier one, or the test of all migrations fails."""
-    for name in names:
-        Base.metadata.tables[name].create(connection)
+    return found
 
 
 def create(connection: Connection) -> None:
-    """Make the newest tables in an empty database, within the transaction that the connection is in. They are
-    those that all migrations come to; a test holds the two against each other. Only the order of columns
-    differs, and columns that migrations added have a default there: autotune fills all.
-    """
+    """Make the newest tables in an empty database, within the transaction that the connection is in."""
     Base.metadata.create_all(connection, checkfirst=False)
     _VERSION.create(connection, checkfirst=False)
-    connection.execute(_VERSION.insert().values(version_num=REVISIONS[-1]))
+    connection.execute(_VERSION.insert().values(version_num=NEWEST))
 
 
 def migrate(connection: Connection) -> None:
-    """Bring the tables to the newest version, within the transaction that the connection is in."""
-    from alembic import command  # here: a database that is new or up to date does not wait for the import
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    """Bring older tables to the newest version, within the transaction that the connection is in: some came
+    since, and a column, and leases went. A test holds what this comes to against `create`."""
+    Base.metadata.create_all(connection)
+    if "code_hash" not in {column["name"] for column in inspect(connection).get_columns("trial")}:
+        connection.execute(sql("ALTER TABLE trial ADD COLUMN code_hash TEXT"))
+    connection.execute(sql("DROP TABLE IF EXISTS lease"))
+    connection.execute(_VERSION.update().values(version_num=NEWEST))

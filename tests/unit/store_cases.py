@@ -84,7 +84,7 @@ def integrity(path: Path) -> str:
 def start(program: Callable[..., None], *arguments: Any) -> BaseProcess:
     """Run a program of this file in another process, forked from a clean one that has imported all."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["autotune.store.optuna_storage", "optuna", "alembic.command"])
+    context.set_forkserver_preload(["autotune.store.optuna_storage", "optuna"])
     process = context.Process(target=program, args=arguments, daemon=True)
     process.start()
     return process

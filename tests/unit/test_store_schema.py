@@ -14,7 +14,6 @@ import optuna
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, create_engine, inspect, text
 from store_cases import H200, add, failed, ok, study_of
 
@@ -24,7 +23,7 @@ from autotune.files.errors import StoreError
 from autotune.store import Store, connect, schema
 from autotune.store.models import Base
 from autotune.store.repository import DEFAULT_TIMEOUT_S
-from autotune.store.schema import MIGRATIONS, REVISIONS, VERSION_TABLE
+from autotune.store.schema import NEWEST, VERSION_TABLE
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 VERSION_8 = DATA / "store_schema_0008.db"
@@ -57,7 +56,7 @@ def _connect(path: Path) -> Any:
 
 @pytest.fixture
 def migrated(url: str | Path) -> Iterator[Connection]:
-    """A database of the oldest version, brought to the newest by all migrations. On a server its tables are
+    """A database of the oldest version, brought to the newest. On a server its tables are
     made as SQLite describes those of the file."""
     old, parsed = MetaData(), connect.parse_url(url)
     if (file := connect.file_of(parsed)) is not None:
@@ -83,7 +82,7 @@ def test_models_and_migrations_make_the_same_tables(
     """On SQLite also what compare_metadata does not look at: a new database is never migrated."""
     assert set(inspect(migrated).get_table_names()) == {*Base.metadata.tables, VERSION_TABLE}
     assert _differences(migrated) == []
-    assert schema.version(migrated) == REVISIONS[-1]
+    assert schema.version(migrated) == NEWEST
     if migrated.dialect.name != "sqlite":
         return
     with Store.open(tmp_path / "new.db"), _connect(tmp_path / "new.db") as new:
@@ -109,7 +108,7 @@ def test_a_new_database_is_not_migrated(url: str | Path, monkeypatch: pytest.Mon
     with Store.open(url) as store:
         assert add(store, study_of(store), 0, ok(1.0)) == 1
         with store._database.reading() as session:
-            assert schema.version(session.connection()) == REVISIONS[-1]
+            assert schema.version(session.connection()) == NEWEST
             assert _differences(session.connection()) == []
 
 
@@ -130,17 +129,12 @@ def test_a_forgotten_migration_would_be_noticed(path: Path, change: str) -> None
         connection.engine.dispose()
 
 
-def test_the_revisions_are_those_in_the_folder() -> None:
-    scripts = ScriptDirectory(str(MIGRATIONS)).walk_revisions()
-    assert tuple(reversed([script.revision for script in scripts])) == REVISIONS
-
-
 def test_versions_of_autotune_and_of_optuna_do_not_meet(path: Path) -> None:
     with _connect(path) as connection:
         ours = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
         theirs = connection.scalar(text("SELECT version_num FROM alembic_version"))
         connection.engine.dispose()
-    assert (ours, theirs[:1]) == (REVISIONS[-1], "v")
+    assert (ours, theirs[:1]) == (NEWEST, "v")
 
 
 def test_a_database_of_schema_8_opens(tmp_path: Path) -> None:
@@ -165,7 +159,7 @@ def test_a_database_of_schema_8_opens(tmp_path: Path) -> None:
 
 
 def test_a_migrated_database_takes_batches_beside_what_it_holds(tmp_path: Path) -> None:
-    """The table of studies was copied: everything that refers to it still does, and is held to it."""
+    """Everything that refers to its tables still does, and is held to them."""
     path = Path(shutil.copy(VERSION_8, tmp_path / "autotune.db"))
     with Store.open(path) as store:
         (before,) = (summary.study for summary in store.studies())
