@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from itertools import chain, repeat
+from itertools import chain
 from operator import itemgetter, ne
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Text, bindparam, cast, select, type_coerce
+from sqlalchemy import ColumnElement, Select, Text, cast, select, type_coerce
 from sqlalchemy.orm import Session
 from sqlalchemy.types import NullType
 
@@ -30,7 +30,7 @@ from .records import PREFIX, TrialRecord, TriedPoint
 
 _FETCHED = 1000  # rows at a time
 _REMEMBERED = 4096  # texts of JSON: those of most trials are alike
-_MOST_CONFIGS = 250_000  # whose cells are kept in memory: other studies have them, too
+_MOST_CONFIGS = 400_000  # whose cells are kept in memory: other studies have them, too
 _TRIAL, _CONFIG = TrialRow.__table__, ConfigRow.__table__
 _COLUMNS = (*_TRIAL.c, _CONFIG.c.key, _CONFIG.c.point)
 _JOINED = _TRIAL.outerjoin(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id)
@@ -44,9 +44,7 @@ def _as_fetched(columns: Iterable[Any]) -> Select[*tuple[Any, ...]]:
 
 _ALONE = _as_fetched(_TRIAL.c)
 _ROWS = _as_fetched(_COLUMNS).select_from(_JOINED)
-_CONFIGS = _as_fetched((_CONFIG.c.id, _CONFIG.c.key, _CONFIG.c.point)).where(
-    _CONFIG.c.id.in_(bindparam("ids", expanding=True, literal_execute=True))
-)
+_CONFIGS = "SELECT id, key, CAST(point AS TEXT) FROM config WHERE id IN ({})".format
 _TYPES: dict[type, set[type]] = {  # that a driver has of a column; of others text
     Number: {float}, Whole: {int}, Flag: {int, bool}, UtcDateTime: {str, datetime},
 }  # fmt: skip
@@ -291,39 +289,41 @@ class _Lines:
         self._parameters = tuple(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
         facts = (name for name in names if name not in first and not name.startswith(PREFIX))
         self._facts = [(_PLACES[name], _MADE.get(name, _plain_cells)) for name in facts]
-        self._head = ",".join(map(_cell, first.values()))
+        head = ",".join(map(_cell, first.values())).replace("%", "%%")
+        self._line = ",".join([head, *["%s"] * (len(self._facts) + 1)]).__mod__
 
     def of_record(self, record: TrialRecord) -> str:
         cells = {**self._first, **record.flat()}
         return ",".join(_cell(cells.get(name)) for name in self._names) + "\n"
 
-    def of_rows(self, some: Rows) -> list[str]:
+    def of_rows(self, some: Rows) -> Iterable[str]:
         columns = _Checked.of(some).columns
         cells = (made(columns[place]) for place, made in self._facts)
-        lines = zip(repeat(self._head), *cells, self._config_cells(columns[2]), strict=False)
-        return [*map(",".join, lines)]
+        return map(self._line, zip(*cells, self._config_cells(columns[2]), strict=True))
 
     def _config_cells(self, ids: Sequence[int]) -> list[str]:
         """With the end of the line."""
-        missing = {*ids} - self._configs.keys()
+        missing = {*ids}.difference(self._configs)  # `-` would walk through all that are known
         if missing and len(self._configs) > _MOST_CONFIGS:
             self._configs.clear()
             missing = {*ids}
-        for found, key, point in self._session.execute(_CONFIGS, {"ids": [*missing]}) if missing else ():
+        query = _CONFIGS(",".join(map(str, missing)) or "NULL")
+        for found, key, point in self._session.connection().exec_driver_sql(query).fetchall():
             pairs, cells = _parts(key, point)
             if (names := tuple(map(_FIRST, pairs))) != self._parameters:
                 known = dict(zip(names, cells, strict=True))
                 cells = [known.get(name, "") for name in self._parameters]
             self._configs[found] = ",".join(cells) + "\n"
-        return [self._configs[one] for one in ids]
+        return [*map(self._configs.__getitem__, ids)]
 
 
-def _plain_cells(values: Sequence[Any]) -> list[str]:
-    return ["" if value is None else str(value) for value in values]
+def _plain_cells(values: Sequence[Any]) -> Sequence[Any]:
+    return ["" if value is None else value for value in values] if None in values else values
 
 
-def _text_cells(values: Sequence[str | None]) -> list[str]:
-    return [_quoted(value) if value else "" for value in values]
+def _text_cells(values: Sequence[str | None]) -> Iterable[str]:
+    """Most are alike."""
+    return map({value: _quoted(value or "") for value in {*values}}.__getitem__, values)
 
 
 def _moment_cells(stored: Sequence[Any]) -> list[str]:
@@ -332,9 +332,9 @@ def _moment_cells(stored: Sequence[Any]) -> list[str]:
     return [text + "+00:00" for text in texts.split("\n")]
 
 
-_MADE: dict[str, Callable[[Sequence[Any]], Iterable[str]]] = {
+_MADE: dict[str, Callable[[Sequence[Any]], Iterable[Any]]] = {
     "created_at": _moment_cells,
-    "is_cut_short": lambda values: [str(bool(value)) for value in values],
+    "is_cut_short": lambda values: map(bool, values),
     "samples_us": lambda values: [f'"{text}"' if "," in text else text for text in values],
 }
 _TEXTS = [one.name for one in _TRIAL.c if type(one.type) not in _TYPES and one.name not in _MADE]
