@@ -43,11 +43,12 @@ class Baseline:
 @dataclass(frozen=True)
 class Cell:
     """A point, or cuBLAS (None), on a problem: it is timed, not verified, and timing stops early once it is
-    clearly slower than `cutoff_us`."""
+    clearly slower than `cutoff_us`. `has_bias`: cuBLAS as torch calls it to add a vector to each row."""
 
     gemm: Gemm
     point: Point | None
     cutoff_us: float | None = None
+    has_bias: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ from .runtime.table.table import Table
 from .search import InterruptHandler, Options, SearchResult, ShapeResult, stale
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
-from .search.cublas_times import time_cublas
+from .search.cublas_times import time_cublas, with_bias
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.part import Part
 from .search.progress import Best, Event, OnEvent, ShapeStarted, TrialDone, ignore
@@ -311,7 +311,7 @@ def tune(
             options = replace(options, seconds=max(options.seconds - spent_s, _LEAST_S))
         if stale:
             options, num_drawn, calls = _of_stale(kept, options, note), 0, {}
-        options = _after_cublas(target, store, options, interrupt_handler)
+        options = _after_cublas(target, store, (*listed, *calls), options, interrupt_handler)
         if callbacks:
             followed = _Followed(store, callbacks, on_event)
             on_event, options = followed, replace(options, should_stop=followed.should_stop)
@@ -424,21 +424,25 @@ def _optima(recorded: ReplayTarget, shapes: Iterable[ShapeResult], where: Where)
 
 
 def _after_cublas(
-    target: Target, store: Store, options: Options, interrupt_handler: InterruptHandler
+    target: Target,
+    store: Store,
+    gemms: Iterable[Gemm],
+    options: Options,
+    interrupt_handler: InterruptHandler,
 ) -> Options:
-    """The same with the seconds that are left once cuBLAS was timed on drawn shapes: by these times a table
-    knows which calls to leave to it. A recording has none, and with a limit on trials only, only these are
-    wanted."""
+    """The same with the seconds that are left once cuBLAS was timed on drawn shapes, and, as it adds a bias,
+    on these: by these times a table knows which calls to leave to it. A recording has none, and with a limit
+    on trials only, only these are wanted."""
     if not isinstance(target, CellTarget) or (options.trials is not None and options.seconds is None):
         return options
-    seconds, drawn = options.seconds, drawn_for(NUM_TIMED, options.seed, target.limits)
-    on_drawn = partial(time_cublas, target, store, drawn, should_stop=interrupt_handler.should_stop)
-    if seconds is None:
-        on_drawn(math.inf)
-        return options
-    until_s = target.now() + seconds
-    on_drawn(target.now() + options.policy.cublas_share * seconds)
-    return replace(options, seconds=max(until_s - target.now(), _LEAST_S))
+    drawn = drawn_for(NUM_TIMED, options.seed, target.limits)
+    time_some = partial(time_cublas, target, store, should_stop=interrupt_handler.should_stop)
+    seconds = math.inf if options.seconds is None else options.seconds
+    share_s, until_s = options.policy.cublas_share * seconds, target.now() + seconds
+    time_some(drawn, target.now() + share_s)
+    time_some(with_bias(drawn), target.now() + share_s, first=with_bias(gemms), has_bias=True)
+    left_s = max(until_s - target.now(), _LEAST_S)
+    return options if options.seconds is None else replace(options, seconds=left_s)
 
 
 def _due(calls: Mapping[Gemm, int], taken_us: Mapping[Gemm, float]) -> tuple[list[Gemm], dict[Gemm, float]]:

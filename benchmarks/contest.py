@@ -14,7 +14,6 @@ from itertools import chain
 from types import ModuleType
 from typing import Any
 
-import cublaslt
 import spells
 from accuracy import Accuracy, accuracy
 from spells import Spell
@@ -26,7 +25,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, GpuState
 from autotune.files import wheel_libraries
 from autotune.files.errors import AutotuneError, EnvironmentProblem
-from autotune.gpu import driver, instance
+from autotune.gpu import cublaslt, driver, instance
 from autotune.gpu.builder import CHECKS_ENTRY, CHECKS_FILE
 from autotune.gpu.cublas import Cublas, CublasError
 from autotune.gpu.memory import Enqueue, OperandSet, Workspace

@@ -263,6 +263,12 @@ def forced_tf32() -> str:
     return f"{TF32_OVERRIDE} is 1: torch's own products, so routed ones that are left alone, run as TF32"
 
 
+def adds_bias_within(gemm: Gemm) -> bool:
+    """Whether torch has cuBLAS add a vector to each row within the product (cublasLtMatmul): of no batch, and
+    of nothing that is only a vector. cublasSgemm serves others, behind a copy of the vector to all rows."""
+    return not gemm.is_batched and gemm.is_float and min(gemm.m, gemm.n, gemm.k) > 1
+
+
 def describe_status(status: int) -> str:
     """`status 3 (the GPU has no memory left for it ...)`, of a call of cuBLAS that failed."""
     return f"status {status} ({_STATUSES.get(status, 'see cublasStatus_t')})"

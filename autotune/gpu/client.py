@@ -222,7 +222,7 @@ class WorkerClient:
         as its reason, and its kernel is not run again. Raises EnvironmentProblem, DeviceLost."""
         if not request.cells:
             return ()
-        rejected = [kernel and self._rejection(kernel) for _, kernel, _ in request.cells]
+        rejected = [kernel and self._rejection(kernel) for _, kernel, *_ in request.cells]
         if any(rejected):
             fit = tuple(cell for cell, why in zip(request.cells, rejected, strict=True) if not why)
             times = iter(self.cells(replace(request, cells=fit), deadline_s))
@@ -241,7 +241,7 @@ class WorkerClient:
         done = len(result.times)
         if done == len(request.cells):
             return result.times
-        _, culprit, _ = request.cells[done]
+        _, culprit, *_ = request.cells[done]
         if culprit is not None:
             self._crash_failures[_identity(culprit)] = Failure(Outcome.FAULTED, result.reason)
         left = replace(request, cells=request.cells[done + 1 :])

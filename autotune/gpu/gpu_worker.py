@@ -141,7 +141,8 @@ class GpuWorker:
             built = [None if cell.point is None else next(made)() for cell in cells]  # None: cuBLAS
             both = zip(cells, built, strict=True)
             wanted = [(cell, b.code if b else None) for cell, b in both if b is None or b.code]
-            request = protocol.RunCells(tuple((c.gemm, code, c.cutoff_us) for c, code in wanted), policy)
+            sent = ((cell.gemm, code, cell.cutoff_us, cell.has_bias) for cell, code in wanted)
+            request = protocol.RunCells(tuple(sent), policy)
             deadline_s = self._deadlines.cells_s([cell for cell, _ in wanted])
             times = iter(client.cells(request, deadline_s))
         return tuple(CellTime((), reason=b.facts.reason) if b and not b.code else next(times) for b in built)

@@ -109,7 +109,7 @@ class RunCells:
     """Time kernels, or cuBLAS (None), each on a problem whose numbers do not matter: nothing is verified, and
     nothing prepared. Answered by CellsResult. `peers` as of RunTrial."""
 
-    cells: tuple[tuple[Gemm, KernelCode | None, float | None], ...]  # the last: cutoff in us
+    cells: tuple[tuple[Gemm, KernelCode | None, float | None, bool], ...]  # the last: cutoff in us, has_bias
     policy: CachePolicy
     peers: frozenset[int] = frozenset()
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from statistics import median
 
 from ..facts.device import DeviceLimits
-from ..facts.gemm import FP32, Gemm
+from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
 from ..facts.measurement import CachePolicy, Discarded, Failure, Outcome
 from ..files.errors import EnvironmentProblem
 from ..kernel import templates
 from ..target import CellTime
-from . import cublas, driver, protocol, timing
+from . import cublas, cublaslt, driver, protocol, timing
 from .candidate import Loader, WrongResult
 from .driver import CudaError, check
 from .guard import DriftReference, Guard, Guarded
-from .memory import Enqueue, OperandSet, Pool, Workspace, num_sets
+from .memory import Buffer, Enqueue, OperandSet, Pool, Workspace, num_sets
 from .module import Module
 from .nvml import Monitor
 from .problem import PreparedProblem
@@ -76,6 +76,7 @@ class Session:
         self._baselines: dict[Problem, tuple[float, ...]] = {}
         library = cublas.load_library()
         self.cublas = None if library is None else cublas.Cublas(self.driver, library, self.stream)
+        self._biases: Buffer | None = None
         self._memory_bytes = int(gpu.total_bytes * PROBLEM_MEMORY)
         self.monitor.find_own_pid(neighbours)
         self.ready = protocol.Ready(
@@ -245,22 +246,30 @@ class Session:
         """Time kernels on problems with arbitrary numbers; their own failures are results."""
         self.monitor.peers = request.peers
         times: list[CellTime] = []
-        for gemm, kernel, cutoff_us in request.cells:
+        for gemm, kernel, cutoff_us, has_bias in request.cells:
             try:
-                timed = self._cell(gemm, kernel, request.policy, cutoff_us)
+                timed = self._cell(gemm, kernel, request.policy, cutoff_us, has_bias=has_bias)
                 times.append(CellTime(timed.samples_us, timed.is_cut_short))
             except CudaError as error:
                 if error.is_sticky:
                     return protocol.CellsResult(tuple(times), str(error), is_last=True)
                 times.append(CellTime((), reason=str(error)))
-            except EnvironmentProblem as error:  # no memory
+            except (EnvironmentProblem, cublas.CublasError) as error:  # no memory, or it refuses the product
                 times.append(CellTime((), reason=str(error)))
         return protocol.CellsResult(tuple(times))
 
     def _cell(
-        self, gemm: Gemm, kernel: KernelCode | None, policy: CachePolicy, cutoff_us: float | None
+        self,
+        gemm: Gemm,
+        kernel: KernelCode | None,
+        policy: CachePolicy,
+        cutoff_us: float | None,
+        *,
+        has_bias: bool,
     ) -> Timing:
         sets = self._timed_sets(gemm, policy)
+        if has_bias:
+            return self._cell_with_bias(gemm, sets, cutoff_us)
         if kernel is not None:
             enqueue = self.loader.load(kernel, gemm, self.workspace)
         elif self.cublas is not None:
@@ -268,6 +277,31 @@ class Session:
         else:
             raise EnvironmentProblem("cuBLAS was not found")
         return self.timer.probe(enqueue, sets, cutoff_us)
+
+    def _cell_with_bias(self, gemm: Gemm, sets: tuple[OperandSet, ...], cutoff_us: float | None) -> Timing:
+        if self._lt is None:
+            raise EnvironmentProblem("cuBLASLt was not found")
+        product = self._lt.product(gemm, self._bias(FLOAT_BYTES * gemm.n).address)
+        try:
+            return self.timer.probe(partial(product.enqueue, product.first(sets[0])), sets, cutoff_us)
+        finally:
+            product.free()
+
+    @cached_property
+    def _lt(self) -> cublaslt.CublasLt | None:
+        """With the workspace that torch gives it."""
+        library = cublaslt.load_library()
+        if library is None:
+            return None
+        return cublaslt.CublasLt(self.driver, library, self.stream, cublaslt.TORCH_BYTES)
+
+    def _bias(self, num_bytes: int) -> Buffer:
+        """Any numbers."""
+        if self._biases is None or self._biases.num_bytes < num_bytes:
+            if self._biases is not None:
+                self._biases.free()
+            self._biases = Buffer(self.driver, num_bytes, "the bias of a product")
+        return self._biases
 
     def _timed_sets(self, gemm: Gemm, policy: CachePolicy) -> tuple[OperandSet, ...]:
         """Raises EnvironmentProblem where memory does not suffice, though no problem is held."""

@@ -32,6 +32,7 @@ from .database import Database
 from .models import (
     Base,
     BaselineRow,
+    BiasTimeRow,
     ComparisonRow,
     ConfigRow,
     CublasTimeRow,
@@ -89,7 +90,7 @@ class Merge:
         self._copy(SearchRow)
         self._copy(ComparisonRow)
         self._copy(FinalRow, self._copy_entries)
-        for model in (CublasTimeRow, RunRow):
+        for model in (CublasTimeRow, BiasTimeRow, RunRow):
             for page in self._pages(model):
                 with self._target.writing() as session:
                     self._count(model, self._insert(session, model, self._mapped(session, model, page)))

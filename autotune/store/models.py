@@ -1,6 +1,6 @@
 """The tables. Names are singular: Optuna's own (`trials`, `studies`) may live in the same file.
 
-    environment ─┬─ cublas_time, run
+    environment ─┬─ cublas_time, bias_time, run
     kernel ──────┼─ study ─┬─ trial ────────┐
                  │         ├─ search        │
                  │         ├─ baseline      ├─ config
@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, MetaData, String, UniqueConstraint
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
 
 from ..kernel.config import Value
 from .columns import (
@@ -172,14 +172,17 @@ class RunRow(Base):
     ended_at: Mapped[datetime | None]
 
 
-class CublasTimeRow(Base):
-    """The time of cuBLAS on a single product that nobody searched."""
+class _TimeOfCublas:
+    """A time of cuBLAS on a single product."""
 
-    __tablename__ = "cublas_time"
-    __table_args__ = (
-        UniqueConstraint("environment_id", "m", "n", "k", "trans_a", "trans_b", "policy", "policy_version"),
-        CheckConstraint("time_us > 0", name="is_time"),
-    )
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        return (
+            UniqueConstraint(
+                *("environment_id", "m", "n", "k", "trans_a", "trans_b", "policy", "policy_version")
+            ),
+            CheckConstraint("time_us > 0", name="is_time"),
+        )
 
     environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
     m: Mapped[int]
@@ -191,6 +194,18 @@ class CublasTimeRow(Base):
     policy_version: Mapped[int]
     time_us: Mapped[float]
     created_at: Mapped[datetime]
+
+
+class CublasTimeRow(_TimeOfCublas, Base):
+    """Of one that nobody searched."""
+
+    __tablename__ = "cublas_time"
+
+
+class BiasTimeRow(_TimeOfCublas, Base):
+    """Of one that adds a vector to each row, as torch calls it (gpu/cublaslt.py)."""
+
+    __tablename__ = "bias_time"
 
 
 class TrialRow(Base):

@@ -33,6 +33,7 @@ from .claims import Claims
 from .database import Closing, Database, retry_while_away
 from .models import (
     BaselineRow,
+    BiasTimeRow,
     ComparisonRow,
     ConfigRow,
     CublasTimeRow,
@@ -618,15 +619,21 @@ class Store(Closing):
 
     @retry_while_away
     def add_cublas_times(
-        self, environment: Environment, policy: CachePolicy, times_us: Mapping[Gemm, float]
+        self,
+        environment: Environment,
+        policy: CachePolicy,
+        times_us: Mapping[Gemm, float],
+        *,
+        has_bias: bool = False,
     ) -> None:
-        """Store times of cuBLAS on single products that nobody searched. Those that are there stay."""
+        """Store times of cuBLAS on single products that nobody searched, or of cuBLAS as it adds a bias.
+        Those that are there stay."""
         with self._writing() as session:
             environment_id = _environment_id(session, environment)
             for gemm, time_us in times_us.items():
                 queries.find_or_add(
                     session,
-                    CublasTimeRow,
+                    _time_row(has_bias),
                     {"time_us": time_us, "created_at": utc_now()},
                     environment_id=environment_id,
                     policy=policy.value,
@@ -634,19 +641,22 @@ class Store(Closing):
                     **{name: getattr(gemm, name) for name in ("m", "n", "k", "trans_a", "trans_b")},
                 )
 
-    def cublas_times(self, environment: Environment, policy: CachePolicy) -> dict[Gemm, float]:
-        """Times in us of the same cuBLAS on GPUs of this name, of products that nobody searched."""
+    def cublas_times(
+        self, environment: Environment, policy: CachePolicy, *, has_bias: bool = False
+    ) -> dict[Gemm, float]:
+        """Times in us of the same cuBLAS on GPUs of this name, as `add_cublas_times` stores them."""
+        row = _time_row(has_bias)
         query = (
-            select(CublasTimeRow)
-            .join(EnvironmentRow, CublasTimeRow.environment_id == EnvironmentRow.id)
+            select(row)
+            .join(EnvironmentRow, row.environment_id == EnvironmentRow.id)
             .where(
                 EnvironmentRow.gpu_name == environment.gpu_name,
                 EnvironmentRow.recorded_on == environment.recorded_on,
                 EnvironmentRow.cublas_version == environment.cublas_version,
-                CublasTimeRow.policy == policy.value,
-                CublasTimeRow.policy_version == POLICY_VERSION,
+                row.policy == policy.value,
+                row.policy_version == POLICY_VERSION,
             )
-            .order_by(CublasTimeRow.id)
+            .order_by(row.id)
         )
         return dict(self._all(query, rows.cublas_time))
 
@@ -735,6 +745,10 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
             schema.create(connection)
         elif found != schema.NEWEST:  # nobody else was faster
             schema.migrate(connection)
+
+
+def _time_row(has_bias: bool) -> type[CublasTimeRow] | type[BiasTimeRow]:
+    return BiasTimeRow if has_bias else CublasTimeRow
 
 
 def _environment_id(session: Session, environment: Environment) -> int:

@@ -24,6 +24,7 @@ from .columns import InvalidValue, is_time
 from .models import (
     Base,
     BaselineRow,
+    BiasTimeRow,
     ComparisonRow,
     ConfigRow,
     CublasTimeRow,
@@ -124,7 +125,7 @@ def study_gemm(study_id: int, *columns: Any) -> tuple[int, Gemm]:
         raise BadRowError(StudyRow.__tablename__, study_id, str(error)) from None
 
 
-def cublas_time(row: CublasTimeRow) -> tuple[Gemm, float]:
+def cublas_time(row: CublasTimeRow | BiasTimeRow) -> tuple[Gemm, float]:
     check(row)
     try:
         return Gemm(row.m, row.n, row.k, row.trans_a, row.trans_b), row.time_us

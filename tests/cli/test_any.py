@@ -266,12 +266,17 @@ def test_kernels_that_were_found_elsewhere_count_as_no_trials(target: FillingGpu
 def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
     target: FillingGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_drawn: int
 ) -> None:
-    """For a table that leaves to it what it wins: within a share of the seconds, and once per database."""
+    """For a table that leaves to it what it wins: within a share of the seconds, and once per database; as it
+    adds a bias as well, where programs have that, on the shapes of the search first."""
     requested: list[int] = []
+    adding: list[Gemm] = []
     whole = target.fill
 
     def watched(cells):
-        if cells[0].point is None:
+        if cells[0].has_bias:
+            adding.extend(cell.gemm for cell in cells)
+            target.num_filled += 1
+        elif cells[0].point is None:
             requested.append(len(cells))
             target.num_filled += 1  # a second goes by
         return whole(cells)
@@ -282,13 +287,15 @@ def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
         tuning.tune, [SQUARE], gpu="0", num_drawn=num_drawn, calls=calls, db=str(tmp_path / "a.db")
     )
     search(trials=9)
-    assert not requested  # these were counted, and nothing beside them
+    assert not requested + adding  # these were counted, and nothing beside them
     search(seconds=100.0)
     assert sum(requested) == 100 * len(requested) == 500 and target.now() - started_s <= 100 + 2
+    assert len(adding) == 500 and adding[0] == SQUARE and {gemm.layout for gemm in adding} == {"NN", "NT"}
     search()
-    assert sum(requested) == NUM_TIMED
+    num_adding = len(adding)
+    assert sum(requested) == NUM_TIMED and NUM_TIMED // 3 < num_adding == len(set(adding)) < NUM_TIMED // 2
     search(seconds=100.0)
-    assert sum(requested) == NUM_TIMED
+    assert sum(requested) == NUM_TIMED and len(adding) == num_adding
     with Store.open_existing(str(tmp_path / "a.db")) as store:
         known = store.cublas_times(target.environment, target.policy)
     assert len(known) == NUM_TIMED and set(known.values()) == {13.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.where import Where
 from autotune.recording import matrix
 from autotune.search import study_of
-from autotune.search.cublas_times import time_cublas
+from autotune.search.cublas_times import time_cublas, with_bias
 from autotune.search.fill import Filler, fill, ignore_fill
 from autotune.store import Store
 from autotune.target import Baseline, point_key
@@ -155,6 +156,19 @@ def test_cublas_is_timed_on_what_it_was_not(target, store, monkeypatch) -> None:
     known = store.cublas_times(target.environment, target.policy)
     assert set(known) == set(COLUMNS) and min(known.values()) > 0
     assert time_cublas(target, store, [Gemm(1, 2, 3)], target.now()) == 0
+
+
+def test_cublas_is_timed_with_a_bias_where_torch_has_it_add_one(target, store) -> None:
+    """The shapes of a search first, though as many others are known as were drawn."""
+    vector, batch, turned = Gemm(1, 768, 768), Gemm(8, 8, 8, batch=2), Gemm(64, 64, 64, trans_a=True)
+    linear, own = Gemm(64, 768, 768, trans_b=True), Gemm(65, 768, 768, trans_b=True)
+    assert with_bias([vector, batch, linear, turned, Gemm(64, 64, 64)]) == [linear, Gemm(64, 64, 64)]
+    until_s = target.now() + 300
+    assert time_cublas(target, store, [linear], until_s, has_bias=True) == 1
+    assert time_cublas(target, store, [Gemm(9, 9, 9)], until_s, has_bias=True) == 0
+    assert time_cublas(target, store, [linear], until_s, first=[own, linear], has_bias=True) == 1
+    known = partial(store.cublas_times, target.environment, target.policy)
+    assert set(known(has_bias=True)) == {linear, own} and not known()
 
 
 def test_times_of_another_gpu_of_the_kind_count(target, store) -> None:

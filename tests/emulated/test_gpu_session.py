@@ -695,7 +695,8 @@ def test_a_worker_wants_to_be_started_first():
 
 
 def _cells(opened, *cells, policy=CachePolicy.COLD):
-    return worker.respond(opened, protocol.RunCells(tuple(cells), policy))
+    full = ((*cell, False)[:4] for cell in cells)  # without a bias, unless told
+    return worker.respond(opened, protocol.RunCells(tuple(full), policy))
 
 
 def _code(name, spec=SPEC):
@@ -733,6 +734,34 @@ def test_a_cell_that_fails_is_told_and_the_next_one_is_timed(host, open_session)
     assert "cuBLAS was not found" in cublas_cell.reason
     open_session.cublas = HostCublas(host)
     assert set(_cells(open_session, (GEMM, None, None)).times[0].samples_us) == {100.0}
+
+
+def test_cublas_with_a_bias_is_timed_where_there_is_a_cublaslt(host, open_session, monkeypatch):
+    asked = []
+
+    class Lt:
+        def product(self, gemm, bias):
+            assert bias % 256 == 0
+            asked.append(gemm)
+            return self
+
+        def first(self, operands):
+            if asked[-1] != GEMM:
+                raise cublas.CublasError("nothing for this")
+
+        def enqueue(self, algorithm, operands):
+            HostCublas(host).sgemm(GEMM, operands)
+
+        def free(self):
+            asked.append("freed")
+
+    monkeypatch.setattr(session.cublaslt, "load_library", lambda: None)
+    cells = (GEMM, None, None, True), (Gemm(9, 900, 9), None, None, True)
+    assert "cuBLASLt was not found" in _cells(open_session, *cells).times[0].reason
+    open_session.__dict__["_lt"] = Lt()
+    timed, refused = _cells(open_session, *cells).times
+    assert timed.samples_us and not refused.samples_us and "nothing for this" in refused.reason
+    assert asked == [GEMM, "freed", Gemm(9, 900, 9), "freed"]
 
 
 def test_a_lost_context_ends_the_cells(host, open_session):

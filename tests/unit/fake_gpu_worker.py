@@ -97,7 +97,7 @@ def handle(request: object) -> protocol.Answer:
             return protocol.ComparisonResult(((1.0 + shuffle,) * rounds, (2.0,) * rounds), 0.25)
         case protocol.RunCells(cells=cells):
             times = []
-            for _, kernel, _ in cells:
+            for _, kernel, *_ in cells:
                 what = "cuBLAS" if kernel is None else kernel.sha256
                 note(f"cell {what}")
                 if what == "crash":

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import cublaslt
-from cublaslt import CublasLt, LtCandidate
-
 from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.gpu import cublaslt
 from autotune.gpu.cublas import CublasError
+from autotune.gpu.cublaslt import CublasLt, LtCandidate
 from autotune.gpu.memory import OperandSet
 
 STREAM, WORKSPACE = 77, 0x1000
@@ -46,8 +41,8 @@ class FakeLt:
         return self._new(out, "handle")
 
     def cublasLtMatmulDescCreate(self, out, compute, scale):
-        assert (compute, scale) == (69, 0)  # FP32 throughout, pedantic
-        return self._new(out, {})
+        assert compute in (68, 69) and scale == 0  # FP32, the latter pedantic
+        return self._new(out, {"compute": compute})
 
     def cublasLtMatmulPreferenceCreate(self, out):
         return self._new(out, {})
@@ -67,20 +62,21 @@ class FakeLt:
     cublasLtMatmulPreferenceDestroy = _drop
 
     def cublasLtMatmulDescSetAttribute(self, desc, attribute, value, size):
-        assert size.value == 4
+        assert size.value == (8 if attribute == 8 else 4)
         self.alive[desc.value][0][attribute] = value._obj.value
         return 0
 
     def cublasLtMatmulPreferenceSetAttribute(self, preference, attribute, value, size):
-        assert size.value == 8
+        assert size.value == (8 if attribute == 1 else 4)
         self.alive[preference.value][0][attribute] = value._obj.value
         return 0
 
     def cublasLtMatmulAlgoGetHeuristic(self, handle, desc, a, b, c, d, preference, count, found, num_found):
-        assert self.alive[preference.value][0] == {1: cublaslt.WORKSPACE_BYTES}
+        self.preferred = dict(self.alive[preference.value][0])
+        assert self.alive[desc.value][0]["compute"] == (68 if 8 in self.alive[desc.value][0] else 69)
         assert self.alive[handle.value] == ["handle"]
         assert c is d
-        for number, (status, workspace) in enumerate(self.answer):
+        for number, (status, workspace) in enumerate(self.answer[:count]):
             found[number].algo[0], found[number].status = number, status
             found[number].workspace_bytes = workspace
         num_found._obj.value = min(count, len(self.answer))
@@ -89,7 +85,7 @@ class FakeLt:
     def cublasLtMatmul(self, handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
                        algo, workspace, workspace_bytes, stream):  # fmt: skip
         assert (stream.value, workspace.value) == (STREAM, WORKSPACE)
-        assert workspace_bytes.value == cublaslt.WORKSPACE_BYTES
+        assert workspace_bytes.value == self.preferred[1]
         assert (alpha._obj.value, beta._obj.value, c.value) == (1.0, 0.0, d.value)
         number = algo._obj.algo[0]
         if number in self.rejected:
@@ -100,6 +96,10 @@ class FakeLt:
             first, second = self._matrix(a, a_layout, product), self._matrix(b, b_layout, product)
             first, second = (x.T if flags[f] else x for x, f in ((first, 3), (second, 4)))
             self._matrix(c, c_layout, product)[:] = first @ second
+            if flags.get(7) == 4:
+                rows = self.alive[c_layout.value][0]
+                bias = np.frombuffer((ctypes.c_float * rows).from_address(flags[8]), np.float32)
+                self._matrix(c, c_layout, product)[:] += bias[:, None]
         return 0
 
     def _matrix(self, address, layout, product):
@@ -116,9 +116,13 @@ def fake():
 
 
 @pytest.fixture
-def lt(fake):
+def driver():
     status = type("Status", (int,), {"name": "ok"})(0)
-    driver = SimpleNamespace(cuMemAlloc=lambda size: (status, WORKSPACE), cuMemFree=lambda address: (status,))
+    return SimpleNamespace(cuMemAlloc=lambda size: (status, WORKSPACE), cuMemFree=lambda address: (status,))
+
+
+@pytest.fixture
+def lt(driver, fake):
     return CublasLt(driver, fake, STREAM)
 
 
@@ -138,7 +142,30 @@ def test_the_product_is_the_row_major_one(lt, fake, layout):
     candidate = product.candidates()[1]
     product.enqueue(candidate, OperandSet(stored_a.ctypes.data, stored_b.ctypes.data, c.ctypes.data))
     np.testing.assert_allclose(c, a @ b, rtol=1e-6)
-    assert fake.used == [1]
+    assert fake.used == [1] and fake.preferred == {1: cublaslt.WORKSPACE_BYTES}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bias_is_added_to_each_row_as_torch_asks_for_it(driver, fake, layout):
+    """The first that the heuristic names, for addresses as these are aligned, with little workspace."""
+    lt = CublasLt(driver, fake, STREAM, cublaslt.TORCH_BYTES)
+    gemm = Gemm.parse(f"5x7x3:{layout}")
+    generator = np.random.default_rng(0)
+    a, b, bias = (generator.standard_normal(shape, dtype=np.float32) for shape in ((5, 3), (3, 7), 7))
+    stored_a = np.ascontiguousarray(a.T if gemm.trans_a else a)
+    stored_b = np.ascontiguousarray(b.T if gemm.trans_b else b)
+    c = np.full((5, 7), np.nan, np.float32)
+    operands = OperandSet(stored_a.ctypes.data, stored_b.ctypes.data, c.ctypes.data)
+    product = lt.product(gemm, bias.ctypes.data)
+    product.enqueue(product.first(operands), operands)
+    np.testing.assert_allclose(c, a @ b + bias, rtol=1e-5)
+    aligned = [next(n for n in (256, 128, 64, 32, 16, 8, 4) if x.ctypes.data % n == 0)
+               for x in (stored_b, stored_a, c, bias)]  # fmt: skip
+    assert fake.used == [0]
+    assert fake.preferred == {1: 1 << 20, **dict(zip((5, 6, 7, 8), aligned, strict=True))}
+    fake.answer = []
+    with pytest.raises(CublasError, match="no algorithm"):
+        product.first(operands)
 
 
 @pytest.mark.parametrize("shape", ["5x7x3b4:NN", "5x7x3b4:TT:shared-a", "5x7x3b4:NT:shared-b"])

@@ -359,7 +359,8 @@ def test_a_renewed_worker_is_another_process_that_prepares_anew(make, log):
 def cells(*names):
     """A request for cells of kernels of these names; None is cuBLAS."""
     kernels = (None if name is None else KernelCode(b"", name, SPEC) for name in names)
-    return protocol.RunCells(tuple((PROBLEM.gemm, kernel, None) for kernel in kernels), CachePolicy.COLD)
+    cells = tuple((PROBLEM.gemm, kernel, None, False) for kernel in kernels)
+    return protocol.RunCells(cells, CachePolicy.COLD)
 
 
 def test_cells_are_timed_in_one_request_and_nothing_is_prepared(make, log):

@@ -376,6 +376,11 @@ def test_times_of_cublas_are_of_one_library_policy_and_kind_of_gpu(store: Store)
     expected = {wide: 2.5, is_transposed: 3.5, SQUARE: 2700.0, Gemm(5, 6, 7): 1.25}
     assert store.cublas_times(H200, cold) == store.cublas_times(another, cold) == expected
     assert store.environments() == [] and store.studies() == []  # nobody searched
+    assert store.cublas_times(H200, cold, has_bias=True) == {}
+    store.add_cublas_times(H200, cold, {SQUARE: 3000.0}, has_bias=True)
+    store.add_cublas_times(H200, cold, {SQUARE: 1.0}, has_bias=True)
+    assert store.cublas_times(H200, cold, has_bias=True) == {SQUARE: 3000.0}
+    assert store.cublas_times(H200, cold) == expected
 
 
 def test_a_single_launch_that_was_mostly_latency_is_no_time(store: Store) -> None:
