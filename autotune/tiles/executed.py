@@ -37,8 +37,8 @@ from ..kernel.rungs import REFERENCE_FILE, REFERENCE_TILE, ReferenceKernel
 from .warp_access import KINDS, LINE, Addresses, WarpAccess
 
 _FOLDER = Path(__file__).parent / "recorder"
-_FLAGS = (
-    "-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions",
+_FLAGS = (  # few blocks are executed: to compile takes longer
+    "-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions",
     "-fno-rtti",
 )  # fmt: skip
 OPERANDS = ("A", "B", "C", "workspace", "sums")  # Operand of recorder.cpp
