@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -28,6 +28,12 @@ def compiler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     made = Compiler(request.param, cache_dir=tmp_path_factory.mktemp("cache"), num_threads=1)
     yield made
     made.close()
+
+
+def _halves(others: Iterable[str], name: str, odd: int = 0) -> pytest.MarkDecorator:
+    """Half of all pairs with an architecture: each has every second of the others, in turn."""
+    pairs = [(a, b) for i, a in enumerate(FULL) for j, b in enumerate(others) if (i + j) % 2 == odd]
+    return pytest.mark.parametrize(("compiler", name), pairs, indirect=["compiler"])
 
 
 def _default(arch: str, gemm: Gemm) -> Config:
@@ -57,8 +63,8 @@ def test_a_kernel_compiles_for_whatever_else_the_compiler_knows(
     assert cubin.arch == arch and cubin.spill_bytes == cubin.stack_bytes == 0
 
 
-@pytest.mark.every(9)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.every(5)
+@_halves(LAYOUTS, "layout")
 def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
     gemm = Gemm.parse(f"512:{layout}")
     limits, config = DEVICES[compiler.arch], _default(compiler.arch, gemm)
@@ -70,7 +76,7 @@ def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
 
 
 @pytest.mark.every(5)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@_halves(LAYOUTS, "layout", odd=1)
 def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -> None:
     """With vectors of four, whatever the layout: nothing is left to transpose. It needs no more registers
     than the default kernel, and its threads that pack must all fit."""
@@ -87,8 +93,8 @@ def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -
     assert packing.registers * PACK_THREADS <= limits.regs_per_sm
 
 
-@pytest.mark.every(5)
-@pytest.mark.parametrize("packed", ["pack_a", "pack_b"])
+@pytest.mark.every(3)
+@_halves(["pack_a", "pack_b"], "packed")
 def test_one_operand_alone_may_be_packed(compiler: Compiler, packed: str) -> None:
     gemm = Gemm.parse("512:NT")
     config = replace(_default(compiler.arch, gemm), **{packed: 1})
@@ -131,7 +137,7 @@ VARIANTS: dict[str, tuple[dict[str, Value], Variant]] = {
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("name", VARIANTS)
+@_halves(VARIANTS, "name")
 def test_a_variant_compiles(compiler: Compiler, name: str) -> None:
     """Without a spill, and as many blocks fit an SM as of the plain kernel."""
     parameters, variant = VARIANTS[name]

@@ -48,8 +48,12 @@ def section(code: bytes, name: str) -> bytes | None:
         return None
 
 
-@pytest.mark.every(5)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.every(2)
+@pytest.mark.parametrize(
+    ("compiler", "kind"),
+    [("sm_75", "plain"), ("sm_86", "packed"), *(("sm_90", kind) for kind in KINDS), ("sm_120", "split")],
+    indirect=["compiler"],
+)
 def test_kernels_are_what_they_are_without_it(compiler: Compiler, kind: str) -> None:
     config, variant = KINDS[kind]
     named = compiler.compile(config, variant)

@@ -1,4 +1,4 @@
-"""Every rung of the ladder compiles for every architecture that it is for, without a spill, and fits."""
+"""Every rung of the ladder compiles for architectures of each kind, without a spill, and fits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DEVICES = {limits.arch: limits for limits in KNOWN.values()}
 MAX_REGISTERS = 64  # for 1024 threads
 
 
-@pytest.mark.every(7)
-@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.every(3)
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])  # without cp.async, with it, and the latest
 def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
     limits = DEVICES[arch]
     steps = [

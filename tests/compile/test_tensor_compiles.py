@@ -41,8 +41,11 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
     made.close()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.key)
+@pytest.mark.parametrize(
+    ("config", "layout"),
+    [(c, layout) for i, c in enumerate(CONFIGS) for j, layout in enumerate(LAYOUTS) if (i + j) % 2 == 0],
+    ids=str,
+)
 def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: str) -> None:
     gemm = Gemm.parse(f"512:{layout}")
     assert tensor.broken_rules(config, KNOWN["h100"], gemm) == ()
