@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 from covering_instances import Instance, all_instances
+from kept import kept
 
 from autotune.facts.device import KNOWN, DeviceLimits
 from autotune.facts.gemm import Gemm
@@ -51,7 +52,7 @@ def architectures() -> dict[str, DeviceLimits]:
     return {limits.arch: limits for limits in sorted(KNOWN.values(), key=lambda d: d.compute_capability)}
 
 
-@functools.cache
+@kept
 def counted_instances() -> list[tuple[str, Instance]]:
     """By architecture: greedily what shows most that is not yet seen; a seed decides among equals."""
     plain = [i for i in all_instances() if i.variant.epilogue == PLAIN and _work(i) <= _MOST_WORK]

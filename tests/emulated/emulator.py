@@ -33,8 +33,8 @@ FLAGS = (
     "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
     "-ftrivial-auto-var-init=pattern",  # what was never set is -1.7e38, not a lucky zero
 )  # fmt: skip
-# half of the time of a compile; they tell lines
-SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
+# They tell lines; -Og compiles what they watch in two thirds of the time of -O1, and it runs as fast
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-Og")
 RUNTIME_FLAGS = ("-O2",)  # beside FLAGS: compiled once, run by every instance
 NUM_COMPILES = 2  # at a time: CI has two cores
 LOCKS = "locks"  # a folder in that of the executables: one file for each that is being built

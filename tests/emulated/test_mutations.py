@@ -140,9 +140,10 @@ def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("tested", (*INSTANCES, SHARED), ids=[i.id for i in (*INSTANCES, SHARED)])
 def test_unchanged_text_passes(builder: Builder, tested: Instance) -> None:
-    """With the emulator itself under sanitizers, too."""
+    """Of batches and of clusters with the emulator itself under sanitizers, too, which take ten seconds."""
     main = template.kernel_dir() / template.MAIN_FILE
-    assert fate(builder, main, tested, runtime_watch=SANITIZED) == ""
+    runtime_watch = SANITIZED if tested in (INSTANCES[0], INSTANCES[8]) else ()
+    assert fate(builder, main, tested, runtime_watch=runtime_watch) == ""
 
 
 def test_every_operator_finds_its_place() -> None:

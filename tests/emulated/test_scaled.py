@@ -203,7 +203,7 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
         (tmp_path / path.name).write_text(text.replace(old, new), "utf-8")
     assert is_changed
     macros = template.macros(config, Variant()) | {"TENSOR": 1}
-    built = builder.submit(tmp_path / scaled.MAIN_FILE, macros, ())
+    built = builder.submit(tmp_path / scaled.MAIN_FILE, macros, (), kernel_watch=())
     cases = [problem(config, Variant(), (256, 128, 253), order=order) for order in ORDERS]
     spoiled = [_one_beyond, _far_apart_rows, _in_one_operand, _nothing_but_an_infinity]
     cases += [problem(config, Variant(), (256, 128, 253), spoil=spoil) for spoil in spoiled]

@@ -210,7 +210,8 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str, scheme: 
         is_changed |= old in text
         (tmp_path / path.name).write_text(text.replace(old, new), "utf-8")
     assert is_changed
-    built = builder.submit(tmp_path / tensor.MAIN_FILE, template.macros(config, variant) | {"TENSOR": 1}, ())
+    macros = template.macros(config, variant) | {"TENSOR": 1}
+    built = builder.submit(tmp_path / tensor.MAIN_FILE, macros, (), kernel_watch=())
     cases = [problem(config, variant, (128, 64, 157), order=order) for order in ORDERS]
     with nullcontext() if fault == "none" else pytest.raises((EmulatedFault, AssertionError)):
         for case, result in zip(cases, run(built.result(), cases), strict=True):
