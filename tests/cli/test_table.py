@@ -98,7 +98,7 @@ def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -
     assert (slower.frag_buffers, faster.frag_buffers) == (2, 1)
     folder = tmp_path / "my_gemm"
     where = ("--where", "frag_buffers=2", "--where", "pack_a=0,reduction!=two_pass")
-    run("export-table", "--max-kernels", "16", "--db", db, "--out", folder, *where)
+    run("export-table", "--max-kernels", "6", "--db", db, "--out", folder, *where)
     ((_, table),) = load_models(folder)
     assert [entry.ranked[0].time_us for entry in table.entries] == [measured(19).time_us]
     kernels = [k for k in table.kernels if not k.variant.is_wide]  # those serve what no other may
@@ -119,7 +119,7 @@ def test_an_export_within_a_workspace(tmp_path: Path) -> None:
         study = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", SQUARE)
         for config, number in ((plain, 19), (split, 20)):
             store.add_trial(study, config.key, config.to_dict(), measured(number), "seed")
-    export = ("export-table", "--max-kernels", "8", "--db", path, "--out", folder, "--json")
+    export = ("export-table", "--max-kernels", "4", "--db", path, "--out", folder, "--json")
     every = json.loads(run(*export).stdout)
     assert every["shapes"][0]["workspace_bytes"] == 2 << 20 and every["max_workspace_mib"] is None
     message = json.loads(run(*export, "--max-workspace", "1.5").stdout)

@@ -32,20 +32,17 @@ WINNERS = (
 )
 
 
-ANOTHER_GPU = (pytest.mark.xdist_group("exports for another GPU"), pytest.mark.stress)
-GPUS = (pytest.param("quadro-rtx-5000", marks=ANOTHER_GPU), pytest.param("h200", marks=EXPORTS))
+pytestmark = EXPORTS
+MAX_KERNELS = 8  # as in tests/cli/test_table.py, so that they are compiled once
 
 
-MAX_KERNELS = 16
-
-
-@pytest.fixture(params=GPUS, scope="module")
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    limits = known_limits(request.param)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    limits = known_limits("h200")
     environment = Environment(limits.name, "GPU-0", limits.compute_capability, "580", "13.0", "13.4", "")
     shapes = tuple(TunedShape(gemm, (TunedPoint(config, 9.0, True),)) for gemm, config in WINNERS)
     results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    out = tmp_path_factory.mktemp(request.param) / "exported"
+    out = tmp_path_factory.mktemp("h200") / "exported"
     with closing(Compiler(limits.arch)) as compiler:
         yield export_table(results, out, compiler, matrices=targets.matrices(), max_kernels=MAX_KERNELS)
 

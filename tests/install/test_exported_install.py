@@ -34,7 +34,7 @@ def files_of(folder: Path) -> set[str]:
 
 def test_an_exported_folder_is_installed(installed: Path, tmp_path: Path) -> None:
     search = ("search", "--gpu", "auto", "--shape", "1024", "--trials", "12", "--quiet")
-    export = ("export-table", "--out", "my_table", "--max-kernels", "0")  # README has one with all kernels
+    export = ("export-table", "--out", "my_table", "--max-kernels", "0")
     call(installed / "autotune", *search, cwd=tmp_path)
     call(installed / "autotune", *export, cwd=tmp_path)
     folder = tmp_path / "my_table"

@@ -65,8 +65,8 @@ def test_a_result_tells_the_best_and_every_trial(result):
 
 @pytest.fixture
 def few_kernels(monkeypatch):
-    """A result exports as many kernels as an export does if not told, as README does (tests/install); here
-    only those that were tuned, and defaults."""
+    """A result exports as many kernels as an export does if not told, which takes minutes; here only those
+    that were tuned, and defaults."""
     monkeypatch.setattr(tuning, "export_table", partial(tuning.export_table, max_kernels=0))
 
 
