@@ -134,8 +134,9 @@ def test_all_pages_are_read(urls: tuple[str, str], monkeypatch: pytest.MonkeyPat
         assert content(mine) == content(other)
 
 
-@pytest.mark.every(16)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("statement", range(1, 55, 3))
+@pytest.mark.parametrize("urls", [(kind, kind) for kind in KINDS], ids="-to-".join, indirect=True)
 def test_a_merge_that_is_killed_goes_on(
     urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch, statement: int
 ) -> None:
