@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..facts.measurement import Measurement, is_accurate
 from ..kernel.config import Value
@@ -78,11 +78,6 @@ class Findings:
     def cutoff_us(self) -> float | None:
         """The incumbent's time, which a candidate must not exceed by much."""
         return None if self.incumbent is None else self.incumbent.time_us
-
-    def restore_comparisons(self) -> Iterator[Ranked]:
-        """Take in the comparisons of earlier runs; returns the points whose times they corrected."""
-        for comparison in self._store.comparisons(self._study):
-            yield from self.ranking.restore(comparison)
 
     def take_rounds(
         self, comparison: PairComparison, first_us: tuple[float, ...], second_us: tuple[float, ...]

@@ -3,8 +3,9 @@ target."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
@@ -15,16 +16,16 @@ from ..kernel.feasible_set import FeasibleSet
 from ..kernel.scaled_config import AnyConfig
 from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
-from ..store import Claims, NewTrials, Store, StudyRef
+from ..store import Claims, Store, StudyRef
 from ..target import Point, Target, read_key
 from .compare.ranking import PairComparison, Ranked
 from .findings import Findings
-from .points import Points
+from .points import Ask, Points
+from .propose import origins
 from .propose.samplers import DEFAULT_SAMPLER, Sampler, make_proposer, sampler_name
+from .propose.seeds import seeds
 from .propose.traits import traits_of
 from .same_code_trials import TakenOver
-from .shared_study import Ask, SharedStudy
-from .suggestions import Suggestions
 from .time_usage import TimeUsage
 
 
@@ -65,24 +66,28 @@ class ShapeSearch:
     ) -> None:
         if not len(space):
             raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
-        policy, max_error = policy or SearchPolicy(), target.max_error
+        policy = self._policy = policy or SearchPolicy()
         self.gemm, self.space, self._store, self.taken_over = gemm, space, store, taken_over
         self.study = study = study_of(store, target, gemm)
         baseline = target.baseline(gemm)
         limit_us = templates.limit_us(gemm, target.limits, templates.accuracy_of(target.source_hash))
         self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits), policy)
         self.time_usage = TimeUsage(target.capacity)
-        self.findings = Findings(store, study, baseline, limit_us, max_error, policy, where)
-        self.shared = SharedStudy(claims, study, space, self._proposer, self.findings, policy)
-        self.points = Points(space, self._proposer, self.shared, self.findings, policy)
-        self.suggestions = Suggestions(store, study, space, self._proposer, policy, starts, max_error)
-        self._resume(point for _, point in claims.waiting([study]))
+        self.findings = Findings(store, study, baseline, limit_us, target.max_error, policy, where)
+        self.points = Points(claims, study, space, self._proposer, self.findings, policy)
+        self._lent: set[str] = set()  # keys of what did well elsewhere, and was offered
+        self._resume()
+        self.line_up(point for _, point in claims.waiting([study]))
+        self.borrow_from_siblings()
+        for number in islice(seeds(space, starts, gemm.k), policy.num_seeds):
+            self._proposer.offer(number, origins.SEED)
+        self.borrow_from_similar()
         self.num_known = self.findings.num_known  # before this run
         store.add_baseline(study, baseline)
         store.add_search(study, sampler_name(sampler), seed, policy.to_dict())
 
-    def _resume(self, waiting: Iterable[Point]) -> None:
-        """Take in the trials of earlier runs, then line up the first points to try: first what waits."""
+    def _resume(self) -> None:
+        """Take in the trials of earlier runs."""
         for trials in self._store.tried(self.study):
             places = self.space.find_all([trial.point for trial in trials])
             times_us = [self.findings.time_of(trial) for trial in trials]
@@ -95,9 +100,42 @@ class ShapeSearch:
         corrupted = map(read_key, self._store.keys(self.study, but=self.findings.known))
         excluded = self.space.find_all([*self._store.crash_points(self.study), *corrupted])
         self._proposer.load((number, None) for number in excluded if number is not None)
-        self._correct(self.findings.restore_comparisons())
-        self.suggestions.line_up(waiting)
-        self.suggestions.begin()
+        for comparison in self._store.comparisons(self.study):
+            self._correct(self.findings.ranking.restore(comparison))
+
+    # ---- points that results elsewhere suggest: each is offered once, and proposed before anything else
+
+    def line_up(self, points: Iterable[Point]) -> None:
+        """Try what somebody lined up, as far as it is feasible here."""
+        for point in points:
+            if (number := self.space.find(point)) is not None:
+                self._proposer.offer(number, origins.ENQUEUED)
+
+    def borrow_from_similar(self) -> None:
+        """Try the best of the most similar shapes here."""
+        num_lenders = self._policy.num_lenders
+        similar = self._store.similar_studies(self.study, num_lenders)
+        self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))
+
+    def borrow_from_siblings(self) -> None:
+        """Try the best of other GPUs of the kind, or under another driver, here."""
+        siblings = self._store.sibling_studies(self.study)[::-1][: self._policy.num_lenders]
+        self._borrow(reversed(siblings), self._policy.num_loans)
+
+    def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:
+        for study in studies:
+            for trial in self._store.best(study, loans, self.findings.max_error):
+                self.lend(trial.key, trial.point)
+
+    def lend(self, key: str, point: Point) -> bool:
+        """Try a config that did well elsewhere, or its nearest relative. Returns whether that gave something
+        new to try."""
+        if key in self._lent or point.keys() != set(self.space.names):
+            return False
+        self._lent.add(key)
+        return self._proposer.offer(self._proposer.nearest(point), origins.TRANSFER)
+
+    # ---- results
 
     def keep(self, ask: Ask, measurement: Measurement) -> None:
         """Store the result of a point, unless another search on this database was faster."""
@@ -106,18 +144,12 @@ class ShapeSearch:
 
     def tell(self, ask: Ask, measurement: Measurement) -> bool:
         """Learn from a point that was stored. Returns whether it is the best so far."""
-        self.shared.close(ask)
+        self.points.close(ask)
         self.time_usage.add(ask.origin, measurement)
         time_us = self.findings.time_of(measurement)
         self._proposer.tell(ask.number, time_us)
-        self.points.on_result()
+        self.points.is_polished = False  # another point may be the best now, and have steps
         return self.findings.count(ask.key, ask.point, time_us, ask.origin)
-
-    def take_in(self, new_trials: Sequence[NewTrials]) -> None:
-        """Learn from trials of other searches."""
-        self.shared.take_in(new_trials)
-        if new_trials:
-            self.points.on_result()
 
     def refine(
         self, comparison: PairComparison, first_us: tuple[float, ...], second_us: tuple[float, ...]
@@ -131,7 +163,7 @@ class ShapeSearch:
             number = self.space.find(ranked.point)
             if number is not None:
                 self._proposer.correct(number, ranked.time_us)
-            self.points.on_result()
+            self.points.is_polished = False
 
     @property
     def num_requested(self) -> int:

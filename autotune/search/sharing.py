@@ -31,15 +31,14 @@ class Sharing:
         self._num_polls += 1
         self._take_in_new_trials(shapes)
         for shape in shapes:
-            if shape.shared.away:
-                shape.shared.retry_away()
+            shape.points.retry_away()
         waiting = self._claims.waiting(shape.study for shape in shapes)
         for shape in shapes:
-            shape.suggestions.line_up(point for study_id, point in waiting if study_id == shape.study.id)
-        suggestions = shapes[self._num_polls % len(shapes)].suggestions
-        suggestions.borrow_from_siblings()
+            shape.line_up(point for study_id, point in waiting if study_id == shape.study.id)
+        borrower = shapes[self._num_polls % len(shapes)]
+        borrower.borrow_from_siblings()
         if self._divides:
-            suggestions.borrow_from_similar()
+            borrower.borrow_from_similar()
         self._polled_s = self._clock()
         return True
 
@@ -47,5 +46,5 @@ class Sharing:
         latest = self._claims.latest()
         new_trials = self._claims.new_trials({s.study.id: s.findings.known for s in shapes}, self._latest)
         for shape in shapes:
-            shape.take_in([item for item in new_trials if item.study_id == shape.study.id])
+            shape.points.take_in([item for item in new_trials if item.study_id == shape.study.id])
         self._latest = latest

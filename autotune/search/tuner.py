@@ -8,7 +8,7 @@ The same call on the same store goes on where the last one ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -17,7 +17,6 @@ from typing import Any
 from ..facts.gemm import Gemm
 from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
-from ..kernel.scaled_config import AnyConfig
 from ..store import Claims, Store
 from ..target import Point, Preparing, Refining, Reusing, Target
 from .compare.final_results import Finals
@@ -26,7 +25,7 @@ from .result import SearchResult, ShapeResult
 from .run.blas import one_thread
 from .run.interrupt import InterruptHandler
 from .run.limits import Options
-from .run.pipeline import Kept, Pipeline
+from .run.pipeline import Candidate, Pipeline
 from .run.refine import ComparisonQueue
 from .run.reuse import ReuseQueue
 from .run.switching import prompt_switching
@@ -94,35 +93,19 @@ class Tuner:
         }  # of shapes not begun
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
-        self._comparison_queue = self._make_comparison_queue(target)
-        self._reuse_queue = self._make_reuse_queue(target)
+        self._comparison_queue = (
+            ComparisonQueue(target, self._ledger, options.policy) if isinstance(target, Refining) else None
+        )
+        # Only if seconds are given: with a number of trials, each should be the most promising one.
+        is_by_the_clock = options.seconds is not None and options.trials is None
+        self._reuse_queue = (
+            ReuseQueue(target, self._pipeline, options.policy, options.seed)
+            if is_by_the_clock and isinstance(target, Reusing)
+            else None
+        )
         self._num_failed = 0
         self._started_s = target.now()
         self._prepared_before_s = self._prepared_s
-
-    def _make_comparison_queue(self, target: Target) -> ComparisonQueue | None:
-        return (
-            ComparisonQueue(target, self._ledger, self._options.policy)
-            if isinstance(target, Refining)
-            else None
-        )
-
-    def _make_reuse_queue(self, target: Target) -> ReuseQueue | None:
-        """Only if seconds are given: with a number of trials, each should be the most promising one."""
-        is_by_the_clock = self._options.seconds is not None and self._options.trials is None
-        if not isinstance(target, Reusing) or not is_by_the_clock:
-            return None
-        return ReuseQueue(target, self._pipeline, self._options.policy, self._options.seed)
-
-    def _make_finals(self) -> Finals:
-        return Finals(
-            self._target,
-            self._store,
-            self._options.policy,
-            self._on_event,
-            self._interrupt_handler.should_stop,
-            self._budget_left_s,
-        )
 
     def run(self) -> SearchResult:
         try:
@@ -138,7 +121,9 @@ class Tuner:
         self._ledger.problems_s = self._prepared_s - self._prepared_before_s
         with self._ledger.timing("final_s"):
             due = [shape for shape in self._shapes if shape.gemm not in self._options.without_final]
-            left_out = self._make_finals().run(due)
+            should_stop, left_s = self._interrupt_handler.should_stop, self._budget_left_s
+            policy, on_event = self._options.policy, self._on_event
+            left_out = Finals(self._target, self._store, policy, on_event, should_stop, left_s).run(due)
         if self._interrupt_handler.is_requested:
             reason = StopReason.INTERRUPTED
         return SearchResult(
@@ -171,7 +156,7 @@ class Tuner:
         if self._options.part is None:
             return False
         num_ended = sum(self._options.why_enough(shape) is not None for shape in self._shapes)
-        known = {*self._gemms, *self._prepared}
+        known = {*(shape.gemm for shape in self._shapes), *self._prepared}
         more = [g for g in self._options.part.more(len(known) - num_ended) if g not in known]
         self._prepared |= {gemm: self._prepare_pool.submit(self._prepare, gemm) for gemm in more}
         return bool(more)
@@ -182,16 +167,13 @@ class Tuner:
         where = self._options.where.on(gemm, self._target.limits)
         space = self._target.space(gemm, where.order).where(where, gemm)
         taken_over = self._take_over(gemm, space)
+        is_others = not space.is_autotune and space.on_tensor_cores is None  # as recorded
         return ShapeSearch(
             self._target, self._store, self._claims, gemm, space,
-            starts=self._starts(gemm, space),
+            starts=() if is_others or not self._options.policy.num_seeds else self._options.starts(gemm),
             sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy, where=where,
             taken_over=taken_over,
         )  # fmt: skip
-
-    def _starts(self, gemm: Gemm, space: FeasibleSet) -> Iterable[AnyConfig]:
-        is_others = not space.is_autotune and space.on_tensor_cores is None  # as recorded
-        return () if is_others or not self._options.policy.num_seeds else self._options.starts(gemm)
 
     def _take_over(self, gemm: Gemm, space: FeasibleSet) -> TakenOver | None:
         """What an earlier compiler or kernel measured on machine code that is the same here."""
@@ -233,13 +215,9 @@ class Tuner:
             if self._comparison_queue is not None:
                 self._comparison_queue.settle()
                 self._comparison_queue.top_up(self._shapes)
-            self._reuse()
-
-    def _reuse(self) -> None:
-        """Use idle moments of the target to try compiled kernels."""
-        if self._reuse_queue is not None and self._reason_to_stop() is None:
-            with self._ledger.timing("ask_s"):
-                self._reuse_queue.top_up(self._shapes)
+            if self._reuse_queue is not None and self._reason_to_stop() is None:
+                with self._ledger.timing("ask_s"):
+                    self._reuse_queue.top_up(self._shapes)
 
     @property
     def _others(self) -> list[Future[Any]]:
@@ -301,7 +279,7 @@ class Tuner:
             incumbent = other.findings.incumbent
             if incumbent is None or self._is_tried_when_idle(shape, incumbent.point):
                 continue
-            if shape.suggestions.lend(incumbent.key, incumbent.point):
+            if shape.lend(incumbent.key, incumbent.point):
                 return
 
     def _is_tried_when_idle(self, shape: ShapeSearch, point: Point) -> bool:
@@ -309,31 +287,43 @@ class Tuner:
         is_served = self._reuse_queue is not None and self._reuse_queue.serves(shape)
         return is_served and shape.space.find(point) is not None
 
-    def _settle(self, kept: Kept) -> None:
+    def _settle(self, candidate: Candidate) -> None:
         """Learn from a candidate that was stored, then report it."""
-        shape, measurement = kept.candidate.shape, kept.measurement
-        is_best = shape.tell(kept.candidate.ask, measurement)
+        shape, ask, measurement = candidate.shape, candidate.ask, candidate.measurement
+        is_best = shape.tell(ask, measurement)
         if self._reuse_queue is not None:
-            self._reuse_queue.learn(kept)
+            self._reuse_queue.learn(candidate)
         self._ledger.add(measurement)
         self._rate.add(self._target.now())
         self._num_failed += not measurement.is_ok
-        self._on_event(self._trial_done(kept, is_best))
+        told = TrialDone(
+            gemm=shape.gemm,
+            key=ask.key,
+            point=ask.point,
+            origin=ask.origin,
+            measurement=measurement,
+            is_best=is_best,
+            best=shape.findings.best,
+            num_done=self._num_new,
+            num_failed=self._num_failed,
+            num_total=shape.findings.num_total,
+            elapsed_s=self._elapsed_s,
+            left_s=self._left_s(),
+            trials_per_s=self._rate.per_s,
+        )
+        self._on_event(told)
 
     def _finish(self, reason: StopReason) -> None:
         """Drop the open points that are not being timed yet, and settle the others."""
         if self._pipeline.num_open:
             self._on_event(Stopping(reason, self._pipeline.num_open))
-            self._drain()
-        if self._comparison_queue is not None:
-            self._comparison_queue.stop()
-        self._claims.release_all()  # the finals need none
-
-    def _drain(self) -> None:
-        self._pipeline.drop_waiting()
+            self._pipeline.drop_waiting()
         while self._pipeline.num_open:
             for kept in self._pipeline.kept():
                 self._settle(kept)
+        if self._comparison_queue is not None:
+            self._comparison_queue.stop()
+        self._claims.release_all()  # the finals need none
 
     def _reason_to_stop(self) -> StopReason | None:
         if self._interrupt_handler.is_requested:
@@ -345,10 +335,6 @@ class Tuner:
             return StopReason.SECONDS
         reasons = [self._options.why_enough(shape) for shape in self._shapes]
         return None if self._prepared or None in reasons else reasons[-1]
-
-    @property
-    def _gemms(self) -> list[Gemm]:
-        return [shape.gemm for shape in self._shapes]
 
     @property
     def _elapsed_s(self) -> float:
@@ -363,8 +349,6 @@ class Tuner:
         seconds = self._options.seconds
         return math.inf if seconds is None else seconds - self._elapsed_s
 
-    # ---- what is told
-
     @property
     def _num_new(self) -> int:
         return sum(shape.time_usage.num_new for shape in self._shapes)
@@ -378,21 +362,3 @@ class Tuner:
             missing = [max(0, self._options.trials - shape.findings.num_total) for shape in self._shapes]
             left.append(sum(missing) / self._rate.per_s)
         return min(left, default=None)
-
-    def _trial_done(self, kept: Kept, is_best: bool) -> TrialDone:
-        shape, ask = kept.candidate.shape, kept.candidate.ask
-        return TrialDone(
-            gemm=shape.gemm,
-            key=ask.key,
-            point=ask.point,
-            origin=ask.origin,
-            measurement=kept.measurement,
-            is_best=is_best,
-            best=shape.findings.best,
-            num_done=self._num_new,
-            num_failed=self._num_failed,
-            num_total=shape.findings.num_total,
-            elapsed_s=self._elapsed_s,
-            left_s=self._left_s(),
-            trials_per_s=self._rate.per_s,
-        )

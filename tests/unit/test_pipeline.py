@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from autotune.facts.measurement import Measurement, Outcome
+from autotune.search.points import Ask
 from autotune.search.progress import Ledger
 from autotune.search.propose.origins import RANDOM, REUSE
 from autotune.search.run.pipeline import Pipeline
-from autotune.search.shared_study import Ask
 from autotune.target import Target
 
 DONE = Measurement(Outcome.OK, time_us=1.0, samples_us=(1.0, 1.0, 1.0))
@@ -62,8 +62,8 @@ def test_places_are_filled_when_a_fifth_of_them_is_free(capacity: int, at_once: 
 
 
 def test_kernels_that_are_compiled_already_take_no_place() -> None:
-    target, pipeline, shape = _pipeline(10)
+    _target, pipeline, shape = _pipeline(10)
     _submit(pipeline, shape, 8)
     for _ in range(5):
-        pipeline.submit_compiled(cast(Any, target), shape, Ask(0, REUSE, {}, ""))
+        pipeline.submit(shape, Ask(0, REUSE, {}, ""))
     assert (pipeline.num_open, pipeline.num_free, pipeline.is_due) == (13, 2, True)

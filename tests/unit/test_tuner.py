@@ -61,7 +61,7 @@ def test_every_kind_of_failure_is_stored_once_and_never_wins(store):
     result = tune(target, store, [GEMM], Options(trials=1000))
     assert result.reason is StopReason.EXHAUSTED
     study = study_of(store, target, GEMM)
-    failed = store.failures(study)
+    failed = list(store.each_trial(study, is_failed=True))
     assert {t.measurement.outcome for t in failed} == set(FAILURES)
     assert all(t.measurement.reason == f"because of {t.measurement.outcome}" for t in failed)
     assert sorted(_keys(target)) == sorted({t.key for t in store.trials(study)})
@@ -391,7 +391,7 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_u
     tops = {base: {"a": a, "b": 8, "c": 8, "word": "w0"} for base, a in ((100.0, 4), (second_us, 64))}
     requests = [ask for _ in range(20) for ask in shape.points.ask()]
     for point in tops.values():
-        shape.suggestions.lend(point_key(point), point)
+        shape.lend(point_key(point), point)
         requests += shape.points.ask()
     while requests:
         for ask in requests:
@@ -406,7 +406,7 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_u
     assert not shape.points.is_polished, "another is the best now, and may have steps"
     for base, point in tops.items():
         steps = [{**point, "word": f"w{word}"} for word in range(1, 9)]
-        untried = [step for step in steps if shape.suggestions.lend(point_key(step), step)]
+        untried = [step for step in steps if shape.lend(point_key(step), step)]
         assert not untried if base == 100.0 or is_as_good else untried
 
 

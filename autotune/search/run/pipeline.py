@@ -23,9 +23,9 @@ from typing import Any
 
 from ...facts.measurement import Measurement
 from ...target import Reusing, Target
+from ..points import Ask
 from ..progress import Ledger
 from ..shape import ShapeSearch
-from ..shared_study import Ask
 
 _POLL_S = 0.2  # how soon Ctrl-C is noticed during a long candidate
 _AT_ONCE = 5  # this part of the target's places is filled at once: asked for together, points cost less each
@@ -49,13 +49,10 @@ class Candidate:
     ask: Ask
     measured: Future[Measurement]
 
-
-@dataclass(frozen=True)
-class Kept:
-    """A candidate that was stored, if not by another search on this database first."""
-
-    candidate: Candidate
-    measurement: Measurement
+    @property
+    def measurement(self) -> Measurement:
+        """Of one that is done."""
+        return self.measured.result()
 
 
 class Pipeline:
@@ -63,7 +60,7 @@ class Pipeline:
 
     def __init__(self, target: Target, ledger: Ledger) -> None:
         self._target, self._ledger = target, ledger
-        self._open: dict[Future[Kept], Candidate] = {}  # in order of submission
+        self._open: dict[Future[Candidate], Candidate] = {}  # in order of submission
 
     @property
     def num_open(self) -> int:
@@ -94,34 +91,29 @@ class Pipeline:
         return [candidate for candidate in self._open.values() if candidate.ask.is_reused]
 
     def submit(self, shape: ShapeSearch, ask: Ask) -> None:
-        measured = self._target.submit(shape.gemm, ask.point, shape.findings.cutoff_us)
-        self._follow(Candidate(shape, ask, measured))
-
-    def submit_compiled(self, target: Reusing, shape: ShapeSearch, ask: Ask) -> None:
-        """Submit a point whose kernel was compiled before, for an idle moment."""
-        measured = target.submit_compiled(shape.gemm, ask.point, shape.findings.cutoff_us)
-        self._follow(Candidate(shape, ask, measured))
-
-    def _follow(self, candidate: Candidate) -> None:
-        kept = Future[Kept]()
+        """A point whose kernel was compiled before waits for an idle moment."""
+        idle = self._target if ask.is_reused and isinstance(self._target, Reusing) else None
+        submit = self._target.submit if idle is None else idle.submit_compiled
+        candidate = Candidate(shape, ask, submit(shape.gemm, ask.point, shape.findings.cutoff_us))
+        kept = Future[Candidate]()
         self._open[kept] = candidate
         candidate.measured.add_done_callback(lambda _: self._keep(candidate, kept))
 
-    def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
+    def _keep(self, candidate: Candidate, kept: Future[Candidate]) -> None:
         """Store the result of a candidate, on the thread that settles it."""
         if candidate.measured.cancelled():
             kept.cancel()
             return
         try:
-            measurement = candidate.measured.result()
+            measurement = candidate.measurement
             with self._ledger.timing("store_s"):
                 candidate.shape.keep(candidate.ask, measurement)
         except BaseException as error:  # raised where the candidate is settled
             kept.set_exception(error)
         else:
-            kept.set_result(Kept(candidate, measurement))
+            kept.set_result(candidate)
 
-    def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Kept]:
+    def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Candidate]:
         """Wait a while for a candidate or one of `others`; returns all candidates that are stored by then, in
         order of submission. Raises what the target or the store did."""
         waiting: list[Future[Any]] = [*self._open, *others]
@@ -138,10 +130,10 @@ class Pipeline:
         """Drop the candidates that are not being timed yet."""
         for future, candidate in list(self._open.items()):
             if candidate.measured.cancel():
-                candidate.shape.shared.close(candidate.ask)
+                candidate.shape.points.close(candidate.ask)
                 del self._open[future]
 
-    def stored_candidates(self) -> Iterator[Kept]:
+    def stored_candidates(self) -> Iterator[Candidate]:
         """The candidates stored before the target was lost or the search was ended at once. Does not wait."""
         for future in list(self._open):
             if future.done() and not future.cancelled() and future.exception() is None:

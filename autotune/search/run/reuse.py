@@ -19,7 +19,7 @@ from ...kernel.config import PARAMETER, Config
 from ...search_policy import SearchPolicy
 from ...target import Point, Reusing
 from ..shape import ShapeSearch
-from .pipeline import Kept, Pipeline
+from .pipeline import Candidate, Pipeline
 
 _FINE = (Outcome.OK, Outcome.INACCURATE)  # on another shape the same kernel may be accurate enough
 NUM_SPLITS = 3  # of k that are tried with a kernel at a time
@@ -77,10 +77,10 @@ class ReuseQueue:
         self._taken: dict[ShapeSearch, set[str]] = {}  # keys of other shapes' best that a shape was given
         self._is_closed = False
 
-    def learn(self, kept: Kept) -> None:
+    def learn(self, candidate: Candidate) -> None:
         """Take in the kernel of a candidate that was settled."""
-        shape, ask, found = kept.candidate.shape, kept.candidate.ask, kept.measurement
-        if kept.candidate.ask.is_reused and found.compile_s > 0:
+        shape, ask, found = candidate.shape, candidate.ask, candidate.measurement
+        if ask.is_reused and found.compile_s > 0:
             self._is_closed = True  # the cache keeps nothing: reuse would not be free
         if shape.space.is_autotune:
             kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
@@ -110,7 +110,7 @@ class ReuseQueue:
         if not requests:
             self._used_up[shape] = len(kernels)
         for ask in requests:
-            self._pipeline.submit_compiled(self._target, shape, ask)
+            self._pipeline.submit(shape, ask)
 
     def serves(self, shape: ShapeSearch) -> bool:
         """Whether idle seconds also serve this shape: then they try here the best kernels of others."""
