@@ -20,7 +20,7 @@ from .facts.gemm import LAYOUTS, Gemm
 from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks
 from .search import InterruptHandler, Options, SearchResult, StopReason
-from .search.fill import Filled, OnFill, fill
+from .search.fill import Filled, Filler, OnFill
 from .shipped.starting_points import StartingPoints
 from .store import Store
 from .target import CellTarget
@@ -86,9 +86,9 @@ class DrawnSearch:
     def _fill(
         self, gemms: Sequence[Gemm], until_s: float, shipped: dict[str, list[Config]] | None = None
     ) -> Filled:
-        columns, seconds = [gemm for gemm in gemms if not gemm.is_batched], until_s - self.target.now()
+        columns = [gemm for gemm in gemms if not gemm.is_batched]
         how = (shipped or {}, self.options.policy, self.options.where, self.interrupt_handler.should_stop)
-        return fill(self.target, self.store, columns, seconds, self.on_fill, *how, self.lenders)
+        return Filler(self.target, self.store, columns, self.on_fill, *how, self.lenders).run(until_s)
 
     def _with_new_finals(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
         """The same with new finals of these shapes, whose best kernels were found on others: as many as there

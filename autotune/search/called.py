@@ -77,13 +77,9 @@ def gain_of(shapes: Iterable[ShapeResult], calls: Mapping[Gemm, int], expected: 
     cublas = [calls[gemm] * us for gemm, us in zip(searched, cublas_us, strict=True) if us is not None]
     return Gain(
         num_calls=sum(calls[gemm] for gemm in searched),
-        tuned_s=_seconds(sum(calls[gemm] * best[gemm].time_us for gemm in searched)),
-        cublas_s=_seconds(sum(cublas)) if cublas and len(cublas) == len(searched) else None,
+        tuned_s=sum(calls[gemm] * best[gemm].time_us for gemm in searched) / 1e6,
+        cublas_s=sum(cublas) / 1e6 if cublas and len(cublas) == len(searched) else None,
         left_shapes=len(left),
         left_calls=sum(calls[gemm] for gemm in left),
-        left_s=_seconds(sum(calls[gemm] * expected[gemm] for gemm in left)),
+        left_s=sum(calls[gemm] * expected[gemm] for gemm in left) / 1e6,
     )
-
-
-def _seconds(time_us: float) -> float:
-    return time_us / 1e6

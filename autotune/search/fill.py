@@ -77,24 +77,25 @@ class Filled:
     def then(self, later: Filled) -> Filled:
         """The result of both calls together. The kernels left, and the improved shapes, are the later
         call's."""
-        return Filled(
-            self.num_kernels + later.num_kernels,
-            self.num_refused + later.num_refused,
-            self.num_cells + later.num_cells,
-            later.num_left,
-            later.improved,
+        return replace(
+            later,
+            num_kernels=self.num_kernels + later.num_kernels,
+            num_refused=self.num_refused + later.num_refused,
+            num_cells=self.num_cells + later.num_cells,
         )
 
 
 class Filler:
-    """One run over the shapes of a search."""
+    """Times the kernels that searches of these shapes found on all of them, and those that other GPUs of this
+    kind found on `lenders`; before these the ones that ship, by layout. Only what obeys `where` is timed.
+    Times are stored at once, and `on_fill` receives their number."""
 
     def __init__(
         self,
         target: CellTarget,
         store: Store,
         gemms: Sequence[Gemm],
-        on_fill: OnFill,
+        on_fill: OnFill = ignore_fill,
         shipped: Mapping[str, Sequence[Config]] = MappingProxyType({}),
         policy: SearchPolicy | None = None,
         where: Where = ANY,
@@ -109,23 +110,20 @@ class Filler:
         self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
         self._tried = {gemm: self._keys(study) for gemm, study in self._studies.items()}
         self._best_us = {gemm: self._fastest_us(study) for gemm, study in self._studies.items()}
-        self._cublas_us = {gemm: self._baseline_us(study) for gemm, study in self._studies.items()}
+        cublas_us = {gemm: store.cublas_us(study) for gemm, study in self._studies.items()}
+        self._cublas_us = {gemm: math.inf if us is None else us for gemm, us in cublas_us.items()}
 
     def _keys(self, study: StudyRef) -> set[str]:
         """Points that were tried on this GPU, or on another of its kind: an export uses both."""
-        return {key for one in self._store.with_siblings(study) for key in self._store.keys(one)}
+        return {key for one in (*self._store.sibling_studies(study), study) for key in self._store.keys(one)}
 
     def _fastest_us(self, study: StudyRef) -> float:
         best = self._store.best(study, 1, self._target.max_error, where=self._where_on(study.gemm))
         return min((trial.measurement.time_us or math.inf for trial in best), default=math.inf)
 
-    def _baseline_us(self, study: StudyRef) -> float:
-        baseline = self._store.baseline(study)
-        return math.inf if baseline is None or baseline.time_us is None else baseline.time_us
-
     def run(self, until_s: float) -> Filled:
         """Until this time of the target's clock, until it should stop, or until nothing is left. What is
-        under way then is timed and stored."""
+        under way then is timed and stored. Raises DeviceLost and StoreError."""
         num_kernels = num_refused = num_cells = 0
         searched_us, rows = dict(self._best_us), deque(self._rows())
         under_way: deque[_Row] = deque()
@@ -296,24 +294,3 @@ def in_order(
 def _interleave(queues: Iterable[Iterable[T]]) -> Iterator[T]:
     """The first of each, then the second of each, and so on."""
     return (item for item in chain.from_iterable(zip_longest(*queues)) if item is not None)
-
-
-def fill(
-    target: CellTarget,
-    store: Store,
-    gemms: Sequence[Gemm],
-    seconds: float,
-    on_fill: OnFill = ignore_fill,
-    shipped: Mapping[str, Sequence[Config]] = MappingProxyType({}),
-    policy: SearchPolicy | None = None,
-    where: Where = ANY,
-    should_stop: Callable[[], bool] = lambda: False,
-    lenders: Iterable[Gemm] = (),
-) -> Filled:
-    """Time the kernels that searches of these shapes found on all of them, and those that other GPUs of this
-    kind found on `lenders`, for at most this many seconds of the target's clock; before these the ones that
-    ship, by layout. Only what obeys `where` is timed. Times
-    are stored at once, and `on_fill` receives their number. Once it should stop no more kernels are begun.
-    Raises DeviceLost and StoreError."""
-    filler = Filler(target, store, gemms, on_fill, shipped, policy, where, should_stop, lenders)
-    return filler.run(target.now() + seconds)

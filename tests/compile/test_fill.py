@@ -18,7 +18,7 @@ from autotune.kernel.where import Where
 from autotune.recording import matrix
 from autotune.search import study_of
 from autotune.search.cublas_times import time_cublas, with_bias
-from autotune.search.fill import Filler, fill, ignore_fill
+from autotune.search.fill import Filled, Filler, ignore_fill
 from autotune.store import Store
 from autotune.target import Baseline, point_key
 
@@ -47,6 +47,10 @@ def store(target, tmp_path):
             ok = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,), registers=64, spill_bytes=0)
             opened.add_trial(study, point_key(config.to_dict()), config.to_dict(), ok, "seed")
         yield opened
+
+
+def fill(target, store, gemms, seconds, *how, **options) -> Filled:
+    return Filler(target, store, gemms, *how, **options).run(target.now() + seconds)
 
 
 def test_rows_are_best_kernels_then_relatives_then_what_leads_in_other_layouts(target, store) -> None:

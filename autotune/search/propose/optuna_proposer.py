@@ -76,10 +76,7 @@ class OptunaProposer(Proposer):
         from optuna.trial import TrialState
 
         with _quiet():
-            if time_us is None:
-                self._study.tell(trial, state=TrialState.FAIL)
-            else:
-                self._study.tell(trial, time_us)
+            self._study.tell(trial, time_us, TrialState.FAIL if time_us is None else TrialState.COMPLETE)
 
     def _frozen(self, number: int, time_us: float | None) -> FrozenTrial:
         from optuna.trial import TrialState, create_trial

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Sampler: TypeAlias = "str | BaseSampler"
 DEFAULT_SAMPLER = "autotune"
 _NEEDS = {"tpe": (), "gp": ("scipy", "torch"), "cmaes": ("cmaes",)}  # samplers of Optuna: packages
+_CLASSES = {"tpe": "TPESampler", "gp": "GPSampler", "cmaes": "CmaEsSampler"}
 SAMPLERS = (DEFAULT_SAMPLER, "random", *_NEEDS)
 
 
@@ -68,7 +69,5 @@ def _of_optuna(name: str, seed: int) -> BaseSampler:
         raise EnvironmentProblem(f"{option('sampler')} {name} needs {missing}; run: pip install {packages}")
     import optuna
 
-    if name == "tpe":
-        return optuna.samplers.TPESampler(seed=seed)
-    make = optuna.samplers.GPSampler if name == "gp" else optuna.samplers.CmaEsSampler
-    return make(seed=seed)
+    found: BaseSampler = getattr(optuna.samplers, _CLASSES[name])(seed=seed)
+    return found

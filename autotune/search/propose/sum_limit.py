@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -26,28 +26,10 @@ from .candidates import Candidates
 LEAST_FAILED = 4
 
 
-class Inaccurate(Protocol):
-    """Knows from the results so far which points are inaccurate; `is_sure`: none of these need be tried."""
-
-    is_sure: bool
-
-    def learn(self, results: Mapping[int, float | None]) -> None:
-        """Results: time in us by point, None for a failure."""
-
-    def will_fail(self, numbers: np.ndarray) -> np.ndarray:
-        """Whether points are predicted to fail; (q,) -> (q,)."""
-
-
-def inaccurate(space: FeasibleSet, candidates: Candidates) -> Inaccurate:
-    """Of the points of this space."""
-    its = space.on_tensor_cores
-    return SameSums(space, candidates, its.SUMMED) if its else SumLimit(candidates)
-
-
 class SameSums:
     """For kernels on tensor cores; `summed`: the parameters that decide how they sum."""
 
-    is_sure = True
+    is_sure = True  # what is predicted to fail need not be tried
 
     def __init__(self, space: FeasibleSet, candidates: Candidates, summed: Sequence[str]) -> None:
         self._candidates = candidates
@@ -55,6 +37,7 @@ class SameSums:
         self._has_failed = np.zeros([len(space.values[at]) for at in self._places], dtype=bool)
 
     def learn(self, results: Mapping[int, float | None]) -> None:
+        """Results: time in us by point, None for a failure."""
         ways = self._ways(np.fromiter(results, np.int64, len(results)))
         has_failed = np.array([time is None for time in results.values()], dtype=bool)
         shape = self._has_failed.shape
@@ -65,6 +48,7 @@ class SameSums:
         self._has_failed = (failed > 1) & (right == 0)  # one alone may have failed for another reason
 
     def will_fail(self, numbers: np.ndarray) -> np.ndarray:
+        """Whether points are predicted to fail; (q,) -> (q,)."""
         found: np.ndarray = self._has_failed.ravel()[self._ways(numbers)]
         return found
 
@@ -94,6 +78,14 @@ class SumLimit:
         if math.isinf(self._limit):
             return np.zeros(len(numbers), dtype=bool)
         return self._candidates.longest_sums(numbers) >= self._limit
+
+
+Inaccurate: TypeAlias = "SameSums | SumLimit"  # knows from the results so far which points are inaccurate
+
+
+def inaccurate(space: FeasibleSet, candidates: Candidates) -> Inaccurate:
+    its = space.on_tensor_cores
+    return SameSums(space, candidates, its.SUMMED) if its else SumLimit(candidates)
 
 
 def least_failing(sums: np.ndarray, has_failed: np.ndarray) -> float:

@@ -28,15 +28,12 @@ class Traits:
 
     def __call__(self, codes: np.ndarray) -> np.ndarray:
         """Logarithms of the quantities that decide times; (q, traits)."""
-        quantities = _quantities(self._columns(codes), self.gemm, self.limits)
+        quantities = _quantities(_EncodedColumns(self.values, codes), self.gemm, self.limits)
         return np.asarray(np.log2(np.stack(quantities, axis=1)))
 
     def longest_sums(self, codes: np.ndarray) -> np.ndarray:
         """The largest number of products that a thread adds up one by one; (q,)."""
-        return _longest_sums(self._columns(codes), self.gemm, self.limits)
-
-    def _columns(self, codes: np.ndarray) -> Any:
-        return _EncodedColumns(self.values, codes)
+        return _longest_sums(_EncodedColumns(self.values, codes), self.gemm, self.limits)
 
 
 class _EncodedColumns:
@@ -64,7 +61,7 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
     num_threads, smem = resources.threads(c), resources.smem_bytes(c, gemm)
     registers = resources.expected_registers(c, limits)
     blocks = np.maximum(1, resources.blocks_per_sm(c, limits, gemm, registers))
-    tiles = _tiles(c, gemm)
+    tiles = resources.tiles(c, gemm)
     waves, fill = _waves(c, gemm, blocks * limits.num_sms)
     per_sm = _blocks(c, gemm) / limits.num_sms
     at_once = np.minimum(blocks, np.ceil(per_sm))  # a small grid leaves room
@@ -91,13 +88,10 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
     ]
 
 
-def _tiles(c: Any, gemm: Gemm) -> np.ndarray:
-    return np.asarray(resources.tiles(c, gemm))
-
-
 def _blocks(c: Any, gemm: Gemm) -> np.ndarray:
     """Thread blocks of all splits; `last_wave` adds only few."""
-    return _tiles(c, gemm) * np.where(c.reduction == "last_wave", 1, resources.splits(c, gemm))
+    splits = np.where(c.reduction == "last_wave", 1, resources.splits(c, gemm))
+    return np.asarray(resources.tiles(c, gemm) * splits)
 
 
 def _waves(c: Any, gemm: Gemm, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -111,6 +105,8 @@ def _waves(c: Any, gemm: Gemm, slots: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _longest_sums(c: Any, gemm: Gemm, limits: DeviceLimits) -> np.ndarray:
     """`last_wave` leaves the tiles of whole waves unsplit, if there are any; a flush begins a sum anew."""
-    has_whole_waves = (c.reduction == "last_wave") & (_tiles(c, gemm) >= limits.num_sms * c.min_blocks)
+    has_whole_waves = (c.reduction == "last_wave") & (
+        resources.tiles(c, gemm) >= limits.num_sms * c.min_blocks
+    )
     steps = gemm.k / (threads_along_k(c) * np.where(has_whole_waves, 1, c.split_k))
     return np.asarray(np.where(c.flush_k > 0, np.minimum(steps, c.flush_k), steps))

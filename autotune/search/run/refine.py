@@ -46,22 +46,18 @@ class ComparisonQueue:
     def top_up(self, shapes: Sequence[ShapeSearch]) -> None:
         """Queue comparisons, first of the shapes whose comparisons have had the fewest GPU seconds."""
         while len(self._open) * self._policy.batch_s < self._policy.ahead_s:
-            batch = self._next(shapes)
-            if batch is None:
+            under_way = [batch.comparison for batch in self._open.values()]
+            ordered = sorted(shapes, key=lambda s: self._spent_s.get(s, 0.0))
+            due = ((shape, shape.findings.ranking.next_comparison(under_way)) for shape in ordered)
+            shape, comparison = next((one for one in due if one[1] is not None), (None, None))
+            if shape is None or comparison is None:
                 return
-            first, second = batch.comparison.pair
+            first, second = comparison.pair
             self._num_batches += 1
+            batch = _Batch(shape, comparison, self._rounds(shape))
             pair = (first.point, second.point)
-            future = self._target.compare_pair(batch.shape.gemm, pair, batch.rounds, self._num_batches)
+            future = self._target.compare_pair(shape.gemm, pair, batch.rounds, self._num_batches)
             self._open[future] = batch
-
-    def _next(self, shapes: Sequence[ShapeSearch]) -> _Batch | None:
-        under_way = [batch.comparison for batch in self._open.values()]
-        for shape in sorted(shapes, key=lambda s: self._spent_s.get(s, 0.0)):
-            comparison = shape.findings.ranking.next_comparison(under_way)
-            if comparison is not None:
-                return _Batch(shape, comparison, self._rounds(shape))
-        return None
 
     def _rounds(self, shape: ShapeSearch) -> int:
         """As many as fit in `batch_s`, and too few to decide: each batch loads both kernels again, and a load
