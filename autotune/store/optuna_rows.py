@@ -8,7 +8,7 @@ first reads its study. A trial that runs says who is at it (`leases.py`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -130,16 +130,20 @@ def is_alive() -> Any:
     return worker.is_(None) | worker.in_(leases.live_workers())
 
 
-def adopt(session: Session, its_id: int, study_id: int) -> None:
-    """Give numbers to trials of a study of ours that have none, in the order in which they were stored."""
+def unnumbered(session: Session, its_id: int, study_id: int) -> Sequence[Any]:
+    """Trials of a study of ours that have no number, in the order in which they were stored."""
     known = exists().where(
         OptunaTrialRow.optuna_study_id == its_id, OptunaTrialRow.config_id == TrialRow.config_id
     )
     spent = TrialRow.compile_s + TrialRow.verify_s + TrialRow.measure_s
     columns = (TrialRow.config_id, TrialRow.outcome, TrialRow.created_at, spent)
-    found = session.execute(
-        select(*columns).join(ConfigRow).where(TrialRow.study_id == study_id, ~known).order_by(TrialRow.id)
-    ).all()
+    its = TrialRow.study_id == study_id
+    return session.execute(select(*columns).join(ConfigRow).where(its, ~known).order_by(TrialRow.id)).all()
+
+
+def adopt(session: Session, its_id: int, study_id: int) -> None:
+    """Give these trials numbers."""
+    found = unnumbered(session, its_id, study_id)
     first = give_numbers(session, its_id, len(found)) if found else None
     if first is None:
         return

@@ -16,12 +16,9 @@ import functools
 import threading
 import uuid
 import weakref
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +35,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy  # what `get_all_studies` is to return; it has no public name
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from ..facts.measurement import Measurement, Outcome
@@ -60,43 +57,21 @@ ORIGIN = "asked"  # what proposed a point that somebody asked for, unless a samp
 _UNNAMED = "no-name-"  # as Optuna names studies that nobody named
 _FACTS = ("outcome", "reason", "samples_us", "is_cut_short", "error_ratio", "error_over_cublas", "registers",
           "spill_bytes", "smem_bytes")  # fmt: skip
+_STORED = (TrialRow.study_id == OptunaStudyRow.study_id) & (TrialRow.config_id == OptunaTrialRow.config_id)
 _ROWS = (
     select(OptunaTrialRow, OptunaStudyRow.study_id, TrialRow, ConfigRow)
     .join(OptunaStudyRow, OptunaStudyRow.id == OptunaTrialRow.optuna_study_id)
     .join(ConfigRow, ConfigRow.id == OptunaTrialRow.config_id, isouter=True)
-    .join(
-        TrialRow,
-        (TrialRow.study_id == OptunaStudyRow.study_id) & (TrialRow.config_id == OptunaTrialRow.config_id),
-        isouter=True,
-    )
+    .join(TrialRow, _STORED, isouter=True)
     .where(optuna_rows.is_alive())
     .order_by(OptunaTrialRow.id)
 )
+_STATES = _ROWS.with_only_columns(OptunaTrialRow.id, OptunaTrialRow.state, TrialRow.id, TrialRow.outcome)
 _distribution = functools.cache(json_to_distribution)
-
-
-_STORED = "stored"
 
 
 class _Taken(Exception):
     """Another trial is of this config. Never leaves the storage."""
-
-
-@dataclass
-class _ReadTrials:
-    """Trials of a study that are finished and read, up to a row, and what tells that none has changed."""
-
-    trials: list[FrozenTrial] = field(default_factory=list)
-    last_id: int = 0  # of that row
-    counts: dict[str, int] = field(default_factory=dict)  # as `_counted`, of rows up to there
-
-    def keep(self, found: Iterable[Any], trials: Mapping[int, FrozenTrial]) -> None:
-        """Take in the first of the rows that follow, up to one that is not finished."""
-        first = list(takewhile(lambda one: one[0].state in FINISHED, found))
-        self.trials += [trials[row.id] for row, *_ in first if row.id in trials]
-        self.last_id = max((row.id for row, *_ in first), default=self.last_id)
-        counts = _counted(first)
-        self.counts = _less(counts, {name: -number for name, number in self.counts.items()})
 
 
 class OptunaStorage(BaseStorage):
@@ -110,7 +85,8 @@ class OptunaStorage(BaseStorage):
         # Not `remove_session`: Optuna calls that at the end of each thread of a study.
         self.close = weakref.finalize(self, _end, self._workers, None if store is db else store)
         self._lock = threading.RLock()
-        self._known: dict[int, _ReadTrials] = {}
+        # By study and row: trials that are finished, None for one that is damaged, and what they were made of
+        self._known: dict[int, dict[int, tuple[Any, FrozenTrial | None]]] = {}
         self._spaces: dict[int, dict[str, CategoricalDistribution]] = {}  # of studies of ours
         self._claimed: dict[int, Mapping[str, Value]] = {}  # points of this process's running trials
         self._refs: dict[int, StudyRef | None] = {}  # what each study of Optuna is of ours
@@ -465,36 +441,29 @@ class OptunaStorage(BaseStorage):
             return list(self._frozen(session.execute(query).all()).values())
 
     def _all(self, study_id: int) -> list[FrozenTrial]:
-        """All trials of a study, by number. Finished ones are read once, unless there are others of them than
-        were read: a final condemned one, somebody deleted one, or stored one without asking."""
-        known = self._known.setdefault(study_id, _ReadTrials())
-        found, counts = self._read(study_id, known.last_id)
-        self._learn(found)
-        if _less(counts, _counted(found)) != known.counts or self._known.get(study_id) is not known:
-            with self._database.writing() as session:
-                if (owned := self._study(session, study_id).study_id) is not None:
-                    optuna_rows.adopt(session, study_id, owned)
-            found, counts = self._read(study_id, 0)
-            self._learn(found)
-            known = self._known[study_id] = _ReadTrials(counts=_less(counts, _counted(found)))
-        trials = self._frozen(found)
-        everything = [*known.trials, *trials.values()]
-        known.keep(found, trials)
-        return everything
-
-    def _read(self, study_id: int, last_id: int) -> tuple[Sequence[Any], Counter[str]]:
-        """The rows after this one; and how many finished ones the study has, by state, and in `trial`."""
-        its = OptunaTrialRow.optuna_study_id == study_id
-        states = select(OptunaTrialRow.state, func.count()).where(its, OptunaTrialRow.state.in_(FINISHED))
+        """All trials of a study, by number. Finished ones are read once, unless something of them changed: a
+        final condemned one, or somebody deleted one."""
+        known = self._known.setdefault(study_id, {})
         with self._database.reading() as session:
-            study = self._study(session, study_id)
-            found = session.execute(_ROWS.where(its, OptunaTrialRow.id > last_id)).all()
-            grouped = session.execute(states.group_by(OptunaTrialRow.state))
-            counts = Counter(dict(grouped.all()))
-            if study.study_id is not None:
-                stored = select(func.count()).where(TrialRow.study_id == study.study_id)
-                counts[_STORED] = session.scalar(stored) or 0
-        return found, counts
+            owned = self._study(session, study_id).study_id
+            is_numbered = owned is None or not optuna_rows.unnumbered(session, study_id, owned)
+        if owned is not None and not is_numbered:
+            with self._database.writing() as session:
+                optuna_rows.adopt(session, study_id, owned)
+        found: list[Any] = []
+        with self._database.reading() as session:
+            query = _STATES.where(OptunaTrialRow.optuna_study_id == study_id)
+            states = {row[0]: row for row in session.execute(query)}
+            kept = {number for number, row in states.items() if number in known and known[number][0] == row}
+            for ids in queries.chunks(states.keys() - kept):
+                found += session.execute(_ROWS.where(OptunaTrialRow.id.in_(ids)))
+        trials = self._frozen(found)
+        if self._known.get(study_id) is not known:  # a parameter has a new value: all are made anew
+            return self._all(study_id)
+        finished = (number for number, row in states.items() if row.state in FINISHED)
+        known.update({n: (states[n], trials.get(n)) for n in finished if n not in kept})
+        every = (known[number][1] if number in kept else trials.get(number) for number in states)
+        return [trial for trial in every if trial is not None]
 
     def _learn(self, found: Iterable[Any]) -> None:
         """Take in the values that parameters have in studies of ours. Optuna wants the same choices in all
@@ -595,22 +564,6 @@ def _is_deleted(
     """Whether somebody deleted the result of a config."""
     is_autotune = study_id is not None and row.config_id is not None
     return is_autotune and row.state in FINISHED and stored is None
-
-
-def _counted(found: Iterable[Any]) -> Counter[str]:
-    """As `_read` counts."""
-    counts: Counter[str] = Counter()
-    for row, _, stored, _ in found:
-        if row.state in FINISHED:
-            counts[row.state] += 1
-        counts[_STORED] += stored is not None
-    return counts
-
-
-def _less(counts: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
-    """The differences that are not 0."""
-    differences = {name: counts.get(name, 0) - others.get(name, 0) for name in {*counts, *others}}
-    return {name: number for name, number in differences.items() if number}
 
 
 def _measured(row: OptunaTrialRow) -> Measurement:
