@@ -40,14 +40,14 @@ from .kernel import launch
 from .kernel.compiler import Compiler
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.templates import (
-    OF_CLASS,
     SGEMM,
-    Template,
     accuracy_of,
     has_kernels,
     is_autotune,
     is_current,
+    searched_for,
     source_of,
+    values_of_class,
 )
 from .kernel.where import VALUES, Where
 from .perf_model.cublas_model import NUM_TIMED
@@ -275,7 +275,8 @@ def tune(
     seed, db = options.seed, _path(given["db"])
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
-    template, a_type = _template(accuracy, conditions, num_drawn), gemms[0].a_type if gemms else FP32
+    _check_class(accuracy, conditions, num_drawn)
+    a_type = gemms[0].a_type if gemms else FP32
     selector, cache = targets.selector_of(given["gpu"]), read_policy(given["cache"])
     opened = targets.open_target(
         selector, cache, gemms, max_error, note=note, accuracy=accuracy, a_type=a_type,
@@ -292,7 +293,7 @@ def tune(
         _tell_alike(target.limits, store, note)
         recorded = target if isinstance(target, ReplayTarget) else None
         if recorded is None:  # other kernels may be recorded: their spaces check
-            conditions.check(template.values)
+            conditions.check(searched_for(accuracy, target.limits).values)
         listed = gemms or (recorded.gemms if recorded else ())
         kept = _stale(store, target, named) if stale else {}
         listed = tuple(kept) or listed
@@ -303,7 +304,7 @@ def tune(
             options,
             starts=partial(starts, order=conditions.order)
             if accuracy == STRICT
-            else partial(on_tensor_cores, accuracy=accuracy),
+            else partial(on_tensor_cores, accuracy=accuracy, limits=target.limits),
             insists=given["insists"] or recorded is None,
         )
         if options.seconds is not None and recorded is None:  # a recording has a clock of its own
@@ -370,15 +371,14 @@ def _of_one_type(gemms: Sequence[Gemm], a_type: str, accuracy: str, note: Note) 
     return {one: replace(one, a_type=a_type) for one in gemms}
 
 
-def _template(accuracy: str, conditions: Where, num_drawn: int) -> Template:
-    """What a search for a class searches. Raises UsageError for what only strict kernels have."""
-    found = OF_CLASS[read_class(accuracy)]
+def _check_class(accuracy: str, conditions: Where, num_drawn: int) -> None:
+    """Raises UsageError for no class, and for what only strict kernels have."""
+    read_class(accuracy)
     if accuracy != STRICT and (conditions.order or num_drawn):
         other = option("order") if conditions.order else option("num_drawn")
         raise UsageError(
             f"{option('accuracy')} {accuracy} and {other}: only strict kernels have that; leave out one"
         )
-    return found
 
 
 def _tell_alike(limits: DeviceLimits, store: Store, note: Note) -> None:
@@ -557,8 +557,8 @@ def export_table(
     max_megabytes = number(option("max_megabytes"), given["max_megabytes"], most=math.inf)
     gemms, conditions = read_shapes(shapes), _conditions(given)
     added = launch.named(given["epilogues"])
-    template = _template(accuracy, conditions, 0)
-    conditions.check({**template.values, **VALUES})
+    _check_class(accuracy, conditions, 0)
+    conditions.check(values_of_class(accuracy) | VALUES)
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
     with Store.open_existing(db) as store, store.bad_rows.reported(note):
         environments = store.environments(max_error)
@@ -638,14 +638,14 @@ def _of_wider(
 ) -> TunedResults:
     """The results of kernels of a wider class, for those of the shapes that have any: none where nothing was
     searched for it, or where a GPU has no such kernels: strict ones serve."""
-    none = TunedResults(environment, limits, source_of(accuracy), "", 0, ())
+    none = TunedResults(environment, limits, source_of(accuracy, limits=limits), "", 0, ())
     if not has_kernels(accuracy, limits):
         note(f"{limits.name} runs strict kernels alone: they serve calls for accuracy {accuracy}, too")
         return none
     if not searched:
         note(f"no shape was searched for accuracy {accuracy}: tensor kernels serve where that is surely kept")
         return none
-    found = reading(where=conditions.within(OF_CLASS[accuracy].parameters), accuracy=accuracy)
+    found = reading(where=conditions.within(searched_for(accuracy, limits).parameters), accuracy=accuracy)
     return replace(found, shapes=tuple(s for s in found.shapes if not gemms or s.gemm in gemms))
 
 

@@ -1,14 +1,16 @@
-"""FP32 products on tensor cores (kernels/tensor_sgemm.cu, scaled_sgemm.cu) beside cublasSgemm: speed, error.
+"""FP32 products on tensor cores (kernels/tensor_sgemm.cu, mma_sgemm.cu, scaled_sgemm.cu) beside cublasSgemm:
+speed, error.
 
     python benchmarks/tensor_vs_cublas.py [--shape 4096 ...] [--rounds 15] [--sustained SECONDS] [--errors]
-        [--class fp32|fp32-range] [--out studies/results/NAME.json]
+        [--class fp32|fp32-range] [--template mma] [--out studies/results/NAME.json]
 
 Per shape every legal config of `configs` and `torch.mm` with TF32 off, which calls cublasSgemm, run in
 interleaved rounds; times are medians. Results are held against float64, by Frobenius and by element against
 |A| |B|, and divided by cublasSgemm's errors on the same operands; `--errors` does so for all DISTRIBUTIONS.
 The best is the fastest of those whose errors are no larger; without any, of those whose largest is least.
 `--sustained`: each of the two alone for so many seconds, and what a card allows: cuBLAS in TF32, BF16, FP16.
-Needs torch and a GPU of compute capability 9.0.
+`--template mma`: of the kernel without warpgroups.
+Needs torch and a GPU of compute capability 9.0, or with `--template mma` 8.0 and later.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ from autotune.files.output_file import write_file
 from autotune.gpu.driver import check, device_limits
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
 from autotune.kernel import launch, template, templates
+from autotune.kernel import mma_config as mma
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.launch import Variant
+from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.scaled_config import FP16X3, OnTensorCores, ScaledConfig
-from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
+from autotune.kernel.tensor_config import BF16X6, SCHEMES, TF32X3, TensorConfig
 
 SHAPES = ("1024", "2048", "4096", "8192", "4096:NT", "4096:TN", "4096:TT", "1536", "3000")
 TILES = ((64, 1), (64, 2), (128, 1), (128, 2))  # bn, loaders
@@ -52,8 +56,15 @@ SUMS = (  # scheme, promote_k, flush_k
 SCALED = tuple(  # bn, stages, promote_k
     (bn, stages, promote_k) for bn, stages in ((64, 4), (128, 3), (192, 2)) for promote_k in (32, 64)
 )
+OF_WARPS = (  # bm, bn, bk, wm, wn, stages
+    *((128, 128, 16, 64, 32, 4), (128, 128, 16, 32, 64, 4), (128, 128, 16, 32, 32, 4)),
+    *((128, 128, 32, 64, 32, 2), (128, 128, 32, 64, 32, 3), (128, 128, 32, 32, 32, 3)),
+    *((128, 64, 16, 64, 32, 4), (128, 64, 32, 64, 32, 3), (64, 128, 32, 32, 64, 3)),
+    *((64, 64, 32, 32, 32, 3), (64, 64, 16, 32, 32, 4), (128, 64, 32, 32, 32, 3)),
+)
 ROWS = 512  # of C that are compared with float64
 FAST = "cublasSgemm"
+MMA = "mma"
 Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
 
 
@@ -152,7 +163,7 @@ class TensorKernel:
         """May begin while the launch before it ends, as in a product."""
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         stream, arguments = torch.cuda.current_stream().cuda_stream, ctypes.addressof(pointers)
-        attributes = [launch.overlap_attribute(self._driver)]
+        attributes = [launch.overlap_attribute(self._driver)] if self.spec.overlaps else []
         config = launch.launch_config(self._driver, grid, threads, smem_bytes, stream, attributes)
         check(self._driver.cuLaunchKernelEx, config, function, arguments, 0)
 
@@ -175,8 +186,20 @@ def errors(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Errors:
     return Errors((apart.norm() / exact.norm()).item(), (apart / size).max().item())
 
 
-def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str) -> Iterator[OnTensorCores]:
+def of_warps(limits: DeviceLimits, gemm: Gemm) -> Iterator[MmaConfig]:
+    """Legal ones without warpgroups, with the widest vectors."""
+    vec_a, vec_b = (4 if lead % 4 == 0 else 1 for lead in (gemm.lda, gemm.ldb))
+    for tile, scheme, promote_k in itertools.product(OF_WARPS, SCHEMES, (16, 32)):
+        config = MmaConfig(*tile, promote_k, vec_a, vec_b, 2 - gemm.ldc % 2, scheme=scheme)
+        if not mma.broken_rules(config, limits, gemm):
+            yield config
+
+
+def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str, its: str) -> Iterator[OnTensorCores]:
     """Legal ones, with the widest vectors; of a narrower class than is asked for, a few."""
+    if its == MMA:
+        yield from of_warps(limits, gemm)
+        return
     is_range = accuracy == FP32_RANGE
     if is_range:
         for (bn, stages, promote_k), group in itertools.product(SCALED, (8, 16)):
@@ -245,9 +268,10 @@ def sustained_us(run: Callable[[], object], seconds: float) -> float:
 
 def shape_facts(compiler: Compiler, limits: DeviceLimits, gemm: Gemm, args: Any) -> dict[str, Any]:
     variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched)
+    found_configs = [*configs(limits, gemm, args.accuracy, args.template)]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cubin_of(compiler, one, variant), configs(limits, gemm, args.accuracy)))
-    kernels = [TensorKernel(compiler, config, variant) for config in configs(limits, gemm, args.accuracy)]
+        list(pool.map(lambda one: cubin_of(compiler, one, variant), found_configs))
+    kernels = [TensorKernel(compiler, config, variant) for config in found_configs]
     kinds = DISTRIBUTIONS if args.errors else ("normal",)
     made = {name: stored(gemm, DISTRIBUTIONS[name], 1) for name in kinds}
     orders = {_sums(kernel): kernel for kernel in kernels}  # the others that add likewise have its bits
@@ -296,6 +320,8 @@ def library_rates(gemm: Gemm, a: torch.Tensor, b: torch.Tensor, seconds: float) 
 def _sums(kernel: TensorKernel) -> str:
     """How it sums, as older files tell it of TF32."""
     config = kernel.config
+    if isinstance(config, MmaConfig):
+        return f"{config.promote_k} {MMA} {config.scheme}"
     if isinstance(config, ScaledConfig):
         return f"{config.promote_k} {FP16X3}" + f" {config.bn}" * (config.bn > 128)  # its products, one set
     return f"{config.promote_k} {config.flush_k}" + f" {config.scheme}" * (config.scheme != TF32X3)
@@ -315,13 +341,16 @@ def _line(found: Mapping[str, Any]) -> str:
 def main() -> None:
     args = _arguments()
     torch.backends.cuda.matmul.allow_tf32 = False
-    limits, compiler = device_limits(0), Compiler(tensor.ARCH)
+    limits = device_limits(0)
+    compiler = Compiler(limits.arch if args.template == MMA else tensor.ARCH)
     report: dict[str, Any] = {
         "benchmark": "tensor_vs_cublas",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "source_hash": templates.source_of(args.accuracy),
+        "source_hash": templates.MMA.source_hash
+        if args.template == MMA
+        else templates.source_of(args.accuracy),
         "accuracy": args.accuracy,
         "shapes": [],
     }
@@ -339,6 +368,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
     parser.add_argument(
         "--class", dest="accuracy", default=FP32, choices=[FP32, FP32_RANGE], help="of kernels"
+    )
+    parser.add_argument(
+        "--template", default="", choices=["", MMA], help="mma: of the kernel without warpgroups"
     )
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds: samples of each")
     parser.add_argument("--errors", action="store_true", help="on all distributions")

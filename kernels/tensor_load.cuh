@@ -11,6 +11,7 @@
 #pragma once
 
 #include "tensor_config.cuh"
+#include "tensor_primitives.cuh"
 #include "tensor_split.cuh"
 #include "tensor_stages.cuh"
 

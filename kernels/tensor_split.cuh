@@ -15,8 +15,6 @@
 // does by 0.29. The instruction that rounds (cvt.rna) made 4096x4096x4096 a tenth slower.
 #pragma once
 
-#include "tensor_primitives.cuh"
-
 struct Parts {
     unsigned bits[PARTS];  // of floats; tensor cores drop what is no part of theirs, or `packed` does
 };

@@ -25,7 +25,7 @@ from ..files.words import command, counted, option
 from ..kernel import same_code, template, templates
 from ..kernel.launch import Epilogue
 from ..kernel.summation_order import most_k
-from ..kernel.templates import TENSOR, has_kernels
+from ..kernel.templates import TENSOR, has_kernels, searched_for
 from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
 from ..runtime.table.soundness import check_identity
@@ -91,6 +91,7 @@ def export_table(
         fast = cut_to_chosen(tensor)
         _tell_replaced(tensor, fast, note)
     limits, compiling = results.limits, Compiling(compiler)
+    its = searched_for(FP32, limits)
     compiling.begin(all_wishes(tuned, {}, {}, where.order))
     most = max_kernels // len(LAYOUTS)
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
@@ -113,12 +114,12 @@ def export_table(
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
     if fast is not None:
-        more = on_tensor_cores() if most and has_kernels(FP32, limits) else ()
+        more = on_tensor_cores() if most and its is TENSOR and has_kernels(FP32, limits) else ()
         requested = list({wish.id: wish for wish in (*more, *winners_of(fast))}.values())
         on_step(f"compiling {counted(len(requested), 'kernel')} on tensor cores")
         cubins |= compiling.wait(requested, on_compiled)
         requested = within(requested, cubins, max_megabytes * MEGABYTE)
-        kernels += figures.on_tensor_cores(fast, requested, cubins, TENSOR.source_hash)
+        kernels += figures.on_tensor_cores(fast, requested, cubins, its.source_hash)
         wishes += requested
     added = with_epilogues(wishes, epilogues, called)
     on_step(f"compiling {counted(len(added), 'variant')} of these that add a bias or an activation")
@@ -151,7 +152,7 @@ def export_table(
         max_workspace=where.max_workspace,
         order=order,
         accuracy=STRICT if fast is None else FP32,
-        tensor_source_hash=TENSOR.source_hash if any(k.accuracy != STRICT for k in kernels) else "",
+        tensor_source_hash=its.source_hash if any(k.accuracy != STRICT for k in kernels) else "",
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 

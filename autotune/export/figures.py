@@ -13,8 +13,8 @@ from ..facts.fitted import number, numbers
 from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
-from ..kernel.templates import TENSOR, launch_spec, residency, tflops
-from ..kernel.tensor_config import BF16X6, BK, BM
+from ..kernel.templates import launch_spec, residency, searched_for, tflops
+from ..kernel.tensor_config import BF16X6, BK, BM, TensorConfig
 from ..perf_model.fit import Sample, fma_step_us, guess, learn
 from ..perf_model.model_figures import Floats, ModelFigures
 from ..runtime.table.table import Kernel, KernelRecord, launchable
@@ -99,8 +99,9 @@ def on_tensor_cores(
 
 def _guessed(wish: Wish, fast: DeviceLimits) -> ModelFigures | None:
     """Of a kernel on tensor cores that nobody timed: a step of k takes what a third of TF32's rate allows, a
-    time whatever the tile is, and what leaving the tensor cores, and then the registers, takes."""
-    if wish.is_batched:
+    time whatever the tile is, and what leaving the tensor cores, and then the registers, takes. Nothing is
+    known of kernels without warpgroups."""
+    if wish.is_batched or not isinstance(wish.config, TensorConfig):
         return None
     config, spec = wish.config, launch_spec(wish.config, wish.gemm, fast)
     flushes = BK / config.flush_k * config.bn / BM if config.flush_k else 0.0
@@ -115,7 +116,7 @@ def with_epilogues(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike]
 ) -> list[Kernel]:
     """Kernels with an epilogue: they have no model, as nothing is picked among them."""
-    of = {STRICT: results.source_hash, FP32: TENSOR.source_hash}
+    of = {STRICT: results.source_hash, FP32: searched_for(FP32, results.limits).source_hash}
     records = [_record(wish, cubins[wish.id], results) for wish in wishes]
     return [launchable(record, results.limits, of[record.accuracy]) for record in records]
 

@@ -14,6 +14,7 @@ from ..files.errors import DispatchError
 from ..kernel import tensor_config
 from ..kernel.config import Config
 from ..kernel.launch import BIAS, PLAIN, Epilogue, Variant
+from ..kernel.mma_config import MmaConfig
 from ..kernel.relatives import example
 from ..kernel.rules import broken_rules
 from ..kernel.summation_order import CHAIN, SummationOrder
@@ -56,6 +57,8 @@ class Wish:
         digest = hashlib.sha256(f"{c.key}:{self.layout}:{self.is_wide}{batched}".encode()).hexdigest()
         if isinstance(c, TensorConfig):
             tile = f"tensor-{tensor_config.BM}x{c.bn}x{tensor_config.BK}"
+        elif isinstance(c, MmaConfig):
+            tile = f"tensor-{c.bm}x{c.bn}x{c.bk}"
         else:
             tile = f"{c.bm}x{c.bn}x{c.bk}" + (f"-split{c.split_k}" if c.split_k > 1 else "")
         layout = self.layout.lower().replace(":", "-")

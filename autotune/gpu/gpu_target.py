@@ -55,7 +55,7 @@ class GpuTarget:
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy, self.max_error, self._seed = policy, max_error, seed
         templates.need_search_space(accuracy, self.limits)
-        self.source_hash, self._accuracy = templates.source_of(accuracy, a_type), accuracy
+        self.source_hash, self._accuracy = templates.source_of(accuracy, a_type, self.limits), accuracy
         self.builder = KernelBuilder(self.limits, cache_dir=cache_dir, note=note, helpers=helpers)
         try:
             self.worker = GpuWorker(self.gpu.uuid, self.limits, self.builder.checks(), note)
@@ -87,7 +87,7 @@ class GpuTarget:
     def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
         if self._accuracy == STRICT:
             return feasible_set.feasible_set(self.limits, gemm, order=order)
-        return feasible_set.tensor_set(self.limits, gemm, templates.module_of(self._accuracy))
+        return feasible_set.tensor_set(self.limits, gemm, templates.module_of(self._accuracy, self.limits))
 
     def problem(self, gemm: Gemm) -> Problem:
         """The problem on which candidates are verified and timed. Raises UsageError if C is empty."""

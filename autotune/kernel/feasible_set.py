@@ -19,6 +19,7 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted, option
+from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import PARAMETER, PARAMETERS, Parameter, Value
@@ -153,7 +154,7 @@ class FeasibleSet:
     def on_tensor_cores(self) -> ModuleType | None:
         """The module of our kernel on tensor cores that they are of, if they are."""
         own = set(self.names)
-        return next((one for one in (tensor, scaled) if own == set(one.PARAMETER)), None)
+        return next((one for one in (tensor, mma, scaled) if own == set(one.PARAMETER)), None)
 
     @cached_property
     def values(self) -> tuple[tuple[Value, ...], ...]:
@@ -286,7 +287,7 @@ def _linked(
 _OF_TILES = ("bm", "bn", "bk", "pack_a", "pack_b", "min_blocks", "flush_k")
 _OF_SUMS = ("bm", "bn", "min_blocks")
 _OF_SPLITS = ("reduction", "split_k")
-_TENSOR_TILES = ("bn", "pack_a", "pack_b")
+_TENSOR_TILES = ("bm", "bn", "pack_a", "pack_b")
 
 
 def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
@@ -498,15 +499,19 @@ def _given(rule: Rule, **values: Value) -> Rule:
     return rule._replace(needs=needs, holds=lambda c, d, g: rule.holds(_Columns(vars(c) | fixed), d, g))
 
 
-def tensor_set(limits: DeviceLimits, gemm: Gemm, its: ModuleType = tensor) -> FeasibleSet:
+def tensor_set(
+    limits: DeviceLimits, gemm: Gemm, its: ModuleType = tensor, *, is_wide: bool = False
+) -> FeasibleSet:
     """As `feasible_set`, of a kernel on tensor cores, by its module: empty on a GPU that cannot run it."""
+    rules = [r for r in its.RULES if not (is_wide and r.kind == "worth")]
     names = tuple(its.PARAMETER)
     core = tuple(name for name in names if name not in (*_WALK_FACTOR, *_LAUNCH_FACTOR))
     groups = (core, _WALK_FACTOR, _LAUNCH_FACTOR)
-    space = FeasibleSet(_joined(groups, its.RULES, limits, gemm, its.PARAMETER))
+    space = FeasibleSet(_joined(groups, rules, limits, gemm, its.PARAMETER))
     if not len(space):
         return space
-    return _linked(space, ("bn",), lambda c: np.asarray(tensor.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))
+    tiles = [name for name in ("bm", "bn") if name in names]
+    return _linked(space, tiles, lambda c: np.asarray(its.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))
 
 
 def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[_Columns], np.ndarray]:

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from ..facts.gemm import FP32
 from .launch import Variant
+from .mma_config import MmaConfig
 from .scaled_config import AnyConfig, ScaledConfig
 from .tensor_config import TensorConfig
 
 MARK = "autotune kernel: "
 MAX_LENGTH = 2048  # of a text; today's have some 340 characters
 FAMILY = "sgemm"  # of kernels, as same_code.json names it, too
-TENSOR_FAMILY = "tensor_sgemm"  # those of TensorConfig
-SCALED_FAMILY = "scaled_sgemm"  # those of ScaledConfig
+_FAMILIES: dict[type, str] = {  # of others
+    TensorConfig: "tensor_sgemm",
+    MmaConfig: "mma_sgemm",
+    ScaledConfig: "scaled_sgemm",
+}
 
 
 def of(source_hash: str, config: AnyConfig, variant: Variant) -> str:
@@ -27,8 +31,7 @@ def of(source_hash: str, config: AnyConfig, variant: Variant) -> str:
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
     added = ["wide"] * variant.is_wide + ["batched"] * variant.is_batched + [str(variant.epilogue)]
     added += [f"a_{variant.a_type}"] if variant.a_type != FP32 else []
-    is_scaled, is_tensor = isinstance(config, ScaledConfig), isinstance(config, TensorConfig)
-    family = SCALED_FAMILY if is_scaled else TENSOR_FAMILY if is_tensor else FAMILY
+    family = _FAMILIES.get(type(config), FAMILY)
     return f"{family} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
 
 

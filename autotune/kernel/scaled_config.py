@@ -13,9 +13,11 @@ from typing import Any, ClassVar
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
+from . import mma_config as mma
 from . import tensor_config as tensor
 from .config import Config, Parameter, checked
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed_floats
+from .mma_config import MmaConfig
 from .resources import launched
 from .rules import LEGAL, Rule, RuleKind
 from .tensor_config import (
@@ -85,13 +87,13 @@ class ScaledConfig:
         return self.key
 
 
-OnTensorCores = TensorConfig | ScaledConfig
+OnTensorCores = TensorConfig | MmaConfig | ScaledConfig
 AnyConfig = Config | OnTensorCores
 
 
 def has_named(point: Collection[str]) -> bool:
     """Whether these are parameters of this kernel, not of another."""
-    return "promote_k" in point and not tensor.has_named(point)
+    return "promote_k" in point and not (tensor.has_named(point) or mma.has_named(point))
 
 
 PARAMETERS: tuple[Parameter, ...] = (

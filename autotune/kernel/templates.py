@@ -2,6 +2,7 @@
 
     sgemm          FMAs in FP32, on any GPU: Config          accuracy strict
     tensor_sgemm   products of TF32 or BF16 parts, on Hopper's tensor cores: TensorConfig   accuracy fp32
+    mma_sgemm      the same products on tensor cores of any GPU since sm_80: MmaConfig   accuracy fp32
     scaled_sgemm   products of FP16 parts of scaled operands, there, too: ScaledConfig   accuracy fp32-range
 
 Their arguments and launches are the same. A point names all parameters of one of them, and no others.
@@ -21,10 +22,12 @@ from ..facts.gemm import Gemm
 from ..facts.other_problem import A_TYPE_MARK, a_type_of, untyped
 from ..files.errors import UsageError
 from . import identity, resources, rules, same_code, template
+from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import PARAMETER, Config, Parameter, Value, values_in
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
+from .mma_config import MmaConfig
 from .scaled_config import AnyConfig, OnTensorCores, ScaledConfig
 from .tensor_config import TensorConfig
 
@@ -39,7 +42,7 @@ class Template:
     main_file: str
     accuracy: str  # the class of its kernels
     parameters: Mapping[str, Parameter]
-    config: type[Config] | type[TensorConfig] | type[ScaledConfig]
+    config: type[Config] | type[TensorConfig] | type[MmaConfig] | type[ScaledConfig]
     broken_rules: Callable[..., tuple[rules.Rule, ...]]
     arch: str | None = None
 
@@ -58,31 +61,48 @@ SGEMM = Template(template.MAIN_FILE, STRICT, PARAMETER, Config, rules.broken_rul
 TENSOR = Template(
     tensor.MAIN_FILE, FP32, tensor.PARAMETER, TensorConfig, tensor.broken_rules, arch=tensor.ARCH
 )
+MMA = Template(mma.MAIN_FILE, FP32, mma.PARAMETER, MmaConfig, mma.broken_rules)
 RANGE = Template(
     scaled.MAIN_FILE, FP32_RANGE, scaled.PARAMETER, ScaledConfig, scaled.broken_rules, arch=tensor.ARCH
 )
 OF_CLASS = {one.accuracy: one for one in (SGEMM, TENSOR, RANGE)}  # what a search for a class searches
+TEMPLATES = (SGEMM, TENSOR, MMA, RANGE)
+_MODULES: dict[type, ModuleType] = {TensorConfig: tensor, MmaConfig: mma, ScaledConfig: scaled}
 
 
-def module_of(accuracy: str) -> ModuleType:
+def searched_for(accuracy: str, limits: DeviceLimits) -> Template:
+    """What a search for a class searches on this GPU model: without warpgroups the kernels that do without
+    them."""
+    its = OF_CLASS[accuracy]
+    return MMA if its is TENSOR and _broken(its, limits) and not _broken(MMA, limits) else its
+
+
+def module_of(accuracy: str, limits: DeviceLimits) -> ModuleType:
     """Of the kernels on tensor cores that a search for a class beyond the strict one searches."""
-    return scaled if accuracy == FP32_RANGE else tensor
+    return _MODULES[searched_for(accuracy, limits).config]
 
 
 def of(config: AnyConfig) -> Template:
-    return next(one for one in OF_CLASS.values() if isinstance(config, one.config))
+    return next(one for one in TEMPLATES if isinstance(config, one.config))
 
 
 def read(point: Mapping[str, Any]) -> AnyConfig:
     """The config that a point of either template names; parameters that an older kernel did not have are at
     their defaults. Raises UsageError."""
-    its = TENSOR if tensor.has_named(point) else RANGE if scaled.has_named(point) else SGEMM
-    return its.config.from_dict(point)
+    found = (one for one in TEMPLATES if one is not SGEMM and _MODULES[one.config].has_named(point))
+    return next(found, SGEMM).config.from_dict(point)
+
+
+def values_of_class(accuracy: str) -> dict[str, tuple[Value, ...]]:
+    """Of the parameters of all kernels of a class, as conditions name them."""
+    return {
+        name: values for one in TEMPLATES if one.accuracy == accuracy for name, values in one.values.items()
+    }
 
 
 def is_autotune(point: Mapping[str, Any]) -> bool:
     """Whether a point names all parameters of one of the templates."""
-    return any(point.keys() == one.parameters.keys() for one in OF_CLASS.values())
+    return any(point.keys() == one.parameters.keys() for one in TEMPLATES)
 
 
 def parse(key: str) -> AnyConfig:
@@ -111,6 +131,8 @@ def launch_spec(
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue, gemm.a_type)
     if isinstance(config, TensorConfig):
         return tensor.launch_spec(config, variant)
+    if isinstance(config, MmaConfig):
+        return mma.launch_spec(config, variant, limits)
     if isinstance(config, ScaledConfig):
         return scaled.launch_spec(config, variant)
     return resources.launch_spec(config, gemm, limits, is_wide=is_wide, epilogue=epilogue)
@@ -118,6 +140,8 @@ def launch_spec(
 
 def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int) -> int:
     """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
+    if isinstance(config, MmaConfig):
+        return int(mma.blocks_per_sm(config, limits, gemm, registers))
     if isinstance(config, OnTensorCores):
         return limits.regs_per_sm // (config.threads * registers)
     return int(resources.blocks_per_sm(config, limits, gemm, registers))
@@ -126,6 +150,9 @@ def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers
 def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int | None = None) -> int:
     """Blocks of one kernel that an SM holds at a time, at least 1: by the compiler's registers per thread, or
     else by those that are expected."""
+    if isinstance(config, MmaConfig):
+        expected = registers or int(mma.register_estimate(config))
+        return max(1, int(mma.blocks_per_sm(config, limits, gemm, expected)))
     if isinstance(config, OnTensorCores):
         return max(
             1, limits.regs_per_sm // (config.threads * (registers or tensor.REGISTERS // config.threads))
@@ -135,19 +162,23 @@ def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: in
 
 def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
     """Memory that a launch of this config takes besides its operands."""
-    if isinstance(config, TensorConfig):
-        return int(tensor.workspaces(config, gemm))
-    if isinstance(config, ScaledConfig):
-        return int(scaled.workspaces(config, gemm))
+    if isinstance(config, OnTensorCores):
+        return int(_MODULES[type(config)].workspaces(config, gemm))
     return resources.workspace_bytes(config, gemm, limits)
 
 
 # ---- studies: trials of another template, or held against another promise, are those of another kernel
 
 
-def source_of(accuracy: str, a_type: str = FLOATS) -> str:
-    """What studies keep as the source of the kernels that a search for a class and a type of A searches."""
-    own = template.source_hash(OF_CLASS[accuracy].main_file)
+def source_of(accuracy: str, a_type: str = FLOATS, limits: DeviceLimits | None = None) -> str:
+    """What studies keep as the source of the kernels that a search for a class and a type of A searches, on a
+    GPU model (None: one with warpgroups)."""
+    its = searched_for(accuracy, limits) if limits else OF_CLASS[accuracy]
+    return _source_of(its, accuracy, a_type)
+
+
+def _source_of(its: Template, accuracy: str, a_type: str) -> str:
+    own = template.source_hash(its.main_file)
     own += "" if accuracy == STRICT else f"{_CLASS_MARK}{accuracy}"
     return own if a_type == FLOATS else f"{own}{A_TYPE_MARK}{a_type}"
 
@@ -165,13 +196,17 @@ def is_alike(study_source: str, other: str) -> bool:
 
 def is_current(study_source: str) -> bool:
     """Whether such kernels are compiled here from text with the same code."""
-    return same_code.is_same(study_source, source_of(accuracy_of(study_source), a_type_of(study_source)))
+    accuracy, a_type = accuracy_of(study_source), a_type_of(study_source)
+    own = (_source_of(one, accuracy, a_type) for one in TEMPLATES if one.accuracy == accuracy)
+    return any(same_code.is_same(study_source, one) for one in own)
 
 
 def tflops(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> float:
     """The most that a GPU computes within a class; of multiplications and additions of the product, in
     TFLOP/s."""
     of_class = {STRICT: 1.0, FP32: tensor.OVER_FMA[a_type], FP32_RANGE: scaled.OVER_FMA}
+    if searched_for(accuracy, limits) is MMA:
+        return limits.fma_tflops * max(1.0, mma.OVER_FMA.get(limits.compute_capability, 1.0))
     return limits.fma_tflops * of_class[accuracy]
 
 
@@ -184,17 +219,18 @@ def limit_us(gemm: Gemm, limits: DeviceLimits | None, accuracy: str) -> float | 
 
 def has_kernels(accuracy: str, limits: DeviceLimits) -> bool:
     """Whether this GPU runs kernels of a class beyond those of narrower ones."""
-    return accuracy == STRICT or not _refusing(limits)
+    return accuracy == STRICT or not _broken(searched_for(accuracy, limits), limits)
 
 
-def _refusing(limits: DeviceLimits) -> tuple[rules.Rule, ...]:
-    return tensor.broken_rules(TensorConfig(), limits, _ANY, ("device",))
+def _broken(its: Template, limits: DeviceLimits) -> tuple[rules.Rule, ...]:
+    """Why the GPU runs none of its kernels."""
+    return its.broken_rules(its.config(), limits, _ANY, ("device",))
 
 
 def need_search_space(accuracy: str, limits: DeviceLimits) -> None:
     """Raises UsageError where this GPU runs no kernel of a class beyond the strict ones."""
-    broken = _refusing(limits)
-    if accuracy != STRICT and broken:
+    broken = () if accuracy == STRICT else _broken(searched_for(accuracy, limits), limits)
+    if broken:
         raise UsageError(
             f"{limits.name} runs no kernel of accuracy {accuracy} but strict ones: {broken[0].sentence}; "
             f"search for accuracy {STRICT}, which serves there"

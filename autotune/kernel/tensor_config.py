@@ -90,12 +90,13 @@ class TensorConfig:
         return self.key
 
 
-_OWN = {"loaders", "ahead", "scheme"}  # parameters that no other kernel has
+_OWN = {"loaders", "ahead"}  # parameters that no other kernel has
+_OF_WARPS = {"bm", "bk", "wm", "wn"}  # which mma_config.py has beside a scheme
 
 
 def has_named(point: Collection[str]) -> bool:
     """Whether these are parameters of this kernel, not of another."""
-    return not _OWN.isdisjoint(point)
+    return not _OWN.isdisjoint(point) or ("scheme" in point and _OF_WARPS.isdisjoint(point))
 
 
 PARAMETERS: tuple[Parameter, ...] = (

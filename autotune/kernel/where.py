@@ -20,6 +20,7 @@ from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.strict import hint
 from ..files.words import number, option, texts
+from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import PARAMETER, Config, Value
@@ -35,7 +36,11 @@ _TEXT = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>)\s*([\w.-]+)\s*")
 _HOW = "write conditions as in pack_a=0,reduction!=two_pass,bm>=64 (=, !=, <, <=, >, >=)"
 _DEFAULTS = Config().to_dict()
 # By the module of a kernel on tensor cores
-_TENSOR_DEFAULTS = {tensor: tensor.TensorConfig().to_dict(), scaled: scaled.ScaledConfig().to_dict()}
+_TENSOR_DEFAULTS = {
+    tensor: tensor.TensorConfig().to_dict(),
+    mma: mma.MmaConfig().to_dict(),
+    scaled: scaled.ScaledConfig().to_dict(),
+}
 VALUES: dict[str, tuple[Value, ...]] = {name: parameter.values for name, parameter in PARAMETER.items()}
 _NUM_NEAREST = 2  # numbers that are suggested
 MIB = 1 << 20  # bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,24 @@ from ..facts.accuracy_class import FP32, FP32_RANGE
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import LAYOUTS, Gemm, per_word
+from ..kernel import mma_config as mma
 from ..kernel.config import Config
+from ..kernel.mma_config import MmaConfig
 from ..kernel.relatives import example, within
 from ..kernel.resources import launch_spec, residency, threads
 from ..kernel.scaled_config import OnTensorCores, ScaledConfig
 from ..kernel.summation_order import SummationOrder
-from ..kernel.tensor_config import BF16X6, BM, LEAST_DEPTH, PACK_USES, PARAMETER, TF32X3, TensorConfig
+from ..kernel.templates import MMA, searched_for
+from ..kernel.tensor_config import (
+    BF16X6,
+    BM,
+    LEAST_DEPTH,
+    PACK_USES,
+    PARAMETER,
+    SCHEMES,
+    TF32X3,
+    TensorConfig,
+)
 from ..perf_model.launches import Launches, Shapes, grids
 from ..perf_model.model_figures import ModelFigures
 from ..perf_model.time_model import Speeds, TimeModel, modelled_us
@@ -105,8 +117,13 @@ def _scaled(figures: ModelFigures, config: Config, other: Config) -> ModelFigure
     return replace(figures, round_us=figures.round_us * by_thread**0.5, step_us=figures.step_us * by_block)
 
 
-def on_tensor_cores(gemm: Gemm, accuracy: str = FP32) -> list[OnTensorCores]:
-    """Configs of the kernel on tensor cores that a search for a class searches."""
+def on_tensor_cores(
+    gemm: Gemm, accuracy: str = FP32, limits: DeviceLimits | None = None
+) -> list[OnTensorCores]:
+    """Configs of the kernel on tensor cores that a search for a class searches, on a GPU model (None: one
+    with warpgroups)."""
+    if limits and searched_for(accuracy, limits) is MMA:
+        return [one for one in _without_warpgroups(gemm, limits) if not mma.broken_rules(one, limits, gemm)]
     return list(_scaled_operands(gemm) if accuracy == FP32_RANGE else _operands_as_they_are(gemm))
 
 
@@ -152,10 +169,36 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
             yield config
 
 
-def _splits(gemm: Gemm, bn: int) -> int:
-    """With so many, the tiles of C fill an H100 or H200 once."""
-    tiles = -(-gemm.m // BM) * -(-gemm.n // bn) * gemm.batch
-    most = min(_SMS // tiles, gemm.k // LEAST_DEPTH)
+def _without_warpgroups(gemm: Gemm, limits: DeviceLimits) -> Iterator[MmaConfig]:
+    """Large tiles first, packed and split as others are. None was timed on such a GPU."""
+    pack_a, pack_b = (
+        int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
+    )
+    operands: dict[str, Any] = {
+        "pack_a": pack_a,
+        "pack_b": pack_b,
+        "vec_a": 4 if pack_a or gemm.lda % 4 == 0 else 1,
+        "vec_b": 4 if pack_b or gemm.ldb % 4 == 0 else 1,
+        "vec_c": 2 - gemm.ldc % 2,
+    }
+    tiles = (
+        (128, 128, 16, 64, 32, 4),
+        (128, 128, 32, 64, 32, 2),
+        (128, 64, 16, 64, 32, 4),
+        (64, 64, 32, 32, 32, 3),
+    )
+    for tile, scheme in product(tiles, SCHEMES):
+        config = MmaConfig(*tile, scheme=scheme, **operands)
+        splits = _splits(gemm, config.bn, config.bm, limits.num_sms)
+        if splits > 1:
+            yield replace(config, reduction="two_pass", split_k=splits)
+        yield config
+
+
+def _splits(gemm: Gemm, bn: int, bm: int = BM, num_sms: int = _SMS) -> int:
+    """With so many, the tiles of C fill a GPU once: an H100 or H200, where nothing else is said."""
+    tiles = -(-gemm.m // bm) * -(-gemm.n // bn) * gemm.batch
+    most = min(num_sms // tiles, gemm.k // LEAST_DEPTH)
     return max((int(value) for value in PARAMETER["split_k"].values if int(value) <= most), default=1)
 
 

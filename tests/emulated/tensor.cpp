@@ -1,4 +1,5 @@
-// What stands behind the primitives of tensor cores: barriers that warpgroups wait at, and multiplications under way.
+// What stands behind the primitives of tensor cores: barriers that warpgroups wait at, multiplications under way, and those
+// of a warp, which are done at once.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -14,6 +15,7 @@ namespace emulated {
 unsigned half_of(float x);
 void post_halves(float* sums, int num_sums, const float* a, const float* b, int step, bool adds);
 void finish_halves(int width, const char* file, int line);
+void multiply_together(float* sums, const unsigned* a, const unsigned* b, bool adds, int packed, const Site& site);
 
 namespace {
 
@@ -130,6 +132,37 @@ void finish(int width, int depth, int packed, const char* file, int line) {
     pending[here.thread].clear();
 }
 
+// What the lanes of a warp bring to one instruction.
+struct WarpProduct {
+    float* sums[WARP];
+    const unsigned* a[WARP];
+    const unsigned* b[WARP];
+    Site site;
+    int come = 0;
+    unsigned done = 0;  // instructions
+};
+
+std::map<int, WarpProduct> of_warps;
+
+// sums = A * B, or added to them: 16 x 8 elements of C, by eight words along k.
+void multiply_warp(const WarpProduct& warp, bool adds, int packed) {
+    float found[WARP][4];
+    for (int lane = 0; lane < WARP; ++lane) {
+        for (int i = 0; i < 4; ++i) {
+            const int row = lane / 4, half = i / 2, column = lane % 4 * 2 + i % 2;
+            double total = adds ? warp.sums[lane][i] : 0.0;
+            for (int k = 0; k < MMA_WORDS * packed; ++k) {
+                const int word = k / packed, place = k % packed;
+                const unsigned a = warp.a[row * 4 + word % 4][word / 4 * 2 + half];
+                const unsigned b = warp.b[column * 4 + word % 4][word / 4];
+                total += static_cast<double>(element(float_of(a), place, packed)) * element(float_of(b), place, packed);
+            }
+            found[lane][i] = static_cast<float>(total);
+        }
+    }
+    for (int lane = 0; lane < WARP; ++lane) std::copy(found[lane], found[lane] + 4, warp.sums[lane]);
+}
+
 void end_phase(BarrierState* barrier) {
     if (barrier->pending > 0 || barrier->words > 0) return;
     barrier->pending = barrier->expected;
@@ -196,6 +229,20 @@ void post_halves(float* sums, int num_sums, const float* a, const float* b, int 
 }
 
 void finish_halves(int width, const char* file, int line) { finish(width, 0, HALVES, file, line); }
+
+void multiply_together(float* sums, const unsigned* a, const unsigned* b, bool adds, int packed, const Site& site) {
+    WarpProduct& warp = of_warps[here.thread / WARP];
+    const int lane = here.thread % WARP;
+    if (warp.come > 0 && warp.site.line != site.line) fault("a lane multiplies at line %d, others at %d", site.line, warp.site.line);
+    warp.sums[lane] = sums, warp.a[lane] = a, warp.b[lane] = b, warp.site = site;
+    if (++warp.come < WARP) {
+        wait_until([&warp, number = warp.done] { return warp.done != number; }, site.file, site.line);
+        return;
+    }
+    multiply_warp(warp, adds, packed);
+    warp.come = 0;
+    ++warp.done;
+}
 
 unsigned half_of(float x) {
     const unsigned sign = bits_of(x) >> 16 & 0x8000;

@@ -17,12 +17,14 @@ from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import UsageError
+from autotune.kernel import mma_config as mma
 from autotune.kernel import scaled_config as scaled
 from autotune.kernel import template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
 from autotune.kernel.launch import Variant, plan
+from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, SUMMED, TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options
@@ -39,47 +41,78 @@ def _all_points(space):
     return [space.point(number) for number in range(len(space))]
 
 
-KERNELS = {
-    FP32: (tensor, 500),
-    FP32_RANGE: (scaled, 100),
-}  # their modules, and points that there are at least
-OF_BOTH = pytest.mark.parametrize("accuracy", KERNELS)
+KERNELS = (  # their classes, modules, GPUs, and points that there are at least
+    (FP32, tensor, "h100", 500),
+    (FP32, mma, "a100", 500),
+    (FP32, mma, "rtx-3090", 400),
+    (FP32_RANGE, scaled, "h100", 100),
+)
+OF_ALL = pytest.mark.parametrize(("accuracy", "its", "gpu", "least"), KERNELS)
 
 
-@OF_BOTH
+@OF_ALL
 @pytest.mark.parametrize("shape", ["4096", "4097", "4096x4098x4100:TT", "512x600x2048b8:NT"])
-def test_the_space_holds_exactly_what_the_rules_allow(shape, accuracy):
-    gemm, (its, least) = Gemm.parse(shape), KERNELS[accuracy]
-    space = tensor_set(H100, gemm, its)
+def test_the_space_holds_exactly_what_the_rules_allow(shape, accuracy, its, gpu, least):
+    gemm, limits = Gemm.parse(shape), KNOWN[gpu]
+    space = tensor_set(limits, gemm, its)
     points = _all_points(space)
     assert len({point_key(point) for point in points}) == len(points) == space.num_points > least
-    assert space.on_tensor_cores is its is templates.module_of(accuracy)
+    assert space.on_tensor_cores is its
+    assert templates.module_of(accuracy, limits) is its
     kinds = ("template", "device", "shape", "worth")
-    assert all(not its.broken_rules(templates.read(point), H100, gemm, kinds) for point in points[::7])
+    assert all(not its.broken_rules(templates.read(point), limits, gemm, kinds) for point in points[::7])
     rng = np.random.default_rng(0)
     for _ in range(300):
         drawn = {name: one.values[rng.integers(len(one.values))] for name, one in its.PARAMETER.items()}
-        is_legal = not its.broken_rules(templates.read(drawn), H100, gemm, kinds)
+        is_legal = not its.broken_rules(templates.read(drawn), limits, gemm, kinds)
         assert (space.find(drawn) is not None) == is_legal, drawn
 
 
-@OF_BOTH
-def test_each_rule_of_the_text_has_its_sentence_here(accuracy):
-    its = KERNELS[accuracy][0]
+@pytest.mark.parametrize("its", [tensor, mma, scaled])
+def test_each_rule_of_the_text_has_its_sentence_here(its):
     asserted = re.findall(r'"rule ([a-z-]+)"', template.source(its.MAIN_FILE))
     ids = {rule.id for rule in its.RULES}
-    own = {one for one in asserted if one.startswith(("tensor-", "scaled-"))}
+    own = {one for one in asserted if one.startswith(("tensor-", "mma-", "scaled-"))}
     assert own <= ids | {"tensor-width", "scaled-width", "scaled-promote"}
     assert len(ids) == len(its.RULES)
 
 
-@pytest.mark.parametrize("kind", ["rtx-4090", "a100", "rtx-2080-ti"])
-def test_other_gpus_have_no_such_kernel_and_say_why(kind):
-    limits = KNOWN.get(kind) or next(x for x in KNOWN.values() if x.compute_capability != (9, 0))
-    assert not len(tensor_set(limits, SQUARE))
-    with pytest.raises(UsageError, match=r"runs no kernel of accuracy fp32 but strict ones: tensor cores"):
-        templates.need_search_space(FP32, limits)
+@pytest.mark.parametrize(("kind", "accuracy"), [("rtx-2080-ti", FP32), ("a100", FP32_RANGE)])
+def test_other_gpus_have_no_such_kernel_and_say_why(kind, accuracy):
+    limits = KNOWN[kind]
+    assert not len(tensor_set(limits, SQUARE, templates.module_of(accuracy, limits)))
+    with pytest.raises(
+        UsageError, match=f"runs no kernel of accuracy {accuracy} but strict ones: tensor cores"
+    ):
+        templates.need_search_space(accuracy, limits)
     templates.need_search_space(STRICT, limits)
+
+
+@pytest.mark.parametrize("kind", ["a100", "rtx-3090", "rtx-4090", "b200", "rtx-5090"])
+def test_gpus_without_warpgroups_search_the_kernel_without_them(kind):
+    limits = KNOWN[kind]
+    templates.need_search_space(FP32, limits)
+    assert templates.searched_for(FP32, limits) is templates.MMA
+    source = templates.source_of(FP32, limits=limits)
+    assert source != templates.source_of(FP32) and templates.is_current(source)
+    assert templates.accuracy_of(source) == FP32
+    assert templates.tflops(FP32, limits) >= limits.fma_tflops
+    kinds = ("template", "device", "shape", "worth")
+    for shape in ("4096", "4097:NT", "512x512x4096", "100x4099x300"):
+        gemm = Gemm.parse(shape)
+        starts = on_tensor_cores(gemm, FP32, limits)
+        assert starts
+        assert all(
+            not mma.broken_rules(config, limits, gemm, kinds) for config in starts if config.bm < 2 * gemm.m
+        )
+
+
+def test_parameters_tell_the_template():
+    for config in (MmaConfig(), MmaConfig(scheme="bf16x6", bk=32)):
+        assert templates.read(config.to_dict()) == config == templates.parse(config.key)
+    assert templates.read({"wm": 32, "promote_k": 32}) == MmaConfig(wm=32, promote_k=32)
+    assert templates.read({"scheme": "bf16x6"}) == TensorConfig(scheme="bf16x6")
+    assert templates.read({"bm": 64, "wm": 32}) == Config(bm=64, wm=32)
 
 
 def test_few_results_are_no_evidence():

@@ -61,8 +61,16 @@ def test_the_joined_source_holds_every_file_once() -> None:
     text = template.source()
     assert "#pragma once" not in text
     assert re.findall(r'#include "(.*)"', text) == ["primitives_host.hpp"], "only the host's twin stays out"
-    on_tensor_cores, scaled = template.source("tensor_sgemm.cu"), template.source("scaled_sgemm.cu")
-    of = {"tensor": (on_tensor_cores,), "scaled": (scaled,), "warpgroups.cuh": (on_tensor_cores, scaled)}
+    on_tensor_cores, mma, scaled = map(
+        template.source, ("tensor_sgemm.cu", "mma_sgemm.cu", "scaled_sgemm.cu")
+    )
+    of = {
+        "tensor": (on_tensor_cores,),
+        "mma": (mma,),
+        "scaled": (scaled,),
+        "warpgroups.cuh": (on_tensor_cores, scaled),
+        "bits.cuh": (on_tensor_cores, mma, scaled),
+    }
     for name in FILES:
         if name.endswith(".cuh"):
             opening = (template.kernel_dir() / name).read_text(encoding="utf-8").splitlines()[0]

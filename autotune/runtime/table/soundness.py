@@ -20,15 +20,25 @@ from ...files.errors import UsageError
 from ...files.folder_files import is_hex, is_sha256
 from ...files.strict import Mismatch
 from ...kernel import identity
+from ...kernel import mma_config as mma
 from ...kernel import tensor_config as tensor
 from ...kernel.config import PARAMETER, Config
 from ...kernel.launch import EPILOGUES, PLAIN, WORKSPACE_LIMIT, LaunchSpec, name_of, plan, rejection
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
-from ...kernel.rules import RULES
+from ...kernel.rules import RULES, Rule
 from ...kernel.summation_order import SummationOrder, has_order
 
 if TYPE_CHECKING:
-    from .table import CublasFigures, Entry, Kernel, KernelRecord, StrictRecord, Table, TensorRecord
+    from .table import (
+        CublasFigures,
+        Entry,
+        Kernel,
+        KernelRecord,
+        MmaRecord,
+        StrictRecord,
+        Table,
+        TensorRecord,
+    )
 
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
@@ -57,7 +67,7 @@ def check_kernels(records: Sequence[StrictRecord], limits: DeviceLimits) -> Conf
     return columns
 
 
-def check_tensor_kernels(records: Sequence[TensorRecord], table: Table) -> None:
+def check_tensor_kernels(records: Sequence[TensorRecord | MmaRecord], table: Table) -> None:
     """The same for kernels on tensor cores, of which there are few."""
     _require(table.accuracy in CLASSES, f"it serves an unknown class of accuracy, {table.accuracy!r:.60}")
     is_named = bool(table.tensor_source_hash) if records else not table.tensor_source_hash
@@ -67,15 +77,28 @@ def check_tensor_kernels(records: Sequence[TensorRecord], table: Table) -> None:
         _require(serves(record.accuracy, table.accuracy), f"{where} is of a wider class than the table")
         _require(record.variant.a_type in A_TYPES, f"{where} takes an A of an unknown type")
         try:
-            tensor.TensorConfig.from_dict(record.config.to_dict())
+            type(record.config).from_dict(record.config.to_dict())
         except UsageError as error:
             raise Mismatch(f"{where} has {error}") from error
-        for rule in tensor.broken_rules(record.config, limits, record.example, ("template", "device")):
+        for rule in _broken(record, limits):
             raise Mismatch(f"{where} breaks the rule {rule.id}: {rule.sentence}")
         _check_place(record)
-        feasible = max(1, limits.regs_per_sm // (record.config.threads * record.registers))
-        stated = record.blocks_per_sm
+        feasible, stated = _resident(record, limits), record.blocks_per_sm
         _require(stated == feasible, f"{where} has {stated} blocks per SM, where {feasible} fit")
+
+
+def _broken(record: TensorRecord | MmaRecord, limits: DeviceLimits) -> Sequence[Rule]:
+    its: Any = mma if isinstance(record.config, mma.MmaConfig) else tensor
+    broken: Sequence[Rule] = its.broken_rules(record.config, limits, record.example, ("template", "device"))
+    return broken
+
+
+def _resident(record: TensorRecord | MmaRecord, limits: DeviceLimits) -> int:
+    """As `templates.residency`."""
+    config, registers = record.config, record.registers
+    if isinstance(config, mma.MmaConfig):
+        return max(1, int(mma.blocks_per_sm(config, limits, record.example, registers)))
+    return max(1, limits.regs_per_sm // (config.threads * registers))
 
 
 def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, ...]]) -> None:

@@ -26,16 +26,19 @@ from ...files.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 from ...files.strict import Within
 from ...files.words import counted
 from ...kernel import identity
+from ...kernel import mma_config as mma
+from ...kernel import tensor_config as tensor
 from ...kernel.config import Config
 from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
+from ...kernel.mma_config import MmaConfig
 from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
 from ...kernel.summation_order import most_k
-from ...kernel.tensor_config import TF32X3, TensorConfig, launch_spec
+from ...kernel.tensor_config import TF32X3, TensorConfig
 from ...perf_model.model_figures import ModelFigures
 from . import soundness
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 16  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 17  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
@@ -59,7 +62,7 @@ class KernelRecord:
     """A kernel as in `table.json`: no derived value except its residency."""
 
     id: str
-    config: Config | TensorConfig
+    config: Config | TensorConfig | MmaConfig
     variant: Variant
     sha256: str  # of the cubin
     code_bytes: CubinBytes  # of the cubin
@@ -74,7 +77,7 @@ class KernelRecord:
     @property
     def accuracy(self) -> str:
         """Its class."""
-        return FP32 if isinstance(self.config, TensorConfig) else STRICT
+        return STRICT if isinstance(self.config, Config) else FP32
 
     @property
     def layout(self) -> str:
@@ -102,6 +105,11 @@ class TensorRecord(KernelRecord):
     config: TensorConfig
 
 
+@frozen()
+class MmaRecord(KernelRecord):
+    config: MmaConfig
+
+
 _RECORDED = attrgetter(*(one.name for one in fields(KernelRecord)))
 
 
@@ -127,8 +135,12 @@ def launchable(
 ) -> Kernel:
     """A kernel, what it is compiled from and how it is launched on this GPU model, by a table with this limit
     and order."""
-    if isinstance(record.config, TensorConfig):
-        spec = replace(launch_spec(record.config, record.variant), max_workspace=max_workspace)
+    if not isinstance(record.config, Config):
+        if isinstance(record.config, MmaConfig):
+            spec = mma.launch_spec(record.config, record.variant, limits)
+        else:
+            spec = tensor.launch_spec(record.config, record.variant)
+        spec = replace(spec, max_workspace=max_workspace)
         made: Callable[..., Kernel] = Kernel
         return made(*_RECORDED(record), spec, source_hash)
     columns = ConfigColumns(values_of([record.config]))
@@ -338,6 +350,7 @@ _BEFORE_CLASSES: dict[str, Any] = {"accuracy": STRICT, "tensor_source_hash": "",
 _WITH_SCHEMES = 14  # the first whose kernels on tensor cores name theirs
 _WITH_TYPES = 15  # the first whose kernels and shapes name the type of A
 _WITH_SHARES = 16  # the first whose kernels of chunks know of sums that blocks hand over
+_WITH_MMA = 17  # the first that may hold kernels on tensor cores without warpgroups
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -373,11 +386,14 @@ def _read(body: dict[str, Any], version: int) -> Table:
     if version < _WITH_TYPES:
         _name_types(body, ("kernels", "tensor_kernels"), "variant")
         _name_types(body, ("entries",), "gemm")
+    if version < _WITH_MMA:
+        body = {"mma_kernels": []} | body
     records: tuple[StrictRecord, ...] = strict.read(
         tuple[StrictRecord, ...], body.get("kernels"), "table.kernels"
     )
-    on_tensor_cores: tuple[TensorRecord, ...] = strict.read(
-        tuple[TensorRecord, ...], body.pop("tensor_kernels", None), "table.tensor_kernels"
+    on_tensor_cores: tuple[TensorRecord | MmaRecord, ...] = (
+        *strict.read(tuple[TensorRecord, ...], body.pop("tensor_kernels", None), "table.tensor_kernels"),
+        *strict.read(tuple[MmaRecord, ...], body.pop("mma_kernels", None), "table.mma_kernels"),
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
     columns = soundness.check_kernels(records, table.limits)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from ...facts.fitted import number
 from ...facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ...files.errors import DispatchError
-from ...kernel.config import threads_along_k
+from ...kernel.config import Config, threads_along_k
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
-from ...kernel.tensor_config import TensorConfig
 from ...perf_model.model_figures import LAUNCH_APART_US
 from ..calls.product import MAX_PLANS, Product, Settle, make_gemm, packed
 from ..choose.blas_provider import BlasProvider
@@ -334,7 +333,7 @@ class RoutedEngine(Engine):
 def sums_as(kernel: Kernel, pick: Pick) -> tuple[Any, ...]:
     """Equal for launches that sum in the same order."""
     config = kernel.config
-    if isinstance(config, TensorConfig):
+    if not isinstance(config, Config):
         return kernel.spec.reduction, pick.split_k, "tensor", config.promote_k, config.flush_k, config.scheme
     lanes = threads_along_k(config)
     return kernel.spec.reduction, pick.split_k, config.slice_k, config.flush_k, lanes, config.bk
