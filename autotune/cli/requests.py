@@ -193,6 +193,7 @@ class SpaceRequest(CommandRecord):
         space --gpu h200 --shape 4096x128x4096:NT
         space --gpu h200 --where 'pack_a=0,bm>=64'
         space --gpu rtx-3090 --explain bm=64,bn=128,stages=8
+        space --gpu a100 --accuracy fp32
         space --gpu replay:cache.json"""
 
     gpu: str = option(
@@ -204,6 +205,7 @@ class SpaceRequest(CommandRecord):
     where: list[str] = WHERE()
     max_workspace: float | None = MAX_WORKSPACE()
     order: str | None = ORDER()
+    accuracy: str = ACCURACY()
     is_wide: bool = option("Count what is legal but known not to pay, too.", False, flag="--all")
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..facts.accuracy_class import STRICT
+from ..facts.accuracy_class import read as read_class
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
 from ..files.words import counted
+from ..kernel import mma_config as mma
 from ..kernel import templates
-from ..kernel.config import PARAMETERS, Parameter, values_in
+from ..kernel.config import Config, Parameter, values_in
 from ..kernel.excess import excess
-from ..kernel.feasible_set import FeasibleSet, feasible_set
-from ..kernel.resources import register_estimate, smem_bytes, threads
+from ..kernel.feasible_set import FeasibleSet, feasible_set, tensor_set
+from ..kernel.mma_config import MmaConfig
+from ..kernel.resources import register_estimate
 from ..kernel.rules import RULES, Rule, rules_of
 from ..kernel.scaled_config import AnyConfig
 from ..kernel.summation_order import has_order
-from ..kernel.tensor_config import TensorConfig
-from ..kernel.tensor_config import smem_bytes as tensor_smem_bytes
 from ..kernel.where import VALUES, Where
 from ..recording.replay import ReplayTarget
 from ..target import point_key
@@ -43,24 +46,36 @@ def run(request: SpaceRequest, *, is_json: bool) -> None:
     gemm = Gemm.parse(request.shape)
     conditions = Where.parse(request.where, request.max_workspace, request.order)
     gemm.need_output()
-    conditions.check(VALUES)
+    accuracy = read_class(request.accuracy)
+    if accuracy != STRICT and conditions.order:
+        raise UsageError(f"--accuracy {accuracy} and --order: only strict kernels have that; leave out one")
     limits = limits_named(request.gpu, note=console.note)
+    its = templates.searched_for(accuracy, limits)
+    conditions.check(VALUES if accuracy == STRICT else its.values)
     conditions = conditions.on(gemm, limits)
     if request.explain is not None:
         _explain(request.explain, conditions, limits, gemm, is_json=is_json)
         return
     is_wide = request.is_wide
-    found = feasible_set(limits, gemm, is_wide=is_wide, order=conditions.order).where(conditions, gemm)
-    facts = _facts(found, conditions, limits, gemm, is_wide=is_wide)
-    console.answer(facts, lambda: _text(facts, conditions, limits, gemm), is_json=is_json)
+    if accuracy == STRICT:
+        found, rules = feasible_set(limits, gemm, is_wide=is_wide, order=conditions.order), RULES
+    else:
+        templates.need_search_space(accuracy, limits)
+        module = templates.module_of(accuracy, limits)
+        found, rules = tensor_set(limits, gemm, module, is_wide=is_wide), module.RULES
+    rules = tuple(rule for rule in rules if not (is_wide and rule.kind == "worth"))
+    expectation = expected.facts(limits, gemm) if accuracy == STRICT else None
+    facts = _facts(found.where(conditions, gemm), conditions, limits, gemm, rules)
+    facts |= {"accuracy": accuracy, "expected": expectation}
+    parameters = its.parameters.values()
+    console.answer(facts, lambda: _text(facts, conditions, limits, gemm, parameters), is_json=is_json)
 
 
 def _facts(
-    found: FeasibleSet, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_wide: bool
+    found: FeasibleSet, where: Where, limits: DeviceLimits, gemm: Gemm, rules: Sequence[Rule]
 ) -> dict[str, Any]:
     factors = [{"parameters": f.names, "num_rows": len(f)} for f in found.factors]
     reachable = {name: factor.reached(name) for factor in found.factors for name in factor.names}
-    rules = [_rule_facts(rule) for rule in RULES if not (is_wide and rule.kind == "worth")]
     return {
         "gpu": limits.name,
         "arch": limits.arch,
@@ -69,26 +84,27 @@ def _facts(
         "num_configs": found.num_points,
         "factors": factors,
         "values": reachable,
-        "rules": rules,
-        "expected": expected.facts(limits, gemm),
+        "rules": [_rule_facts(rule) for rule in rules],
     }
 
 
-def _text(facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm) -> str:
+def _text(
+    facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm, parameters: Iterable[Parameter]
+) -> str:
     factors = [(f"{f['num_rows']:,}", " ".join(f["parameters"])) for f in facts["factors"]]
-    parameters = [(p.name, _reachable_text(p, facts["values"][p.name]), p.description) for p in PARAMETERS]
+    values = [(p.name, _reachable_text(p, facts["values"][p.name]), p.description) for p in parameters]
     rules = [(r["kind"], r["id"], r["sentence"]) for r in facts["rules"]]
     holding = f" that obey {where.description}" if where else ""
     return "\n".join(
         [
             f"{counted(facts['num_configs'], 'config')} for {gemm} on {limits.name} ({limits.arch}){holding}",
-            console.wrap_text(expected.text(limits, gemm)),
+            *([console.wrap_text(expected.text(limits, gemm))] if facts["accuracy"] == STRICT else []),
             "",
             "They are all combinations of the rows of these factors"
             + (":" if where.max_workspace is None else ", less those with a larger workspace:"),
             console.table(("rows", "parameters"), factors, right=(0,)),
             "",
-            console.table(("parameter", "values reached (of)", "meaning"), parameters),
+            console.table(("parameter", "values reached (of)", "meaning"), values),
             "",
             *(f"{kind}: {description}" for kind, description in KINDS.items()),
             console.table(("kind", "rule", "sentence"), rules),
@@ -114,7 +130,7 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
     violated = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
     if where.max_workspace is not None and num_bytes > where.max_workspace:
         violated.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
-    if where.order and (isinstance(config, TensorConfig) or not has_order(config, where.order, gemm.k)):
+    if where.order and (not isinstance(config, Config) or not has_order(config, where.order, gemm.k)):
         violated.append(f"the order {where.order}")
     facts = {
         "gpu": limits.name,
@@ -147,24 +163,23 @@ def _explanation(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, facts: dic
         lines += [f"  {rule['id']} ({rule['kind']}): {rule['sentence']}", f"    here {rule['figures']}"]
     lines += [f"  {condition} (not so)" for condition in violated]
     if not any(rule["kind"] == "template" for rule in broken):  # else there is no such kernel to describe
-        lines.append(
-            f"  {_needs(config, gemm)}, {console.workspace_text(facts['workspace_bytes'])} of workspace"
-        )
+        workspace = console.workspace_text(facts["workspace_bytes"])
+        lines.append(f"  {_needs(config, gemm, limits)}, {workspace} of workspace")
     if assumed:
         values = ", ".join(f"{name}={facts['config'][name]}" for name in assumed)
         lines.append(f"  not given, so assumed: {values}")
     return "\n".join(lines)
 
 
-def _needs(config: AnyConfig, gemm: Gemm) -> str:
+def _needs(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> str:
     """Of a block."""
-    if isinstance(config, TensorConfig):
-        num_bytes = int(tensor_smem_bytes(config, gemm))
-        num_threads, registers = config.threads, "all registers of an SM"
-    else:
-        num_bytes, num_threads = int(smem_bytes(config, gemm)), threads(config)
+    spec, registers = templates.launch_spec(config, gemm, limits), "all registers of an SM"
+    if isinstance(config, Config):
         registers = f"at least {register_estimate(config)} registers"
-    return f"{counted(num_threads, 'thread')}, {counted(num_bytes, 'byte')} of shared memory, {registers}"
+    elif isinstance(config, MmaConfig):
+        registers = f"at least {mma.register_estimate(config)} registers"
+    needs = f"{counted(spec.threads, 'thread')}, {counted(spec.smem_bytes, 'byte')} of shared memory"
+    return f"{needs}, {registers}"
 
 
 def _rule_facts(rule: Rule) -> dict[str, str]:

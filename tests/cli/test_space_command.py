@@ -99,5 +99,21 @@ def test_explains_configs_of_the_kernel_on_tensor_cores() -> None:
     assert [rule["id"] for rule in facts["broken_rules"]] == ["tensor-promote"]
     text = run("space", "--gpu", "h200", "--shape", "4096", "--explain", "promote_k=32,scheme=bf16x6").stdout
     assert "in the space" in text and "all registers of an SM" in text
+    text = run("space", "--gpu", "rtx-3090", "--explain", "wm=64,wn=64,promote_k=32,bk=32").stdout
+    assert "mma-registers" in text and "at least" in text
     drawn = run("explain", "--gpu", "h200", "--config", config, code=2)
     assert "kernel on tensor cores, which is not drawn" in drawn.stderr
+
+
+def test_lists_what_a_class_has_on_a_gpu() -> None:
+    facts = {
+        gpu: json.loads(run("space", "--gpu", gpu, "--accuracy", "fp32", "--json").stdout)
+        for gpu in ("rtx-3090", "a100", "h200")
+    }
+    assert facts["a100"]["num_configs"] > facts["rtx-3090"]["num_configs"] > 500
+    assert "wm" in facts["rtx-3090"]["values"] and "loaders" in facts["h200"]["values"]
+    assert "mma-stages" in {rule["id"] for rule in facts["rtx-3090"]["rules"]}
+    text = run("space", "--gpu", "rtx-3090", "--accuracy", "fp32", "--where", "wm=32,scheme=bf16x6").stdout
+    assert "Expected:" not in text and "rows of C per warp" in text
+    refused = run("space", "--gpu", "rtx-2080-ti", "--accuracy", "fp32", code=2)
+    assert "need sm_80 or later" in refused.stderr
