@@ -42,14 +42,17 @@ larger of the two, and of all kinds of operands.
     autotune export-table --accuracy fp32
 
 `sgemm(a, b, accuracy="fp32")`, `Dispatcher(folder, accuracy="fp32")`, `torch(accuracy="fp32")` and, in C,
-`autotune_create_accuracy` ask for it; a call that does not is served as before. Kernels on tensor cores run
-on compute capability 9.0; elsewhere strict kernels serve the class. The search refuses a kernel whose error
-is larger than SGEMM's on normal, uniform positive, wide (2^-20 to 2^20 by element), scaled (2^-15 to 2^15
-by row) or cancelling operands (the second half of k nearly undoes the first). Shapes that were not searched
-are served by tensor kernels where their sums are surely no worse than those that cuBLAS may choose
-([0092](../decisions/0092-promises-kept-by-depth.md)); settling measures cuBLAS's, and lets them serve more.
-They multiply parts of floats: two of TF32 or three of BF16 (`--where scheme=bf16x6`), which err less and take
-a tenth longer ([0098](../decisions/0098-three-parts-of-bf16.md)): where k is split, often only these serve.
+`autotune_create_accuracy` ask for it; a call that does not is served as before. `fp32` has kernels on tensor
+cores from compute capability 8.0 on, `fp32-range` on 9.0; elsewhere strict kernels serve the class. By their
+rates these can gain 2.7x on an A100, and nothing on GeForce cards, whose FMAs are faster than six products of
+parts ([0113](../decisions/0113-tensor-cores-without-warpgroups.md), computed).
+The search refuses a kernel whose error is larger than SGEMM's on normal, uniform positive, wide (2^-20 to
+2^20 by element), scaled (2^-15 to 2^15 by row) or cancelling operands (the second half of k nearly undoes
+the first). Shapes that were not searched are served by tensor kernels where their sums are surely no worse
+than those that cuBLAS may choose ([0092](../decisions/0092-promises-kept-by-depth.md)); settling measures
+cuBLAS's, and lets them serve more. They multiply parts of floats: two of TF32 or three of BF16 (`--where
+scheme=bf16x6`), which err less and take a tenth longer ([0098](../decisions/0098-three-parts-of-bf16.md)):
+where k is split, often only these serve.
 
 `fp32-range` multiplies two halves of FP16 instead, of operands that a pass before scales and packs: three
 products at twice the rate of TF32. Of each row of A, and column of B, every 64 of k have a scale of their
