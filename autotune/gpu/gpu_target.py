@@ -54,7 +54,7 @@ class GpuTarget:
         self.gpu = driver.find_gpu(selector)
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy, self.max_error, self._seed = policy, max_error, seed
-        templates.need_search_space(accuracy, self.limits)
+        templates.need_search_space(accuracy, self.limits, a_type)
         self.source_hash, self._accuracy = templates.source_of(accuracy, a_type, self.limits), accuracy
         self.builder = KernelBuilder(self.limits, cache_dir=cache_dir, note=note, helpers=helpers)
         try:

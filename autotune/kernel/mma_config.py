@@ -28,7 +28,7 @@ FIRST = 8, 0  # compute capability: earlier ones have no asynchronous copies, an
 GROUP = 16  # of k, that a warp has in registers at a time
 # A third of the tensor cores' rate in TF32, which a sixth of that in BF16 equals, over that of FMAs, by data
 # sheets. Not of others: their tensor cores do the products of parts more slowly than FMAs do the whole.
-OVER_FMA = {(8, 0): 156 / 3 / 19.5, (9, 0): 989 / 2 / 3 / 66.9, (10, 0): 1100 / 3 / 75}
+OVER_FMA = {(8, 0): 156 / 3 / 19.5, (10, 0): 1100 / 3 / 75}
 SPARE_REGISTERS = 16  # of addresses, and loads on their way: the least seen
 
 

@@ -227,13 +227,19 @@ def _broken(its: Template, limits: DeviceLimits) -> tuple[rules.Rule, ...]:
     return its.broken_rules(its.config(), limits, _ANY, ("device",))
 
 
-def need_search_space(accuracy: str, limits: DeviceLimits) -> None:
-    """Raises UsageError where this GPU runs no kernel of a class beyond the strict ones."""
+def need_search_space(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> None:
+    """Raises UsageError where this GPU runs no kernel of a class beyond the strict ones, or none that reads
+    such an A."""
     broken = () if accuracy == STRICT else _broken(searched_for(accuracy, limits), limits)
     if broken:
         raise UsageError(
             f"{limits.name} runs no kernel of accuracy {accuracy} but strict ones: {broken[0].sentence}; "
             f"search for accuracy {STRICT}, which serves there"
+        )
+    if a_type != FLOATS and searched_for(accuracy, limits) is MMA:
+        raise UsageError(
+            f"{limits.name} runs no kernel that reads an A of {a_type}: a call converts it before; search "
+            "the shape in FP32"
         )
 
 

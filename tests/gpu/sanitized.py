@@ -2,6 +2,7 @@
 
     sanitized.py spread all|pipelined   every covering instance of the template on small, ragged problems
     sanitized.py tensor all             that on tensor cores, as tests/emulated/tensor_problems.py has it
+    sanitized.py mma all                that without warpgroups, as tests/emulated/mma_problems.py has it
     sanitized.py scaled all             that on scaled operands, as tests/emulated/scaled_problems.py has it
     sanitized.py table CASES FILE HOW   the kernels that a file lists (benchmarks/sanitize_table.py); HOW the
                                         workspace is found: marked, or unwritten
@@ -32,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "emulated"))
 
 from covering_instances import Instance, all_instances, instance
 from emulator import LaunchProblem, LaunchResult, Stored
+from mma_problems import instances as mma_instances
+from mma_problems import problems as mma_problems
 from mutate import mutants_of
 from problems import Case, problem, problems
 from product_check import WrongProduct, check
@@ -310,6 +313,11 @@ def tensor(gpu: Gpu) -> dict[str, Any]:
     return _spread(gpu, [(*one, tensor_problems(*one)) for one in tensor_instances()])
 
 
+def mma(gpu: Gpu) -> dict[str, Any]:
+    """The same of that without warpgroups."""
+    return _spread(gpu, [(*one, mma_problems(*one)) for one in mma_instances()])
+
+
 def scaled(gpu: Gpu) -> dict[str, Any]:
     """The same of that on scaled operands."""
     return _spread(gpu, [(*one, scaled_problems(*one)) for one in scaled_instances()])
@@ -380,10 +388,11 @@ def mutant(gpu: Gpu, name: str) -> None:
 
 def main(deed: str, name: str, *rest: str) -> int:
     gpu = Gpu()
-    if deed in ("spread", "table", "tensor", "scaled"):
+    on_tensor_cores = {"tensor": tensor, "mma": mma, "scaled": scaled}
+    if deed in ("spread", "table", *on_tensor_cores):
         names = (*PIPELINED, FLUSHED) if name == "pipelined" else ()
-        if deed in ("tensor", "scaled"):
-            facts = tensor(gpu) if deed == "tensor" else scaled(gpu)
+        if deed in on_tensor_cores:
+            facts = on_tensor_cores[deed](gpu)
         elif deed == "spread":
             facts = spread(gpu, names)
         else:

@@ -23,7 +23,7 @@ from autotune.kernel import template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
-from autotune.kernel.launch import Variant, plan
+from autotune.kernel.launch import plan
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, SUMMED, TensorConfig
 from autotune.kernel.where import Where
@@ -93,6 +93,8 @@ def test_gpus_without_warpgroups_search_the_kernel_without_them(kind):
     limits = KNOWN[kind]
     templates.need_search_space(FP32, limits)
     assert templates.searched_for(FP32, limits) is templates.MMA
+    with pytest.raises(UsageError, match="no kernel that reads an A of bf16"):
+        templates.need_search_space(FP32, limits, "bf16")
     source = templates.source_of(FP32, limits=limits)
     assert source != templates.source_of(FP32) and templates.is_current(source)
     assert templates.accuracy_of(source) == FP32
@@ -158,10 +160,10 @@ def test_the_starts_are_legal_and_the_fastest_comes_first():
 def test_workspaces_are_as_launches_take_them(shape):
     gemm = Gemm.parse(shape)
     for changes in ({}, {"pack_a": 1}, {"pack_b": 1, "bn": 64}, {"reduction": "two_pass", "split_k": 6}):
-        config = TensorConfig(vec_a=4, vec_b=4, **changes)
-        spec = tensor.launch_spec(config, Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched))
-        grid = plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
-        assert templates.workspace_bytes(config, gemm, H100) == grid.workspace_bytes
+        for config in (TensorConfig(**changes), MmaConfig(**changes)):
+            spec = templates.launch_spec(config, gemm, H100)
+            grid = plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
+            assert templates.workspace_bytes(config, gemm, H100) == grid.workspace_bytes
 
 
 def _target(space, source, **options):

@@ -38,10 +38,11 @@ from autotune.facts.accuracy_class import FP32, FP32_RANGE, STRICT
 from autotune.facts.device import KNOWN, known_limits
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
-from autotune.kernel import templates
+from autotune.kernel import template, templates
 from autotune.kernel.config import values_in
 from autotune.kernel.launch import PLAIN
-from autotune.kernel.templates import TENSOR, launch_spec, source_of, tflops
+from autotune.kernel.mma_config import MmaConfig
+from autotune.kernel.templates import MMA, TENSOR, launch_spec, source_of, tflops
 from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
@@ -64,7 +65,7 @@ class NamingCompiler(FakeCompiler):
     """Compiles either template to what says so."""
 
     def submit(self, config, variant, /):
-        if not isinstance(config, TensorConfig):
+        if not isinstance(config, TensorConfig | MmaConfig):
             return super().submit(config, variant)
         done = super().submit(EXACT, variant)
         self.requested[-1] = (config, variant)
@@ -149,6 +150,36 @@ def test_only_who_asks_is_served_by_tensor_cores(wider):
     assert strict.for_class(FP32) is strict.for_class(FP32)
     assert strict.for_class(STRICT) is strict
     assert pickle.loads(pickle.dumps(fast)) is fast
+
+
+def test_a_table_of_a_gpu_without_warpgroups_serves_what_was_searched(tmp_path):
+    """By the kernel that does without them; other shapes by strict ones."""
+    limits = known_limits("a100")
+    environment = replace(ENVIRONMENT, gpu_name=limits.name, compute_capability=limits.compute_capability)
+    split = MmaConfig(bm=64, bn=64, wm=32, scheme=BF16X6, reduction="two_pass", split_k=4)
+    shapes = (
+        TunedShape(SQUARE, (TunedPoint(MmaConfig(), 1210.0, True),)),
+        TunedShape(CUBE, (TunedPoint(split, 20.0, True),)),
+    )
+    source = source_of(FP32, limits=limits)
+    tensor = TunedResults(environment, limits, source, "cold", 1, shapes)
+    strict = replace(tensor, shapes=(), source_hash=template.source_hash())
+    folder = export_table(strict, tmp_path / "t", NamingCompiler(arch="sm_80"), tensor=tensor, max_kernels=4)
+    table = load(folder)
+    assert table.tensor_source_hash == MMA.source_hash != TENSOR.source_hash
+    assert parse(render(table)) == table
+    found = {kernel.config for kernel in table.kernels if kernel.accuracy == FP32}
+    assert found == {MmaConfig(), split}
+    assert all(kernel.spec.overlaps is False for kernel in table.kernels)
+    runtime = Dispatcher(folder, accuracy=FP32, driver=FakeDriver(table))
+    assert "tensor" in runtime.pick(SQUARE.m, SQUARE.n, SQUARE.k).kernel_id
+    assert "tensor" in runtime.pick(CUBE.m, CUBE.n, CUBE.k).kernel_id
+    assert "tensor" not in runtime.pick(3000, 3000, 3000).kernel_id
+    tree = json.loads(render(table))
+    assert tree["tensor_kernels"] == [] and len(tree["mma_kernels"]) >= 2
+    tree["mma_kernels"][0]["config"]["stages"] = 9
+    with pytest.raises(DispatchError, match="stages"):
+        parse(sign(tree))
 
 
 def _launched(driver):
