@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from ..facts.device import DeviceLimits
 from ..facts.frozen import picked
-from ..facts.gemm import Gemm
+from ..facts.gemm import Gemm, adds_bias_within
 from ..files.errors import DispatchError
 from ..files.words import counted
-from ..kernel.launch import PLAIN, name_of
+from ..kernel.launch import BIAS, PLAIN, name_of
 from ..perf_model import cublas_model
 from ..runtime.calls.product import Product
 from ..runtime.choose.chooser import Call, Chooser, Pick
@@ -34,7 +34,8 @@ _DESCRIPTION = (
     "tuned: by a kernel that was timed on the shape; modelled: by the one that is expected to be fastest; "
     "cublas: by cuBLAS, which is expected to be as fast; missed: by a kernel that serves anything, or none. "
     "Times are of the table and its models; where these say nothing, what the hardware takes at least. "
-    "by cuBLAS: what it takes alone, as it was timed or modelled; gain: over the table, on the same calls."
+    "by cuBLAS: what it takes alone, as it was timed or modelled, with a bias as torch calls it; gain: over "
+    "the table, on the same calls."
 )
 
 
@@ -114,7 +115,8 @@ def _way(chooser: Chooser, limits: DeviceLimits, kind: CallSignature) -> tuple[s
     try:
         packed, at = Product(gemm, kind.lds, gemm.operand_bytes, gemm.strides), (low[0], low[1], low[2])
         served = chooser.served_as(packed, at)
-        pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch))
+        adds_bias = kind.epilogue == BIAS and adds_bias_within(gemm)  # torch has cuBLAS do so
+        pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch, adds_bias))
         if kind.epilogue != PLAIN:  # the reason is the plain kernel's
             chooser.with_epilogue(pick, kind.epilogue)
     except DispatchError as error:

@@ -38,7 +38,7 @@ struct at_chooser {
     int32_t *slots, num_slots; /* entries, hashed by shape; -1: none */
     double *places;            /* (entries, 3) logarithms of m, n and k */
     /* Of each layout, where the shapes lie on which its kernels' errors, and cuBLAS's times, were learned */
-    double *missed_places[AUTOTUNE_LAYOUTS], *cublas_places[AUTOTUNE_LAYOUTS];
+    double *missed_places[AUTOTUNE_LAYOUTS], *cublas_places[AUTOTUNE_LAYOUTS][AUTOTUNE_BLAS_CALLS];
 };
 
 /* How deep sums are, for data of zero mean and for positive data: perf_model/sum_depths.py. */
@@ -141,20 +141,30 @@ static void cublas_place_of(const int32_t extents[DIMENSIONS], const autotune_co
     }
 }
 
+/* Where cuBLAS was timed; NULL if memory is short. */
+static double *cublas_places_of(const autotune_blas_times *known, const autotune_constants *c) {
+    const int32_t num = known->missed.num_places, *extents = known->missed.extents;
+    double *places = malloc((size_t)(num + 1) * CUBLAS_DIMENSIONS * sizeof *places);
+    for (int32_t i = 0; places && i < num; i++) {
+        cublas_place_of(extents + DIMENSIONS * i, c, known->tile_apart, places + CUBLAS_DIMENSIONS * i);
+    }
+    return places;
+}
+
 static bool place_shapes(at_chooser *chooser, int layout) {
     const autotune_layout *known = &chooser->table->layouts[layout];
-    const autotune_residuals *missed = &known->missed, *cublas = &known->cublas;
+    const autotune_residuals *missed = &known->missed;
     double *own = malloc((size_t)(missed->num_places + 1) * DIMENSIONS * sizeof *own);
-    double *others = malloc((size_t)(cublas->num_places + 1) * CUBLAS_DIMENSIONS * sizeof *others);
     chooser->missed_places[layout] = own;
-    chooser->cublas_places[layout] = others;
-    if (!own || !others) return false;
-    for (int32_t i = 0; i < missed->num_places; i++) place_of(missed->extents + DIMENSIONS * i, own + DIMENSIONS * i);
-    for (int32_t i = 0; i < cublas->num_places; i++) {
-        cublas_place_of(cublas->extents + DIMENSIONS * i, &chooser->table->constants, known->cublas_tile_apart,
-                        others + CUBLAS_DIMENSIONS * i);
+    for (int32_t i = 0; own && i < missed->num_places; i++) {
+        place_of(missed->extents + DIMENSIONS * i, own + DIMENSIONS * i);
     }
-    return true;
+    bool is_complete = own != NULL;
+    for (int way = 0; way < AUTOTUNE_BLAS_CALLS; way++) {
+        chooser->cublas_places[layout][way] = cublas_places_of(&known->cublas[way], &chooser->table->constants);
+        is_complete = is_complete && chooser->cublas_places[layout][way];
+    }
+    return is_complete;
 }
 
 at_chooser *at_chooser_new(const autotune_table *table) {
@@ -184,7 +194,7 @@ void at_chooser_free(at_chooser *chooser) {
     for (int layout = 0; layout < AUTOTUNE_LAYOUTS; layout++) {
         free(chooser->modelled[layout]);
         free(chooser->missed_places[layout]);
-        free(chooser->cublas_places[layout]);
+        for (int way = 0; way < AUTOTUNE_BLAS_CALLS; way++) free(chooser->cublas_places[layout][way]);
     }
     free(chooser->between);
     free(chooser->slots);
@@ -528,6 +538,12 @@ static const autotune_entry *tuned(const at_chooser *chooser, const at_call *cal
     }
 }
 
+/* As it would be called, if that was timed. */
+static double cublas_us_of(const autotune_entry *entry, const at_call *call) {
+    const double adding_us = call->adds_bias ? entry->cublas_us[AUTOTUNE_ADDING] : 0;
+    return adding_us > 0 ? adding_us : entry->cublas_us[AUTOTUNE_ALONE];
+}
+
 static bool choose_exact(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
     const autotune_entry *entry = at_is_as_tuned(call) ? tuned(chooser, call) : NULL;
@@ -540,8 +556,8 @@ static bool choose_exact(const at_chooser *chooser, const at_call *call, autotun
         choice->split_k = kernel->split_k;
         choice->entry = (int32_t)(entry - table->entries);
         choice->expected_us = ranked->time_us;
-        choice->cublas_us = entry->cublas_us;
-        choice->is_cublas = entry->cublas_us > 0 && entry->cublas_us < ranked->time_us;
+        choice->cublas_us = cublas_us_of(entry, call);
+        choice->is_cublas = choice->cublas_us > 0 && choice->cublas_us < ranked->time_us;
         return true;
     }
     return false;
@@ -601,18 +617,20 @@ static void look_at_cublas(const at_chooser *chooser, const forecast *by, const 
     const shape *of = &by->of;
     const autotune_table *table = of->table;
     const autotune_constants *c = &table->constants;
-    const autotune_layout *known = &table->layouts[of->call->layout];
-    if (!known->cublas_version) return;
+    const autotune_blas_times *ways = table->layouts[of->call->layout].cublas;
+    const int way = of->call->adds_bias && ways[AUTOTUNE_ADDING].version ? AUTOTUNE_ADDING : AUTOTUNE_ALONE;
+    const autotune_blas_times *known = &ways[way];
+    if (!known->version) return;
     const double flops = 2.0 * of->call->m * of->call->n * of->call->k;
     const double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
     double place[CUBLAS_DIMENSIONS];
-    cublas_place_of((const int32_t[]){of->call->m, of->call->n, of->call->k}, c, known->cublas_tile_apart, place);
-    covariances(chooser->cublas_places[of->call->layout], known->cublas.num_places, CUBLAS_DIMENSIONS, table, place,
-                by->covariance);
-    const double level = exp(known->cublas_level);
-    choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->cublas, 0, by->covariance);
-    const bool is_other = version && strcmp(version, known->cublas_version) != 0;
-    const double deviation = known->cublas_deviation, error = table->kernels[choice->kernel].relative_error;
+    cublas_place_of((const int32_t[]){of->call->m, of->call->n, of->call->k}, c, known->tile_apart, place);
+    covariances(chooser->cublas_places[of->call->layout][way], known->missed.num_places, CUBLAS_DIMENSIONS, table,
+                place, by->covariance);
+    const double level = exp(known->level);
+    choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->missed, 0, by->covariance);
+    const bool is_other = version && strcmp(version, known->version) != 0;
+    const double deviation = known->deviation, error = table->kernels[choice->kernel].relative_error;
     const double doubt = is_other ? c->other_version : 0;
     choice->margin = c->margin * sqrt(deviation * deviation + error * error + doubt * doubt);
     choice->is_cublas = choice->cublas_us < choice->expected_us * exp(choice->margin);
@@ -663,9 +681,10 @@ static bool choose_near_batch(const at_chooser *chooser, const at_call *call, au
     choice->split_k = table->kernels[best->kernel].split_k;
     choice->entry = (int32_t)(near - table->entries);
     choice->expected_us = by * best->time_us;
-    choice->cublas_us = by * near->cublas_us;
+    const double cublas_us = near->cublas_us[AUTOTUNE_ALONE]; /* nothing adds a bias to a batch within it */
+    choice->cublas_us = by * cublas_us;
     choice->margin = BATCH_SHARE * table->constants.margin;
-    const bool is_surely_faster = near->cublas_us > 0 && near->cublas_us >= best->time_us * exp(choice->margin);
+    const bool is_surely_faster = cublas_us > 0 && cublas_us >= best->time_us * exp(choice->margin);
     choice->is_cublas = !is_surely_faster || least > MOST_TIMES_APART;
     return true;
 }
@@ -687,9 +706,13 @@ static at_call one_of(const at_call *call) {
 static bool begin_forecast(const at_chooser *chooser, const at_call *call, const depths *allowed, forecast *by) {
     const autotune_table *table = chooser->table;
     const autotune_layout *known = &table->layouts[call->layout];
-    const int32_t num_missed = known->missed.num_places, num_cublas = known->cublas.num_places;
-    const size_t num_places = (size_t)(num_missed > num_cublas ? num_missed : num_cublas);
-    by->covariance = malloc((num_places + 1) * sizeof *by->covariance);
+    const int32_t num_missed = known->missed.num_places;
+    int32_t num_places = num_missed;
+    for (int way = 0; way < AUTOTUNE_BLAS_CALLS; way++) {
+        const int32_t num = known->cublas[way].missed.num_places;
+        if (num > num_places) num_places = num;
+    }
+    by->covariance = malloc(((size_t)num_places + 1) * sizeof *by->covariance);
     by->candidates = malloc((size_t)(known->num_modelled * MOST_LAUNCHES + 1) * sizeof *by->candidates);
     if (!by->covariance || !by->candidates) return false;
     double place[DIMENSIONS];

@@ -38,6 +38,7 @@ typedef struct {
     autotune_batch batch;
     int64_t ld[3];
     uint32_t low[3];
+    bool adds_bias; /* within the product, as the cuBLAS that may serve would: AUTOTUNE_ADDING */
 } at_call;
 
 #define AT_SINGLE ((autotune_batch){1, {0, 0, 0}})

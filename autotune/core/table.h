@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 21 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 22 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_FLOAT_LAYOUTS };
 
@@ -62,14 +62,22 @@ typedef struct {
     int32_t num_places;
 } autotune_residuals;
 
+/* How cuBLAS is called: for a product alone, or as torch has it add a vector to each row. */
+enum { AUTOTUNE_ALONE, AUTOTUNE_ADDING, AUTOTUNE_BLAS_CALLS };
+
+/* What is known of the times of cuBLAS, called in one of these ways (perf_model/cublas_model.py). */
+typedef struct {
+    const char *version; /* the timed one; NULL: nothing is known */
+    autotune_residuals missed; /* of one row */
+    double level, deviation, tile_apart;
+} autotune_blas_times;
+
 /* The kernels of one layout. */
 typedef struct {
     const int32_t *modelled; /* numbers of those with a model, in the order of the rows of `missed` */
     int32_t num_modelled, default_kernel; /* -1: none, as where A is not of FP32 */
     autotune_residuals missed;
-    const char *cublas_version; /* the timed one; NULL: nothing is known of cuBLAS */
-    autotune_residuals cublas;  /* of one row */
-    double cublas_level, cublas_deviation, cublas_tile_apart;
+    autotune_blas_times cublas[AUTOTUNE_BLAS_CALLS];
 } autotune_layout;
 
 typedef struct {
@@ -81,10 +89,10 @@ typedef struct {
 enum { AUTOTUNE_SHARES_NONE, AUTOTUNE_SHARES_A, AUTOTUNE_SHARES_B };
 
 /* One tuned shape, or a batch of more than one product; its kernels are ranked[first] and so on, best first.
- * cublas_us 0: cuBLAS was absent. */
+ * `cublas_us`: of cuBLAS; 0: it was not timed, or was absent. */
 typedef struct {
     int32_t m, n, k, layout, products, shared, first, num_ranked;
-    double cublas_us;
+    double cublas_us[AUTOTUNE_BLAS_CALLS];
 } autotune_entry;
 
 /* Constants that Python's modules define and explain, under these names. */

@@ -35,7 +35,7 @@ from .cubins import Compiling, KernelCompiler, OnCompiled, within
 from .held_out import figures_of, held_out
 from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, for_batches, portfolio
-from .provider import known_of_cublas, times_of_cublas
+from .provider import known_of_cublas, times_as_it_adds, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape, spread
 from .wishes import Wish, all_wishes, defaults, on_tensor_cores, winners_of, with_epilogues
 
@@ -146,6 +146,7 @@ def export_table(
         places=places,
         defaults={wish.layout: wish.id for wish in defaults(results.limits, where.order)},
         cublas=known_of_cublas(cublas, limits),
+        cublas_adding=known_of_cublas({} if where.order else times_as_it_adds(results), limits),
         entries=tuple(_entries(tuned, fast)),
         left_out=figures_of(evaluated),
         epilogues=tuple(epilogues),
@@ -263,22 +264,23 @@ def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:
 def _entries(strict: TunedResults, fast: TunedResults | None) -> Iterator[Entry]:
     """Of all tuned shapes, kernels of the faster class first. Each was timed beside cuBLAS by its own search:
     times of the second are taken over its cuBLAS's then, times that of the first."""
-    wider = {} if fast is None else {shape.gemm: _entry(shape) for shape in fast.shapes if shape.ranked}
+    wider = {} if fast is None else {shape.gemm: _entry(shape, fast) for shape in fast.shapes if shape.ranked}
     for shape in strict.shapes:
         if not shape.ranked:
             continue
-        entry, other = _entry(shape), wider.pop(shape.gemm, None)
+        entry, other = _entry(shape, strict), wider.pop(shape.gemm, None)
         if other is None:
             yield entry
             continue
         scale = entry.cublas_us / other.cublas_us if entry.cublas_us and other.cublas_us else 1.0
         theirs = tuple(replace(one, time_us=one.time_us * scale) for one in other.ranked)
         both = sorted((entry.ranked, theirs), key=lambda ranked: ranked[0].time_us)
-        yield replace(entry, cublas_us=entry.cublas_us or other.cublas_us, ranked=(*both[0], *both[1]))
+        cublas_us, adding_us = entry.cublas_us or other.cublas_us, entry.adding_us or other.adding_us
+        yield Entry(entry.gemm, cublas_us, (*both[0], *both[1]), adding_us)
     yield from wider.values()
 
 
-def _entry(shape: TunedShape) -> Entry:
+def _entry(shape: TunedShape, results: TunedResults) -> Entry:
     wanted = partial(Wish, layout=shape.gemm.layout, is_batched=shape.gemm.is_batched)
     ranked = tuple(RankedKernel(wanted(p.config).id, p.time_us, p.is_tied) for p in shape.ranked)
-    return Entry(shape.gemm, shape.cublas_us, ranked)
+    return Entry(shape.gemm, shape.cublas_us, ranked, results.adding_us.get(shape.gemm))

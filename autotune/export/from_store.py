@@ -82,6 +82,7 @@ def read_results(
         policy_version=studies[-1][0].policy_version,
         shapes=tuned,
         cublas_us=store.cublas_times(environment, policy),
+        adding_us=store.cublas_times(environment, policy, has_bias=True),
     )
 
 

@@ -30,11 +30,21 @@ class CublasTimes(NamedTuple):
 def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> dict[str, CublasTimes]:
     """By layout, if enough shapes were timed: here, or else on a GPU of this model, under the same policy."""
     own = dict(results.cublas_us) | {s.gemm: s.cublas_us for s in results.shapes if s.cublas_us}
-    sources = [(results.environment.cublas_version, own)]
+    sources: list[tuple[str, Mapping[Gemm, float]]] = [(results.environment.cublas_version, own)]
     for matrix in matrices:
         if matrix.limits.name == results.limits.name and matrix.facts["policy"] == results.policy:
             shipped = {gemm: time_us for gemm, time_us in matrix.cublas_us.items() if time_us is not None}
             sources.append((matrix.environment.cublas_version, shipped))
+    return _by_layout(sources)
+
+
+def times_as_it_adds(results: TunedResults) -> dict[str, CublasTimes]:
+    """The same of cuBLAS as torch has it add a bias: no shipped times are of that."""
+    return _by_layout([(results.environment.cublas_version, results.adding_us)])
+
+
+def _by_layout(sources: Iterable[tuple[str, Mapping[Gemm, float]]]) -> dict[str, CublasTimes]:
+    """Of the first source that has enough of a layout."""
     found: dict[str, CublasTimes] = {}
     for layout in LAYOUTS:
         for version, times_us in sources:

@@ -52,6 +52,7 @@ class TunedResults:
     shapes: tuple[TunedShape, ...]
     power_limit_w: float | None = None  # of the GPU that was measured, where that is known
     cublas_us: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes that nobody searched
+    adding_us: Mapping[Gemm, float] = field(default_factory=dict)  # of cuBLAS as torch has it add a bias
 
 
 def spread(gemms: Iterable[Gemm]) -> set[Gemm]:

@@ -35,6 +35,7 @@ ALIKE = number("ALIKE")  # times as many splits: one of two such launches of a k
 MOST_TIMES_APART = number("MOST_TIMES_APART")  # as many products in a batch as in the one that was tuned
 # Logarithm of the factor by which its kernel must have been faster than cuBLAS there: the change, by the
 # model, of the ratio of two kernels' times with the number of products (0056; unmeasured)
+ADDING = "cuBLAS, which adds the bias,"
 BATCH_MARGIN = cublas_model.MARGIN * number("BATCH_SHARE")
 
 _ONES = np.ones(3)
@@ -101,7 +102,10 @@ class Selector:
         self._ranked = {e.gemm: np.array([at[r.kernel] for r in e.ranked], np.int64) for e in table.entries}
         self._sums = Sums.of([kernel.config for kernel in table.kernels])
         self._own_splits = np.array([kernel.config.split_k for kernel in table.kernels], float)
-        self._cublas = {layout: model_of(figures) for layout, figures in table.cublas.items()}
+        self._cublas = [  # alone, and as it adds a bias
+            {layout: (model_of(figures), figures.version) for layout, figures in known.items()}
+            for known in (table.cublas, table.cublas | table.cublas_adding)
+        ]
 
     def _model(self, layout: str) -> Modelled:
         found = self._models.get(layout)
@@ -118,7 +122,10 @@ class Selector:
             return self._of_batch(call)
         pick = self._by_kernels(call)
         if pick.how == "exact":
-            return _provided(pick, self._entries[call.gemm].cublas_us)
+            entry = self._entries[call.gemm]
+            adding_us = entry.adding_us if call.adds_bias else None
+            who = "cuBLAS" if adding_us is None else ADDING
+            return _provided(pick, entry.cublas_us if adding_us is None else adding_us, who=who)
         return self._compare_to_cublas(pick, call) if pick.how == "modelled" else pick
 
     def ranked(self, call: Call, num: int, allowed: Depths | None = None) -> tuple[Pick, ...]:
@@ -247,17 +254,16 @@ class Selector:
     def _compare_to_cublas(self, pick: Pick, call: Call) -> Pick:
         """A modelled pick with its provider. Times of another version of cuBLAS than the loaded one are less
         certain."""
-        known, model = self._cublas.get(call.gemm.layout), self.kernels[pick.kernel_id].model
+        layout, model = call.gemm.layout, self.kernels[pick.kernel_id].model
+        known, timed = self._cublas[call.adds_bias].get(layout, (None, ""))
         if known is None or model is None:
             return pick
-        timed, loaded = (
-            self._table.cublas[call.gemm.layout].version,
-            self._loaded_cublas and self._loaded_cublas(),
-        )
+        loaded = self._loaded_cublas and self._loaded_cublas()
         is_other = loaded is not None and loaded != timed
         margin = known.margin(model.relative_error, is_other_version=is_other)
         uncertainty = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
-        return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty)
+        who = ADDING if call.adds_bias and layout in self._table.cublas_adding else "cuBLAS"
+        return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty, who)
 
     def _why_modelled(self, call: Call, allowed: tuple[Depths, Depths], at: int) -> str:
         known = self._model(call.gemm.layout)
@@ -330,22 +336,24 @@ class Selector:
         return f"{call.gemm} was tuned, but {call.rejection(self.kernels[entry.ranked[0].kernel])}"
 
 
-def _provided(pick: Pick, cublas_us: float | None, margin: float = 0.0, uncertainty: str = "") -> Pick:
+def _provided(
+    pick: Pick, cublas_us: float | None, margin: float = 0.0, uncertainty: str = "", who: str = "cuBLAS"
+) -> Pick:
     """The pick with its provider: cuBLAS, unless the kernel is expected to be faster by more than `margin`, a
     logarithm. `doubt`: what widened the margin."""
     if cublas_us is None or pick.expected_us is None:
         return pick
     if cublas_us >= pick.expected_us * math.exp(margin):
         return replace(pick, cublas_us=cublas_us)
-    tell = partial(_why_cublas, pick, cublas_us, margin, uncertainty)
+    tell = partial(_why_cublas, pick, cublas_us, margin, uncertainty, who)
     return replace(pick, tell=tell, provider="cublas", cublas_us=cublas_us)
 
 
-def _why_cublas(pick: Pick, cublas_us: float, margin: float, uncertainty: str) -> str:
+def _why_cublas(pick: Pick, cublas_us: float, margin: float, uncertainty: str, who: str) -> str:
     if not margin:
-        return f"{pick.reason}; cuBLAS was faster, with {time_text(cublas_us)}"
+        return f"{pick.reason}; {who} was faster, with {time_text(cublas_us)}"
     least = f"what is so little known has to be faster by {math.expm1(margin):.0%}{uncertainty}"
-    return f"{pick.reason}; cuBLAS is expected to take {time_text(cublas_us)}, and {least}"
+    return f"{pick.reason}; {who} is expected to take {time_text(cublas_us)}, and {least}"
 
 
 def _times_apart(one: int, other: int) -> float:

@@ -172,7 +172,7 @@ def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any
         made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash=SOURCE,
         compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
         power_limit_w=700.0, kernels=(*kernels, *defaults), places={},
-        defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries, cublas={},
+        defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries, cublas={}, cublas_adding={},
     )  # fmt: skip
     return replace(table, **changes)
 
@@ -232,6 +232,10 @@ def older_text(table: Table, version: int) -> str:
     types += [entry["gemm"] for entry in tree["entries"]]
     for one in types if version < 15 else ():
         del one["a_type"]
+    if version < 18:
+        del tree["cublas_adding"]
+        for entry in tree["entries"]:
+            del entry["adding_us"]
     return sign(tree)
 
 

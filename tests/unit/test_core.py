@@ -106,8 +106,9 @@ def _batch(gemm: Gemm, rng: random.Random) -> Gemm:
 
 
 def _raced(entry: Entry, rng: random.Random) -> Entry:
-    """Beside a cuBLAS that is slower, or faster, or was not there."""
-    return replace(entry, cublas_us=rng.choice((None, 9.0, 10.5, 11.6, 11.8, 30.0)))
+    """Beside a cuBLAS that is slower, or faster, or was not there; timed as it adds a bias, or not."""
+    cublas_us, adding_us = (rng.choice((None, 9.0, 10.5, 11.6, 11.8, 30.0)) for _ in range(2))
+    return replace(entry, cublas_us=cublas_us, adding_us=adding_us)
 
 
 def _cublas(rng: random.Random) -> CublasFigures:
@@ -146,13 +147,14 @@ def drawn_table(seed: int) -> Table:
         gemms = [Gemm(*_extents(rng), layout[0] == "T", layout[1] == "T") for _ in range(8)]
         own = [kernel for kernel in kernels if kernel.layout == layout]
         names = [kernel.id for kernel in own if not kernel.variant.is_batched]
-        entries += [rank(gemm, *rng.sample(names, 3)) for gemm in gemms]
+        entries += [_raced(rank(gemm, *rng.sample(names, 3)), rng) for gemm in gemms]
         names = [kernel.id for kernel in own if kernel.variant.is_batched]
         batches = [_batch(gemm, rng) for gemm in gemms for _ in "1234"]
         entries += [_raced(rank(gemm, *rng.sample(names, 3)), rng) for gemm in dict.fromkeys(batches)]
     places = {layout: tuple(_extents(rng) for _ in range(NUM_PLACES)) for layout in LAYOUTS}
     cublas = {layout: _cublas(rng) for layout in LAYOUTS[:3]}  # of the last one nothing is known
-    return make_table(*kernels, entries=tuple(entries), places=places, cublas=cublas)
+    adding = {layout: _cublas(rng) for layout in LAYOUTS[1:]}
+    return make_table(*kernels, entries=tuple(entries), places=places, cublas=cublas, cublas_adding=adding)
 
 
 def drawn_calls(table: Table, num: int, seed: int) -> Iterator[Call]:
@@ -204,12 +206,16 @@ def assert_same_reasons(mine: Pick, other: Pick) -> None:
 def test_the_core_chooses_as_python_does(seed, version):
     table = drawn_table(seed)
     python, native = Selector(table, lambda: version), Chooser(table, lambda: version)
-    hows = set()
+    hows, num_moved = set(), 0
     for number, call in enumerate(drawn_calls(table, NUM_CALLS // 3, seed)):
         check = assert_same_reasons if number % 4 == 0 else assert_same
         check(native.pick(call), pick := python.pick(call))
+        if number % 4 == 0:
+            adding = call._replace(adds_bias=True)
+            check(native.pick(adding), other := python.pick(adding))
+            num_moved += pick.provider != other.provider
         hows.add((pick.how, pick.provider))
-    assert hows >= {("exact", "autotune"), ("modelled", "autotune"), ("modelled", "cublas")}
+    assert hows >= {("exact", "autotune"), ("modelled", "autotune"), ("modelled", "cublas")} and num_moved > 9
 
 
 def test_the_core_ranks_as_python_does():

@@ -14,7 +14,7 @@ from ...files.errors import DispatchError
 from ...files.words import counted, time_text
 from ...kernel.launch import ACTIVATED, BIAS, PLAIN, Epilogue, LaunchSpec, name_of, plan, rejection
 from ..calls.product import Product, folded
-from ..table.table import Entry, Kernel, Table
+from ..table.table import CublasFigures, Entry, Kernel, Table
 
 if TYPE_CHECKING:  # both take long to import, and an application may never need one
     from ...perf_model.model_figures import Depths
@@ -72,12 +72,14 @@ _SHOWN = (
 
 class Call(NamedTuple):
     """One product, or a batch, as it would be launched: leading dimensions in elements, base addresses of A,
-    B, C, and their distances from one product of a batch to the next."""
+    B, C, and their distances from one product of a batch to the next. `adds_bias`: a vector is added to each
+    row, and the cuBLAS that may serve would do so within the product, as torch calls it."""
 
     gemm: Gemm
     lds: Triple
     addresses: Triple = (0, 0, 0)
     batch: Batch = SINGLE
+    adds_bias: bool = False
 
     @classmethod
     def packed(cls, gemm: Gemm) -> Call:
@@ -202,12 +204,16 @@ class Chooser:
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
         default kernel is not legal, which needs more tiles than a grid holds."""
-        layout = call.gemm.layout
-        version = self._loaded_cublas() if self._loaded_cublas and layout in self._table.cublas else None
+        version = self._loaded_cublas() if self._loaded_cublas and any(self._timed(call)) else None
         found = self.core.choose(call, version)
         if found is None:
             raise self._rejected_pick(call)
         return self._picked(found, partial(self._why, call, found, version))
+
+    def _timed(self, call: Call) -> tuple[CublasFigures | None, CublasFigures | None]:
+        """What is known of the cuBLAS that may serve: as it adds the bias, if it does, and alone."""
+        layout, table = call.gemm.layout, self._table
+        return table.cublas_adding.get(layout) if call.adds_bias else None, table.cublas.get(layout)
 
     def reading(self, call: Call) -> Pick | None:
         """The kernel that reads the A of a call as it is, of BF16 or FP16; None where none does, or cuBLAS is
@@ -306,14 +312,17 @@ class Chooser:
                 f"{call.gemm} was not tuned: {'cuBLAS, or else ' * found.is_cublas}a launch for each product"
             )
         if how == "exact":
-            return self._why_exact(call, found) + _why_cublas(found)
+            is_adding = call.adds_bias and self._entries[call.gemm].adding_us is not None
+            return self._why_exact(call, found) + _why_cublas(found, is_adding=is_adding)
         if call.gemm.is_batched:
             return f"{self._not_exact(call)}: {self._why_near_batch(found)}"
         if how == "nearest":
             return f"{self._not_exact(call)}: nearest tuned shape {self._table.entries[found.entry].gemm}"
         if how == "default":
             return f"{self._not_exact(call)}: no tuned kernel is legal for this call"
-        why_cublas = _why_cublas(found, self._why_uncertain(call.gemm.layout, version))
+        adding, alone = self._timed(call)
+        uncertain = _why_uncertain(adding or alone, version)
+        why_cublas = _why_cublas(found, uncertain, is_adding=adding is not None)
         return f"{self._not_exact(call)}: {self._why_modelled(found)}{why_cublas}"
 
     def _why_exact(self, call: Call, found: Any) -> str:
@@ -341,13 +350,6 @@ class Chooser:
             reason += "; it was never timed" if is_default else "; it was timed on other GPUs only"
         return reason
 
-    def _why_uncertain(self, layout: str, version: str | None) -> str:
-        """What widened the margin."""
-        known = self._table.cublas.get(layout)
-        if known is None or version in (None, known.version):
-            return ""
-        return f"; cuBLAS {known.version} was timed, and {version} is loaded"
-
     def _not_exact(self, call: Call) -> str:
         entry = self._entries.get(call.gemm)
         if entry is None:
@@ -357,13 +359,21 @@ class Chooser:
         return f"{call.gemm} was tuned, but {call.rejection(self.kernels[entry.ranked[0].kernel])}"
 
 
-def _why_cublas(found: Any, uncertainty: str = "") -> str:
+def _why_uncertain(known: CublasFigures | None, version: str | None) -> str:
+    """What widened the margin."""
+    if known is None or version in (None, known.version):
+        return ""
+    return f"; cuBLAS {known.version} was timed, and {version} is loaded"
+
+
+def _why_cublas(found: Any, uncertainty: str = "", *, is_adding: bool = False) -> str:
     if not found.is_cublas:
         return ""
+    cublas = "cuBLAS, which adds the bias," if is_adding else "cuBLAS"
     if not found.margin:
-        return f"; cuBLAS was faster, with {time_text(found.cublas_us)}"
+        return f"; {cublas} was faster, with {time_text(found.cublas_us)}"
     least = f"what is so little known has to be faster by {math.expm1(found.margin):.0%}{uncertainty}"
-    return f"; cuBLAS is expected to take {time_text(found.cublas_us)}, and {least}"
+    return f"; {cublas} is expected to take {time_text(found.cublas_us)}, and {least}"
 
 
 def _why_not_first(tell: Callable[[], str], num: int) -> str:

@@ -300,8 +300,8 @@ class Engine(Planner):
     """Plans launches of the kernels of one table, or of cuBLAS where that is picked. Threads may share it.
 
     A choice in `known` has priority over the chooser's. `settle` is called before an unsettled plan runs,
-    with the plan and its stream; it returns whether another launch may serve from now on. `core`: of its own,
-    instead of the chooser's."""
+    with the plan and its stream; it returns whether another launch may serve from now on. `adds_bias`: if
+    the cuBLAS that may serve a product adds a vector to it. `core`: of its own, not the chooser's."""
 
     devices: Devices
 
@@ -318,9 +318,9 @@ class Engine(Planner):
     ) -> None:
         blas, ids = blas or BlasProvider(is_on=False), [kernel.id for kernel in table.kernels]
         super().__init__(core or chooser.core, driver, Devices(table, code, driver), blas, ids)
-        self.table = table
+        self.table, self._chooser, self._known = table, chooser, known
         self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
-        self._chooser, self._known = chooser, known
+        self.adds_bias: Callable[[Gemm], bool] = lambda gemm: False
         self._numbers = {kernel_id: number for number, kernel_id in enumerate(ids)}
 
     def _make_plan(self, problem: Product, device: int, key: Key) -> Plan:
@@ -331,10 +331,10 @@ class Engine(Planner):
             return self._mixed_plan(problem, gpu, aligned, epilogue)
         problem = self._chooser.served_as(problem, aligned)
         call = Call(problem.gemm, problem.lds, aligned, problem.batch)
-        known = self._known
-        if known is not None and known.is_first_use:
+        if (known := self._known) is not None and known.is_first_use:
             known.choices_on(gpu)
-        pick = (known and known.pick(call, device)) or self._chooser.pick(call)
+        compared = call._replace(adds_bias=self.adds_bias(gemm))
+        pick = (known and known.pick(call, device)) or self._chooser.pick(compared)
         is_open = known is not None and known.is_open(call, pick, device)
         if epilogue is None:
             pick = self.blas.served(pick, call, device)

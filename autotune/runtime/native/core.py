@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "core"  # links are left in it: folder_files.py knows it by this name
 LIBRARY = "libautotune_core.so"
-VERSION = 21  # AUTOTUNE_TABLE_VERSION of core/table.h
+VERSION = 22  # AUTOTUNE_TABLE_VERSION of core/table.h
 _MOST = 1 << 12  # declarations
 
 
@@ -156,7 +156,7 @@ class Core:
         found, is_one = structs.choice(), not call.gemm.is_batched
         batch = None if is_one else ctypes.byref(structs.batch(call.batch.products, call.batch[1:]))
         status = self.library.autotune_choose(
-            self.handle, *_extents(call), batch, *_memory(call), version, ctypes.byref(found)
+            self.handle, *_extents(call), batch, *_memory(call), version, call.adds_bias, ctypes.byref(found)
         )
         return found if self._is_there(status, call) else None
 
@@ -247,7 +247,8 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
             "num_ranked": len(entry.ranked),
         }
         own |= {"products": entry.gemm.batch, "shared": shared_of(entry.gemm)}
-        entries.append(of.entry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
+        cublas_us = (entry.cublas_us or 0.0, entry.adding_us or 0.0)
+        entries.append(of.entry.like(entry.gemm, **own, cublas_us=cublas_us))
         first += len(entry.ranked)
     return of.table(
         version=VERSION,
@@ -304,24 +305,23 @@ def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableA
     for row, kernel in zip(weights, rows, strict=True):
         if kernel.missed:
             row[:] = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
-    own = of.layout(
+    cublas = tuple(_blas_times(of, one.get(layout), kept) for one in (table.cublas, table.cublas_adding))
+    return of.layout(
         modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
         num_modelled=len(rows),
         default_kernel=at[table.defaults[layout]] if layout in table.defaults else -1,
         missed=_residuals(of, np.array(places, np.int32), weights, kept),
+        cublas=cublas,
     )
-    if (known := table.cublas.get(layout)) is not None:
-        _add_cublas(of, own, known, kept)
-    return own
 
 
-def _add_cublas(of: Any, layout: Any, known: CublasFigures, kept: TableArrays) -> None:
+def _blas_times(of: Any, known: CublasFigures | None, kept: TableArrays) -> Any:
+    if known is None:
+        return of.blas_times()
     extents = np.frombuffer(bytes.fromhex(known.places), "<u4").astype(np.int32).reshape(-1, 3)
-    layout.cublas_version = known.version.encode()
     weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
-    layout.cublas = _residuals(of, extents, weights, kept)
-    layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
-    layout.cublas_tile_apart = known.tile_apart
+    missed = _residuals(of, extents, weights, kept)
+    return of.blas_times.like(known, version=known.version.encode(), missed=missed)
 
 
 def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:

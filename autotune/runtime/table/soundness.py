@@ -171,9 +171,10 @@ def check_references(table: Table) -> None:
         _check_entry(entry, kernels)
     _require(set(table.places) <= set(LAYOUTS), "places are of an unknown layout")
     _check_missed(table)
-    _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS times are of an unknown layout")
-    for layout, figures in table.cublas.items():
-        _check_cublas(figures, f"what is known of cuBLAS for {layout}")
+    for known in (table.cublas, table.cublas_adding):
+        _require(set(known) <= set(LAYOUTS), "cuBLAS times are of an unknown layout")
+        for layout, figures in known.items():
+            _check_cublas(figures, f"what is known of cuBLAS for {layout}")
 
 
 def _check_order(table: Table) -> None:

@@ -9,7 +9,7 @@ from the config.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
@@ -38,7 +38,7 @@ from ...perf_model.model_figures import ModelFigures
 from . import soundness
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 17  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 18  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
@@ -199,11 +199,13 @@ class RankedKernel:
 @frozen()
 class Entry:
     """One tuned shape, or a batch, and its kernels, best first; those of a batch serve batches alone.
-    `cublas_us` is None where cuBLAS was absent."""
+    `cublas_us` is None where cuBLAS was absent; `adding_us`, of cuBLAS as torch has it add a vector to each
+    row, where it was not timed so."""
 
     gemm: Gemm
     cublas_us: TimeUs | None
     ranked: tuple[RankedKernel, ...]
+    adding_us: TimeUs | None = None
 
 
 @frozen()
@@ -252,6 +254,7 @@ class Table:
     ]  # m, n, k that kernels of a layout were timed on
     defaults: dict[str, str]
     cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
+    cublas_adding: dict[str, CublasFigures]  # the same, as torch has it add a vector to each row
     entries: tuple[Entry, ...]
     left_out: tuple[HeldOut, ...] = ()  # of no shape where too few were timed
     epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with: some have more
@@ -351,6 +354,7 @@ _WITH_SCHEMES = 14  # the first whose kernels on tensor cores name theirs
 _WITH_TYPES = 15  # the first whose kernels and shapes name the type of A
 _WITH_SHARES = 16  # the first whose kernels of chunks know of sums that blocks hand over
 _WITH_MMA = 17  # the first that may hold kernels on tensor cores without warpgroups
+_WITH_BIAS = 18  # the first that tells what cuBLAS takes as it adds a bias
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -368,26 +372,37 @@ def _check_head(data: Any, where: str) -> None:
         )
 
 
-def _name_types(body: dict[str, Any], lists: Sequence[str], name: str) -> None:
-    """Have records that are older than types of A name FP32."""
+def _records(body: dict[str, Any], *lists: str) -> Iterator[dict[str, Any]]:
+    """As far as they are any."""
     found = (body.get(one) for one in lists)
     for record in itertools.chain.from_iterable(one for one in found if isinstance(one, list)):
-        if isinstance(record, dict) and isinstance(record.get(name), dict):
+        if isinstance(record, dict):
+            yield record
+
+
+def _name_types(body: dict[str, Any], lists: Sequence[str], name: str) -> None:
+    """Have records that are older than types of A name FP32."""
+    for record in _records(body, *lists):
+        if isinstance(record.get(name), dict):
             record[name].setdefault("a_type", FP32_TYPE)
 
 
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Mismatch and UsageError."""
     body = _LACKING | (_BEFORE_CLASSES if version < _WITH_CLASSES else {}) | body
-    if version < _WITH_SCHEMES and isinstance(body["tensor_kernels"], list):
-        for record in body["tensor_kernels"]:
-            if isinstance(record, dict) and isinstance(record.get("config"), dict):
+    if version < _WITH_SCHEMES:
+        for record in _records(body, "tensor_kernels"):
+            if isinstance(record.get("config"), dict):
                 record["config"].setdefault("scheme", TF32X3)
     if version < _WITH_TYPES:
         _name_types(body, ("kernels", "tensor_kernels"), "variant")
         _name_types(body, ("entries",), "gemm")
     if version < _WITH_MMA:
         body = {"mma_kernels": []} | body
+    if version < _WITH_BIAS:
+        body = {"cublas_adding": {}} | body
+        for record in _records(body, "entries"):
+            record.setdefault("adding_us", None)
     records: tuple[StrictRecord, ...] = strict.read(
         tuple[StrictRecord, ...], body.get("kernels"), "table.kernels"
     )

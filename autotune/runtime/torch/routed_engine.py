@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ...facts.fitted import number
-from ...facts.gemm import FLOAT_BYTES, Gemm, Triple
+from ...facts.gemm import FLOAT_BYTES, Gemm, Triple, adds_bias_within
 from ...files.errors import DispatchError
 from ...kernel.config import Config, threads_along_k
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
@@ -32,6 +33,8 @@ from .torch_router import Tables
 # GPU's time; and on longer ones that are expected to be SURELY_FASTER, little is lost, and seldom
 SHORT_US, SURELY_FASTER = number("SHORT_US"), number("SURELY_FASTER")
 LAUNCH_HOST_US = number("LAUNCH_HOST_US")  # that a launch takes the host
+# What has torch call cuBLAS otherwise where it adds a bias: with another workspace, or cublasSgemm
+ADDING_OTHERWISE = "CUBLASLT_WORKSPACE_SIZE", "DISABLE_ADDMM_CUDA_LT"
 NUM_RANKED = 16  # launches among which one of fewer kernels is sought
 MAX_DECIDED = 4 * MAX_PLANS  # call signatures that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
@@ -150,6 +153,8 @@ class RoutedEngine(Engine):
     def __init__(self, has_bias: bool, core: Core, settles: Settle, *arguments: Any) -> None:
         super().__init__(*arguments, core=core)
         self._has_bias, self._requested = has_bias, BIAS if has_bias else PLAIN
+        if has_bias and not any(name in os.environ for name in ADDING_OTHERWISE):
+            self.adds_bias = adds_bias_within
         self._settles, self.is_live = settles, settles.startswith("live")
         self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
         self._lock = threading.Lock()
