@@ -4,8 +4,9 @@ Rows are read in pages and written a page per transaction. What is there stays, 
 its study and config, everything else by its study and the moment at which it was stored. So a merge that was
 killed loses nothing and, asked again, goes on; one that is repeated adds nothing.
 
-Values pass from driver to driver, without a record made of each: a million trials take less than a minute so.
-Each is checked for what its column may hold; a row that cannot be read is named and left out.
+Values pass from driver to driver, without a record made of each; between files of SQLite trials do not even
+that (attached.py). Each is checked for what its column may hold; a row that cannot be read is named and left
+out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.orm import Session
 
 from ..facts.device import Environment
-from . import connect, queries, rows
+from . import attached, connect, queries, rows
 from .bad_rows import BadRow, BadRowError, BadRows
 from .columns import InvalidValue, Json, UtcDateTime
 from .database import Database
@@ -125,14 +126,57 @@ class Merge:
     def _copy_trials(self, on_page: OnPage) -> None:
         with self._source.reading() as session:
             done, total = 0, session.scalar(select(func.count()).select_from(TrialRow)) or 0
+        may_attach = attached.may_attach(self._source, self._target)
+        for num, num_fit, num_new in self._attached_pages() if may_attach else self._fetched_pages():
+            self._merged.num_new += num_new
+            self._merged.num_known += num_fit - num_new
+            done += num
+            on_page(done, total)
+
+    def _fetched_pages(self) -> Iterator[tuple[int, int, int]]:
+        """Of each page how many trials were read, how many of them are fit, how many were new."""
         for page in _ahead(self._pages(TrialRow)):
             with self._target.writing() as session:
                 found = self._mapped(session, TrialRow, page)
                 num_new = self._insert(session, TrialRow, found)
-            self._merged.num_new += num_new
-            self._merged.num_known += len(found) - num_new
-            done += len(page)
-            on_page(done, total)
+            yield len(page), len(found), num_new
+
+    def _attached_pages(self) -> Iterator[tuple[int, int, int]]:
+        """The same of two files of SQLite."""
+        last = 0
+        while True:
+            page = f"SELECT id FROM trial WHERE id > {last} ORDER BY id LIMIT {PAGE}"
+            with self._source.reading() as session:
+                num, end = session.execute(text(f"SELECT count(*), max(id) FROM ({page})")).one()
+            if not num:
+                self._target.engine.dispose()  # else a connection would keep the file attached
+                return
+            within = f"trial.id > {last} AND trial.id <= {end}"
+            with self._target.writing() as session:
+                num_new, num_fit = self._insert_attached(session, within), num
+                if num_new is None:
+                    with self._source.reading() as other:
+                        read = self._valid(TrialRow, _fetched(other, TrialRow, f"{within} ORDER BY id"))
+                    found = self._mapped(session, TrialRow, read)
+                    num_new, num_fit = self._insert(session, TrialRow, found), len(found)
+            yield num, num_fit, num_new
+            last = end
+
+    def _insert_attached(self, session: Session, within: str) -> int | None:
+        """How many of these trials were new; None, and nothing is done, where one is not surely sound."""
+        connection = session.connection()
+        if not attached.attach(connection, self._source.url):
+            return None
+        if not attached.are_sound(connection, within, self._is_fit):
+            return None
+        there = {name: attached.owners(connection, name, within) for name in ("study_id", "config_id")}
+        known = self._ids["config_id"]
+        known.update(attached.copy_configs(connection, there["config_id"].difference(known)))
+        self._map_configs(session, there["config_id"])
+        if not all(ids <= self._ids[name].keys() for name, ids in there.items()):
+            return None
+        owned = {name: {one: self._ids[name][one] for one in ids} for name, ids in there.items()}
+        return attached.copy(connection, within, owned)
 
     def _copy(
         self, model: type[Base], then: Callable[[Session, dict[int, int]], None] | None = None
@@ -246,7 +290,7 @@ class Merge:
 
     def _map_configs(self, session: Session, wanted: set[int]) -> None:
         known = self._ids["config_id"]
-        found = self._read(ConfigRow, "id", wanted - known.keys())
+        found = self._read(ConfigRow, "id", wanted.difference(known))
         self._insert(session, ConfigRow, sorted(found, key=lambda row: str(row["key"])))
         there = {row["key"]: row["id"] for row in found}
         owned = select(ConfigRow.id, ConfigRow.key).where(ConfigRow.key.in_(there))

@@ -309,7 +309,7 @@ def _is_valid(dialect: str) -> ColumnElement[bool]:
     ]
     if dialect == "sqlite":  # which keeps anything in any column
         numbers = [func.typeof(column).in_(("real", "integer", "null")) for column in _TOTALS_COLUMNS[2:4]]
-        valid += [*numbers, cast(at, String).op("GLOB")(_INSTANT), func.typeof(at) == "text"]
+        valid += [*numbers, cast(at, String).op("GLOB")(INSTANT), func.typeof(at) == "text"]
     return case((and_(*valid), True), else_=False)
 
 
@@ -324,7 +324,7 @@ def is_countable(dialect: str) -> ColumnElement[bool]:
     return and_(*are_valid)
 
 
-_INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
+INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
 
 
 def trial_totals(
@@ -369,8 +369,9 @@ def curve_points(session: Session, study_id: int) -> Iterator[CurvePoint]:
     if dialect == "sqlite":
         are_valid += [IS_OK | (func.typeof(TrialRow.reason) == "text")]
     query = select(*(type_coerce(column, NullType()) for column in columns)).where(*are_valid)
-    found: Iterable[Any] = session.execute(
-        query.where(TrialRow.study_id == study_id).order_by(TrialRow.id).execution_options(yield_per=_FETCHED)
+    ids = select(TrialRow.id).where(TrialRow.study_id == study_id)  # sorted alone, and no entities are made
+    found: Iterable[Any] = session.connection().execute(
+        query.where(TrialRow.id.in_(ids)).order_by(TrialRow.id).execution_options(yield_per=_FETCHED)
     )
     for trial_id, outcome, reason, us, error, is_short, compile_s, verify_s, measure_s, at in found:
         try:

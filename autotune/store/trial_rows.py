@@ -80,7 +80,7 @@ def _tried(some: Rows) -> Iterator[TriedPoint]:
         _need(is_countable and type(origin) is str)
         samples_us = range(samples.count(",") + 1 if len(samples) > len("[]") else 0)
         measured = (time_us if outcome == Outcome.OK else None, *figures, samples_us)
-        yield TriedPoint(*(key, dict(_parts(key, point)[0]), *measured, origin))
+        yield TriedPoint(*(key, dict(parts_of(key, point)[0]), *measured, origin))
 
 
 def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
@@ -132,7 +132,7 @@ def _made(
     """Where a row is not surely sound, halves are tried, down to the row itself."""
     try:
         return list(quickly(some))
-    except _UNSOUND:
+    except UNSOUND:
         if len(some) == 1:
             return list(slowly(some[0]))
     half = len(some) // 2
@@ -157,7 +157,7 @@ class _Parts(dict[str, tuple[tuple[str, Value], str, str]]):
 _part = _Parts().__getitem__
 
 
-def _parts(key: str, point: str) -> tuple[Sequence[tuple[str, Value]], Sequence[str]]:
+def parts_of(key: str, point: str) -> tuple[Sequence[tuple[str, Value]], Sequence[str]]:
     """Names and values of a config, and cells. Raises ValueError for a point that is not the key's."""
     _need(point[:1] + point[-1:] == "{}")
     pairs, parts, cells = zip(*map(_part, point[1:-1].split(",")), strict=True)
@@ -201,7 +201,7 @@ class _Checked(NamedTuple):
     @classmethod
     def of(cls, some: Rows) -> _Checked:
         """A column at a time, as a step for each of its values takes longer than all else. Raises ValueError
-        and others of _UNSOUND where a row is not surely sound."""
+        and others of UNSOUND where a row is not surely sound."""
         columns = [*zip(*some, strict=True)]
         for values, fit in zip(columns, _FITS, strict=False):
             _need(fit.issuperset(map(type, values)))
@@ -214,15 +214,21 @@ class _Checked(NamedTuple):
         for may_be_nan in (columns[8], columns[9], columns[19]):
             _need(not any(map(ne, may_be_nan, may_be_nan)))
         _need({text[:1] + text[-1:] for text in samples} == {"[]"})
-        found = json.loads(f"[{','.join(samples)}]")
-        listed = [*chain.from_iterable(found)]
-        _need(len(found) == len(samples) and _NUMBERS.issuperset(map(type, listed)))
-        _need_times(listed)
+        found = samples_in(",".join(samples), len(samples))
         for text in {*columns[21], *columns[22]}:
             _names(text)
         for text in {*columns[23]}:
             _discarded(text)
         return cls(columns, found, _moments(columns[25]))
+
+
+def samples_in(listed: str, num: int) -> Sequence[Sequence[float]]:
+    """What so many lists of JSON hold, which begin and end as such, with commas between. Raises UNSOUND."""
+    found = json.loads(f"[{listed}]")
+    times = [*chain.from_iterable(found)]
+    _need(len(found) == num and _NUMBERS.issuperset(map(type, times)))
+    _need_times(times)
+    return found  # type: ignore[no-any-return]
 
 
 def _moments(stored: Sequence[Any]) -> Sequence[datetime]:
@@ -235,7 +241,7 @@ def _moments(stored: Sequence[Any]) -> Sequence[datetime]:
     return found
 
 
-_UNSOUND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+UNSOUND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 def _records(some: Rows) -> Iterator[tuple[int, TrialRecord]]:
@@ -245,7 +251,7 @@ def _records(some: Rows) -> Iterator[tuple[int, TrialRecord]]:
         figures = *row[8:17], _filled(GpuState, *row[17:21], throttle)
         timed = _OUTCOMES[row[3]], row[4], row[5], tuple(samples_us), bool(row[7])
         measured = _filled(Measurement, *timed, *figures, marks, discarded)
-        point = dict(_parts(*row[26:])[0])
+        point = dict(parts_of(*row[26:])[0])
         yield row[1], _filled(TrialRecord, row[0], row[26], point, measured, row[24], at.replace(tzinfo=UTC))
 
 
@@ -309,7 +315,7 @@ class _Lines:
             missing = {*ids}
         query = _CONFIGS(",".join(map(str, missing)) or "NULL")
         for found, key, point in self._session.connection().exec_driver_sql(query).fetchall():
-            pairs, cells = _parts(key, point)
+            pairs, cells = parts_of(key, point)
             if (names := tuple(map(_FIRST, pairs))) != self._parameters:
                 known = dict(zip(names, cells, strict=True))
                 cells = [known.get(name, "") for name in self._parameters]

@@ -41,6 +41,7 @@ from autotune.files.errors import StoreError, UsageError
 from autotune.search.called import expected_us
 from autotune.search.stale import stale_shapes
 from autotune.store import ComparisonRecord, FinalEntry, Store, StudyRef, merging, run_facts
+from autotune.store.models import TrialRow
 from autotune.store.optuna_rows import Requested, study_name
 from autotune.target import Baseline
 
@@ -132,6 +133,28 @@ def test_all_pages_are_read(urls: tuple[str, str], monkeypatch: pytest.MonkeyPat
         mine.merge(other, lambda done, total: pages.append((done, total)))
         assert pages == [(3, 14), (6, 14), (9, 14), (12, 14), (14, 14)]
         assert content(mine) == content(other)
+
+
+def test_between_files_no_sound_trial_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the first file stay attached when another is merged; a page with a damaged trial is read."""
+    monkeypatch.setattr(merging, "PAGE", 3)
+    read, fetched = [], merging._fetched
+    monkeypatch.setattr(merging, "_fetched", lambda *args, **kw: read.append(args[1]) or fetched(*args, **kw))
+    with Store.open(tmp_path / "mine.db") as mine:
+        for name, gemm in (("other.db", SQUARE), ("more.db", FLAT)):
+            with Store.open(tmp_path / name) as other:
+                fill(other, range(10), gemm)
+                mine.merge(other)
+                assert content(mine)[str(gemm)] == content(other)[str(gemm)]
+                assert TrialRow not in read
+                assert mine.merge(other).num_known == 10
+        with Store.open(tmp_path / "other.db") as other:
+            add(other, study_of(other), 11, ok(1.0))
+            with closing(sqlite3.connect(tmp_path / "other.db")) as raw, raw:
+                raw.execute("UPDATE trial SET samples_us = '[1.0],[2.0]' WHERE id = 11")
+            merged = mine.merge(other)
+            assert (merged.num_new, merged.num_known) == (0, 10)
+            assert [one.id for one in other.bad_rows] == [11] and read.count(TrialRow) == 1
 
 
 @pytest.mark.every(12)
