@@ -38,7 +38,7 @@ def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
     """One line per study: its best trial, as accurate as it is to be, against cuBLAS and the limit."""
     max_error = request.max_error
     with common.open_existing(request.db) as store:
-        summaries = common.studies_of(store, common.read_problems(request.shapes), max_error)
+        summaries = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
         found = sorted(summaries, key=lambda summary: summary.study.gemm)
         newest_first = sorted(summaries, key=lambda summary: summary.updated_at, reverse=True)
         changed = stale.outdated((one.study for one in newest_first), targets.installed_here)
@@ -85,12 +85,12 @@ def _best_head(studies: Sequence[dict[str, Any]]) -> str:
 
 def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:
     """A study's winner: of its final if there was one, else its fastest trial."""
-    study, fastest = summary.study, summary.best
-    final = store.final(study, max_error)
+    study, final = summary.study, store.final(summary.study, max_error)
+    fastest = None if final else next(iter(store.best(study, 1, max_error)), None)
     winner = final.winner if final else fastest
-    tried = store.trial(study, winner.key) if winner else None
+    tried = store.trial(study, final.winner.key) if final else fastest
     time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
-    baseline_us = final.baseline.time_us if final and final.baseline else summary.cublas_us
+    baseline_us = final.baseline.time_us if final and final.baseline else store.cublas_us(study)
     limits = limits_by_name(study.environment.gpu_name)
     limit_us = templates.limit_us(study.gemm, limits, templates.accuracy_of(study.source_hash))
     return {

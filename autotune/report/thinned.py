@@ -92,32 +92,37 @@ def thin(
     every, num_fastest, known = -(-num_trials // most), most // _PART_FASTEST + 1, set(wanted)
     fastest: list[tuple[float, int, float]] = []  # a heap: the slowest of them first
     latest: dict[FailureKind, tuple[int, float]] = {}
+    num_ok = num_cut_short = num_compiled = 0
+    all_compile_s = all_verify_s = all_measure_s = total_s = 0.0
     for number, one in enumerate(trials):
-        spent_s = one.compile_s + one.verify_s + one.measure_s
-        totals.compile_s += one.compile_s
-        totals.verify_s += one.verify_s
-        totals.measure_s += one.measure_s
-        totals.num_compiled += one.compile_s > 0
-        totals.total_s += step_s(before, one.created_at, spent_s, is_recorded=is_recorded)
-        before = one.created_at
-        is_shown = number % every == 0 or one.id in known
-        if one.outcome == _OK:
-            totals.num_ok += 1
-            totals.num_cut_short += one.is_cut_short
-            if is_accurate(one.error_over_cublas, max_error):
-                is_shown |= one.time_us < best_us
-                best_us = min(best_us, one.time_us)
+        trial, outcome, reason, time_us, error, is_cut_short, compile_s, verify_s, measure_s, at = one
+        all_compile_s += compile_s
+        all_verify_s += verify_s
+        all_measure_s += measure_s
+        num_compiled += compile_s > 0
+        total_s += step_s(before, at, compile_s + verify_s + measure_s, is_recorded=is_recorded)
+        before = at
+        is_shown = number % every == 0 or trial in known
+        if outcome == _OK:
+            num_ok += 1
+            num_cut_short += is_cut_short
+            if is_accurate(error, max_error):
+                is_shown |= time_us < best_us
+                best_us = min(best_us, time_us)
                 if len(fastest) < num_fastest:
-                    heapq.heappush(fastest, (-one.time_us, one.id, totals.total_s))
-                elif -one.time_us > fastest[0][0]:
-                    heapq.heapreplace(fastest, (-one.time_us, one.id, totals.total_s))
+                    heapq.heappush(fastest, (-time_us, trial, total_s))
+                elif -time_us > fastest[0][0]:
+                    heapq.heapreplace(fastest, (-time_us, trial, total_s))
         else:
-            kind = failure_kind(one.outcome, one.reason)
+            kind = failure_kind(outcome, reason)
             totals.failures[kind] += 1
-            latest[kind] = one.id, totals.total_s
+            latest[kind] = trial, total_s
         if is_shown:
-            elapsed_s[one.id] = totals.total_s
-        totals.last_id = one.id
+            elapsed_s[trial] = total_s
+        totals.last_id = trial
+    totals.num_ok, totals.num_cut_short, totals.num_compiled = num_ok, num_cut_short, num_compiled
+    totals.compile_s, totals.verify_s, totals.measure_s = all_compile_s, all_verify_s, all_measure_s
+    totals.total_s = total_s
     elapsed_s |= {trial: seconds for _, trial, seconds in fastest}
     elapsed_s |= dict(latest[kind] for kind, _ in totals.failures.most_common(_MOST_GROUPS))
     elapsed_s |= {totals.last_id: totals.total_s} if before else {}
