@@ -163,7 +163,7 @@ def _with_layout(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _of_json(text: str, lines: Sequence[tuple[int, str]], note: Note) -> list[ListedShape] | None:
-    """A list, or a value a line; None for an object, which is a suite of ours."""
+    """A list, or a value a line, or one shape; None for another object, which is a suite of ours."""
     try:
         data = json.loads(text)
     except ValueError:
@@ -173,6 +173,8 @@ def _of_json(text: str, lines: Sequence[tuple[int, str]], note: Note) -> list[Li
             data = [json.loads(line) for _, line in lines]
         except ValueError:
             return None
+    if isinstance(data, dict) and set(EXTENTS) <= {*map(_name, data)}:
+        data = [data]
     if not isinstance(data, list):
         return None
     return _used([(f"shape {i}", _object(each, f"shape {i}")) for i, each in enumerate(data, 1)], note)

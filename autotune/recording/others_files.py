@@ -32,6 +32,7 @@ UNNAMED = "unnamed GPU"
 _NAMED = 3  # results left out that a note names
 _LONGEST_SIZE = 60  # of a size that is no number, in characters
 _MOST_SIZES = 3
+_MADE = {"shape", "source_hash", "environment", "policy"}  # all of it: a name alone others may use, too
 
 
 class Tried(NamedTuple):
@@ -127,7 +128,7 @@ class Made:
     @classmethod
     def read(cls, found: Any, recorded_on: str) -> Made | None:
         """What `to_dict` wrote; None for what others say. Raises ValueError, LookupError, UsageError."""
-        if not isinstance(found, dict) or "source_hash" not in found:
+        if not isinstance(found, dict) or not found.keys() >= _MADE:
             return None
         environment = read_record(Environment, found["environment"], "environment")
         return cls(

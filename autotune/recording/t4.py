@@ -176,7 +176,9 @@ def _trial(names: tuple[str, ...], result: Any, unit_s: float, where: str) -> tu
         "measure_s": seconds(times.get("benchmark"), unit_s),
     }
     invalidity = found.get("invalidity", _CORRECT)
-    if invalidity != _CORRECT or found.get("correctness") == 0:
+    if invalidity == _CORRECT and found.get("correctness") == 0:
+        invalidity = "correctness"
+    if invalidity != _CORRECT:
         return config, _failed(invalidity, facts, took_s)
     listed = times.get("runtimes")
     samples = [s * unit_s for s in listed if type(s) in (int, float)] if isinstance(listed, list) else []

@@ -306,7 +306,7 @@ def test_times_are_in_the_unit_that_the_file_says(tmp_path: Path, unit, timeunit
         ({"invalidity": "correctness"}, Outcome.WRONG_RESULT, "correctness"),
         ({"invalidity": "runtime"}, Outcome.FAULTED, "runtime"),
         ({"invalidity": ["new"]}, Outcome.FAULTED, "['new']"),
-        ({"correctness": 0}, Outcome.FAULTED, "correct"),
+        ({"correctness": 0}, Outcome.WRONG_RESULT, "correctness"),
         ({"measurements": [{"name": "time", "value": math.nan}]}, Outcome.FAULTED, "time nan"),
         ({"measurements": "none", "times": {}}, Outcome.FAULTED, "without a time"),
     ],
@@ -338,6 +338,12 @@ def test_a_space_is_shown_as_what_it_is(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_result_without_a_time_has_that_of_its_samples(tmp_path: Path) -> None:
     ((_, found),) = only(read_recording(t4_of(tmp_path, [result(1, measurements=[])], timeunit="ms")))
     assert found.time_us == 2000.0
+
+
+def test_what_others_name_as_we_do_is_theirs(tmp_path: Path) -> None:
+    metadata = {"timeunit": "ms", "source_hash": "5" * 64, "environment": {"gpu": "H200"}}
+    read = read_recording(t4_of(tmp_path, [result(1)], **metadata))
+    assert list(read.problems) == [OtherProblem.of("space", ())] and len(only(read)) == 1
 
 
 def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ def test_lists_of_json_are_read(tmp_path: Path, name: str, listed: list) -> None
     expected = {"4x5x6:NN": None, "7x8x9:NN": None}
     assert shapes_of(tmp_path / name, json.dumps(listed)) == expected
     assert shapes_of(tmp_path / name, json.dumps(listed, indent=1)) == expected
+    if isinstance(listed[1], dict):  # a line alone
+        assert shapes_of(tmp_path / name, json.dumps(listed[1])) == {"7x8x9:NN": None}
     if not isinstance(listed[0], str):
         assert shapes_of(tmp_path / name, "\ufeff" + "\r\n".join(map(json.dumps, listed))) == expected
 
