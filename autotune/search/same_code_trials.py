@@ -55,6 +55,7 @@ def take_over(
     if not isinstance(target, Building):
         return None
     found: dict[str, str] = {}
+    now: dict[str, str | None] = {}  # hashes of code, compiled once for all earlier studies
     others = store.compiled_otherwise(study)
     for other in others:
         known = store.keys(study)
@@ -65,7 +66,7 @@ def take_over(
         hashed = [(key, point, code_hash) for key, (point, code_hash) in tried if code_hash is not None]
         found |= {key: _UNKNOWN for key, (_, code_hash) in tried if code_hash is None}
         found |= {key: _LEFT for key, _, _ in hashed}
-        found |= dict(_compared(target, study.gemm, hashed, is_over))
+        found |= dict(_compared(target, study.gemm, hashed, now, is_over))
         store.copy_trials(other, [key for key, _, _ in hashed if found[key] == _SAME], study)
     counts = Counter(found.values())
     since = ", ".join(dict.fromkeys(_named(other, study) for other in others))
@@ -74,16 +75,21 @@ def take_over(
 
 
 def _compared(
-    target: Building, gemm: Gemm, hashed: Sequence[tuple[str, Point, str]], is_over: Callable[[], bool]
+    target: Building,
+    gemm: Gemm,
+    hashed: Sequence[tuple[str, Point, str]],
+    now: dict[str, str | None],
+    is_over: Callable[[], bool],
 ) -> Iterator[tuple[str, str]]:
     """Whether points compile to the code with these hashes, by key; few at once, as others compile too."""
     for begin in range(0, len(hashed), target.capacity):
         if is_over():
             return
         some = hashed[begin : begin + target.capacity]
-        compiled = [target.code_hash(gemm, point) for _, point, _ in some]
-        for (key, _, before), now in zip(some, compiled, strict=True):
-            yield key, _SAME if now.result() == before else _OTHER
+        compiled = {key: target.code_hash(gemm, point) for key, point, _ in some if key not in now}
+        now.update((key, one.result()) for key, one in compiled.items())
+        for key, _, before in some:
+            yield key, _SAME if now[key] == before else _OTHER
 
 
 def _named(other: StudyRef, study: StudyRef) -> str:

@@ -97,6 +97,14 @@ def test_the_kernel_source_may_be_another_and_several_compilers_count(store: Sto
     )
 
 
+def test_a_kernel_is_compiled_once_for_all_earlier_compilers(store: Store) -> None:
+    for version in ("13.1", "13.3"):
+        searched(store, Compiled(replace(THEN, nvrtc_version=version)), 20)
+    now = Compiled(NOW, lambda point: "other")
+    taken = take_over(now, store, study_of(store, now, GEMM), now.space(GEMM))
+    assert taken == TakenOver("nvrtc 13.3, nvrtc 13.1", 0, 20) and len(now.compiled) == 20
+
+
 @pytest.mark.parametrize(
     "change",
     [{"driver_version": "2"}, {"gpu_uuid": "other"}, {"gpu_name": "other"}, {"cuda_version": "13.9"}],
