@@ -6,6 +6,7 @@ file is a recording: it is replayed, merged into databases, and written as a mat
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from .search import EventPrinter
 SEARCH_SHARE = 0.4  # of the seconds; the rest times configs on all shapes
 NUM_CONFIGS = 3000  # at most: more than ten minutes time on most machines
 _PATH = re.compile(r"(?:~|\.{0,2})(?:[/\\][\w.+@-]+)+")
+_UUID = re.compile(r"\b(?:(?:GPU|MIG)-)+[0-9a-f]{8}-[0-9a-f-]+(?:/\d+)*", re.IGNORECASE)
 _HOLDS = (
     "GPU's name and limits, versions of driver, CUDA, NVRTC and cuBLAS, the date; for each shape the samples "
     "of cuBLAS; for each config on it how it ended, its samples, its error against cuBLAS's, registers, "
@@ -62,11 +64,14 @@ def run(request: ContributeRequest, *, is_json: bool, is_quiet: bool) -> None:
 
 
 def clean(reason: str) -> str:
-    """A compiler's or driver's words without paths, and without names of the user and the host."""
-    text = _PATH.sub("...", reason)
-    for name in filter(None, (run_facts.login(), run_facts.host())):
-        text = re.sub(rf"\b{re.escape(name)}\b", "...", text)
-    return text
+    """A compiler's or driver's words without paths, without names of the user and the host, however they are
+    written, and without the GPU's UUID. A home may have a space in its name."""
+    home, host = os.environ.get("HOME", ""), run_facts.host()
+    text = _PATH.sub("...", reason.replace(home, "~") if len(home) > 1 else reason)
+    names = run_facts.login(), host, host.partition(".")[0]
+    for name in (name for name in names if name and not name.isdigit()):
+        text = re.sub(rf"\b{re.escape(name)}\b", "...", text, flags=re.IGNORECASE)
+    return _UUID.sub("...", text)
 
 
 def _checked(out: Path) -> str:

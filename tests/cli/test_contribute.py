@@ -63,6 +63,25 @@ def test_it_says_what_the_file_holds_and_nothing_of_its_owner(bundle: Path, caps
     assert all(problem["cublas_us"]) and any(problem["samples_us"]) and problem["error_over_cublas"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "cleaned"),
+    [
+        ("/home/ada b/k.cu(7): error", "...(7): error"),
+        ("ADA@Laptop: no", "...@...: no"),
+        ("laptop.corp.example, Laptop", "..., ..."),
+        ("GPU-12345678-1234-1234-1234-123456789abc lost", "... lost"),
+        ("no adapter for laptops", "no adapter for laptops"),
+    ],
+)
+def test_words_say_nothing_of_the_owner_however_they_are_written(
+    monkeypatch: pytest.MonkeyPatch, reason: str, cleaned: str
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada b")
+    monkeypatch.setattr(run_facts, "login", lambda: "ada")
+    monkeypatch.setattr(run_facts, "host", lambda: "laptop.corp.example")
+    assert contribute.clean(reason) == cleaned
+
+
 @pytest.mark.stress
 def test_it_is_replayed_merged_and_exported(bundle: Path, tmp_path: Path) -> None:
     db = tmp_path / "others.db"
