@@ -189,8 +189,9 @@ def errors(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Errors:
 def of_warps(limits: DeviceLimits, gemm: Gemm) -> Iterator[MmaConfig]:
     """Legal ones without warpgroups, with the widest vectors."""
     vec_a, vec_b = (4 if lead % 4 == 0 else 1 for lead in (gemm.lda, gemm.ldb))
-    for tile, scheme, promote_k in itertools.product(OF_WARPS, SCHEMES, (16, 32)):
-        config = MmaConfig(*tile, promote_k, vec_a, vec_b, 2 - gemm.ldc % 2, scheme=scheme)
+    vectors: dict[str, Any] = {"vec_a": vec_a, "vec_b": vec_b, "vec_c": 2 - gemm.ldc % 2}
+    for tile, scheme, sums in itertools.product(OF_WARPS, SCHEMES, ((16, 0), (32, 0), (16, 256), (32, 512))):
+        config = MmaConfig(*tile, *sums, scheme=scheme, **vectors)
         if not mma.broken_rules(config, limits, gemm):
             yield config
 
@@ -321,7 +322,7 @@ def _sums(kernel: TensorKernel) -> str:
     """How it sums, as older files tell it of TF32."""
     config = kernel.config
     if isinstance(config, MmaConfig):
-        return f"{config.promote_k} {MMA} {config.scheme}"
+        return f"{config.promote_k} {config.flush_k} {MMA} {config.scheme}"
     if isinstance(config, ScaledConfig):
         return f"{config.promote_k} {FP16X3}" + f" {config.bn}" * (config.bn > 128)  # its products, one set
     return f"{config.promote_k} {config.flush_k}" + f" {config.scheme}" * (config.scheme != TF32X3)

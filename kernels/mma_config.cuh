@@ -5,6 +5,7 @@
 //   WM WN          warp tile                                                32 64 (mma-warps, mma-registers)
 //   STAGES         tiles of A and B in shared memory                        2 ... 5 (mma-stages)
 //   PROMOTE_K      k after which sums leave the tensor cores                16 32, divides BK (mma-promote)
+//   FLUSH_K        k after which they go on to shared memory, 0: never      multiple of BK (mma-flush)
 //   SCHEME         of which parts a float is, and which of their products count (tensor_split.cuh)        0 1
 //   VEC_A VEC_B    floats per copy from global memory                       1 4
 //   VEC_C          floats per access to C                                   1 2
@@ -33,6 +34,7 @@ constexpr float SCALED = 1.0f;  // alpha, for sums that have been multiplied by 
 static_assert(SCHEME == SCHEME_TF32X3 || SCHEME == SCHEME_BF16X6, "SCHEME");
 static_assert(BM % WM == 0 && BN % WN == 0 && (BM / WM) * (BN / WN) >= 4, "rule mma-warps");
 static_assert(BK % PROMOTE_K == 0 && PROMOTE_K % 16 == 0, "rule mma-promote");
+static_assert(FLUSH_K % BK == 0, "rule mma-flush");
 #ifdef __CUDA_ARCH__
 static_assert(__CUDA_ARCH__ >= 800, "rule mma-device");
 #endif

@@ -71,6 +71,8 @@ struct Stages {
 #pragma unroll
         for (int stage = 0; stage < STAGES - 1; ++stage) start_copy();
     }
+    // Where flushed sums lie, behind all stages.
+    __device__ __forceinline__ static float* flushed() { return shared_memory() + STAGES * STAGE_FLOATS; }
     // Waits for the oldest tile that has not been multiplied, and starts a copy to where the one before it was.
     __device__ __forceinline__ const float* next() {
         wait_copies<STAGES - 2>();

@@ -5,13 +5,15 @@
 //       for 16 rows           read and split    A's
 //                             multiply          small products first, high high' last
 //                             promote           after PROMOTE_K: what the tensor cores have is added to the thread's sums
+//   flush                     after FLUSH_K: these go on to sums in shared memory
 //
 // Tensor cores add without rounding to the nearest: what a sum loses grows with the additions that it meets while it is
 // large (tensor_multiply.cuh). So the small products come first, and sums leave the tensor cores often; each thread adds
-// them up to the nearest, as any sum in FP32.
+// them up to the nearest, as any sum in FP32, and what that loses grows with their number: so long ones are flushed.
 #pragma once
 
 #include "mma_config.cuh"
+#include "mma_load.cuh"
 #include "mma_primitives.cuh"
 #include "output.cuh"
 #include "tensor_split.cuh"
@@ -127,6 +129,41 @@ __device__ __forceinline__ void multiply_tile(const float* tile, const Place& at
             }
         }
     }
+}
+
+// A thread's sums in shared memory, which no other touches; its neighbour's lie beside each.
+struct FlushedSums {
+    float* own;
+
+    // Adds sums to those here, or begins them, and leaves zeros.
+    __device__ __forceinline__ void flush(Sums& sums, bool adds) const {
+#pragma unroll
+        for (int i = 0; i < TILES_M * TILES_N * SUMS; ++i) {
+            float& sum = sums[i / (TILES_N * SUMS)][i / SUMS % TILES_N][i % SUMS];
+            store_shared<1>(own + i * THREADS, {adds ? load_shared<1>(own + i * THREADS).v[0] + sum : sum});
+            sum = 0;
+        }
+    }
+    __device__ __forceinline__ void add_to(Sums& sums) const {
+#pragma unroll
+        for (int i = 0; i < TILES_M * TILES_N * SUMS; ++i)
+            sums[i / (TILES_N * SUMS)][i / SUMS % TILES_N][i % SUMS] += load_shared<1>(own + i * THREADS).v[0];
+    }
+};
+
+// Adds to `sums` the product of all tiles.
+__device__ __forceinline__ void multiply_tiles(Stages& stages, const Place& at, Sums& sums) {
+    const FlushedSums flushed{Stages::flushed() + thread_index()};
+    stages.fill();
+#pragma unroll 1
+    for (int tile = 0; tile < stages.num_tiles; ++tile) {
+        multiply_tile(stages.next(), at, sums);
+        if constexpr (FLUSH_K > 0) {
+            const int depth = (tile + 1) * BK;
+            if (depth % FLUSH_K == 0 && tile + 1 < stages.num_tiles) flushed.flush(sums, depth > FLUSH_K);
+        }
+    }
+    if (FLUSH_K > 0 && stages.num_tiles * BK > FLUSH_K) flushed.add_to(sums);
 }
 
 // Stores a thread's sums in C, or scaled in the plane of their split, whose rows are whole tiles.

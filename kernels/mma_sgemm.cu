@@ -59,9 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Stages stages{{a, lda, origin_m, m, k, shared_memory()}, {b, ldb, origin_n, n, k, shared_memory() + STAGE_A}, num_tiles};
     const Place at;
     Sums sums = {};
-    stages.fill();
-#pragma unroll 1
-    for (int i = 0; i < num_tiles; ++i) multiply_tile(stages.next(), at, sums);
+    multiply_tiles(stages, at, sums);
 
     // 3. To C, or to the plane of this split.
     const Output output(m, n, alpha, beta, c, ldc, batch.stride_c, product, epilogue);

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class MmaConfig:
     wn: int = 32
     stages: int = 4
     promote_k: int = 16
+    flush_k: int = 0
     vec_a: int = 4
     vec_b: int = 4
     vec_c: int = 2
@@ -53,9 +54,6 @@ class MmaConfig:
     reduction: str = "none"
     split_k: int = 1
     scheme: str = TF32X3
-
-    # What is asked of any config, and alike in all of these
-    flush_k: ClassVar[int] = 0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MmaConfig:
@@ -102,13 +100,14 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("wn", (32, 64), "columns of C per warp (WN)", "elements"),
     Parameter("stages", (2, 3, 4, 5), "tiles of A and B held in shared memory", "tiles"),
     Parameter("promote_k", (16, 32), "k after which sums leave the tensor cores", "steps"),
+    tensor.PARAMETER["flush_k"],
     Parameter("vec_a", (1, 4), "elements of A per copy from global memory", "elements"),
     *(tensor.PARAMETER[name] for name in ("vec_b", "vec_c", "pack_a", "pack_b", "raster", "group")),
     *(tensor.PARAMETER[name] for name in ("reduction", "split_k", "scheme")),
 )
 PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
 # Of two configs that agree in these, a product of one layout has the same bits
-SUMMED = ("bk", "promote_k", "reduction", "split_k", "scheme")
+SUMMED = ("bk", "promote_k", "flush_k", "reduction", "split_k", "scheme")
 
 
 def threads(c: Any) -> Any:
@@ -140,10 +139,11 @@ def workspaces(c: Any, g: Gemm) -> Any:
 
 
 def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
-    """Of a block: tiles of A and B, rows padded as mma_config.cuh says. Of a config or columns."""
+    """Of a block: tiles of A and B, rows padded as mma_config.cuh says; flushed sums. Of a config or
+    columns."""
     tile_a = np.where((c.pack_a > 0) | of.trans_a, c.bk * (c.bm + 8), c.bm * (c.bk + 4))
     tile_b = np.where((c.pack_b > 0) | np.logical_not(of.trans_b), c.bk * (c.bn + 8), c.bn * (c.bk + 4))
-    return FLOAT_BYTES * c.stages * (tile_a + tile_b)
+    return FLOAT_BYTES * (c.stages * (tile_a + tile_b) + c.bm * c.bn * (c.flush_k > 0))
 
 
 def register_estimate(c: Any) -> Any:
@@ -171,14 +171,16 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: threads(c) >= 4 * WARP),
     Rule("mma-promote", "template", ("bk", "promote_k"), "sums leave the tensor cores within a tile",
          lambda c, d, g: c.bk % c.promote_k == 0),
+    Rule("mma-flush", "template", ("bk", "flush_k"), "sums are flushed after whole tiles",
+         lambda c, d, g: c.flush_k % c.bk == 0),
     Rule("mma-device", "device", ("bm",),
          "tensor cores that take TF32 and BF16, and asynchronous copies, need sm_80 or later",
          lambda c, d, g: (c.bm > 0) & (d.compute_capability >= FIRST)),
     Rule("mma-registers", "device", (*_WARPS, "scheme"),
          "sums and parts fit the registers that a block leaves a thread",
          lambda c, d, g: register_estimate(c) <= np.minimum(MAX_REGISTERS, d.regs_per_sm // threads(c))),
-    Rule("mma-stages", "device", ("bm", "bn", "bk", "stages", "pack_a", "pack_b"),
-         "stages fit the shared memory of a block",
+    Rule("mma-stages", "device", ("bm", "bn", "bk", "stages", "flush_k", "pack_a", "pack_b"),
+         "stages and flushed sums fit the shared memory of a block",
          lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
          lambda c, d, g: (g.lda % c.vec_a == 0) | (c.pack_a == 1)),
@@ -196,6 +198,8 @@ RULES: tuple[Rule, ...] = (
     Rule("mma-results", "shape", ("bm",),
          "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
          lambda c, d, g: (c.bm > 0) & (g.num_results >= LEAST_RESULTS)),
+    Rule("worth-flush", "worth", ("flush_k",), "flush the sums of a k that is at least twice as deep",
+         lambda c, d, g: (c.flush_k == 0) | (g.k >= 2 * c.flush_k)),
     Rule("worth-height", "worth", ("bm",), "a block tile is not taller than twice C",
          lambda c, d, g: (c.bm == 64) | (c.bm < 2 * g.m)),
     Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",

@@ -38,6 +38,7 @@ from ..perf_model.model_figures import ModelFigures
 from ..perf_model.time_model import Speeds, TimeModel, modelled_us
 from ..recording.matrix import TimeMatrix
 
+_FLUSH_K = 256  # without warpgroups, where k is twice as deep: then errors are as small as promised
 _SMS = 132  # of the GPUs that run kernels on tensor cores
 
 
@@ -187,8 +188,9 @@ def _without_warpgroups(gemm: Gemm, limits: DeviceLimits) -> Iterator[MmaConfig]
         (128, 64, 16, 64, 32, 4),
         (64, 64, 32, 32, 32, 3),
     )
-    for tile, scheme in product(tiles, SCHEMES):
-        config = MmaConfig(*tile, scheme=scheme, **operands)
+    flushes = (0,) if gemm.k < 2 * _FLUSH_K else (_FLUSH_K, 0)
+    for tile, flush_k, scheme in product(tiles, flushes, SCHEMES):
+        config = MmaConfig(*tile, flush_k=flush_k, scheme=scheme, **operands)
         splits = _splits(gemm, config.bn, config.bm, limits.num_sms)
         if splits > 1:
             yield replace(config, reduction="two_pass", split_k=splits)

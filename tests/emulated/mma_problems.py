@@ -18,7 +18,7 @@ from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.tensor_config import SCHEMES
 
-NARROW = MmaConfig(bm=64, bn=64, wm=32, stages=3, group=1)
+NARROW = MmaConfig(bm=64, bn=64, wm=32, stages=3, group=1, flush_k=32)
 LIMITS = KNOWN["rtx-3090"]
 
 

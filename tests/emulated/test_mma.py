@@ -133,6 +133,8 @@ FAULTS = {
     "rows of an instruction are mixed up": ("bits[word % 2 * 2 + half]", "bits[word % 2 + half * 2]"),
     "k of B are others than those of A": ("read<IS_K_MAJOR_B, PITCH_B>(tile, column, k, x)",
                                           "read<IS_K_MAJOR_B, PITCH_B>(tile, column, k ^ 1, x)"),
+    "flushed sums are left out": ("flushed.add_to(sums);", ";"),
+    "sums are flushed twice": ("            sum = 0;\n", ""),
     "a split stores in the plane of another": ("(product * splits + block_index_y()) * plane", "0"),
     "a split begins where another does": ("a += IS_K_MAJOR_A ? first * BK : first * BK * lda;", ""),
     "the edge of k is not looked at": ("&& left_k > (IS_K_MAJOR ? 0 : at)", ""),

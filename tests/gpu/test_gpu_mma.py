@@ -36,8 +36,9 @@ CONFIGS = (
     MmaConfig(wm=32, wn=64, bk=32, stages=2, raster="m", group=1),
     MmaConfig(bm=64, bn=64, wm=32, stages=5, scheme=BF16X6),
     MmaConfig(bk=32, stages=2, promote_k=32, scheme=BF16X6),
-    MmaConfig(bm=64, wm=32, wn=64, stages=3),
+    MmaConfig(bm=64, wm=32, wn=64, stages=3, flush_k=256),
 )
+ACCURATE = {scheme: MmaConfig(bn=64, wm=32, flush_k=256, scheme=scheme) for scheme in SCHEMES}
 SCALES = ((1.0, 0.0), (1.25, -0.5), (0.0, 2.0))
 
 
@@ -104,7 +105,7 @@ def test_errors_are_no_larger_than_those_of_cublas(
 
     gemm = Gemm(1024, 1024, k)  # which cuBLAS does not split
     a, b, c = bench.stored(gemm, bench.DISTRIBUTIONS[kind], seed=k)
-    bench.TensorKernel(compiler, MmaConfig(scheme=scheme), Variant())(gemm, (a, b, c))
+    bench.TensorKernel(compiler, ACCURATE[scheme], Variant())(gemm, (a, b, c))
     found = bench.errors(c, a, b).over(bench.errors(a @ b, a, b))
     assert max(found) <= 1, found
 
@@ -141,13 +142,13 @@ def test_the_same_bits_every_time_and_for_any_tile(torch: Any, compiler: Compile
 def test_a_search_for_the_class_holds_candidates_to_it(compiler: Compiler, shape: str) -> None:
     """Packed, split, in batches: right, and as accurate as the class promises, or refused for that."""
     gemm = Gemm.parse(shape)
-    tiles = [_fitted(config, gemm) for config in CONFIGS]
+    tiles = [_fitted(config, gemm) for config in (*CONFIGS, *ACCURATE.values())]
     packed = [
-        replace(one, pack_a=1, vec_a=4, pack_b=1, vec_b=4, reduction="two_pass", split_k=2) for one in tiles
+        replace(one, pack_a=1, vec_a=4, pack_b=1, vec_b=4, reduction="two_pass", split_k=4) for one in tiles
     ]
     with GpuTarget("auto", accuracy=FP32) as target:
         starts = [one for one in (*tiles, *packed) if not target.builder.rejection(gemm, one)]
         found = [target.submit(gemm, config.to_dict(), None).result(300) for config in starts]
-    assert len(starts) == len(CONFIGS) * 2
-    assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE}, found
+    assert len(starts) == len(tiles) * 2
+    assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE, Outcome.SPILLED}, found
     assert any(one.is_ok for one in found)
