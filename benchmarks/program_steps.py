@@ -67,7 +67,7 @@ def _mlp(*widths: int, between: type[nn.Module] = nn.ReLU, last: type[nn.Module]
     return nn.Sequential(*layers[:-1], *([] if last is None else [last()]))
 
 
-def _bert_config(layers: int, width: int) -> Any:
+def bert_config(layers: int, width: int) -> Any:
     from transformers import BertConfig
 
     return BertConfig(
@@ -87,7 +87,7 @@ def bert(device: str, *, layers: int = 12, width: int = 768, num_batches: int = 
         tokens = torch.randint(1000, 30000, (batch, int(some.max())))
         mask = (torch.arange(tokens.shape[1]) < some[:, None]).long()
         batches.append({"input_ids": tokens.to(device), "attention_mask": mask.to(device)})
-    model = BertModel(_bert_config(layers, width))
+    model = BertModel(bert_config(layers, width))
     return _inference(model, device, lambda model: [model(**one).pooler_output for one in batches])
 
 
@@ -97,7 +97,7 @@ def bert_training(
     """A BERT of six layers learns to classify texts."""
     from transformers import BertForSequenceClassification
 
-    model = BertForSequenceClassification(_bert_config(layers, width)).to(device)
+    model = BertForSequenceClassification(bert_config(layers, width)).to(device)
     tokens = torch.randint(1000, 30000, (batch, length)).to(device)
     labels = torch.randint(0, 2, (batch,)).to(device)
     optimizer = _adam(model, device)
