@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from contest import Arena
-from table_arena import CUBLAS, name_of
+from table_arena import CUBLAS, name_of, stored
 
 from autotune.gpu.driver import check
 from autotune.gpu.memory import Buffer, OperandSet, Region
@@ -72,12 +72,12 @@ class LiveCalls:
 
     def _decided(self, call: Call, operands: OperandSet) -> Decided:
         gemm, (lda, ldb, ldc) = call.gemm, call.lds
-        a = (gemm.m, gemm.k, *((1, lda) if gemm.trans_a else (lda, 1)))
-        b = (gemm.k, gemm.n, *((1, ldb) if gemm.trans_b else (ldb, 1)))
-        forms: Forms = (a, b, (gemm.m, gemm.n, ldc, 1))
+        stored_a, stored_b, stored_c = stored(gemm)
+        forms: Forms = ((*stored_a, lda, 1), (*stored_b, ldb, 1), (*stored_c, ldc, 1))
         batch = call.batch if gemm.is_batched else None
         at = offsets_of((operands.a, operands.b, operands.c))
-        return self._kinds.decide(key_of((self._arena.gpu.index,) * 3, forms, at, False, False, batch))
+        index = self._arena.gpu.index
+        return self._kinds.decide(key_of((index,) * 3, forms, at, gemm.trans_a, gemm.trans_b, batch))
 
     def _call(self, decided: Decided, call: Call, operands: OperandSet) -> int:
         """The number of the rival that was sampled, or -1."""

@@ -172,8 +172,11 @@ class TableArena:
         return found
 
     def launched(self, chosen: Pick | Chosen, call: Call, sets: Sequence[OperandSet]) -> Runner:
-        """A launch of one of the table's kernels."""
+        """A launch of one of the table's kernels. Raises DispatchError for one of another layout: it would
+        read operands as they do not lie."""
         chosen = Chosen(chosen.kernel_id, chosen.split_k)
+        if (layout := self._kernels[chosen.kernel_id].layout) != call.gemm.layout:
+            raise DispatchError(f"{chosen.kernel_id} is for {layout}, not for {call.gemm}")
         only = OnlyOne(self.table, chosen)
         enqueue = self._enqueue(only, self.chooser.core, self._devices, call, sets)
         return Runner(name_of(chosen), enqueue)

@@ -21,15 +21,18 @@ from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 
 
-@pytest.mark.parametrize("shape", ["24x8x12:NN", "24x8x12b3:NN"])
+@pytest.mark.parametrize("shape", ["24x8x12:NN", "24x8x12b3:NN", "24x1x12:NT"])
 def test_a_shape_is_settled_beside_cublas(shape: str, tmp_path: Path, monkeypatch) -> None:
+    """A column as a row of B, too: it is also a column, which is another layout, of other kernels."""
     isolated(monkeypatch, tmp_path)
     gemm = Gemm.parse(shape)
-    variant = Variant(is_batched=gemm.is_batched)
+    variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched)
     specs = [make_spec(group=1 << place, variant=variant) for place in range(3)]
     model = {"model": None} if gemm.is_batched else {}
     kernels = [make_kernel(name, spec, **model) for name, spec in zip(NAMES, specs, strict=True)]
-    table = make_table(make_kernel("single", make_spec(group=16)), *kernels)
+    table = make_table(
+        make_kernel("single", make_spec(group=16, variant=Variant(gemm.trans_a, gemm.trans_b))), *kernels
+    )
     picks = [
         Pick(name, "modelled", str, 1, LONG_US, cublas_us=LONG_US - 1, provider="cublas") for name in NAMES
     ]
@@ -51,10 +54,12 @@ def test_a_shape_is_settled_beside_cublas(shape: str, tmp_path: Path, monkeypatc
     dispatcher = Dispatcher(write_table(table, tmp_path / "t"), driver=driver, settle="live-any-order")
     live = LiveCalls(arena, dispatcher, keep_busy)
     arrays = [
-        np.ones(gemm.batch * rows * columns, np.float32) for rows, columns in ((24, 12), (12, 8), (24, 8))
+        np.ones(gemm.batch * rows * columns, np.float32)
+        for rows, columns in ((24, 12), (12, gemm.n), (24, gemm.n))
     ]
     operands = OperandSet(*(array.ctypes.data for array in arrays))
     found = live.settled(Call.packed(gemm), [operands])
+    assert live._decided(Call.packed(gemm), operands).gemm == gemm
     assert (found["name"], found["is_settled"], found["limited_by"]) == ("second/1", True, "the GPU")
     assert found["gpu_us"].keys() == {"cublas", *(f"{name}/1" for name in NAMES)}
     assert found["num_samples"] <= 16 and 0 < found["cost_calls"] <= 3
