@@ -34,7 +34,7 @@ TEXTS = 16
 TINY = {"layers": 1, "width": 64}
 
 
-class Operands(NamedTuple):
+class LayerProduct(NamedTuple):
     """op(A) (m, k) and op(B) (k, n), as views of what the model has."""
 
     of: str
@@ -77,10 +77,10 @@ def _distance(ones: Sequence[Any], others: Sequence[Any]) -> float:
 
 
 # ------------------------------------------------------------------------------------------------
-# Operands
+# LayerProduct
 
 
-def operands_of(model: Any, run: Callable[[], object]) -> Iterator[Operands]:
+def operands_of(model: Any, run: Callable[[], object]) -> Iterator[LayerProduct]:
     """Of all linear layers in a run of the model, and in its backward pass if there was one."""
     seen: list[tuple[str, Any, Any, Any]] = []
 
@@ -98,14 +98,14 @@ def operands_of(model: Any, run: Callable[[], object]) -> Iterator[Operands]:
     for hook in hooks:
         hook.remove()
     for name, weight, x, output in seen:
-        yield Operands(name, x, weight.T)
+        yield LayerProduct(name, x, weight.T)
         if output.grad is not None:
             gradient = output.grad.reshape(-1, output.shape[-1])
-            yield Operands(f"{name}, its input's gradient", gradient, weight)
-            yield Operands(f"{name}, its weight's gradient", gradient.T, x)
+            yield LayerProduct(f"{name}, its input's gradient", gradient, weight)
+            yield LayerProduct(f"{name}, its weight's gradient", gradient.T, x)
 
 
-def errors(operands: Operands, c: Any) -> tuple[float, float]:
+def errors(operands: LayerProduct, c: Any) -> tuple[float, float]:
     """By Frobenius over ||C||, and the largest by element over |A| |B|."""
     a, b = operands.a.double(), operands.b.double()
     exact = a @ b
@@ -114,7 +114,7 @@ def errors(operands: Operands, c: Any) -> tuple[float, float]:
     return float(apart.norm() / exact.norm().clamp_min(1e-300)), float((apart / scale).max())
 
 
-def judged(found: Iterator[Operands], place: Place) -> dict[str, dict[str, Any]]:
+def judged(found: Iterator[LayerProduct], place: Place) -> dict[str, dict[str, Any]]:
     """By shape, the product whose routed error is the most over the plain one's."""
     worst: dict[str, dict[str, Any]] = {}
     for one in found:
