@@ -58,7 +58,7 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
     for study in studies:
         baseline = store.baseline(study)
         found.cublas_us[study.gemm] = baseline.time_us if baseline else None
-        for trial in chain.from_iterable(map(store.trials, store.with_siblings(study))):
+        for trial in chain.from_iterable(map(store.trials, (*store.sibling_studies(study), study))):
             row = _row(study.gemm, trial)
             measured = trial.measurement
             if row is None or measured.time_us is None:

@@ -1,12 +1,12 @@
 """The store of every trial: `Store` and the records that it returns."""
 
-from .artifacts import Artifact, Artifacts, Channel, ChannelKey, Usage
+from .artifacts import Artifacts, Channel, ChannelKey, Usage
 from .builds import Build, Builds
-from .claims import Claimed, Claims, Known, NewTrials
+from .claims import Claims, Known, NewTrials
 from .connect import exists, shown, typed
 from .follower import Follower, Latest
 from .optuna_rows import Requested
-from .queue import ANY_GPU, Member, Queue, QueuedRequest, RequestState, Wanted, WorkerStatus
+from .queue import Member, Queue, QueuedRequest, RequestState, Wanted
 from .records import (
     EVER,
     ComparisonRecord,
@@ -24,15 +24,12 @@ from .records import (
 from .repository import Store
 
 __all__ = [
-    "ANY_GPU",
     "EVER",
-    "Artifact",
     "Artifacts",
     "Build",
     "Builds",
     "Channel",
     "ChannelKey",
-    "Claimed",
     "Claims",
     "ComparisonRecord",
     "CurvePoint",
@@ -57,7 +54,6 @@ __all__ = [
     "TriedPoint",
     "Usage",
     "Wanted",
-    "WorkerStatus",
     "exists",
     "shown",
     "typed",

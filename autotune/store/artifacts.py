@@ -8,9 +8,10 @@ another was pinned, or the last was taken back (rollback). No table ever changes
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import delete, func, insert, select
@@ -18,10 +19,9 @@ from sqlalchemy.orm import Session
 
 from ..files.errors import UsageError
 from . import queries
-from .artifact_models import ArtifactEventRow, ArtifactRow, TokenRow, UsageRow
 from .database import Database, retry_while_away
 from .leases import now_s
-from .models import utc_now
+from .models import ArtifactEventRow, ArtifactRow, TokenRow, UsageRow, utc_now
 
 What = Literal["publish", "pin", "unpin", "rollback"]
 MAX_USAGE = 100_000  # rows: GPUs x shapes x ways of being served; programs name the shapes
@@ -201,19 +201,16 @@ class Artifacts:
             return
         with self._database.writing() as session:
             if (session.scalar(select(func.count()).select_from(UsageRow)) or 0) >= MAX_USAGE:
-                values = _known(session, values)
+                known = set(session.execute(select(UsageRow.gpu_name, UsageRow.shape, UsageRow.how)).tuples())
+                values = [one for one in values if itemgetter(*Usage._fields[:3])(one) in known]
             if values:
                 upsert = queries.insert_into(session, UsageRow)
-                sums = {
-                    name: getattr(UsageRow, name) + upsert.excluded[name] for name in ("calls", "saved_us")
-                }
+                sums = {name: getattr(UsageRow, name) + upsert.excluded[name] for name in Usage._fields[3:]}
                 upsert = upsert.on_conflict_do_update(
-                    index_elements=["gpu_name", "shape", "how"],
+                    index_elements=Usage._fields[:3],
                     set_=sums | {"updated_at": upsert.excluded.updated_at},
                 )
-                session.execute(
-                    upsert, sorted(values, key=lambda one: (one["gpu_name"], one["shape"], one["how"]))
-                )
+                session.execute(upsert, sorted(values, key=itemgetter(*Usage._fields[:3])))
 
     @retry_while_away
     def usage(self) -> list[Usage]:
@@ -258,11 +255,6 @@ def _channels(session: Session) -> dict[ChannelKey, Channel]:
 
 def _event(artifact_id: int, what: What, by: str) -> dict[str, Any]:
     return {"artifact_id": artifact_id, "what": what, "by": by, "created_at": utc_now()}
-
-
-def _known(session: Session, values: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
-    known = set(session.execute(select(UsageRow.gpu_name, UsageRow.shape, UsageRow.how)).tuples())
-    return [one for one in values if (one["gpu_name"], one["shape"], one["how"]) in known]
 
 
 def best_channel(channels: Mapping[ChannelKey, Channel], requested: ChannelKey) -> str | None:

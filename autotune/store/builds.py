@@ -41,11 +41,10 @@ class Builds:
     @retry_while_away
     def num_slots(self) -> int:
         """Kernels that living compile workers compile at a time."""
-        live_workers = select(WorkerRow.name).where(WorkerRow.expires_s > now_s())
         slots = select(func.sum(ServiceWorkerRow.slots)).where(
             ServiceWorkerRow.kind == COMPILE,
             ServiceWorkerRow.ended_s.is_(None),
-            ServiceWorkerRow.name.in_(live_workers),
+            ServiceWorkerRow.name.in_(leases.live_workers(WorkerRow.name)),
         )
         with self._database.reading() as session:
             return int(session.scalar(slots) or 0)

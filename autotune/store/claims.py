@@ -74,11 +74,6 @@ class NewTrials:
     origin: str
 
 
-def is_here(key: str, found: Known) -> bool:
-    """Whether a config was tried in this study."""
-    return found.is_here
-
-
 class Claims(Closing):
     """One search's claims. Use it as a context manager, or close it: then it is at nothing any more.
 
@@ -94,7 +89,7 @@ class Claims(Closing):
         self,
         study: StudyRef,
         requested: Mapping[str, Requested],
-        is_settled: Callable[[str, Known], bool] = is_here,
+        is_settled: Callable[[str, Known], bool] = lambda key, found: found.is_here,
     ) -> Claimed:
         """Begin those of these trials whose configs no other search is trying, and of which nothing is known
         that settles them, all in one transaction."""
@@ -234,7 +229,9 @@ def _known(
     for key, study_id, outcome, origin, time_us, error in found_rows:
         found = Known(_time_of(time_us, error, max_error), study_id == study.id, origin)
         if found.is_here or outcome != _LOCAL:
-            known[key] = max(known.get(key, found), found, key=_weight)
+            known[key] = max(
+                known.get(key, found), found, key=lambda one: (one.is_here, one.time_us is not None)
+            )
     return known
 
 
@@ -243,7 +240,3 @@ def _time_of(time_us: Any, error_over_cublas: Any, max_error: float | None) -> f
     if not is_time(time_us) or isinstance(error_over_cublas, InvalidValue):
         return None
     return float(time_us) if is_accurate(error_over_cublas, max_error) else None
-
-
-def _weight(known: Known) -> tuple[bool, bool]:
-    return known.is_here, known.time_us is not None

@@ -44,7 +44,7 @@ class _SafeType(TypeDecorator[Any]):
     cache_ok = True
 
     def is_fit(self, value: Any) -> bool:
-        raise NotImplementedError
+        return isinstance(value, str)
 
     def holds(self, stored: Any) -> bool:
         """Whether a value may be what its driver has of it: moments and JSON as text. Never raises."""
@@ -81,9 +81,6 @@ class Words(_SafeType):
     """Text."""
 
     cache_ok = True
-
-    def is_fit(self, value: Any) -> bool:
-        return isinstance(value, str)
 
 
 class Whole(_SafeType):
@@ -147,23 +144,17 @@ class UtcDateTime(_SafeType):
 
 
 class Json(_SafeType):
-    """Whatever JSON can say."""
-
-    impl = JSON
-    cache_ok = True
-
-    def read(self, stored: Any) -> Any:
-        return json.loads(stored)
-
-
-class JsonOf(Json):
     """JSON of which a condition holds."""
 
+    impl = JSON
     cache_ok = True
 
     def __init__(self, condition: Callable[[Any], bool]) -> None:
         super().__init__()
         self.condition = condition
+
+    def read(self, stored: Any) -> Any:
+        return json.loads(stored)
 
     def is_fit(self, value: Any) -> bool:
         return self.condition(value)
@@ -176,9 +167,6 @@ class Document(_SafeType):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         return json.dumps(value)
-
-    def is_fit(self, value: Any) -> bool:
-        return isinstance(value, str)
 
     def convert(self, value: Any) -> dict[str, Any]:
         return dict(json.loads(value))
@@ -202,12 +190,12 @@ def _is_discarded(item: Any) -> bool:
     return is_one and SAMPLES.is_fit(item["samples_us"]) and NAMES.is_fit(item["marks"])
 
 
-SAMPLES = JsonOf(_is_list_of(is_time))
-NAMES = JsonOf(_is_list_of(lambda item: isinstance(item, str)))
-POINT = JsonOf(_is_dict_of(int, float, str))  # parameters by name
-NUMBERS = JsonOf(_is_dict_of(int, float))  # and booleans, by name
-TEXTS = JsonOf(_is_dict_of(str))  # by name
-DISCARDED = JsonOf(_is_list_of(_is_discarded))  # measurement.Discarded
+SAMPLES = Json(_is_list_of(is_time))
+NAMES = Json(_is_list_of(lambda item: isinstance(item, str)))
+POINT = Json(_is_dict_of(int, float, str))  # parameters by name
+NUMBERS = Json(_is_dict_of(int, float))  # and booleans, by name
+TEXTS = Json(_is_dict_of(str))  # by name
+DISCARDED = Json(_is_list_of(_is_discarded))  # measurement.Discarded
 
 
 def read_text(stored: bytes) -> str | InvalidValue:

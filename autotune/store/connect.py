@@ -153,7 +153,7 @@ def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
     """
     dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
     try:
-        engine = create_engine(url, json_serializer=dumps, **engine_options(url, timeout_s, mode))
+        engine = create_engine(url, json_serializer=dumps, **_options(url, timeout_s, mode))
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(
             f"no driver for {url.drivername} ({error}); write postgresql:// and install its driver with:"
@@ -165,7 +165,7 @@ def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
     return engine
 
 
-def engine_options(url: URL, timeout_s: float, mode: str = "mode=rw") -> dict[str, Any]:
+def _options(url: URL, timeout_s: float, mode: str) -> dict[str, Any]:
     """Options that keep SQLite's connections from creating a file. Pools connect at any time. If the file has
     just been moved away, SQLite would create an empty one in its place, and remove the log beside it, with
     everything not yet copied from the log into the moved file."""
@@ -178,13 +178,18 @@ def engine_options(url: URL, timeout_s: float, mode: str = "mode=rw") -> dict[st
 
 
 def make_file(url: URL) -> None:
-    """Make an empty SQLite file if there is none. Raises StoreError if there is the log of a database that
-    was moved away without it: SQLite would remove it."""
+    """Make an empty SQLite file if there is none. Raises StoreError if no database can be there, or if there
+    is the log of one that was moved away without it: SQLite would remove it."""
     file = file_of(url)
     if file is None:
         return
-    _check_place(file)
     with _explain_names(file):
+        if not file.parent.is_dir():
+            raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
+        if file.is_dir():
+            raise StoreError(f"{file} is a folder; name a database file inside it")
+        if file.exists() and not file.is_file():
+            raise StoreError(f"{file} is a device or a pipe; name a regular file")
         if has_log(file) and not (file.exists() and file.stat().st_size):
             log, name = log_of(file), real_file(file).name
             raise StoreError(
@@ -240,17 +245,6 @@ def has_log(file: Path) -> bool:
     """Whether that log is not empty."""
     log = log_of(file)
     return log.exists() and log.stat().st_size > 0
-
-
-def _check_place(file: Path) -> None:
-    """Raises StoreError if no database can be there."""
-    with _explain_names(file):
-        if not file.parent.is_dir():
-            raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
-        if file.is_dir():
-            raise StoreError(f"{file} is a folder; name a database file inside it")
-        if file.exists() and not file.is_file():
-            raise StoreError(f"{file} is a device or a pipe; name a regular file")
 
 
 def writer(engine: Engine) -> Engine:

@@ -13,7 +13,7 @@ from sqlalchemy.types import NullType
 
 from . import connect, queries, read_only, rows
 from .database import Closing, Database, retry_while_away
-from .models import BaselineRow, ConfigRow, FinalRow, StudyRow, TrialRow
+from .models import BaselineRow, FinalRow, StudyRow, TrialRow
 from .records import StudyRef, TrialRecord
 from .repository import Store
 
@@ -63,25 +63,12 @@ class Follower(Closing):
             trial, baseline, final = (found or 0 for found in session.execute(select(*ids)).one())
             return Latest(trial, baseline, final, studies)
 
-    @retry_while_away
     def studies_after(self, study_id: int) -> list[StudyRef]:
         """Studies of larger ids, by id."""
         query = queries.STUDIES.where(StudyRow.id > study_id).order_by(StudyRow.id)
-        with self._database.reading() as session:
-            return list(self.store.bad_rows.readable(session.execute(query), rows.study_ref))
+        return self.store.read_all(query, rows.study_ref)
 
-    @retry_while_away
     def trials_after(self, trial_id: int) -> list[tuple[int, TrialRecord]]:
         """Trials of larger ids, each with the id of its study, by id."""
-        query = (
-            select(TrialRow, ConfigRow)
-            .join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
-            .where(TrialRow.id > trial_id)
-            .order_by(TrialRow.id)
-        )
-        with self._database.reading() as session:
-            return list(self.store.bad_rows.readable(session.execute(query), _of_study))
-
-
-def _of_study(trial: TrialRow, config: ConfigRow | None) -> tuple[int, TrialRecord]:
-    return trial.study_id, rows.trial_record(trial, config)
+        query = queries.TRIALS.where(TrialRow.id > trial_id).order_by(TrialRow.id)
+        return self.store.read_all(query, rows.trial_of_study)

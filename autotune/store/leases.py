@@ -75,9 +75,9 @@ def _delete(session: Session, model: type[Base], where: Any) -> None:
     session.execute(delete(model).where(model.id.in_(_unlocked(model, where))))
 
 
-def live_workers() -> Any:
-    """Ids of workers whose heartbeat is recent."""
-    return select(WorkerRow.id).where(WorkerRow.expires_s > now_s())
+def live_workers(what: Any = WorkerRow.id) -> Any:
+    """Ids of workers whose heartbeat is recent, or another column of theirs."""
+    return select(what).where(WorkerRow.expires_s > now_s())
 
 
 def heartbeat(session: Session, name: str) -> int:

@@ -93,22 +93,23 @@ class Merge:
         self._copy(FinalRow, self._copy_entries)
         for model in (CublasTimeRow, BiasTimeRow, RunRow):
             for page in self._pages(model):
-                with self._target.writing() as session:
-                    self._count(model, self._insert(session, model, self._mapped(session, model, page)))
+                self._count(model, self._copy_page(model, page)[0])
         return self._merged
 
+    def _copy_page(self, model: type[Base], page: Sequence[Row]) -> tuple[int, int]:
+        """How many are new, of rows that have a name of their own, and how many there are."""
+        with self._target.writing() as session:
+            found = self._mapped(session, model, page)
+            return self._insert(session, model, found), len(found)
+
     def _map_studies(self) -> None:
+        readable, portable = self._bad_rows.readable, self._portable
         with self._source.reading() as session:
-            readable = self._bad_rows.readable
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
-            portable = self._portable
-            studies = list(
-                readable(found, lambda *row: (portable(row[0], rows.study_ref(*row)), row[0].created_at))
-            )
-            there = session.execute(select(EnvironmentRow, EnvironmentRow.id)).all()
-            environments = list(
-                readable(there, lambda row, number: (number, portable(row, rows.environment(row))))
-            )
+            there = session.execute(select(EnvironmentRow)).all()
+            refs = readable(found, lambda *row: (portable(row[0], rows.study_ref(*row)), row[0].created_at))
+            studies = list(refs)
+            environments = list(readable(there, lambda row: (row.id, portable(row, rows.environment(row)))))
         self._ids["study_id"] = {ref.id: self._study_of(ref, created_at) for ref, created_at in studies}
         with self._target.writing() as session:
             self._ids["environment_id"] = {
@@ -136,10 +137,8 @@ class Merge:
     def _fetched_pages(self) -> Iterator[tuple[int, int, int]]:
         """Of each page how many trials were read, how many of them are fit, how many were new."""
         for page in _ahead(self._pages(TrialRow)):
-            with self._target.writing() as session:
-                found = self._mapped(session, TrialRow, page)
-                num_new = self._insert(session, TrialRow, found)
-            yield len(page), len(found), num_new
+            num_new, num_fit = self._copy_page(TrialRow, page)
+            yield len(page), num_fit, num_new
 
     def _attached_pages(self) -> Iterator[tuple[int, int, int]]:
         """The same of two files of SQLite."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -51,9 +51,10 @@ from .models import (
     StudyRow,
     TrialRow,
 )
-from .records import EVER, CurvePoint, Final, FinalEntry, Period, StudyRef, StudySummary, TrialRecord
+from .records import EVER, CurvePoint, Final, FinalEntry, Period, TrialRecord
 
 Trials = Select[TrialRow, ConfigRow]
+T = TypeVar("T")
 V = TypeVar("V", int, str)
 MOST_NAMED = 5_000  # values in one statement
 
@@ -200,14 +201,23 @@ def fastest(
     """The n fastest accurate ok trials that obey, without those of some origins; among equal ones the older
     first."""
     query = _fastest(max_error, tuple(but_of), where.conditions, is_ever=period == EVER)
-    num_requested = n
     its = {"its_study": study_id, **({} if period == EVER else period._asdict())}
+    return first(
+        n,
+        lambda most: session.execute(query, {**its, "most": most}).all(),
+        lambda found: [r for r in bad_rows.readable(found, rows.trial_record) if where.holds(r.point)],
+    )
+
+
+def first(n: int, fetch: Callable[[int], Sequence[Any]], read: Callable[[Any], list[T]]) -> list[T]:
+    """The first n that are read, of as many rows as it takes: damaged ones are in the way, or others."""
+    most = n
     while True:
-        found = session.execute(query, {**its, "most": num_requested}).all()
-        records = [r for r in bad_rows.readable(found, rows.trial_record) if where.holds(r.point)]
-        if len(records) >= n or len(found) < num_requested:
-            return records[:n]
-        num_requested *= 2  # damaged ones are in the way, or such that do not obey
+        found = fetch(most)
+        kept = read(found)
+        if len(kept) >= n or len(found) < most:
+            return kept[:n]
+        most *= 2
 
 
 def latest(
@@ -220,13 +230,11 @@ def latest(
     query = TRIALS.where((TrialRow.study_id + 0).in_(ids)).order_by(TrialRow.id.desc())
     if is_failed:
         query = query.where(~IS_OK)
-    num_requested = n
-    while True:
-        found = session.execute(query.limit(num_requested)).all()
-        records = list(bad_rows.readable(found, lambda *row: (row[0].study_id, rows.trial_record(*row))))
-        if len(records) >= n or len(found) < num_requested:
-            return records[:n][::-1]
-        num_requested *= 2
+    return first(
+        n,
+        lambda most: session.execute(query.limit(most)).all(),
+        lambda found: list(bad_rows.readable(found, rows.trial_of_study)),
+    )[::-1]
 
 
 @cache
@@ -285,14 +293,8 @@ _KNOWN_CONFIGS = select(ConfigRow.key, ConfigRow.id).where(
 )
 
 
-class TrialTotals(NamedTuple):
-    """What is counted of a study's trials, and when the newest was stored (UTC)."""
-
-    counts: Counter[Outcome]
-    latest_at: datetime | None
-
-
-NOTHING = TrialTotals(Counter(), None)
+# What is counted of a study's trials, and when the newest was stored (UTC)
+TrialTotals = tuple[Counter[Outcome], datetime | None]
 _TOTALS_COLUMNS = (
     TrialRow.id, TrialRow.outcome, TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at,
 )  # fmt: skip
@@ -352,9 +354,9 @@ def trial_totals(
 
 
 def _add(found: dict[int, TrialTotals], study: int, outcome: Outcome, num: int, at: datetime | None) -> None:
-    before = found.get(study, NOTHING)
-    latest_at = max((one for one in (before.latest_at, at) if one is not None), default=None)
-    found[study] = TrialTotals(before.counts + Counter({outcome: num}), latest_at)
+    counts, latest_at = found.get(study, (Counter(), None))
+    latest_at = max((one for one in (latest_at, at) if one is not None), default=None)
+    found[study] = counts + Counter({outcome: num}), latest_at
 
 
 def curve_points(session: Session, study_id: int) -> Iterator[CurvePoint]:
@@ -386,21 +388,6 @@ def curve_points(session: Session, study_id: int) -> Iterator[CurvePoint]:
 _FETCHED = 1000  # rows at a time
 
 
-def summary(study: StudyRow, ref: StudyRef, totals_of: TrialTotals) -> StudySummary:
-    """Without the best and cuBLAS."""
-    updated_at = max(study.created_at, totals_of.latest_at or study.created_at)
-    return StudySummary(ref, totals_of.counts, None, None, updated_at)
-
-
-def with_best(
-    session: Session, bad_rows: BadRows, found: StudySummary, max_error: float | None
-) -> StudySummary:
-    best = fastest(session, bad_rows, found.study.id, 1, max_error)
-    baseline = latest_baseline(session, bad_rows, found.study.id)
-    cublas_us = None if baseline is None else baseline.time_us
-    return replace(found, best=best[0] if best else None, cublas_us=cublas_us)
-
-
 def latest_baseline(session: Session, bad_rows: BadRows, study_id: int) -> Baseline | None:
     return next(bad_rows.readable(session.execute(_BASELINES, {"its_study": study_id}), rows.baseline), None)
 
@@ -428,7 +415,7 @@ def latest_final(
     """The newest final with an entry that is readable, accurate and obeys. With conditions, none that is
     older than a faster trial that obeys."""
     for final, timed in session.execute(_FINALS, {"its_study": study_id}):
-        for readable in bad_rows.readable([(final,)], rows.final_row):
+        for readable in bad_rows.readable([(final,)], rows.check):
             if not period.since <= readable.created_at <= period.until:
                 continue
             if entries := _final_entries(session, bad_rows, readable, max_error, where):

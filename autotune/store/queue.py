@@ -264,7 +264,9 @@ class Queue:
     @retry_while_away
     def workers(self) -> list[WorkerStatus]:
         """Those that serve the queue, or did lately, in the order in which they began."""
-        is_alive = ServiceWorkerRow.name.in_(_living_names()) & ServiceWorkerRow.ended_s.is_(None)
+        is_alive = ServiceWorkerRow.name.in_(
+            leases.live_workers(WorkerRow.name)
+        ) & ServiceWorkerRow.ended_s.is_(None)
         query = select(ServiceWorkerRow, is_alive, now_s()).order_by(ServiceWorkerRow.id)
         with self._database.reading() as session:
             return list(self._bad_rows.readable(session.execute(query), _status))
@@ -312,13 +314,9 @@ def _failed(reason: str, pause_s: float) -> dict[str, Any]:
     }
 
 
-def _living_names() -> Any:
-    return select(WorkerRow.name).where(WorkerRow.expires_s > now_s())
-
-
 def _is_forgotten() -> Any:
     is_old = func.coalesce(ServiceWorkerRow.ended_s, ServiceWorkerRow.since_s) < now_s() - REMEMBERED_S
-    return is_old & ServiceWorkerRow.name.not_in(_living_names())
+    return is_old & ServiceWorkerRow.name.not_in(leases.live_workers(WorkerRow.name))
 
 
 def _request(row: RequestRow) -> QueuedRequest:

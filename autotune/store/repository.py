@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -215,10 +216,16 @@ class Store(Closing):
             refs = [one for one in read if not gemms or one[1].gemm in gemms]
             within = {ref.id for _, ref in refs} if len(refs) <= queries.MOST_NAMED and gemms else None
             seen = queries.trial_totals(session, self.bad_rows, within)
-            summaries = [queries.summary(row, ref, seen.get(ref.id, queries.NOTHING)) for row, ref in refs]
-            if is_brief:
-                return summaries
-            return [queries.with_best(session, self.bad_rows, one, max_error) for one in summaries]
+            summaries = []
+            for row, ref in refs:
+                counts, latest_at = seen.get(ref.id, (Counter(), None))
+                its = session, self.bad_rows, ref.id
+                best = [] if is_brief else queries.fastest(*its, 1, max_error)
+                baseline = None if is_brief else queries.latest_baseline(*its)
+                cublas_us = None if baseline is None else baseline.time_us
+                updated_at = max(row.created_at, latest_at or row.created_at)
+                summaries.append(StudySummary(ref, counts, next(iter(best), None), cublas_us, updated_at))
+            return summaries
 
     def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:
         """Studies of other shapes with the same kernel code and policy on GPUs of the same name, at most this
@@ -229,10 +236,10 @@ class Store(Closing):
         )
         ranked = sorted(
             (_distance(gemm, study.gemm), study_id)
-            for study_id, gemm in self._all(query, rows.study_gemm)
+            for study_id, gemm in self.read_all(query, rows.study_gemm)
             if problem_of(study.source_hash, gemm) != study.gemm
         )
-        each = (self._all(queries.STUDIES.where(StudyRow.id == at), rows.study_ref) for _, at in ranked)
+        each = (self.read_all(queries.STUDIES.where(StudyRow.id == at), rows.study_ref) for _, at in ranked)
         return list(islice(chain.from_iterable(each), most))  # of hundreds few are read completely
 
     def sibling_studies(self, study: StudyRef) -> list[StudyRef]:
@@ -243,7 +250,7 @@ class Store(Closing):
         query = _related_studies(study).filter_by(**rows.gemm_columns(study.gemm)).order_by(StudyRow.id)
         return [
             ref
-            for ref in self._all(query, rows.study_ref)
+            for ref in self.read_all(query, rows.study_ref)
             if ref.environment.compute_capability == own.compute_capability
             and ref.environment.recorded_on == own.recorded_on
         ]
@@ -262,12 +269,8 @@ class Store(Closing):
                 for name, value in {**conditions, **rows.gemm_columns(study.gemm)}.items()
             ),
         )
-        others = self._all(query.order_by(StudyRow.id.desc()), rows.study_ref)
+        others = self.read_all(query.order_by(StudyRow.id.desc()), rows.study_ref)
         return [other for other in others if is_alike(other.source_hash, study.source_hash)]
-
-    def with_siblings(self, study: StudyRef) -> list[StudyRef]:
-        """Its twins and, last, the study itself: all that is known of its problem on such GPUs."""
-        return [*self.sibling_studies(study), study]
 
     def environments(self, max_error: float | None = None) -> list[Environment]:
         """Every environment with an ok trial that is accurate to `max_error`, the most recently measured
@@ -311,11 +314,11 @@ class Store(Closing):
     def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
         """Studies of autotune's kernels with an ok trial that is accurate to `max_error`, the most recently
         measured first."""
-        found = self._all(queries.measured(max_error), rows.study_ref)
+        found = self.read_all(queries.measured(max_error), rows.study_ref)
         return [ref for ref in found if not is_external(ref.source_hash)]
 
     @retry_while_away
-    def _all(self, query: Select[*tuple[Any, ...]], read: Callable[..., T]) -> list[T]:
+    def read_all(self, query: Select[*tuple[Any, ...]], read: Callable[..., T]) -> list[T]:
         """What is read of each row, in one transaction, without damaged ones."""
         with self._reading() as session:
             return list(self.bad_rows.readable(session.execute(query), read))
@@ -404,7 +407,7 @@ class Store(Closing):
                 TrialRow.outcome.in_(_KILLED),
             )
         )
-        return [dict(config.point) for config in self._all(query, rows.check_config)]
+        return [dict(config.point) for config in self.read_all(query, rows.check_config)]
 
     @retry_while_away
     def trials(self, study: StudyRef) -> list[TrialRecord]:
@@ -446,12 +449,12 @@ class Store(Closing):
         return [
             one
             for some in queries.chunks(ids)
-            for one in self._all(query.where(TrialRow.id.in_(some)), rows.trial_record)
+            for one in self.read_all(query.where(TrialRow.id.in_(some)), rows.trial_record)
         ]
 
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
         """The trial of this point; None if it was not tried."""
-        found = self._all(queries.trials(study.id).where(ConfigRow.key == key), rows.trial_record)
+        found = self.read_all(queries.trials(study.id).where(ConfigRow.key == key), rows.trial_record)
         return found[0] if found else None
 
     def find_trial(self, trial_id: int) -> tuple[StudyRef, TrialRecord] | None:
@@ -461,7 +464,7 @@ class Store(Closing):
         query = queries.STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(
             TrialRow.id == trial_id
         )
-        refs = self._all(query, rows.study_ref)
+        refs = self.read_all(query, rows.study_ref)
         found = refs and self.trials_by_id(refs[0], [trial_id])
         return (refs[0], found[0]) if found else None
 
@@ -492,11 +495,6 @@ class Store(Closing):
             return [(by_id[study_id], record) for study_id, record in found]
 
     @retry_while_away
-    def failures(self, study: StudyRef) -> list[TrialRecord]:
-        """All trials that are not ok, in the order they were stored."""
-        return list(self.each_trial(study, is_failed=True))
-
-    @retry_while_away
     def keys(
         self, study: StudyRef, within: Collection[str] | None = None, but: Container[str] = ()
     ) -> set[str]:
@@ -520,17 +518,18 @@ class Store(Closing):
     ) -> dict[str, tuple[float, str]]:
         """Time in us and origin by key of every ok trial that is accurate to `max_error` and obeys, or of the
         fastest: the input of a model. Times of a single launch that was mostly latency are left out."""
-        query, num_requested = queries.timed(max_error, where.conditions), LARGEST if most is None else most
+        query = queries.timed(max_error, where.conditions)
         with self._reading() as session:
-            while True:
-                found = session.execute(query, {"its_study": study.id, "most": num_requested}).all()
+
+            def read(found: Sequence[Any]) -> list[tuple[str, tuple[float, str]]]:
                 keys = self._keys_of(session, {row.config_id for row in found})
-                read = dict(self.bad_rows.readable(found, partial(rows.timed, keys)))
-                matching = (key for key in read if key and (not where or where.holds(read_key(key))))
-                fit = {key: read[key] for key in matching}
-                if most is None or len(fit) >= most or len(found) < num_requested:
-                    return dict(list(fit.items())[:most])
-                num_requested *= 4  # many do not obey
+                fit = dict(self.bad_rows.readable(found, partial(rows.timed, keys)))
+                return [(k, one) for k, one in fit.items() if k and (not where or where.holds(read_key(k)))]
+
+            def fetch(num: int) -> Sequence[Any]:
+                return session.execute(query, {"its_study": study.id, "most": num}).all()
+
+            return dict(queries.first(LARGEST if most is None else most, fetch, read))
 
     def _keys_of(self, session: Session, ids: Collection[int]) -> Mapping[int, str]:
         """Keys of configs by id, read once, as they never change; "" for what is damaged, which is named."""
@@ -580,7 +579,7 @@ class Store(Closing):
 
     def searches(self, study: StudyRef) -> list[SearchRecord]:
         """The options of the searches of a study, oldest first, as far as databases store them."""
-        return self._all(queries.searches(study.id), rows.search_record)
+        return self.read_all(queries.searches(study.id), rows.search_record)
 
     # ---- runs
 
@@ -609,7 +608,7 @@ class Store(Closing):
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first, as far as databases store them."""
         query = select(RunRow, EnvironmentRow).join(EnvironmentRow, isouter=True)
-        return self._all(query.order_by(RunRow.began_at, RunRow.id), rows.run_record)
+        return self.read_all(query.order_by(RunRow.began_at, RunRow.id), rows.run_record)
 
     @retry_while_away
     def forget(self, study: StudyRef) -> None:
@@ -658,7 +657,7 @@ class Store(Closing):
             )
             .order_by(row.id)
         )
-        return dict(self._all(query, rows.cublas_time))
+        return dict(self.read_all(query, rows.cublas_time))
 
     # ---- comparisons
 
@@ -678,7 +677,7 @@ class Store(Closing):
 
     def comparisons(self, study: StudyRef) -> list[ComparisonRecord]:
         """All comparisons of a study in the order they were stored."""
-        return self._all(queries.comparisons(study.id), rows.comparison_record)
+        return self.read_all(queries.comparisons(study.id), rows.comparison_record)
 
     # ---- finals
 

@@ -6,11 +6,11 @@ What is read may be damaged: whatever turns a row into a record raises BadRowErr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
@@ -30,7 +30,6 @@ from .models import (
     CublasTimeRow,
     EnvironmentRow,
     FinalEntryRow,
-    FinalRow,
     KernelRow,
     RequestRow,
     RunRow,
@@ -41,6 +40,7 @@ from .models import (
 from .records import ComparisonRecord, FinalEntry, RunRecord, SearchRecord, StudyRef, TrialRecord
 
 LONGEST_S = 1e9  # that anything took
+R = TypeVar("R", bound=Base)
 
 
 @cache
@@ -49,8 +49,8 @@ def _columns(model: type[Base]) -> dict[str, bool]:
     return {column.name: bool(column.nullable) for column in model.__table__.columns}
 
 
-def check(row: Base) -> None:
-    """Raises BadRowError for a value that its column cannot hold, or NULL where none may be."""
+def check(row: R) -> R:
+    """The row. Raises BadRowError for a value that its column cannot hold, or NULL where none may be."""
     values = vars(row)  # what was fetched, without SQLAlchemy's descriptors: this runs for every trial
     for name, is_nullable in _columns(type(row)).items():
         value = values[name]
@@ -58,6 +58,7 @@ def check(row: Base) -> None:
             refuse(row, f"{name} is {value}")
         if value is None and not is_nullable:
             refuse(row, f"{name} is NULL")
+    return row
 
 
 def refuse(row: Base, what: str) -> NoReturn:
@@ -224,42 +225,29 @@ def totals_of(
     return outcome_of(trial_id, outcome, time_us), created_at
 
 
-_MEASURED = (
-    "id", "outcome", "reason", "time_us", "samples_us", "is_cut_short", "error_ratio", "error_over_cublas",
-    "registers", "spill_bytes", "smem_bytes", "code_hash", "compile_s", "verify_s", "measure_s",
-    "sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons", "marks", "discarded",
-)  # fmt: skip
-
-
-def measurement(
-    row_id: int, outcome: str, reason: str, time_us: float | None, samples_us: Sequence[float], *facts: Any
-) -> Measurement:
-    """Of the values of columns (_MEASURED), each as its column may hold it. Raises BadRowError for an outcome
-    or a time that cannot be."""
-    sm_mhz, memory_mhz, power_w, temperature_c, throttle, marks, discarded = facts[-7:]
-    for name, took_s in zip(("compile_s", "verify_s", "measure_s"), facts[-10:-7], strict=True):
-        if not 0 <= took_s < LONGEST_S:
-            raise BadRowError(TrialRow.__tablename__, row_id, f"{name} is {took_s}")
-    state = GpuState(sm_mhz, memory_mhz, power_w, temperature_c, tuple(throttle))
-    lists: tuple[Any, ...] = tuple(marks), tuple(map(discarded_from, discarded))
-    ended = outcome_of(row_id, outcome, time_us), reason, time_us, tuple(samples_us)
-    return Measurement(*(*ended, *facts[:-7], state, *lists))
+_STATE, _MEASURED = ([field.name for field in fields(record)] for record in (GpuState, Measurement))
 
 
 def trial_record(trial: TrialRow, config: ConfigRow | None) -> TrialRecord:
     tried = check_config(trial, config)
-    check(trial)
-    measured = measurement(*[getattr(trial, name) for name in _MEASURED])
+    found = dict(vars(check(trial)))
+    for name in ("compile_s", "verify_s", "measure_s"):
+        if not 0 <= found[name] < LONGEST_S:
+            refuse(trial, f"{name} is {found[name]}")
+    found["outcome"] = outcome_of(trial.id, trial.outcome, trial.time_us)
+    found |= {name: tuple(found[name]) for name in ("samples_us", "throttle_reasons", "marks")}
+    found["discarded"] = tuple(map(discarded_from, found["discarded"]))
+    found["state"] = GpuState(*[found[name] for name in _STATE])
+    measured = Measurement(*[found[name] for name in _MEASURED])
     return TrialRecord(trial.id, tried.key, tried.point, measured, trial.origin, trial.created_at)
 
 
+def trial_of_study(trial: TrialRow, config: ConfigRow | None) -> tuple[int, TrialRecord]:
+    return trial.study_id, trial_record(trial, config)
+
+
 def baseline_row(study_id: int, baseline: Baseline, created_at: datetime) -> BaselineRow:
-    return BaselineRow(
-        study_id=study_id,
-        time_us=baseline.time_us,
-        samples_us=list(baseline.samples_us),
-        created_at=created_at,
-    )
+    return BaselineRow(study_id=study_id, created_at=created_at, **asdict(baseline))
 
 
 def baseline(row: BaselineRow) -> Baseline:
@@ -273,37 +261,21 @@ def comparison_record(
     comparison: ComparisonRow, first: ConfigRow | None, second: ConfigRow | None
 ) -> ComparisonRecord:
     check(comparison)
-    keys = (
-        check_config(comparison, first, "first_id").key,
-        check_config(comparison, second, "second_id").key,
-    )
+    configs = check_config(comparison, first, "first_id"), check_config(comparison, second, "second_id")
     if comparison.first_id == comparison.second_id:
         refuse(comparison, "both configs are the same")
     if len(comparison.first_us) != len(comparison.second_us):
         refuse(comparison, "first_us and second_us are not of the same rounds")
     if comparison.winner not in (None, 0, 1):
         refuse(comparison, f"winner is {comparison.winner}")
-    return ComparisonRecord(
-        keys, (tuple(comparison.first_us), tuple(comparison.second_us)), comparison.winner
-    )
+    samples_us = tuple(comparison.first_us), tuple(comparison.second_us)
+    return ComparisonRecord((configs[0].key, configs[1].key), samples_us, comparison.winner)
 
 
 def final_entry_row(final_id: int, config_id: int, entry: FinalEntry) -> FinalEntryRow:
-    return FinalEntryRow(
-        final_id=final_id,
-        config_id=config_id,
-        rank=entry.rank,
-        is_tied=entry.is_tied,
-        time_us=entry.time_us,
-        samples_us=list(entry.samples_us),
-        discarded=[asdict(discarded) for discarded in entry.discarded],
-        joules=entry.joules,
-    )
-
-
-def final_row(row: FinalRow) -> FinalRow:
-    check(row)
-    return row
+    columns = asdict(entry)
+    del columns["key"], columns["point"]
+    return FinalEntryRow(final_id=final_id, config_id=config_id, **columns)
 
 
 def final_entry(entry: FinalEntryRow, config: ConfigRow | None) -> FinalEntry:
@@ -311,13 +283,6 @@ def final_entry(entry: FinalEntryRow, config: ConfigRow | None) -> FinalEntry:
     ranked = check_config(entry, config)
     if not is_time(entry.time_us):
         refuse(entry, f"time_us is {entry.time_us}")
-    return FinalEntry(
-        key=ranked.key,
-        point=ranked.point,
-        rank=entry.rank,
-        is_tied=entry.is_tied,
-        time_us=entry.time_us,
-        samples_us=tuple(entry.samples_us),
-        joules=entry.joules,
-        discarded=tuple(map(discarded_from, entry.discarded)),
-    )
+    place = ranked.key, ranked.point, entry.rank, entry.is_tied, entry.time_us
+    discarded = tuple(map(discarded_from, entry.discarded))
+    return FinalEntry(*place, tuple(entry.samples_us), entry.joules, discarded)

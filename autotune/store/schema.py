@@ -6,7 +6,6 @@ from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, Strin
 from sqlalchemy import text as sql
 
 from ..files.errors import StoreError
-from . import artifact_models  # noqa: F401 - its tables are of the database, too
 from .connect import shown
 from .models import Base
 
