@@ -19,7 +19,7 @@ from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Store
 from ..target import Point, Preparing, Refining, Reusing, Target
-from .compare.final_results import Finals
+from .compare.final import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
 from .run.blas import one_thread

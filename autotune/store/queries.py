@@ -6,6 +6,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -375,14 +376,9 @@ def curve_points(session: Session, study_id: int) -> Iterator[CurvePoint]:
     found: Iterable[Any] = session.connection().execute(
         query.where(TrialRow.id.in_(ids)).order_by(TrialRow.id).execution_options(yield_per=_FETCHED)
     )
-    for trial_id, outcome, reason, us, error, is_short, compile_s, verify_s, measure_s, at in found:
-        try:
-            stored_at = datetime.fromisoformat(at) if dialect == "sqlite" else at
-        except ValueError:  # the 30th of February
-            continue
-        yield CurvePoint(
-            trial_id, outcome, reason, us, error, is_short, compile_s, verify_s, measure_s, stored_at
-        )
+    for *facts, at in found:
+        with suppress(ValueError):  # the 30th of February
+            yield CurvePoint._make((*facts, datetime.fromisoformat(at) if dialect == "sqlite" else at))
 
 
 _FETCHED = 1000  # rows at a time

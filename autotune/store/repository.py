@@ -264,11 +264,7 @@ class Store(Closing):
         query = queries.STUDIES.where(
             StudyRow.id != study.id,
             *(getattr(EnvironmentRow, name) == value for name, value in matching.items()),
-            *(
-                getattr(StudyRow, name) == value
-                for name, value in {**conditions, **rows.gemm_columns(study.gemm)}.items()
-            ),
-        )
+        ).filter_by(**conditions, **rows.gemm_columns(study.gemm))
         others = self.read_all(query.order_by(StudyRow.id.desc()), rows.study_ref)
         return [other for other in others if is_alike(other.source_hash, study.source_hash)]
 
@@ -297,18 +293,14 @@ class Store(Closing):
         self, environment: Environment, policy: CachePolicy, max_error: float | None, accuracy: str = STRICT
     ) -> dict[Gemm, list[StudyRef]]:
         """As `latest_studies`, with the older ones behind the newest."""
-        matching = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION)
-        refs = [
-            ref
-            for ref in self._measured_studies(max_error)
-            if (ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version)
-            == matching
-            and accuracy_of(ref.source_hash) == accuracy
-        ]
-        found: dict[Gemm, list[StudyRef]] = {}
-        for ref in refs:
-            if same_code.is_same(untyped(ref.source_hash), untyped(refs[0].source_hash)):
-                found.setdefault(ref.gemm, []).append(ref)
+        matching = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION, accuracy)
+        newest, found = "", dict[Gemm, list[StudyRef]]()
+        for ref in self._measured_studies(max_error):
+            alike = ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version
+            if (*alike, accuracy_of(ref.source_hash)) == matching:
+                newest = newest or ref.source_hash
+                if same_code.is_same(untyped(ref.source_hash), untyped(newest)):
+                    found.setdefault(ref.gemm, []).append(ref)
         return found
 
     def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
@@ -461,10 +453,8 @@ class Store(Closing):
         """The trial with this id and the study that it belongs to; None if there is none."""
         if not 0 <= trial_id <= LARGEST:
             return None
-        query = queries.STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(
-            TrialRow.id == trial_id
-        )
-        refs = self.read_all(query, rows.study_ref)
+        its_study = select(TrialRow.study_id).where(TrialRow.id == trial_id)
+        refs = self.read_all(queries.STUDIES.where(StudyRow.id.in_(its_study)), rows.study_ref)
         found = refs and self.trials_by_id(refs[0], [trial_id])
         return (refs[0], found[0]) if found else None
 

@@ -106,7 +106,8 @@ class ReuseQueue:
         requests = shape.points.take(self._incumbents(shape, shapes))
         if not requests:
             num = math.ceil(missing_s / self._trial_s(shape))
-            requests = shape.points.pick(self._pool(kernels, shape), num)
+            size = 1 + self._policy.num_drawn // (2 * (1 + NUM_SPLITS))  # in all about `num_drawn`
+            requests = shape.points.pick(self._with_splits(kernels.draw(self._rng, size), shape), num)
         if not requests:
             self._used_up[shape] = len(kernels)
         for ask in requests:
@@ -132,11 +133,6 @@ class ReuseQueue:
     def _kernels(self, shape: ShapeSearch) -> Kernels:
         family = (self._target.kernel_family(shape.gemm), shape.space.names, shape.space.values)
         return self._families.setdefault(family, Kernels())
-
-    def _pool(self, kernels: Kernels, shape: ShapeSearch) -> np.ndarray:
-        """The points that the model evaluates: about `num_drawn`, including those with other splits."""
-        size = 1 + self._policy.num_drawn // (2 * (1 + NUM_SPLITS))
-        return self._with_splits(kernels.draw(self._rng, size), shape)
 
     def _trial_s(self, shape: ShapeSearch) -> float:
         """GPU seconds per trial, at least `batch_s`: a shape's first trials say little."""
