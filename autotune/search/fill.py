@@ -1,13 +1,11 @@
 """Fills the matrix of kernels and shapes: a kernel that did well on one shape is timed on all others of its
 layout.
 
-A search of shapes finds kernels; each is the best of one shape, and unknown on the next. Here they, their
-relatives that serve more shapes (kernel/relatives.py), and kernels that the caller knows from elsewhere are
-verified once each, on a small ragged problem, and then only timed, with the numbers of splits that a table
-chooses from (`Splits`). A kernel clearly slower than the best of a shape is launched once. Each time is a
-trial (origin `fill`) of its shape: an export finds the matrix in the database, and the same call goes on
-where the last one ended.
-"""
+It, its relatives that serve more shapes (kernel/relatives.py), and kernels that the caller knows are verified
+once each, on a small ragged problem, and then only timed, with the numbers of splits that a table chooses
+from (`Splits`). A kernel clearly slower than the best of a shape is launched once. Each time is a trial
+(origin `fill`) of its shape: an export finds the matrix in the database, and the same call goes on where the
+last one ended."""
 
 from __future__ import annotations
 
@@ -75,8 +73,7 @@ class Filled:
         return not self.num_left
 
     def then(self, later: Filled) -> Filled:
-        """The result of both calls together. The kernels left, and the improved shapes, are the later
-        call's."""
+        """Both calls together. The kernels left, and the improved shapes, are the later call's."""
         return replace(
             later,
             num_kernels=self.num_kernels + later.num_kernels,
@@ -179,8 +176,7 @@ class Filler:
     def _verified(
         self, rows: deque[tuple[str, Config]], until_s: float
     ) -> Iterator[tuple[str, Config, Measurement]]:
-        """Rows with the results of their verification, in order, with some under way ahead. Rows without time
-        for it are left out."""
+        """Rows with the results of their verification, in order. Those without time for it are left out."""
         waiting: deque[tuple[str, Config, Future[Measurement]]] = deque()
         while self._target.now() < until_s and not self._should_stop():
             while len(waiting) < 3 * self._target.capacity and rows:  # most of them wait for the GPU

@@ -16,8 +16,7 @@ from .propose.origins import FILL
 
 
 class Keys:
-    """Keys of which 64 bits are kept: a million of them take a sixth of the memory. That a new one is taken
-    for one of these is as likely as one in 10^13, and costs that trial."""
+    """Keys of which 64 bits are kept: a sixth of the memory, and one in 10^13 is taken for another."""
 
     def __init__(self) -> None:
         self._hashes: set[int] = set()
@@ -30,9 +29,8 @@ class Keys:
 
 
 class Findings:
-    """Those of one study, whoever made its trials. `limit_us` is the shape's; trials whose error is more than
-    `max_error` times cuBLAS's cannot win (None: any that are right). Those that do not obey `where` are
-    known, and no more than that."""
+    """Of one study, whoever made its trials. Those whose error is more than `max_error` times cuBLAS's cannot
+    win (None: any may). Those that do not obey `where` are known, and no more than that."""
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
 """What one of several processes does of a search: each has a GPU, and takes shapes from those that are left.
 
-With seconds each GPU begins its share at once, as all end at the same time. Else a GPU has few shapes at a
-time, and takes the next one when it is about to become free. Where there are fewer shapes than GPUs, several
-search one: they divide its configs (store/claims.py).
-"""
+With seconds each begins its share at once. Else a GPU has few shapes at a time, and takes the next one when
+it is about to become free. Where there are fewer shapes than GPUs, several divide the configs of one
+(store/claims.py)."""
 
 from __future__ import annotations
 

@@ -64,10 +64,9 @@ class Points:
     # ---- choosing
 
     def ask(self, wanted: int = 1, before_each: Callable[[int], None] = lambda num_ahead: None) -> list[Ask]:
-        """Up to this many points that no other search is trying, claimed together: each claim is a
-        transaction. Empty when all have been proposed; then the shape is exhausted, unless other searches are
-        trying some. `before_each` may offer points; it receives the number of proposals that wait to be
-        claimed."""
+        """Up to this many points that no other search is trying, claimed together. Empty when all have been
+        proposed; then the shape is exhausted, unless other searches are trying some. `before_each` may offer
+        points; it receives the number of proposals that wait to be claimed."""
         requests: list[Ask] = []
         while len(requests) < wanted and (proposals := self._propose(wanted - len(requests), before_each)):
             requests += self._claim(proposals)

@@ -44,8 +44,7 @@ class Ledger:
 
     @property
     def gpu_share(self) -> float | None:
-        """The share of the search without the final in which the GPU's process worked; None before its
-        end."""
+        """The share of the search without the final in which the GPU's process worked; None before."""
         return self.gpu_busy_s / self.search_s if self.search_s > 0 else None
 
     def to_dict(self) -> dict[str, float | None]:

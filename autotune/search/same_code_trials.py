@@ -18,9 +18,7 @@ _SAME, _OTHER, _UNKNOWN, _LEFT = "same", "other", "unknown", "left"
 
 @dataclass(frozen=True)
 class TakenOver:
-    """How many trials of an earlier compiler or kernel, `since`, were taken over, and why others were not:
-    they compile to other code, were stored when code was not compared, or there was no time to compile them.
-    """
+    """How many trials of an earlier compiler or kernel, `since`, were taken over, and why others were not."""
 
     since: str = ""
     num_same: int = 0

@@ -1,5 +1,4 @@
-"""One shape under search: its feasible set, what is known of it, what is tried next, and its use of the
-target."""
+"""One shape under search: what can be tried, what is known, what comes next, and its use of the target."""
 
 from __future__ import annotations
 
@@ -41,13 +40,11 @@ def compiler_of(environment: Environment) -> str:
 
 
 class ShapeSearch:
-    """The search of one shape. Trials of earlier runs, and of other searches that share its study, count, and
-    are never repeated. Each part owns its state; this class does what concerns several of them.
+    """Trials of earlier runs, and of other searches that share its study, count, and are never repeated.
 
     `starts`: configs that are expected to do well here, most promising first. All points of `space` obey
     `where`; trials that do not, of searches under other conditions, stay known, and have no part in this one.
-    Raises UsageError if nothing is feasible, StoreError if the database fails.
-    """
+    Raises UsageError if nothing is feasible, StoreError if the database fails."""
 
     def __init__(
         self,
@@ -128,8 +125,7 @@ class ShapeSearch:
                 self.lend(trial.key, trial.point)
 
     def lend(self, key: str, point: Point) -> bool:
-        """Try a config that did well elsewhere, or its nearest relative. Returns whether that gave something
-        new to try."""
+        """Try a config that did well elsewhere, or its nearest relative. Returns whether that is new."""
         if key in self._lent or point.keys() != set(self.space.names):
             return False
         self._lent.add(key)

@@ -1,5 +1,4 @@
-"""Reads from time to time what other searches on the database did: what they stored, what they released, and
-the best of other GPUs of the kind."""
+"""What other searches on the database did, read from time to time."""
 
 from __future__ import annotations
 

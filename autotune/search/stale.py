@@ -1,6 +1,5 @@
 """Shapes whose times no longer hold: measured under another driver, cuBLAS, compiler or kernel than what is
-here. Their finalists are still the best that is known, and are timed again in seconds; those that another
-compiler or kernel makes the same machine code of keep their times."""
+here. Their finalists are timed again; those of the same machine code keep their times."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from .propose import origins
 
 
 class TimeUsage:
-    """Those of one shape, on a target that works on `num_places` candidates at once. Seconds count the
-    target's GPU and its compiler's places."""
+    """Of one shape, on a target that works on `num_places` candidates at once."""
 
     def __init__(self, num_places: int) -> None:
         self.num_new = 0  # trials of this run
@@ -41,8 +40,7 @@ class TimeUsage:
             self._spent_s += self._seconds_of(measurement)
 
     def expected_s(self, num_open: int) -> float:
-        """Seconds that candidates will have taken once this many more of them are done, those of earlier runs
-        included."""
+        """Of candidates once this many more are done, those of earlier runs included."""
         return self._earlier_s + _expected(self._spent_s, self.num_new - self.num_reused, num_open)
 
     def expected_idle_s(self, num_open: int) -> float:

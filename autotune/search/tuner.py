@@ -44,15 +44,13 @@ def tune(
 ) -> SearchResult:
     """Search the best kernels for these shapes on a target.
 
-    Called from the main thread, the first Ctrl-C, SIGTERM or SIGHUP ends it early: no more asking, the
-    candidate being timed is finished and stored, and a result is returned. The second Ctrl-C raises
-    KeyboardInterrupt. `interrupt_handler`: entered by the caller, who goes by it too.
-    Raises UsageError for invalid shapes or options, DeviceLost, EnvironmentProblem and
-    StoreError; all measurements until then are stored.
+    Called from the main thread, the first Ctrl-C, SIGTERM or SIGHUP ends it early: the candidate being timed
+    is finished and stored, and a result is returned. The second Ctrl-C raises KeyboardInterrupt.
+    `interrupt_handler`: entered by the caller, who goes by it too. Raises UsageError for invalid shapes or
+    options, DeviceLost, EnvironmentProblem and StoreError; all measurements until then are stored.
 
-    Until it returns, numpy's OpenBLAS takes one thread in this process, since more would fight with the
-    compiler for the cores, and threads of Python give way to each other sooner (switching.py).
-    """
+    Until it returns, numpy's OpenBLAS takes one thread in this process (blas.py), and threads of Python give
+    way to each other sooner (switching.py)."""
     with (
         one_thread(),
         prompt_switching(),
@@ -138,10 +136,8 @@ class Tuner:
         )
 
     def _start_ready(self) -> None:
-        """Start one shape that is prepared; only one, so that the target has work again before the next.
-
-        The search waits for the first; on a recording for all, so that it is reproducible.
-        """
+        """Start one shape that is prepared; only one, so that the target has work again before the next. The
+        search waits for the first; on a recording for all, so that it is reproducible."""
         if self._target.environment.is_recorded:
             ready = list(self._prepared)
         else:
@@ -242,9 +238,8 @@ class Tuner:
         return self._reason_to_stop()
 
     def _most_for(self, shape: ShapeSearch) -> int:
-        """How many points to submit of the shape that has had the least. With seconds, while others wait to
-        begin, it has at most half of an even share: timing cuBLAS on these waits for the points on the GPU.
-        """
+        """How many points to submit. With seconds, while others wait to begin, a shape has at most half of an
+        even share: timing cuBLAS on these waits for the points on the GPU."""
         num_free, seconds = self._pipeline.num_free, self._options.seconds_to_search(self._shapes)
         if seconds is None or not self._prepared:
             return num_free

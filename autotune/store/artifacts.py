@@ -95,9 +95,8 @@ class Artifacts:
         facts: Mapping[str, Any],
         by: str,
     ) -> bool:
-        """Store a table and have it be its channel's newest, in one transaction; what stands in the store and
-        is the channel's newest already stays. `files`: what is signed, table, cubins. Returns whether
-        anything changed."""
+        """Store a table and have it be its channel's newest; what is already stays. `files`: what is signed,
+        table, cubins. Returns whether anything changed."""
         with self._database.writing() as session:
             row = session.scalar(select(ArtifactRow.id).where(ArtifactRow.address == address))
             channels = _channels(session)
@@ -258,8 +257,7 @@ def _event(artifact_id: int, what: What, by: str) -> dict[str, Any]:
 
 
 def best_channel(channels: Mapping[ChannelKey, Channel], requested: ChannelKey) -> str | None:
-    """The current table for a GPU: of its own driver and cuBLAS, else of one of these, else of any, the one
-    that was last decided about."""
+    """Of its own driver and cuBLAS, else of one of these, else of any, the one last decided about."""
     found = [
         (key.driver == requested.driver, key.cublas == requested.cublas, at, channel.current)
         for at, (key, channel) in enumerate(channels.items())

@@ -47,8 +47,7 @@ _LOCAL = Outcome.OUT_OF_MEMORY.value  # depends on that GPU's free memory, not o
 
 @dataclass(frozen=True)
 class Known:
-    """Another search's result of a config. `time_us` is None for a failure. `is_here`: in this study; else on
-    another GPU of the kind. `origin`: what proposed it there."""
+    """Another search's result of a config. `time_us` is None for a failure. `is_here`: in this study."""
 
     time_us: float | None
     is_here: bool
@@ -124,11 +123,9 @@ class Claims(Closing):
 
     @retry_while_away
     def new_trials(self, known: Mapping[int, Container[str]], after: int) -> list[NewTrials]:
-        """Trials of studies, by any search, whose id is about `after` or larger, by id, without those whose
-        keys are known. `known`: these keys, by the id of the study.
-
-        Most are this search's own. Their points are not read: reading them takes most of the time.
-        """
+        """Trials of studies whose id is about `after` or larger, by id, without those whose keys are known,
+        by the id of the study. Most are this search's own, whose points are not read: that takes most of the
+        time."""
         named = (
             select(TrialRow.id, TrialRow.study_id, ConfigRow.key)
             .join(ConfigRow)
@@ -182,8 +179,7 @@ def _in_pool(query: Any) -> Any:
 
 
 def lock_pool(session: Session, study: StudyRef) -> None:
-    """Nobody else begins a trial of a study's pool until the transaction ends. In SQLite every writer holds
-    that lock."""
+    """Nobody else begins a trial of a study's pool until the transaction ends. SQLite has one writer."""
     if session.get_bind().dialect.name == "postgresql":
         pool = repr(list(_pool_of(study).values()))
         session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(pool, 0))))

@@ -58,10 +58,8 @@ _SHM_BYTES = 32 * 1024  # of FILE-shm
 
 
 def parse_url(path_or_url: str | Path) -> URL:
-    """A URL of SQLite or PostgreSQL; anything without `://` is the path of a SQLite file.
-
-    Raises StoreError for other databases: they are not tested.
-    """
+    """A URL of SQLite or PostgreSQL; anything without `://` is the path of a file. Raises StoreError for
+    others."""
     text = str(path_or_url)
     if "://" not in text:
         return URL.create("sqlite", database=text)
@@ -146,11 +144,8 @@ def _explain_names(file: Path | None) -> Iterator[None]:
 
 
 def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
-    """An engine whose transactions begin as described above. Nothing is opened yet.
-
-    A SQLite file must exist: `make_file` creates it. `mode` is how SQLite is to open it, as in
-    its URIs: `mode=ro`.
-    """
+    """An engine whose transactions begin as described above. Nothing is opened yet. A SQLite file must exist
+    (`make_file`); `mode` is how to open it, as in its URIs."""
     dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
     try:
         engine = create_engine(url, json_serializer=dumps, **_options(url, timeout_s, mode))
@@ -274,8 +269,7 @@ def enter_wal(engine: Engine, timeout_s: float) -> None:
 
 
 def keep_others_out(connection: Connection) -> None:
-    """Wait until no other process makes or changes tables; keeps others out until the transaction ends. In
-    SQLite every writer holds that lock."""
+    """Until the transaction ends no other process makes or changes tables. SQLite has one writer."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))
 
@@ -388,10 +382,8 @@ def _is_full(file: Path) -> bool:
 
 
 def lock_holder(file: Path) -> str:
-    """The process that holds a write lock on a database, if /proc/locks shows it (Linux).
-
-    The files are not opened for this: closing them again would drop this process's own locks.
-    """
+    """The process that holds a write lock, if /proc/locks shows it. The files are not opened for this:
+    closing them again would drop this process's own locks."""
     try:
         real = real_file(file)
         files = [real, real.with_name(f"{real.name}-shm")]

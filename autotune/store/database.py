@@ -62,8 +62,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """One transaction that holds SQLite's write lock; committed at the end, rolled back by any
-        exception."""
+        """One that holds SQLite's write lock; committed at the end, rolled back by any exception."""
         connect.check_identity(self.url, self._identity)
         with self._write_lock, self._explain(), Session(self._writer) as session, session.begin():
             yield session

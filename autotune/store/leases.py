@@ -110,8 +110,7 @@ def _since_boot_s() -> float:
 
 
 class Worker(Closing):
-    """This process as a worker on a database. Its own thread sends heartbeats until it is closed. Several
-    threads may use it."""
+    """This process as a worker: a thread sends heartbeats until it is closed. Several threads may use it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

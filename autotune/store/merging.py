@@ -83,8 +83,7 @@ class Merge:
         self._merged = Merged()
 
     def run(self, on_page: OnPage) -> Merged:
-        """Copy everything; `on_page` is called with how many of how many trials are done. Raises
-        StoreError."""
+        """Copy everything; `on_page` hears how many of how many trials are done. Raises StoreError."""
         self._map_studies()
         self._copy_trials(on_page)
         self._ids["baseline_id"] = self._copy(BaselineRow)
@@ -268,8 +267,7 @@ class Merge:
             return sum(self._insert(session, model, half) for half in (found[:middle], found[middle:]))
 
     def _mapped(self, session: Session, model: type[Base], found: Sequence[Row]) -> list[Row]:
-        """The rows with the ids of here in the place of those of there; without those that refer to what is
-        not there."""
+        """The rows with the ids of here; without those that refer to what is not there."""
         refer = [name for name in _types(model) if name in _CONFIGS or name in self._ids]
         self._map_configs(session, {row[name] for name in refer if name in _CONFIGS for row in found})
         kept = []

@@ -365,8 +365,7 @@ class OptunaStorage(BaseStorage):
         session.execute(delete(OptunaTrialRow).where(of_config))
 
     def _place(self, session: Session, row: OptunaTrialRow, point: Mapping[str, Value]) -> None:
-        """Let a trial of a study of ours be of this point, if the point is one of the study's and no other
-        trial is of it."""
+        """Let a trial be of this point, if it is one of a study of ours and no other trial is of it."""
         if not point or self._ref(session, row.optuna_study_id) is None:
             return
         query = select(ConfigRow.point).join(OptunaTrialRow, OptunaTrialRow.config_id == ConfigRow.id)

@@ -16,8 +16,7 @@ def my_name() -> str:
 
 
 def is_gone(name: str) -> bool:
-    """Whether the process of this name has certainly ended: it ran where this one runs, and no longer
-    exists."""
+    """Whether it has certainly ended: it ran where this one runs, and no longer exists."""
     place, _, rest = name.rpartition("/")[0].rpartition("/")
     number, at, started = rest.partition("@")
     if place != _place() or not at or not started or not number.isascii() or not number.isdecimal():

@@ -178,8 +178,7 @@ def _fastest(
 
 @cache
 def timed(max_error: float | None, conditions: tuple[Condition, ...]) -> Any:
-    """Accurate ok trials of a study that may obey, the fastest first, but for those that were mostly latency:
-    as many as `most`."""
+    """As many accurate ok trials that may obey, the fastest first, but for those that were mostly latency."""
     return (
         select(TrialRow.id, TrialRow.config_id, TrialRow.outcome, TrialRow.time_us, TrialRow.origin)
         .where(TrialRow.study_id == ITS_STUDY, IS_OK, is_accurate(max_error))
@@ -224,8 +223,7 @@ def first(n: int, fetch: Callable[[int], Sequence[Any]], read: Callable[[Any], l
 def latest(
     session: Session, bad_rows: BadRows, study_ids: Collection[int], n: int, *, is_failed: bool
 ) -> list[tuple[int, TrialRecord]]:
-    """The n newest trials of these studies, or of those that failed, each with the id of its study; oldest of
-    them first."""
+    """The newest trials of these studies, or of those that failed, with the id of the study, oldest first."""
     # an expression: by an index all would be sorted, by their ids from the last one few are looked at
     ids: Any = bindparam("ids", [*study_ids], expanding=True, literal_execute=True)  # no parameter of each
     query = TRIALS.where((TrialRow.study_id + 0).in_(ids)).order_by(TrialRow.id.desc())

@@ -155,9 +155,8 @@ class Queue:
 
     @retry_while_away
     def submit(self, wanted: Iterable[Wanted]) -> list[int]:
-        """Ask for shapes; returns the ids of their requests. Where one for this shape and GPU is open, its
-        calls add up. (If a server breaks off while it commits, they may count twice: they only decide what
-        comes first.)"""
+        """Ask for shapes; returns the ids of their requests. Calls for one that is open add up. (If a server
+        breaks off while it commits, they may count twice: they only decide what comes first.)"""
         rows_wanted = [_row_of(one) for one in wanted]
         with self._database.writing() as session:
             add, ids = _ADDING[session.get_bind().dialect.name], dict[str, int]()

@@ -110,8 +110,7 @@ class Store(Closing):
 
     @classmethod
     def open_existing(cls, path_or_url: str | Path) -> Store:
-        """A database to read from. Raises StoreError, also for a missing file, instead of making an empty
-        one."""
+        """One to read from. Raises StoreError, also for a missing file, instead of making an empty one."""
         if not connect.exists(path_or_url):
             name = connect.shown(str(path_or_url))
             raise StoreError(
@@ -148,12 +147,9 @@ class Store(Closing):
         return Builds(self._database)
 
     def merge(self, other: Store, on_page: merging.OnPage = lambda done, total: None) -> merging.Merged:
-        """Copy all that another database holds into this one; what is there stays. `on_page` is called with
-        how many of how many trials are done.
-
-        It may be killed at any moment, and repeated (merging.py). Rows that cannot be read are named by
-        `other.bad_rows`. Raises UsageError if both are the same database, StoreError.
-        """
+        """Copy all that another database holds; what is there stays. `on_page` hears how many of how many
+        trials are done. It may be killed at any moment, and repeated (merging.py). Rows that cannot be read
+        are named by `other.bad_rows`. Raises UsageError if both are the same database, StoreError."""
         if connect.is_same(self._database.url, other._database.url):
             raise UsageError(f"{connect.place(self._database.url)} is that database itself; name another one")
 
@@ -205,9 +201,8 @@ class Store(Closing):
     def studies(
         self, max_error: float | None = None, *, is_brief: bool = False, gemms: Collection[Gemm] = ()
     ) -> list[StudySummary]:
-        """All studies with what they hold, or those of some problems, oldest first. The best of each is
-        accurate to `max_error`; of many studies it takes the most time to find, and `is_brief` leaves it out,
-        and cuBLAS."""
+        """All studies with what they hold, or those of some problems, oldest first. `is_brief` leaves out the
+        best of each, which takes the most time, and cuBLAS."""
         with self._reading() as session:
             for orphan in queries.orphans(session):
                 self.bad_rows.add(orphan)
@@ -269,8 +264,7 @@ class Store(Closing):
         return [other for other in others if is_alike(other.source_hash, study.source_hash)]
 
     def environments(self, max_error: float | None = None) -> list[Environment]:
-        """Every environment with an ok trial that is accurate to `max_error`, the most recently measured
-        first."""
+        """Those with an ok trial that is accurate to `max_error`, the most recently measured first."""
         return list(dict.fromkeys(ref.environment for ref in self._measured_studies(max_error)))
 
     def latest_studies(
@@ -280,12 +274,9 @@ class Store(Closing):
         max_error: float | None = None,
         accuracy: str = STRICT,
     ) -> list[StudyRef]:
-        """The studies of an export: one per problem, all of one kernel code, of this class.
-
-        Of GPUs of this name (and of the same recording, if it is one), the kernel code of the
-        newest ok trial that is accurate to `max_error`; of its studies under this policy, for each
-        problem the newest with such a trial. Sorted by problem.
-        """
+        """The studies of an export: of GPUs of this name (and of the same recording, if it is one), the
+        kernel code of the newest ok trial that is accurate to `max_error`; for each problem the newest study
+        with such a trial. Sorted by problem."""
         found = self.studies_by_problem(environment, policy, max_error, accuracy)
         return [found[gemm][0] for gemm in sorted(found)]
 
@@ -321,11 +312,8 @@ class Store(Closing):
     def add_trial(
         self, study: StudyRef, key: str, point: Mapping[str, Value], measurement: Measurement, origin: str
     ) -> int:
-        """Store one trial; returns its id, larger than all before. `key` names the point.
-
-        Raises DuplicateTrial if the study has a trial of this point already. An error ratio that is
-        NaN is stored as infinity: it is not a number in SQL, and the result is entirely wrong.
-        """
+        """Store one trial; returns its id, larger than all before. Raises DuplicateTrial if the study has one
+        of this point already. An error ratio that is NaN is stored as infinity: it is not a number in SQL."""
         _check_times(key, measurement)
         with self._writing() as session:
             trial_id, is_new = find_or_add_trial(session, study, key, point, measurement, origin)
@@ -430,8 +418,7 @@ class Store(Closing):
             yield from iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
 
     def curve_points(self, study: StudyRef) -> Iterator[CurvePoint]:
-        """All trials of a study in the order they were stored, a few at a time. Those that cannot be read are
-        left out."""
+        """In the order they were stored, a few at a time, without those that cannot be read."""
         with self._reading() as session:
             yield from queries.curve_points(session, study.id)
 
@@ -468,9 +455,8 @@ class Store(Closing):
         where: Where = ANY,
         period: Period = EVER,
     ) -> list[TrialRecord]:
-        """The n fastest ok trials of a period, fastest first; those whose error is at most `max_error` times
-        cuBLAS's, or unknown, where that is given, and which obey the conditions. `but_of`: origins of trials
-        that do not count."""
+        """The n fastest ok trials of a period that obey, accurate to `max_error` where that is given.
+        `but_of`: origins of trials that do not count."""
         with self._reading() as session:
             return queries.fastest(session, self.bad_rows, study.id, n, max_error, but_of, where, period)
 
@@ -679,11 +665,8 @@ class Store(Closing):
         baseline: Baseline | None = None,
         marks: Sequence[str] = (),
     ) -> None:
-        """Store a final, with cuBLAS as timed in the same rounds and what disturbed them. The
-        newest counts.
-
-        Raises StoreError if the ranks are not 1, 2, ... in order.
-        """
+        """Store a final, with cuBLAS as timed in the same rounds and what disturbed them. The newest counts.
+        Raises StoreError if the ranks are not 1, 2, ... in order."""
         if not entries or [e.rank for e in entries] != list(range(1, len(entries) + 1)):
             raise StoreError(f"the final of {study.gemm} needs entries of rank 1, 2, ... in this order")
         with self._writing() as session:
@@ -791,8 +774,7 @@ def _related_studies(study: StudyRef) -> Select[StudyRow, EnvironmentRow, Kernel
 
 
 def _distance(one: Gemm, other: Gemm) -> float:
-    """How far apart two problems are: octaves between their extents and batches, a different layout counting
-    four."""
+    """Octaves between the extents and batches of two problems, a different layout counting four."""
     pairs = ((one.m, other.m), (one.n, other.n), (one.k, other.k), (one.batch, other.batch))
     log_ratio = sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in pairs)
     return log_ratio + 4.0 * (one.layout != other.layout)

@@ -76,8 +76,7 @@ def check_config(row: Base, config: ConfigRow | None, name: str = "config_id") -
 
 
 def _is_of(key: str, point: Mapping[str, Value]) -> bool:
-    """Whether a key names a point, as far as that can be told: keys of kernels that are not autotune's are
-    whatever their searches made of them."""
+    """Whether a key names a point; of kernels that are not autotune's it may be anything."""
     items = sorted(key.split(","))
     is_autotune = point.keys() == PARAMETER.keys() or any(
         item.partition("=")[0] in PARAMETER for item in items

@@ -20,10 +20,7 @@ _VERSION = Table(  # as Alembic made it once
 
 
 def version(connection: Connection) -> str | None:
-    """The schema version of this database; None if it is empty.
-
-    Raises StoreError for tables that are not autotune's, and for a version that this code does not read.
-    """
+    """None if it is empty. Raises StoreError for tables that are not autotune's, or of a version not read."""
     where = shown(connection.engine.url)
     names = inspect(connection).get_table_names()
     if not names:

@@ -61,8 +61,7 @@ Rows = Sequence[Row]
 def records(
     session: Session, bad_rows: BadRows, *which: ColumnElement[bool]
 ) -> Iterator[tuple[int, TrialRecord]]:
-    """Trials of which all this is so, in the order they were stored, each with the id of its study. A few are
-    held at a time; damaged ones are left out."""
+    """Trials of which all this is so, in order, each with the id of its study, a few at a time."""
     return _each(session, bad_rows, _ROWS, which, _records, lambda study, record: (study, record))
 
 

@@ -68,13 +68,11 @@ def race(
     on_failure: Callable[[TrialRecord, Failure], None] = lambda trial, failure: None,
     left_s: Callable[[], float] = lambda: math.inf,
 ) -> Race | None:
-    """Time the finalists until the winner is decided or a tie declared. None if none of them passes
-    verification again. `on_failure` is told of each that fails now.
-
-    `should_stop` is called after each look. `left_s` tells the seconds that are left: there is no further
-    look if the first took more, nor is the energy of tied kernels measured, which takes ten times as long as
-    timing a launch. Raises what `target.compare` raises.
-    """
+    """Time the finalists until the winner is decided or a tie declared. None if none passes verification
+    again; `on_failure` is told of each that fails now. `should_stop` is called after each look. `left_s`
+    tells the seconds that are left: there is no further look if the first took more, nor is the energy of
+    tied kernels measured, which takes ten times as long as timing a launch. Raises what `target.compare`
+    raises."""
     running, started_s, first_s = _Field(list(finalists), policy, on_failure), target.now(), 0.0
     rounds = rounds_of_load(policy)
     for _ in range(NUM_LOOKS):

@@ -111,8 +111,7 @@ class Ranking:
         return self._comparisons.setdefault(frozenset((one, other)), PairComparison(pair, self._policy))
 
     def restore(self, record: ComparisonRecord) -> list[Ranked]:
-        """`take` a comparison of an earlier run, or of another running search; a comparison of candidates
-        that are unknown here is ignored."""
+        """`take` a comparison of an earlier run; one of candidates that are unknown here is ignored."""
         if not all(key in self._ranked for key in record.keys):
             return []
         comparison = PairComparison(

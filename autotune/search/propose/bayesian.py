@@ -66,11 +66,8 @@ class Model:
         seen: Collection[int],
         wanted: int = 1,
     ) -> list[tuple[int, str]]:
-        """The next points, none of those seen, best first, and their origins. Empty if there is no candidate.
-
-        `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points needed
-        before there are new results; the plan holds at least as many, if possible.
-        """
+        """The next points, none of those seen, best first, and their origins. `results`: time in us by point,
+        None for a failure; at least one has a time. `wanted`: points needed before there are new results."""
         points, log_times = self._results(results)
         surrogate = self._surrogate(points, log_times, pending)
         size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points))))

@@ -87,8 +87,7 @@ class Candidates:
         return Regions(self._space.factors[self._largest])
 
     def regions_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The region of the largest factor that each point lies in: points of one region share the most
-        important parameters, of our kernel the tile; (q,) -> (q,)."""
+        """The region that each point lies in, of our kernel the tile; (q,) -> (q,)."""
         return self._regions.of(np.unravel_index(numbers, self._dims)[self._largest])
 
     def firsts(self, ranked: np.ndarray) -> np.ndarray:
@@ -96,9 +95,8 @@ class Candidates:
         return np.sort(np.unique(self.regions_of(ranked), return_index=True)[1])
 
     def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> dict[str, np.ndarray]:
-        """Points, by origin, that differ from one of these in parameters that must change together: one
-        parameter and those illegal with it, a whole small factor, or the region, of which `size` are
-        tried."""
+        """Points, by origin, that differ from one of these in parameters that must change together: one and
+        those illegal with it, a whole small factor, or the region, of which `size` are tried."""
         rows = np.unravel_index(numbers, self._dims)[self._largest].tolist()
         found = {
             REPAIRED: self._in_largest(numbers, [self._regions.repaired(rng, row) for row in rows]),
@@ -154,10 +152,8 @@ class Candidates:
         return np.unique(self.find(np.where(taken, given, codes)))
 
     def nearest(self, point: Mapping[str, Value]) -> int:
-        """The point that agrees with a wish on as many parameters as it can, earlier ones first.
-
-        Parameters without a wish may take any value. Raises ValueError for an empty set.
-        """
+        """The point that agrees with a wish on as many parameters as it can, earlier ones first; others may
+        have any value. Raises ValueError for an empty set."""
         return self._space.index([_nearest_row(factor, point) for factor in self._space.factors])
 
 

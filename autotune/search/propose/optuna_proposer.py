@@ -1,8 +1,7 @@
 """Any sampler of Optuna over a feasible set: what it wishes becomes the nearest point that nobody tried.
 
-The sampler works on a study of its own in memory, of codes: ranks of values, which are in order, where Optuna
-knows choices of values as names. It learns what it wished as the point that was tried.
-"""
+It works on a study of its own in memory, of codes: ranks of values, in order, where Optuna knows choices as
+names. It learns what it wished as the point that was tried."""
 
 from __future__ import annotations
 

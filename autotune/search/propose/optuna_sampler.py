@@ -53,11 +53,9 @@ def suggested(space: FeasibleSet, trial: optuna.Trial) -> dict[str, Value]:
 
 
 class FeasibleSampler(optuna.samplers.BaseSampler):
-    """One sampler serves one study. It learns of trials from the study itself, whoever made them: trials put
-    there with `add_trials` count as results. COMPLETE trials have a time; FAIL and PRUNED ones count as seen,
-    and as slow to the model. `sampler` is what proposes: ours, or any of Optuna (samplers.py). Raises
-    SpaceExhausted when nothing is left.
-    """
+    """One sampler serves one study, and learns of trials from it, whoever made them. COMPLETE trials have a
+    time; FAIL and PRUNED ones count as seen, and as slow. `sampler` is what proposes (samplers.py). Raises
+    SpaceExhausted when nothing is left."""
 
     def __init__(
         self,

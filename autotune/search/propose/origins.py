@@ -1,5 +1,4 @@
-"""The generators of points. A trial is stored with this name, so that a database shows which generators
-pay."""
+"""The generators of points: a trial is stored with this name, so that a database shows which of them pay."""
 
 from __future__ import annotations
 

@@ -35,12 +35,8 @@ class Proposal:
 
 
 class Proposer:
-    """Proposes points, none twice, and learns their results. The same seed and the same results in the same
-    order give the same points.
-
-    `traits` are the model's inputs besides the parameters (traits.py). One thread at a time may
-    call it.
-    """
+    """Proposes points, none twice, and learns their results. The same seed and results give the same points.
+    `traits` are the model's inputs besides the parameters. One thread at a time may call it."""
 
     def __init__(
         self,
@@ -72,8 +68,7 @@ class Proposer:
     # ---- what is known
 
     def load(self, results: Iterable[tuple[int, float | None]]) -> None:
-        """Take in results of points that were not proposed: time in us, or None for a failure. Known results
-        of a point stay."""
+        """Results of points that were not proposed: time in us, or None for a failure. Known ones stay."""
         new: dict[int, float | None] = {}
         for number, time_us in results:
             if number not in self._seen:
@@ -110,8 +105,7 @@ class Proposer:
                 self._attempt.correct(number, time_us)
 
     def take_up(self, number: int) -> bool:
-        """Count a point as under way: one of ours, or one that another search tries. False if it was seen
-        before."""
+        """Count a point as under way, here or in another search. False if it was seen before."""
         if number in self._seen:
             return False
         self._seen.add(number)
@@ -124,8 +118,7 @@ class Proposer:
         return self.space.num_points - len(self._seen)
 
     def region_bests(self, within: float, most: int) -> list[int]:
-        """The best point of each region (of our kernel, of each tile) whose time is within this share of the
-        best, fastest first, at most this many."""
+        """The best point of each region whose time is within this share of the best, fastest first."""
         limit = (1 + within) * best_us(self._results)
         close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
         ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
@@ -156,11 +149,8 @@ class Proposer:
         return True
 
     def ask(self, wanted: int = 1) -> Proposal:
-        """An unseen point. Raises SpaceExhausted when there is none left.
-
-        `wanted`: how many will be asked for before the next result. A model plans them together, at hardly
-        more cost than one.
-        """
+        """An unseen point. Raises SpaceExhausted when there is none left. `wanted`: how many will be asked
+        for before the next result. A model plans them together, at hardly more cost than one."""
         self._learn()
         proposal = self._next(wanted)
         self.take_up(proposal.number)

@@ -15,8 +15,7 @@ from ...kernel.feasible_set import Factor
 
 
 class Regions:
-    """About as many regions as a region has rows: 10^6 rows are 10^3 regions. Rows are the factor's numbers,
-    in the factor's order."""
+    """About as many regions as one has rows. Rows are the factor's numbers, in the factor's order."""
 
     def __init__(self, factor: Factor) -> None:
         # A factor of our kernel is sorted, and has a million rows: this avoids a copy.
@@ -55,8 +54,7 @@ class Regions:
         return self._rows(starts + np.array(nearest, dtype=np.int64))
 
     def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
-        """For every other value of every later parameter in this row's region, the most similar row that has
-        it."""
+        """For every other value of every later parameter in its region, the most similar row that has it."""
         region, codes = self._home(row)
         start, end = self._bounds[region], self._bounds[region + 1]
         off = (self._codes[start:end] != codes) @ _weights(rng, len(codes))

@@ -55,8 +55,7 @@ def _noisy(correlation: np.ndarray, noise: float) -> np.ndarray:
 
 
 def _inverse(lower: np.ndarray) -> np.ndarray:
-    """The inverse of a lower triangular matrix, by halves: a fourth of the operations of a general inverse;
-    (n, n)."""
+    """The inverse of a lower triangular matrix, by halves: a fourth of a general one's operations; (n, n)."""
     n, middle = len(lower), len(lower) // 2
     if n <= _SMALL:
         return np.asarray(np.linalg.inv(lower))
@@ -80,8 +79,7 @@ class Lengths:
 
     @property
     def off(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distances from the mean of the prior, in its deviations, and these deviations; (features + 1,)
-        each."""
+        """Distances from the prior's mean, in its deviations, and these deviations; (features + 1,) each."""
         widths = np.append(np.full(len(self.log) - 1, self.width), 1.0)
         return (self.log - Lengths.prior(len(self.log) - 1).log) / widths, widths
 
@@ -189,8 +187,7 @@ class Surrogate:
         return Surrogate(x, self.lengths, self.scale, self.best, alpha, half)
 
     def _with_means(self, pending: np.ndarray) -> Surrogate:
-        """Conditioned also on these points at the mean: this changes neither the mean anywhere nor the factor
-        of the earlier points; (p, features)."""
+        """Conditioned also on these points at the mean, which changes no mean; (p, features)."""
         explained = self.covariance(pending) @ self._half.T
         joint = _correlation(_squared_distances(pending, pending, self.lengths.weights))
         last = _half(joint - explained @ explained.T, self.lengths.noise)
@@ -210,11 +207,8 @@ class Surrogate:
         return mean
 
     def predictions(self, points: np.ndarray, most: int) -> Predictions:
-        """Of the points of highest expected improvement, up to this many, best first; (q, features).
-
-        The variance that one measured point explains gives a bound at a small part of the cost. So most
-        points can be excluded without computing their improvement: at first it is computed for twice as many
-        as are wanted, those with the highest bounds."""
+        """Of the points of highest expected improvement, best first; (q, features). The variance that one
+        measured point explains gives a bound at a small part of the cost, which excludes most."""
         points = points.astype(self.x.dtype)
         covariance = self.covariance(points)
         mean = self.mean(covariance)
@@ -240,8 +234,7 @@ class Surrogate:
         return expected_improvement(self.best, mean, np.sqrt(np.maximum(variance, _JITTER) * self.scale))
 
     def best_batch(self, predictions: Predictions, size: int) -> list[int]:
-        """Which of these have the highest expected improvement, each chosen as if those before it had met
-        their mean."""
+        """Those of the highest expected improvement, each chosen as if those before it had met their mean."""
         if size == 1:
             return [int(predictions.gain.argmax())]
         weights = self.lengths.weights.astype(self.x.dtype)

@@ -1,10 +1,8 @@
 """Linear algebra on one thread while a search runs: the other cores are the compiler's.
 
-numpy brings an OpenBLAS that takes all cores for the small matrices of the model, and its threads spin while
-they wait. An environment variable limits that only before numpy loads, so this calls the library itself:
-/proc shows where it was loaded from, and it has a function for this (under a few names, depending on its
-build). On other systems, and with another BLAS, nothing is changed.
-"""
+numpy brings an OpenBLAS that takes all cores, whose threads spin while they wait. An environment variable
+limits it only before numpy loads, so this calls the library, which /proc names, under one of a few names of
+its function. Elsewhere nothing is changed."""
 
 from __future__ import annotations
 

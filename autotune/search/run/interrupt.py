@@ -11,10 +11,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a termi
 
 
 class InterruptHandler:
-    """While entered, in the main thread, the first of these signals only sets `number`, the signal's number.
-    The next has its usual effect: SIGINT raises KeyboardInterrupt, the others end the process. An ignored
-    SIGHUP stays ignored: under `nohup` the search outlives its terminal. In other threads signals are left
-    alone: `interrupt_threads` tells those."""
+    """While entered, in the main thread, the first of these signals only sets `number`. The next has its
+    usual effect. An ignored SIGHUP stays ignored: under `nohup` the search outlives its terminal. In other
+    threads signals are left alone: `interrupt_threads` tells those."""
 
     _in_threads: ClassVar[set[InterruptHandler]] = set()
 

@@ -1,8 +1,4 @@
-"""Work for the GPU while no candidate is ready: comparisons that decide which kernel is the fastest.
-
-A search that waits for its compiler leaves the GPU idle, and idle seconds are free. The model and the final
-need them for the candidates that are close to the best.
-"""
+"""Work for the GPU while no candidate is ready: comparisons that decide which kernel is the fastest."""
 
 from __future__ import annotations
 

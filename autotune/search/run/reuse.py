@@ -1,9 +1,7 @@
 """Uses idle seconds of a GPU for kernels that are already compiled.
 
-A kernel that was compiled for one shape serves every shape of the same layout, with any number of splits;
-those for batches serve only batches. While a search waits for its compiler, trying such a kernel elsewhere
-costs no scarce resource.
-"""
+One that was compiled for a shape serves every shape of its layout, with any number of splits (those for
+batches only batches): trying it elsewhere while the search waits for its compiler costs nothing."""
 
 from __future__ import annotations
 

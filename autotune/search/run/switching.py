@@ -1,11 +1,9 @@
 """Lets threads switch promptly while a search runs.
 
-One Python thread runs at a time, and a computing thread yields only after an interval, 5 ms by default. The
-thread that feeds the GPU may have to wait that long each time that a worker has answered; the
-threads that enumerate spaces, after each of their thousands of array operations. Beside a thread of plain
-Python the space of 4096^3 takes 4.4 s, with an interval of 0.5 ms 2.4 s, alone 0.6 s (two busy cores; 1 and
-0.2 ms do alike).
-"""
+A computing thread yields only after an interval, 5 ms by default: so long the thread that feeds the GPU may
+wait for each answer of its worker, and those that enumerate spaces at each of thousands of steps. Beside a
+thread of plain Python the space of 4096^3 takes 4.4 s, with 0.5 ms 2.4 s, alone 0.6 s (two busy cores; 1 and
+0.2 ms do alike)."""
 
 from __future__ import annotations
 
