@@ -13,7 +13,7 @@ from ..files.words import counted
 from ..kernel import same_code, templates
 from ..kernel.scaled_config import AnyConfig
 from ..kernel.templates import accuracy_of, is_alike, is_autotune
-from ..store import Store, StudyRef
+from ..store import Final, Store, StudyRef
 from ..target import Target
 from .same_code_trials import take_over
 from .shape import compiler_of, study_of
@@ -45,25 +45,20 @@ class Stale(NamedTuple):
 
 
 def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
-    """The shapes that had a final on GPUs of this model, under this policy, but none under what is here, in
-    order."""
-    found: dict[Gemm, Stale] = {}
-    fresh: set[Gemm] = set()
-    for summary in sorted(store.studies(target.max_error), key=lambda summary: summary.updated_at):
-        study, here = summary.study, target.environment
+    """Those with a final on GPUs of this model, under this policy, but none under what is here, in order."""
+    here, finals = target.environment, dict[StudyRef, Final]()
+    for summary in sorted(store.studies(target.max_error), key=lambda summary: summary.updated_at)[::-1]:
+        study, final = summary.study, store.final(summary.study, target.max_error)
         alike = (study.environment.gpu_name, study.environment.recorded_on, study.policy)
-        if not is_alike(study.source_hash, target.source_hash):
-            continue
-        final = store.final(study, target.max_error)
-        if final is None or alike != (here.gpu_name, here.recorded_on, target.policy):
-            continue
-        changes = changes_since(study, target)
-        if not changes:
-            fresh.add(study.gemm)
-        points = [entry.point for entry in final.entries if is_autotune(entry.point)]
-        if changes and points:  # of several the newest stays
-            found[study.gemm] = Stale(study, changes, tuple(map(templates.read, points)))
-    return {gemm: found[gemm] for gemm in sorted(found) if gemm not in fresh}
+        is_of_model = alike == (here.gpu_name, here.recorded_on, target.policy)
+        if final is not None and is_of_model and is_alike(study.source_hash, target.source_hash):
+            finals[study] = final
+    found: dict[Gemm, Stale] = {}
+    for study, changes in outdated(finals, lambda *_: (here, target.source_hash)).items():
+        points = [entry.point for entry in finals[study].entries if is_autotune(entry.point)]
+        if points:  # of several the newest stays
+            found.setdefault(study.gemm, Stale(study, changes, tuple(map(templates.read, points))))
+    return {gemm: found[gemm] for gemm in sorted(found)}
 
 
 def compared(store: Store, target: Target, stale: Stale) -> Stale:
@@ -102,11 +97,6 @@ class Installed(NamedTuple):
     def changes(self, now: Installed) -> tuple[Change, ...]:
         pairs = zip(("driver", "cuBLAS", *_OF_CODE), self, now, strict=True)
         return tuple(one for one in pairs if one[1] != one[2])
-
-
-def changes_since(study: StudyRef, target: Target) -> tuple[Change, ...]:
-    """What of a study's conditions is otherwise here."""
-    return Installed.of_study(study).changes(Installed.of(target.environment, target.source_hash))
 
 
 # For what was measured in an environment with a kernel source: both as a GPU of that model has them on this
