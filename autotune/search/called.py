@@ -34,8 +34,7 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
 
 
 def in_order(seconds: Mapping[Gemm, float]) -> list[Gemm]:
-    """The shapes whose calls take most, in descending order: as few as make up SEARCHED_SHARE of all
-    seconds."""
+    """Those whose calls take most, in descending order: as few as make up SEARCHED_SHARE of all seconds."""
     ordered = sorted(seconds, key=lambda gemm: -seconds[gemm])
     before = accumulate((seconds[gemm] for gemm in ordered), initial=0.0)
     most = SEARCHED_SHARE * sum(seconds.values())
@@ -43,8 +42,7 @@ def in_order(seconds: Mapping[Gemm, float]) -> list[Gemm]:
 
 
 def weights(seconds: Mapping[Gemm, float]) -> dict[Gemm, float]:
-    """Each shape's share of a search's seconds, 1 on average: the square root of the time of its calls
-    (docs/decisions/0051)."""
+    """Each shape's share of the seconds, 1 on average: the root of the time of its calls (decision 0051)."""
     mean = sum(map(math.sqrt, seconds.values())) / max(len(seconds), 1)
     return {gemm: math.sqrt(taken) / mean for gemm, taken in seconds.items()}
 

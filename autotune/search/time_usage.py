@@ -60,8 +60,7 @@ class TimeUsage:
             self._measure_s += measurement.measure_s
 
     def race_s(self, num: int, rounds: int) -> float:
-        """Seconds to verify so many kernels and to time each, and cuBLAS, so often, as trials took them; 0
-        before the first."""
+        """To verify so many kernels and time each, and cuBLAS, so often, by trials; 0 before the first."""
         if not self._num_timed:
             return 0.0
         verify_s, sample_s = self._verify_s / self._num_timed, self._measure_s / self._num_samples

@@ -124,8 +124,7 @@ class Claims(Closing):
     @retry_while_away
     def new_trials(self, known: Mapping[int, Container[str]], after: int) -> list[NewTrials]:
         """Trials of studies whose id is about `after` or larger, by id, without those whose keys are known,
-        by the id of the study. Most are this search's own, whose points are not read: that takes most of the
-        time."""
+        by the id of the study. Most are this search's own, whose points are not read: that takes longest."""
         named = (
             select(TrialRow.id, TrialRow.study_id, ConfigRow.key)
             .join(ConfigRow)

@@ -58,8 +58,7 @@ _SHM_BYTES = 32 * 1024  # of FILE-shm
 
 
 def parse_url(path_or_url: str | Path) -> URL:
-    """A URL of SQLite or PostgreSQL; anything without `://` is the path of a file. Raises StoreError for
-    others."""
+    """Of SQLite or PostgreSQL; what has no `://` is the path of a file. Raises StoreError for others."""
     text = str(path_or_url)
     if "://" not in text:
         return URL.create("sqlite", database=text)

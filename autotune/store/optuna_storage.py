@@ -304,8 +304,7 @@ class OptunaStorage(BaseStorage):
 
     @contextmanager
     def _changing(self, trial_id: int, *, is_claim: bool = False) -> Iterator[tuple[Session, OptunaTrialRow]]:
-        """The row of a trial that is not finished, locked; to claim a config, its study's pool before it, as
-        searches do."""
+        """The row of a trial that is not finished, locked; to claim a config, its study's pool before."""
         with self._database.writing() as session:
             its = select(OptunaTrialRow.optuna_study_id).where(OptunaTrialRow.id == trial_id)
             if is_claim and (study_id := session.scalar(its)) is not None:

@@ -198,8 +198,7 @@ def fastest(
     where: Where = ANY,
     period: Period = EVER,
 ) -> list[TrialRecord]:
-    """The n fastest accurate ok trials that obey, without those of some origins; among equal ones the older
-    first."""
+    """The n fastest accurate ok trials that obey, without some origins; of equal ones the older first."""
     query = _fastest(max_error, tuple(but_of), where.conditions, is_ever=period == EVER)
     its = {"its_study": study_id, **({} if period == EVER else period._asdict())}
     return first(

@@ -110,8 +110,7 @@ class SearchRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a search; times are UTC. `ended_at` and `num_trials`, those that it stored, are None until
-    it ends in order."""
+    """Times are UTC; `ended_at` and `num_trials`, those that it stored, are None until it ends in order."""
 
     id: int
     name: str  # of its process
@@ -172,8 +171,7 @@ class FinalEntry:
 
 @dataclass(frozen=True)
 class Final:
-    """The newest final of a study; `baseline` is cuBLAS, interleaved in the same rounds, `marks`
-    name what disturbed them."""
+    """`baseline` is cuBLAS, interleaved in the same rounds; `marks` name what disturbed them."""
 
     entries: tuple[FinalEntry, ...]  # by rank
     baseline: Baseline | None

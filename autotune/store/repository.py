@@ -295,8 +295,7 @@ class Store(Closing):
         return found
 
     def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
-        """Studies of autotune's kernels with an ok trial that is accurate to `max_error`, the most recently
-        measured first."""
+        """Of our kernels, with an ok trial that is accurate to `max_error`, the last measured first."""
         found = self.read_all(queries.measured(max_error), rows.study_ref)
         return [ref for ref in found if not is_external(ref.source_hash)]
 
@@ -762,8 +761,7 @@ def _check_times(key: str, measurement: Measurement) -> None:
 
 
 def _related_studies(study: StudyRef) -> Select[StudyRow, EnvironmentRow, KernelRow]:
-    """All other studies with the same kernel code and policy on GPUs of the same name, or of one that it is
-    accepted as."""
+    """Others with the same kernel code and policy on GPUs of this name, or of one it is accepted as."""
     return queries.STUDIES.where(
         StudyRow.id != study.id,
         EnvironmentRow.gpu_name.in_(names_for(study.environment.gpu_name)),

@@ -226,8 +226,7 @@ class Finals:
         return next((some for some in fewer if self._look_s(shape, some) <= share * left_s), least)
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
-        """The best trials; none if nothing is new since the last one, and that chose what obeys the
-        conditions of this run."""
+        """The best trials; none if nothing is new since the last final, and that chose what obeys."""
         best = shape.findings.finalists(self._policy.num_finalists)
         last = self._store.final(shape.study, shape.findings.max_error)
         known: set[str] = set()

@@ -68,8 +68,7 @@ class PairComparison:
 
 
 class Ranking:
-    """All candidates of one shape that ran. The incumbent is the fastest of those that no comparison has
-    beaten."""
+    """All candidates of a shape that ran. The incumbent is the fastest that no comparison has beaten."""
 
     def __init__(self, policy: SearchPolicy) -> None:
         self._policy = policy
@@ -90,8 +89,7 @@ class Ranking:
         return is_first
 
     def next_comparison(self, under_way: Collection[PairComparison] = ()) -> PairComparison | None:
-        """The incumbent against the closest candidate whose comparison with it is not over; None if nothing
-        is left to decide."""
+        """The incumbent against the closest candidate that is not compared with it; None if none is left."""
         incumbent = self.incumbent
         if incumbent is None or self.is_closed:
             return None

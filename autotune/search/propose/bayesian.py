@@ -106,9 +106,8 @@ class Model:
         return allowed
 
     def _results(self, results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Points and logarithms of their times; a failure counts as the slowest that ran. Predicted failures
-        are left out: they say nothing about other points, and where they are many they would dominate the
-        fit."""
+        """Points and logarithms of their times; a failure counts as the slowest that ran. Predicted ones are
+        left out: they say nothing of other points, and many would dominate the fit."""
         points = np.fromiter(results, dtype=np.int64, count=len(results))
         times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
         slowest = np.nanmax(times)
