@@ -260,9 +260,9 @@ class Filler:
         splits = Splits(Launches.of([spec], [resident]), self._limits.num_sms)
         values = sorted({int(v) for v in splits.choices(Shapes.of(gemm)).ravel()})
         busy = [v for v in values if has_work(replace(spec, split_k=v), gemm.k)]
-        configs = [(v, replace(config, split_k=v)) for v in busy]
-        matching = [(v, c) for v, c in configs if self._where_on(gemm).holds(c.to_dict())]
-        return [v for v, c in matching if not broken_rules(c, self._limits, gemm)]
+        where, configs = self._where_on(gemm), [replace(config, split_k=v) for v in busy]
+        matching = [c for c in configs if where.holds(c.to_dict())]
+        return [c.split_k for c in matching if not broken_rules(c, self._limits, gemm)]
 
 
 def in_order(

@@ -64,15 +64,11 @@ class SumLimit:
 
     def __init__(self, candidates: Candidates) -> None:
         self._candidates = candidates
-        self._sums: dict[int, float] = {}  # of points with a result
         self._limit = math.inf
 
     def learn(self, results: Mapping[int, float | None]) -> None:
-        new = np.array([number for number in results if number not in self._sums], dtype=np.int64)
-        if len(new):
-            self._sums.update(zip(new.tolist(), self._candidates.longest_sums(new).tolist(), strict=True))
-            sums = np.array([self._sums[number] for number in results])
-            self._limit = least_failing(sums, np.array([time is None for time in results.values()]))
+        sums = self._candidates.longest_sums(np.fromiter(results, np.int64, len(results)))
+        self._limit = least_failing(sums, np.array([time is None for time in results.values()], dtype=bool))
 
     def will_fail(self, numbers: np.ndarray) -> np.ndarray:
         if math.isinf(self._limit):

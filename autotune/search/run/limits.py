@@ -20,15 +20,6 @@ from ..propose.samplers import DEFAULT_SAMPLER, Sampler, need_sampler
 from ..shape import ShapeSearch
 
 
-def no_starts(gemm: Gemm) -> Sequence[AnyConfig]:
-    """Nothing is known of any shape."""
-    return ()
-
-
-def never() -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Options:
     """How to search, and for how long.
@@ -45,14 +36,14 @@ class Options:
     trials: int | None = None
     seconds: float | None = None
     seed: int = 0
-    starts: Callable[[Gemm], Sequence[AnyConfig]] = no_starts
+    starts: Callable[[Gemm], Sequence[AnyConfig]] = lambda gemm: ()
     policy: SearchPolicy = field(default_factory=SearchPolicy)
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()
     insists: bool = True
     weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 by default
     same_code_share: float = 0.2  # of the seconds, at most, to compile an earlier compiler's trials; 0: none
-    should_stop: Callable[[], bool] = never  # asked from time to time
+    should_stop: Callable[[], bool] = lambda: False  # asked from time to time
     where: Where = ANY  # what is proposed, reported and chosen by finals obeys it
     part: Part | None = None  # where several processes divide the shapes
 
