@@ -48,11 +48,11 @@ rates these can gain 2.7x on an A100, and nothing on GeForce cards, whose FMAs a
 parts ([0113](../decisions/0113-tensor-cores-without-warpgroups.md), computed).
 The search refuses a kernel whose error is larger than SGEMM's on normal, uniform positive, wide (2^-20 to
 2^20 by element), scaled (2^-15 to 2^15 by row) or cancelling operands (the second half of k nearly undoes
-the first). Shapes that were not searched are served by tensor kernels where their sums are surely no worse
-than those that cuBLAS may choose ([0092](../decisions/0092-promises-kept-by-depth.md)); settling measures
-cuBLAS's, and lets them serve more. They multiply parts of floats: two of TF32 or three of BF16 (`--where
-scheme=bf16x6`), which err less and take a tenth longer ([0098](../decisions/0098-three-parts-of-bf16.md)):
-where k is split, often only these serve.
+the first). On 9.0 shapes that were not searched are served by tensor kernels where their sums are surely no
+worse than those that cuBLAS may choose ([0092](../decisions/0092-promises-kept-by-depth.md)); settling
+measures cuBLAS's, and lets them serve more. They multiply parts of floats: two of TF32 or three of BF16
+(`--where scheme=bf16x6`), which err less and take a tenth longer
+([0098](../decisions/0098-three-parts-of-bf16.md)): where k is split, often only these serve.
 
 `fp32-range` multiplies two halves of FP16 instead, of operands that a pass before scales and packs: three
 products at twice the rate of TF32. Of each row of A, and column of B, every 64 of k have a scale of their

@@ -28,6 +28,7 @@ CONFIGS = (
     MmaConfig(wm=32, wn=64, pack_a=1, pack_b=1, reduction="two_pass", split_k=4),
     MmaConfig(bm=64, bn=64, wm=32, vec_a=1, vec_b=1, vec_c=1),
     MmaConfig(wm=32, scheme=BF16X6),  # 512 threads
+    MmaConfig(bn=64, wm=32, flush_k=256),
 )
 
 
