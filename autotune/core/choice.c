@@ -37,8 +37,8 @@ struct at_chooser {
     double *between; /* pairs of numbers of splits: a wish below goes to the smaller */
     int32_t *slots, num_slots; /* entries, hashed by shape; -1: none */
     double *places;            /* (entries, 3) logarithms of m, n and k */
-    /* Of each layout, where the shapes lie on which its kernels' errors, and cuBLAS's times, were learned */
-    double *missed_places[AUTOTUNE_LAYOUTS], *cublas_places[AUTOTUNE_LAYOUTS][AUTOTUNE_BLAS_CALLS];
+    /* Of each layout, where the shapes lie on which the level of its kernels' times, and cuBLAS's, were learned */
+    double *level_places[AUTOTUNE_LAYOUTS], *cublas_places[AUTOTUNE_LAYOUTS][AUTOTUNE_BLAS_CALLS];
 };
 
 /* How deep sums are, for data of zero mean and for positive data: perf_model/sum_depths.py. */
@@ -153,11 +153,11 @@ static double *cublas_places_of(const autotune_blas_times *known, const autotune
 
 static bool place_shapes(at_chooser *chooser, int layout) {
     const autotune_layout *known = &chooser->table->layouts[layout];
-    const autotune_residuals *missed = &known->missed;
-    double *own = malloc((size_t)(missed->num_places + 1) * DIMENSIONS * sizeof *own);
-    chooser->missed_places[layout] = own;
-    for (int32_t i = 0; own && i < missed->num_places; i++) {
-        place_of(missed->extents + DIMENSIONS * i, own + DIMENSIONS * i);
+    const autotune_residuals *level = &known->level;
+    double *own = malloc((size_t)(level->num_places + 1) * DIMENSIONS * sizeof *own);
+    chooser->level_places[layout] = own;
+    for (int32_t i = 0; own && i < level->num_places; i++) {
+        place_of(level->extents + DIMENSIONS * i, own + DIMENSIONS * i);
     }
     bool is_complete = own != NULL;
     for (int way = 0; way < AUTOTUNE_BLAS_CALLS; way++) {
@@ -193,7 +193,7 @@ void at_chooser_free(at_chooser *chooser) {
     if (!chooser) return;
     for (int layout = 0; layout < AUTOTUNE_LAYOUTS; layout++) {
         free(chooser->modelled[layout]);
-        free(chooser->missed_places[layout]);
+        free(chooser->level_places[layout]);
         for (int way = 0; way < AUTOTUNE_BLAS_CALLS; way++) free(chooser->cublas_places[layout][way]);
     }
     free(chooser->between);
@@ -318,16 +318,16 @@ static void covariances(const double *places, int32_t num_places, int32_t num_co
     }
 }
 
-static double factor(const autotune_residuals *known, int32_t row, const double *covariance) {
-    if (!known->num_places) return 1;
-    const float *weights = known->weights + (size_t)row * (size_t)known->num_places;
+/* The logarithm of the factor of the only row. */
+static double correction(const autotune_residuals *known, const double *covariance) {
+    const float *weights = known->weights;
     double sums[4] = {0}; /* chains that the processor adds in parallel */
     int32_t at = 0;
     for (; at + 4 <= known->num_places; at += 4) {
         for (int i = 0; i < 4; i++) sums[i] += (double)weights[at + i] * covariance[at + i];
     }
     for (; at < known->num_places; at++) sums[0] += (double)weights[at] * covariance[at];
-    return exp(sums[0] + sums[1] + (sums[2] + sums[3]));
+    return sums[0] + sums[1] + (sums[2] + sums[3]);
 }
 
 /* What a shape requires of every kernel. */
@@ -335,6 +335,7 @@ typedef struct {
     const autotune_table *table;
     const at_call *call;
     double least_bytes;
+    double level; /* by which the logarithms of all kernels' times exceed the modelled ones */
     depths allowed;
     depths of_sgemm; /* the least that these may be by SGEMM, to which a promise is held */
 } shape;
@@ -359,8 +360,26 @@ static double lost_of(const shape *of, const modelled *row, double tiles_m, doub
     return lost;
 }
 
-/* Time in us of a kernel with as many splits as are `asked` for, without the residual (TimeModel.work, modelled_us). */
-static double modelled_us(const shape *of, const modelled *row, double asked) {
+/* The logarithm of the factor by which a kernel takes longer than modelled. `numbers` of the launch, as they are. */
+static double missed_by(const shape *of, const float *weights, double numbers[AUTOTUNE_NUMBERS]) {
+    const autotune_constants *c = &of->table->constants;
+    double sum = weights[0] + weights[1] * of->level;
+    weights += 2;
+    for (int i = 0; i < AUTOTUNE_NUMBERS; i++) {
+        const double number = (numbers[i] - c->term_centres[i]) / c->term_scales[i];
+        numbers[i] = fmin(fmax(number, -c->term_most), c->term_most);
+        sum += *weights++ * numbers[i];
+    }
+    for (int i = 0; i < AUTOTUNE_PAIRED; i++) {
+        double with_others = 0;
+        for (int other = i; other < AUTOTUNE_PAIRED; other++) with_others += *weights++ * numbers[other];
+        sum += numbers[i] * with_others;
+    }
+    return sum;
+}
+
+/* Time in us of a kernel with as many splits as are `asked` for (TimeModel.work, parts_us, launch_errors.terms). */
+static double expected_us(const shape *of, const modelled *row, const float *weights, double asked) {
     const autotune_table *table = of->table;
     const autotune_kernel *kernel = row->kernel;
     const double split_k = kernel->chunk ? at_num_splits(kernel, 1, of->call->k) : asked;
@@ -397,11 +416,27 @@ static double modelled_us(const shape *of, const modelled *row, double asked) {
     const double lost = lost_of(of, row, tiles_m, tiles_n, k_tiles);
     const double memory_us = (of->least_bytes + 2 * (sum_bytes + pack_bytes) + lost) / reach;
     const double l2_us = tiles * row->l2_us * k;
-    const double compute_us = kernel->round_us * wave_steps + kernel->step_us * queue_steps;
-    const double compute2 = compute_us * compute_us;
-    const double memory2 = (memory_us / kernel->memory_efficiency) * (memory_us / kernel->memory_efficiency);
+    const double round_us = kernel->round_us * wave_steps, compute_us = round_us + kernel->step_us * queue_steps;
+    const double bytes_us = memory_us / kernel->memory_efficiency;
+    const double compute2 = compute_us * compute_us, memory2 = bytes_us * bytes_us;
     const double bound_us = fmax(sqrt(sqrt(compute2 * compute2 + memory2 * memory2)), l2_us);
-    return kernel->fixed_us + bound_us + (row->overhead_us + wait_us);
+    const double more_us = row->overhead_us + wait_us, time_us = kernel->fixed_us + bound_us + more_us;
+
+    const autotune_constants *c = &table->constants;
+    const double blocks = tiles * split_k, resident = kernel->blocks_per_sm, queue = ceil(blocks / table->num_sms);
+    double numbers[AUTOTUNE_NUMBERS] = {
+        log2(fmin(queue, c->long_queue)),
+        log2(fmin(queue / resident, 1)),
+        log2(blocks / (table->num_sms * resident * ceil(queue / resident))),
+        log2(split_k),
+        log2(fmin(fmax(ceil(k_tiles / split_k), 1), c->deep)),
+        bytes_us / time_us,
+        more_us / time_us,
+        kernel->fixed_us / time_us,
+        l2_us / time_us,
+        round_us / time_us,
+    };
+    return time_us * exp(missed_by(of, weights, numbers));
 }
 
 /* The place of the first value that is not below a wish (NumPy's searchsorted). */
@@ -451,14 +486,15 @@ typedef struct {
 } forecast;
 
 /* Adds a launch, if it may serve. */
-static void consider(forecast *by, const modelled *row, double split_k, double missed, candidate mine) {
+static void consider(forecast *by, const modelled *row, double split_k, candidate mine) {
     const autotune_kernel *kernel = row->kernel;
     const at_call *call = by->of.call;
     mine.split_k = (int32_t)split_k;
     const bool leaves_work = !(row->is_splitting || kernel->reduction == AUTOTUNE_REDUCE_CLUSTER) ||
                              split_k * kernel->bk <= call->k;
     if (!leaves_work || !at_may_serve(kernel, call, mine.split_k)) return;
-    mine.time_us = modelled_us(&by->of, row, split_k) * missed;
+    const float *weights = by->of.table->layouts[call->layout].missed + (size_t)mine.row * AUTOTUNE_TERMS;
+    mine.time_us = expected_us(&by->of, row, weights, split_k);
     mine.careful_us = mine.time_us * row->caution;
     const depths sums = depths_of(&by->of.table->constants, kernel, split_k, call);
     const depths allowed = by->of.allowed;
@@ -474,16 +510,15 @@ static void consider_all(const at_chooser *chooser, forecast *by) {
     const autotune_layout *known = &by->of.table->layouts[by->of.call->layout];
     for (int32_t i = 0; i < known->num_modelled; i++) {
         const modelled *row = &chooser->modelled[by->of.call->layout][i];
-        const double missed = factor(&known->missed, i, by->covariance);
         const int32_t before = by->num_candidates;
         if (!row->is_splitting) {
-            consider(by, row, row->kernel->split_k, missed, (candidate){.row = i, .order = i});
+            consider(by, row, row->kernel->split_k, (candidate){.row = i, .order = i});
         } else {
             double choices[MOST_LAUNCHES];
             split_choices(chooser, &by->of, row, choices);
             for (int32_t at = 0; at < MOST_LAUNCHES; at++) { /* the order of perf_model/prediction.py */
                 const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
-                if (!at || choices[at] != choices[at - 1]) consider(by, row, choices[at], missed, mine);
+                if (!at || choices[at] != choices[at - 1]) consider(by, row, choices[at], mine);
             }
         }
         by->num_kernels += by->num_candidates > before;
@@ -628,7 +663,7 @@ static void look_at_cublas(const at_chooser *chooser, const forecast *by, const 
     covariances(chooser->cublas_places[of->call->layout][way], known->missed.num_places, CUBLAS_DIMENSIONS, table,
                 place, by->covariance);
     const double level = exp(known->level);
-    choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->missed, 0, by->covariance);
+    choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * exp(correction(&known->missed, by->covariance));
     const bool is_other = version && strcmp(version, known->version) != 0;
     const double deviation = known->deviation, error = table->kernels[choice->kernel].relative_error;
     const double doubt = is_other ? c->other_version : 0;
@@ -706,8 +741,8 @@ static at_call one_of(const at_call *call) {
 static bool begin_forecast(const at_chooser *chooser, const at_call *call, const depths *allowed, forecast *by) {
     const autotune_table *table = chooser->table;
     const autotune_layout *known = &table->layouts[call->layout];
-    const int32_t num_missed = known->missed.num_places;
-    int32_t num_places = num_missed;
+    const int32_t num_level = known->level.num_places;
+    int32_t num_places = num_level;
     for (int way = 0; way < AUTOTUNE_BLAS_CALLS; way++) {
         const int32_t num = known->cublas[way].missed.num_places;
         if (num > num_places) num_places = num;
@@ -717,7 +752,7 @@ static bool begin_forecast(const at_chooser *chooser, const at_call *call, const
     if (!by->covariance || !by->candidates) return false;
     double place[DIMENSIONS];
     place_of((const int32_t[]){call->m, call->n, call->k}, place);
-    covariances(chooser->missed_places[call->layout], num_missed, DIMENSIONS, table, place, by->covariance);
+    covariances(chooser->level_places[call->layout], num_level, DIMENSIONS, table, place, by->covariance);
     const int32_t at = nearest(chooser, call, -1);
     by->near = at < 0 ? NULL : &table->entries[at];
     const double m = call->m, n = call->n, k = call->k;
@@ -725,6 +760,7 @@ static bool begin_forecast(const at_chooser *chooser, const at_call *call, const
         .table = table,
         .call = call,
         .least_bytes = AT_FLOAT_BYTES * (k * n + m * n) + (double)at_bytes(call->layout, 0) * m * k,
+        .level = correction(&known->level, by->covariance),
         .allowed = allowed ? *allowed : allowed_depths(table, call, by->near),
         .of_sgemm = allowed ? *allowed : least_of_sgemm(table, call),
     };

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 22 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 23 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_FLOAT_LAYOUTS };
 
@@ -62,6 +62,10 @@ typedef struct {
     int32_t num_places;
 } autotune_residuals;
 
+/* By which a modelled time is corrected (perf_model/launch_errors.py): the numbers of a launch, of which the first are
+ * multiplied in pairs; and the terms: 1, the level of the shape, the numbers, the products. */
+enum { AUTOTUNE_NUMBERS = 10, AUTOTUNE_PAIRED = 8, AUTOTUNE_TERMS = 48 };
+
 /* How cuBLAS is called: for a product alone, or as torch has it add a vector to each row. */
 enum { AUTOTUNE_ALONE, AUTOTUNE_ADDING, AUTOTUNE_BLAS_CALLS };
 
@@ -76,7 +80,8 @@ typedef struct {
 typedef struct {
     const int32_t *modelled; /* numbers of those with a model, in the order of the rows of `missed` */
     int32_t num_modelled, default_kernel; /* -1: none, as where A is not of FP32 */
-    autotune_residuals missed;
+    const float *missed;      /* (num_modelled, AUTOTUNE_TERMS) weights */
+    autotune_residuals level; /* of one row */
     autotune_blas_times cublas[AUTOTUNE_BLAS_CALLS];
 } autotune_layout;
 
@@ -107,6 +112,8 @@ typedef struct {
     double cluster_us, last_block_us, last_block_float_us;               /* perf_model/time_model.py */
     double fmas_per_l2_float, line_floats;             /* perf_model/time_model.py */
     double residual_length;                            /* perf_model/residual.py */
+    double term_centres[AUTOTUNE_NUMBERS], term_scales[AUTOTUNE_NUMBERS]; /* perf_model/launch_errors.py */
+    double term_most, long_queue, deep;                /* perf_model/launch_errors.py */
     double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* perf_model/cublas_model.py */
     double parts_of_last;                              /* perf_model/splits.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/native/core.py */

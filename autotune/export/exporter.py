@@ -112,7 +112,7 @@ def export_table(
     cubins = compiling.wait(requested, on_compiled)
     wishes = within(requested, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
-    kernels, places = figures.kernels(results, wishes, cubins, samples)
+    kernels, places, levels = figures.kernels(results, wishes, cubins, samples)
     if fast is not None:
         more = on_tensor_cores() if most and its is TENSOR and has_kernels(FP32, limits) else ()
         requested = list({wish.id: wish for wish in (*more, *winners_of(fast))}.values())
@@ -144,6 +144,7 @@ def export_table(
         power_limit_w=results.power_limit_w,
         kernels=tuple(sorted(kernels, key=lambda k: (CLASSES.index(k.accuracy), k.id))),
         places=places,
+        levels=levels,
         defaults={wish.layout: wish.id for wish in defaults(results.limits, where.order)},
         cublas=known_of_cublas(cublas, limits),
         cublas_adding=known_of_cublas({} if where.order else times_as_it_adds(results), limits),

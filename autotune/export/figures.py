@@ -15,7 +15,7 @@ from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.templates import launch_spec, residency, searched_for, tflops
 from ..kernel.tensor_config import BF16X6, BK, BM, TensorConfig
-from ..perf_model.fit import Sample, fma_step_us, guess, learn
+from ..perf_model.fit import Sample, fit, fma_step_us, guess, learn
 from ..perf_model.model_figures import Floats, ModelFigures
 from ..runtime.table.table import Kernel, KernelRecord, launchable
 from .cubins import CubinLike
@@ -37,16 +37,18 @@ _TENSOR_SPLIT_EFFICIENCY = number("TENSOR_SPLIT_EFFICIENCY")
 
 Samples = Mapping[str, Mapping[Config, Sequence[Sample]]]  # of each layout, by `Config.in_any_splits`
 Places = dict[str, tuple[tuple[int, int, int], ...]]
+Levels = dict[str, str]  # `Table.levels`
 
 
 def kernels(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], samples: Samples
-) -> tuple[list[Kernel], Places]:
-    """The kernels of a table (those wishes that have a cubin), and the shapes that they were timed on, by
-    layout. Among kernels that differ only in their number of splits, one has a model; those for batches have
-    none."""
+) -> tuple[list[Kernel], Places, Levels]:
+    """The kernels of a table (those wishes that have a cubin), and the shapes that they were timed on and the
+    levels of these, by layout. Among kernels that differ only in their number of splits, one has a model;
+    those for batches have none."""
     found: list[Kernel] = []
     places: Places = {}
+    levels: Levels = {}
     for layout in LAYOUTS:
         there = [wish for wish in wishes if wish.layout == layout and wish.id in cubins]
         records = {wish.id: _record(wish, cubins[wish.id], results) for wish in there}
@@ -56,11 +58,12 @@ def kernels(
             known = [samples[layout][config] for config in timed]
             resident = [records[wish.id].blocks_per_sm for wish in timed.values()]
             figures, missed, places[layout] = learn(known, resident, results.limits)
+            levels[layout] = weights_text(missed.level.weights)
             for wish, one, own, weights in zip(timed.values(), figures, known, missed.weights, strict=True):
                 model = replace(one, relative_error=error_of(one, own))
                 records[wish.id] = replace(records[wish.id], model=model, missed=weights_text(weights))
         found += [launchable(record, results.limits, results.source_hash) for record in records.values()]
-    return found, places
+    return found, places, levels
 
 
 def on_tensor_cores(
@@ -89,8 +92,8 @@ def on_tensor_cores(
             if len(own) >= LEAST_TIMED and not wish.is_batched:
                 times[wish.id] = own
         if times:
-            learned = learn(list(times.values()), [records[name].blocks_per_sm for name in times], fast)
-            for (name, own), one in zip(times.items(), learned.figures, strict=True):
+            fitted = fit(list(times.values()), [records[name].blocks_per_sm for name in times], fast)
+            for (name, own), one in zip(times.items(), fitted, strict=True):
                 model = replace(one, relative_error=error_of(one, own))
                 records[name] = replace(records[name], model=model)
         found += [launchable(record, limits, source_hash) for record in records.values()]

@@ -48,6 +48,7 @@ PER_BATCHED = 2  # kernels for shapes that nobody tuned, one of which is for bat
 CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too
 FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts
 CARRIED = number("CARRIED")  # deviation of a time that was measured on another GPU model
+_DOUBT = number("_DOUBT")  # deviations by which a candidate's expected times are taken to be longer
 OTHER_LAYOUT = number("OTHER_LAYOUT")  # and of one that was measured in another layout
 _SIMILAR = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)}  # whose times stand in
 
@@ -241,14 +242,19 @@ def _samples(
 
 
 def learned(
-    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
+    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, *, are_many: bool = False
 ) -> tuple[list[ModelFigures], Prediction]:
-    """The figures of candidates, and derived values."""
+    """The figures of candidates, and derived values. Where these are many, the least of the expected times
+    would be those that are most wrong: instead of each launch's error, the kernel's mean counts, and its
+    doubt."""
     specs = [
         replace(launch_spec(c.config, example(layout), limits), max_workspace=c.max_workspace) for c in found
     ]
-    blocks = resident or [residency(c.config, limits, example(layout)) for c in found]
+    blocks = [residency(c.config, limits, example(layout)) for c in found]
     figures, missed, _ = learn([c.samples for c in found], blocks, limits)
+    if are_many:
+        missed.weights[:, 2:] = 0.0
+        missed.weights[:, 0] += np.log1p(_DOUBT * np.array([one.relative_error for one in figures]))
     return figures, Prediction(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 
 
@@ -258,7 +264,7 @@ class Costs:
 
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)
-        self.figures, self._prediction = learned(layout, found, limits)
+        self.figures, self._prediction = learned(layout, found, limits, are_many=True)
         self.configs = [candidate.config for candidate in found]
         self._rows = np.array([config.bm for config in self.configs], float)  # of a tile
         self._sums = Sums.of(self.configs)

@@ -8,9 +8,8 @@ by them. All kernels are fitted at once: there are hundreds of them, with three 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from operator import attrgetter
 from typing import NamedTuple
@@ -21,10 +20,10 @@ from ..facts.device import DeviceLimits
 from ..facts.fitted import number
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import LaunchSpec
-from . import residual
+from . import launch_errors, residual
+from .launch_errors import LaunchErrors, TimedLaunches
 from .launches import Flags, Launches, Shapes, Whole, grids
 from .model_figures import FMAS_PER_L2_FLOAT, Floats, ModelFigures
-from .residual import Residuals
 from .time_model import Speeds, TimeModel, Work, fmas_per_us, modelled_us
 
 # Rule-of-thumb figures for a kernel without a sample, and how strongly they draw one with samples. They were
@@ -52,6 +51,7 @@ _NUM_REWEIGHTINGS = 4
 _MOST_MISSED = number("_MOST_MISSED")  # by which a single outlier counts
 # Power of the ratio of a shape's best time to another time, which is the weight of that time
 _LEADING = number("_LEADING")
+_UNSEEN = number("_UNSEEN")  # samples: as if as many more were off by _MISFIT, where launches are explained
 _MISFIT = number("_MISFIT")  # relative, of the model itself: a more accurate sample counts in full
 
 
@@ -250,11 +250,11 @@ def _nonnegative(squares: Floats, products: Floats) -> Floats:
 
 
 class Learned(NamedTuple):
-    """Figures of several kernels of one layout, and their errors on the shapes that they were timed on."""
+    """Figures of several kernels of one layout, and their errors, learned from timed launches."""
 
     figures: list[ModelFigures]
-    missed: Residuals
-    extents: tuple[tuple[int, int, int], ...]  # m, n, k of `missed.places`
+    missed: LaunchErrors
+    extents: tuple[tuple[int, int, int], ...]  # m, n, k of the places of `missed.level`
 
 
 def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Learned:
@@ -265,23 +265,23 @@ def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], lim
     known = _Known.of(kernels, blocks_per_sm, limits)
     best_us = np.full(len(columns), np.inf)
     np.minimum.at(best_us, of_gemm, known.times_us)
-    figures, missed = _fit(known, best_us[of_gemm] / known.times_us)
+    leads = best_us[of_gemm] / known.times_us
+    figures, logs = _fit(known, leads)
     at = {shape: i for i, shape in enumerate(extents)}
     places = np.array([at[gemm.m, gemm.n, gemm.k] for gemm in columns])
-    cells = known.kernel * len(extents) + places[of_gemm]
-    size = len(kernels), len(extents)
-    logs, uncertainties = (
-        _means(values, cells, math.prod(size)).reshape(size)
-        for values in (missed, (known.deviations / _MISFIT) ** 2)
+    weights = leads**2 / (1 + (known.deviations / _MISFIT) ** 2)
+    terms = launch_errors.terms(Speeds.of(figures).take(known.kernel), known.todo)
+    traits = launch_errors.traits([samples[0].spec for samples in kernels], blocks_per_sm)
+    missed, left = launch_errors.learn(
+        TimedLaunches(known.begin, places[of_gemm], terms, logs, weights),
+        traits,
+        residual.place(*np.array(extents).T),
     )
-    return Learned(
-        figures, residual.learn(residual.place(*np.array(extents).T), logs, uncertainties), extents
-    )
-
-
-def _means(values: Floats, where: Whole, num: int) -> Floats:
-    """(num,) of those at each place; NaN where there is none."""
-    counts = np.bincount(where, minlength=num)
-    means: Floats = np.full(num, np.nan)
-    np.divide(np.bincount(where, values, num), counts, out=means, where=counts > 0)
-    return means
+    squares = known.sums(weights * np.minimum(left, _MOST_MISSED) ** 2) + _UNSEEN * _MISFIT**2
+    errors = np.sqrt(squares / (known.sums(weights) + _UNSEEN))
+    least = np.minimum.reduceat(known.deviations, known.begin)
+    figures = [
+        replace(one, relative_error=error)
+        for one, error in zip(figures, np.hypot(errors, least).tolist(), strict=True)
+    ]
+    return Learned(figures, missed, extents)

@@ -38,7 +38,19 @@ LINE_FLOATS = 32
 # 8 predicts alike. Without it tiny tiles of a large product would look fast (docs/decisions/0037).
 FMAS_PER_L2_FLOAT = number("FMAS_PER_L2_FLOAT")
 
-# ---- their errors, learned on shapes (residual.py)
+# ---- their errors by launch (launch_errors.py)
+# A number of a launch is taken less its centre, over its scale, and at most TERM_MOST of these; the first
+# PAIRED of them are multiplied in pairs
+TERM_MOST, PAIRED = number("TERM_MOST"), 8
+# Blocks in the queue of an SM, and k-steps of a block, from which on more do not matter
+LONG_QUEUE, DEEP = numbers("LONG_QUEUE DEEP")
+TERM_CENTRES = numbers("QUEUE_MEAN RESIDENT_MEAN WAVE_MEAN SPLIT_MEAN DEPTH_MEAN")
+TERM_CENTRES += numbers("MEMORY_MEAN OVERHEAD_MEAN FIXED_MEAN L2_MEAN ROUND_MEAN")
+TERM_SCALES = numbers("QUEUE_SCALE RESIDENT_SCALE WAVE_SCALE SPLIT_SCALE DEPTH_SCALE")
+TERM_SCALES += numbers("MEMORY_SCALE OVERHEAD_SCALE FIXED_SCALE L2_SCALE ROUND_SCALE")
+NUM_TERMS = 2 + len(TERM_CENTRES) + PAIRED * (PAIRED + 1) // 2
+
+# ---- what these and cuBLAS's have in common on shapes (residual.py)
 LENGTH = number("LENGTH")  # doublings of an extent
 
 # ---- numbers of splits (prediction.py)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..facts.device import DeviceLimits
-from . import residual
+from . import launch_errors, residual
+from .launch_errors import LaunchErrors
 from .launches import Access, Flags, Launches, Shapes, Whole, accesses, ceil_div, fits, grids, reads
 from .model_figures import PARTS_OF_LAST, VALUES, Floats
-from .residual import Residuals
 from .time_model import Speeds, TimeModel, modelled_us
 
 MAX_CACHED = 256  # combinations of alignment for which the legal kernels are cached
@@ -31,14 +31,14 @@ class Prediction:
     """Kernels of one layout on one GPU model: how they are launched, and what is known of their speed."""
 
     def __init__(
-        self, launches: Launches, speeds: Speeds, residuals: Residuals, limits: DeviceLimits
+        self, launches: Launches, speeds: Speeds, missed: LaunchErrors, limits: DeviceLimits
     ) -> None:
         free, fixed = np.flatnonzero(launches.is_splitting), np.flatnonzero(~launches.is_splitting)
         self.kernel = np.concatenate([fixed, np.tile(free, NUM_CHOICES)])  # of each candidate launch
         self._launches, self._speeds = launches.take(self.kernel), speeds.take(self.kernel)
         self._model = TimeModel(self._launches, limits)
         self._splits = Splits(launches.take(free), limits.num_sms)
-        self._residuals = residuals
+        self._weights, self._level = missed.weights[self.kernel].T.copy(), missed.level
         self._free, self._num_fixed, self._num_kernels = free, len(fixed), launches.bm.size
         self._readers: dict[tuple[Access, ...], Flags] = {}
 
@@ -59,10 +59,10 @@ class Prediction:
             least = 1.0 if accurate is None else accurate[self._free]
             split_k[self._num_fixed :] = self._splits.choices(shapes, least).ravel()
         grid = grids(self._launches, shapes, split_k)
-        times_us = modelled_us(self._speeds, self._model.work(shapes, grid))
-        times_us *= residual.factors(self._residuals, residual.place(shapes.m, shapes.n, shapes.k))[
-            self.kernel
-        ]
+        todo = self._model.work(shapes, grid)
+        times_us = modelled_us(self._speeds, todo)
+        level = np.log(residual.factors(self._level, residual.place(shapes.m, shapes.n, shapes.k)))
+        times_us *= np.exp((self._weights * launch_errors.terms(self._speeds, todo, level)).sum(axis=0))
         times_us[~(self._reads(shapes) & fits(self._launches, shapes, grid))] = np.inf
         return Expected(self.kernel, split_k, times_us)
 

@@ -1,6 +1,6 @@
 """How long kernels would take on shapes that they were never timed on: a few figures per kernel, no search.
 
-    time = (fixed + max(compute and memory together, l2) + launches + reduction) * residual
+    time = (fixed + max(compute and memory together, l2) + launches + reduction) * error
     together = (compute^4 + memory^4)^(1/4)
     compute = steps * (round_us * waves + step_us * queue)
     memory = bytes / (bandwidth * memory_efficiency), the less bandwidth the fewer SMs ask for it
@@ -14,7 +14,7 @@ a full one, but never nothing. Split-K writes its partial sums and reads them ba
 after all others, one split after another; or a second launch after the first, with all SMs; or a cluster,
 from the shared memory of its blocks.
 
-fit.py finds the figures, residual.py their errors. Copied into exported tables.
+fit.py finds the figures, launch_errors.py their errors. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Work(NamedTuple):
     memory_us: Floats  # all bytes at the bandwidth that this many blocks can use
     l2_us: Floats  # what all tiles read
     overhead_us: Floats  # further launches, and waiting for others before adding their partial sums
+    form: Floats  # (5, launches): of the blocks that are launched, see `TimeModel._form`
 
 
 class _Lost(NamedTuple):
@@ -119,7 +120,23 @@ class TimeModel:
             memory_us=num_bytes / reach,
             l2_us=grid.tiles * self._l2_us * shapes.k,
             overhead_us=self._overhead_us + waits_us,
+            form=self._form(grid, k_tiles),
         )
+
+    def _form(self, grid: Grids, k_tiles: Floats) -> Floats:
+        """Logarithms to base 2: of the blocks in an SM's queue; of the shares that these are of what could be
+        resident, and that all are of whole waves; of the splits; and of the k-steps of a block."""
+        blocks = np.asarray(grid.tiles * grid.split_k, float)
+        resident = self._launches.blocks_per_sm
+        queue = ceil_div(blocks, self._num_sms)
+        in_waves = self._num_sms * resident * ceil_div(queue, resident)
+        depth = np.maximum(ceil_div(k_tiles, grid.split_k), 1.0)
+        found = (
+            np.minimum(queue, figures.LONG_QUEUE), np.minimum(queue / resident, 1.0), blocks / in_waves,
+            grid.split_k, np.minimum(depth, figures.DEEP),
+        )  # fmt: skip
+        form: Floats = np.log2(np.array(np.broadcast_arrays(*found), float))
+        return form
 
     def _shared(
         self, grid: Grids, k_tiles: Floats, depth: Floats, num_blocks: Floats
@@ -161,8 +178,21 @@ def combined_us(compute_us: Floats, memory_us: Floats) -> Floats:
 
 
 def modelled_us(speeds: Speeds, todo: Work) -> Floats:
-    """Times in us of kernels with these speeds, without the residual."""
-    compute_us = speeds.round_us * todo.wave_steps + speeds.step_us * todo.queue_steps
-    bound_us = np.maximum(combined_us(compute_us, todo.memory_us / speeds.memory_efficiency), todo.l2_us)
-    times_us: Floats = speeds.fixed_us + bound_us + todo.overhead_us
-    return times_us
+    """Times in us of kernels with these speeds, without their errors."""
+    return parts_us(speeds, todo).time_us
+
+
+class Parts(NamedTuple):
+    """A modelled time, and some of what it consists of."""
+
+    time_us: Floats
+    memory_us: Floats
+    round_us: Floats
+
+
+def parts_us(speeds: Speeds, todo: Work) -> Parts:
+    """The same times with their parts."""
+    round_us, memory_us = speeds.round_us * todo.wave_steps, todo.memory_us / speeds.memory_efficiency
+    compute_us = round_us + speeds.step_us * todo.queue_steps
+    bound_us = np.maximum(combined_us(compute_us, memory_us), todo.l2_us)
+    return Parts(speeds.fixed_us + bound_us + todo.overhead_us, memory_us, round_us)

@@ -302,7 +302,7 @@ def test_a_fault_is_kept_and_the_next_shape_goes_on(simulated, tmp_path, capsys,
 
 
 def test_a_table_of_these_shapes_is_refused(simulated, tmp_path):
-    known = replace(TABLE, places={"NN": ((70, 60, 99),)})
+    known = replace(TABLE, places={"NN": ((70, 60, 99),)}, levels={"NN": "00000000"})
     with pytest.raises(UsageError, match="was made with 70x60x99:NN"):
         any_shape.check_unseen(CALLS, known)
     assert json.dumps(any_shape.check_unseen(CALLS, TABLE)) == "null"

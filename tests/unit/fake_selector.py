@@ -13,19 +13,27 @@ import numpy as np
 
 from autotune.facts.device import DeviceLimits
 from autotune.facts.fitted import number
-from autotune.facts.gemm import LAYOUTS, Gemm, Triple
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.files.words import counted, time_text
 from autotune.kernel.launch import has_work
 from autotune.perf_model import cublas_model, residual
+from autotune.perf_model.launch_errors import LaunchErrors
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
-from autotune.perf_model.model_figures import LARGE, PROMISED_LARGE, Depths, excess_depth, slower_by
+from autotune.perf_model.model_figures import (
+    LARGE,
+    NUM_TERMS,
+    PROMISED_LARGE,
+    Depths,
+    excess_depth,
+    slower_by,
+)
 from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.perf_model.time_model import Speeds
 from autotune.runtime.choose.chooser import Call, How, Pick
-from autotune.runtime.table.table import CublasFigures, Entry, Kernel, KernelRecord, RankedKernel, Table
+from autotune.runtime.table.table import CublasFigures, Entry, Kernel, RankedKernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 # Deviations of a modelled time by which it is taken to be longer: what is surely good wins
@@ -55,14 +63,12 @@ class Considered(NamedTuple):
 class Modelled:
     """The kernels of one layout that have a model, by id."""
 
-    def __init__(self, kernels: Sequence[Kernel], places: Sequence[Triple], limits: DeviceLimits) -> None:
+    def __init__(self, kernels: Sequence[Kernel], level: Residuals, limits: DeviceLimits) -> None:
         self.kernels = sorted((k for k in kernels if k.model), key=lambda k: k.id)
         figures = [k.model for k in self.kernels if k.model]
         launches = Launches.of([k.spec for k in self.kernels], [k.blocks_per_sm for k in self.kernels])
-        missed = residual.none(len(figures))
-        if places:
-            rows = [weights(kernel, len(places)) for kernel in self.kernels]
-            missed = Residuals(residual.place(*np.array(places).T), np.array(rows))
+        rows = [weights(kernel.missed) if kernel.missed else np.zeros(NUM_TERMS) for kernel in self.kernels]
+        missed = LaunchErrors(np.array(rows).reshape(-1, NUM_TERMS), level)
         self._prediction = Prediction(launches, Speeds.of(figures), missed, limits)
         self._sums = Sums.of([k.config for k in self.kernels])
         self._sums_of_launches = self._sums.take(self._prediction.kernel)
@@ -112,7 +118,11 @@ class Selector:
         if found is None:
             table = self._table
             kernels = [kernel for kernel in table.kernels if kernel.layout == layout]
-            found = self._models[layout] = Modelled(kernels, table.places.get(layout, ()), table.limits)
+            level = residual.none(1)
+            if layout in table.places:
+                places = residual.place(*np.array(table.places[layout]).T)
+                level = Residuals(places, weights(table.levels[layout])[None])
+            found = self._models[layout] = Modelled(kernels, level, table.limits)
         return found
 
     def pick(self, call: Call) -> Pick:
@@ -375,15 +385,12 @@ def _is_near(a: Gemm, b: Gemm) -> bool:
     return all(x <= NEAR * y and y <= NEAR * x for x, y in pairs)
 
 
-def weights(record: KernelRecord, num_places: int) -> Floats:
-    """The weights of a kernel; zeros where none are stored."""
-    if not record.missed:
-        return np.zeros(num_places)
-    return np.frombuffer(bytes.fromhex(record.missed), "<f4").astype(float)
+def weights(text: str) -> Floats:
+    return np.frombuffer(bytes.fromhex(text), "<f4").astype(float)
 
 
 def model_of(figures: CublasFigures) -> cublas_model.CublasModel:
     m, n, k = np.frombuffer(bytes.fromhex(figures.places), "<u4").reshape(-1, 3).T
-    weights = np.frombuffer(bytes.fromhex(figures.weights), "<f4").astype(float)
-    known = Residuals(cublas_model.place(m, n, k, figures.tile_apart), weights[None])
+    places = cublas_model.place(m, n, k, figures.tile_apart)
+    known = Residuals(places, weights(figures.weights)[None])
     return cublas_model.CublasModel(known, figures.level, figures.deviation, figures.tile_apart)

@@ -171,7 +171,7 @@ def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any
     table = Table(
         made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash=SOURCE,
         compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
-        power_limit_w=700.0, kernels=(*kernels, *defaults), places={},
+        power_limit_w=700.0, kernels=(*kernels, *defaults), places={}, levels={},
         defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries, cublas={}, cublas_adding={},
     )  # fmt: skip
     return replace(table, **changes)

@@ -35,7 +35,7 @@ from autotune.kernel.launch import plan as plan_grid
 from autotune.kernel.summation_order import CHUNKS
 from autotune.perf_model.cublas_model import CublasModel
 from autotune.perf_model.launches import Launches
-from autotune.perf_model.model_figures import Depths, ModelFigures
+from autotune.perf_model.model_figures import NUM_TERMS, Depths, ModelFigures
 from autotune.perf_model.residual import Residuals
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.chooser import Call, Chooser, Pick, in_splits
@@ -84,7 +84,7 @@ def _figures(rng: random.Random) -> ModelFigures:
 
 
 def _kernel(name: str, layout: str, config: Config, rng: random.Random) -> Kernel:
-    missed = rng.choice(["", weights_text(np.array([rng.gauss(0, 0.2) for _ in range(NUM_PLACES)]))])
+    missed = rng.choice(["", weights_text(np.array([rng.gauss(0, 0.02) for _ in range(NUM_TERMS)]))])
     is_batched = name.startswith("batched")
     variant = Variant(layout[0] == "T", layout[1] == "T", rng.random() < 0.2, is_batched)
     model = None if is_batched or rng.random() < 0.05 else _figures(rng)
@@ -152,9 +152,11 @@ def drawn_table(seed: int) -> Table:
         batches = [_batch(gemm, rng) for gemm in gemms for _ in "1234"]
         entries += [_raced(rank(gemm, *rng.sample(names, 3)), rng) for gemm in dict.fromkeys(batches)]
     places = {layout: tuple(_extents(rng) for _ in range(NUM_PLACES)) for layout in LAYOUTS}
+    levels = {x: weights_text(np.array([rng.gauss(0, 0.2) for _ in own])) for x, own in places.items()}
     cublas = {layout: _cublas(rng) for layout in LAYOUTS[:3]}  # of the last one nothing is known
     adding = {layout: _cublas(rng) for layout in LAYOUTS[1:]}
-    return make_table(*kernels, entries=tuple(entries), places=places, cublas=cublas, cublas_adding=adding)
+    known = {"places": places, "levels": levels, "cublas": cublas, "cublas_adding": adding}
+    return make_table(*kernels, entries=tuple(entries), **known)
 
 
 def drawn_calls(table: Table, num: int, seed: int) -> Iterator[Call]:

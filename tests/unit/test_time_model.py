@@ -17,6 +17,7 @@ from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import LaunchSpec, plan, rejection
 from autotune.perf_model import model_figures as figures
 from autotune.perf_model import residual, time_model
+from autotune.perf_model.launch_errors import LaunchErrors
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import ModelFigures
 from autotune.perf_model.prediction import VALUES, Prediction
@@ -151,8 +152,9 @@ def test_a_prediction_is_of_what_may_run_and_forgets_no_way_of_access(
     """Calls differ in how operands lie, and come again: what is remembered of each is of no other."""
     layout = drawn[0].gemm.layout
     specs, places = data.draw(many(layout)), residual.place(*np.array([(64, 64, 64), (999, 9, 99)]).T)
-    weights = np.linspace(-0.2, 0.2, 2 * len(specs)).reshape(-1, 2)
-    missed = Residuals(places, weights)
+    weights = np.zeros((len(specs), figures.NUM_TERMS))
+    weights[:, 0], weights[:, 1] = np.linspace(-0.2, 0.2, len(specs)), 1
+    missed = LaunchErrors(weights, Residuals(places, np.array([[0.1, -0.2]])))
     predicted = Prediction(
         Launches.of(specs, [2] * len(specs)), Speeds.of([FIGURES] * len(specs)), missed, LIMITS
     )
@@ -160,7 +162,7 @@ def test_a_prediction_is_of_what_may_run_and_forgets_no_way_of_access(
     for call in (*same, *same):
         g = call.gemm
         found = predicted.expected(Shapes.of(*call[:3]), accurate=np.full(len(specs), 3.0))
-        factors = residual.factors(missed, residual.place(g.m, g.n, g.k))
+        level = residual.factors(missed.level, residual.place(g.m, g.n, g.k))[0]
         for at, split_k, time_us in zip(*(column.tolist() for column in found), strict=True):
             spec = replace(specs[at], split_k=int(split_k))
             assert spec.split_k == specs[at].split_k or spec.split_k in VALUES
@@ -168,4 +170,6 @@ def test_a_prediction_is_of_what_may_run_and_forgets_no_way_of_access(
             if rejection(spec, g.m, g.n, g.k, call.lds, call.addresses) is not None or not has_work:
                 assert time_us == math.inf
             else:
-                assert time_us == pytest.approx(plain_us(spec, 2, g) * factors[at], rel=1e-9)
+                assert time_us == pytest.approx(
+                    plain_us(spec, 2, g) * level * np.exp(weights[at, 0]), rel=1e-9
+                )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "core"  # links are left in it: folder_files.py knows it by this name
 LIBRARY = "libautotune_core.so"
-VERSION = 22  # AUTOTUNE_TABLE_VERSION of core/table.h
+VERSION = 23  # AUTOTUNE_TABLE_VERSION of core/table.h
 _MOST = 1 << 12  # declarations
 
 
@@ -301,16 +301,18 @@ def _sums(config: AnyConfig) -> dict[str, float]:
 def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableArrays) -> Any:
     rows = sorted((k for k in table.kernels if k.layout == layout and k.model), key=lambda k: k.id)
     places = table.places.get(layout, ())
-    weights = np.zeros((len(rows), len(places)), np.float32)
+    weights = np.zeros((len(rows), model.NUM_TERMS), np.float32)
     for row, kernel in zip(weights, rows, strict=True):
         if kernel.missed:
             row[:] = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
+    level = np.frombuffer(bytes.fromhex(table.levels.get(layout, "")), "<f4").astype(np.float32)
     cublas = tuple(_blas_times(of, one.get(layout), kept) for one in (table.cublas, table.cublas_adding))
     return of.layout(
         modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
         num_modelled=len(rows),
         default_kernel=at[table.defaults[layout]] if layout in table.defaults else -1,
-        missed=_residuals(of, np.array(places, np.int32), weights, kept),
+        missed=kept.numbers(weights),
+        level=_residuals(of, np.array(places, np.int32), level, kept),
         cublas=cublas,
     )
 
@@ -332,6 +334,7 @@ def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:
 def _constants(of: Any, kept: TableArrays) -> Any:
     """autotune_constants: of the model and of this module, by their names in capitals, but for a few."""
     known = {name.lower(): value for name, value in (vars(model) | globals()).items() if name.isupper()}
+    known |= {name: tuple(known[name]) for name in ("term_centres", "term_scales")}
     pairs = {"error": model.DEFAULT_ERRORS, "promised": model.PROMISED, "level": model.LEVEL}
     for name, pair in pairs.items():
         known |= dict(zip((f"{name}_zero_mean", f"{name}_positive"), pair, strict=True))

@@ -27,6 +27,7 @@ from ...kernel.launch import EPILOGUES, PLAIN, WORKSPACE_LIMIT, LaunchSpec, name
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ...kernel.rules import RULES, Rule
 from ...kernel.summation_order import SummationOrder, has_order
+from ...perf_model.model_figures import NUM_TERMS
 
 if TYPE_CHECKING:
     from .table import (
@@ -203,10 +204,15 @@ def _check_missed(table: Table) -> None:
         if kernel.missed:
             where = f"what is missed of kernel {kernel.id!r}"
             _require(kernel.model is not None, f"{where} belongs to no model")
-            num_places = len(table.places.get(kernel.layout, ()))
-            is_right = len(kernel.missed) == 8 * num_places and is_hex(kernel.missed)
-            _require(is_right, f"{where} is no number for each of {num_places} places")
-    numbers = np.frombuffer(bytes.fromhex("".join(kernel.missed for kernel in table.kernels)), "<f4")
+            is_right = len(kernel.missed) == 8 * NUM_TERMS and is_hex(kernel.missed)
+            _require(is_right, f"{where} is no number for each of {NUM_TERMS} terms")
+    _require(set(table.levels) == set(table.places), "not each place has a level")
+    for layout, level in table.levels.items():
+        num_places = len(table.places[layout])
+        is_right = len(level) == 8 * num_places and is_hex(level)
+        _require(is_right, f"the level of {layout} is no number for each of {num_places} places")
+    texts = (*(kernel.missed for kernel in table.kernels), *table.levels.values())
+    numbers = np.frombuffer(bytes.fromhex("".join(texts)), "<f4")
     fault = "what is missed of a kernel is not finite or too large"
     _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), fault)
 

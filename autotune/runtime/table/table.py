@@ -38,7 +38,7 @@ from ...perf_model.model_figures import ModelFigures
 from . import soundness
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 18  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 19  # soundness.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
@@ -70,8 +70,8 @@ class KernelRecord:
     registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
-    # the model's error for it, learned on each of the `places` of its layout (perf_model/residual.py):
-    # weights as float32, little endian, in hexadecimal digits; "" without
+    # the model's error for its launches (perf_model/launch_errors.py): weights as float32, little endian, in
+    # hexadecimal digits; "" without
     missed: str
 
     @property
@@ -252,6 +252,7 @@ class Table:
     places: dict[
         str, tuple[tuple[Extent, Extent, Extent], ...]
     ]  # m, n, k that kernels of a layout were timed on
+    levels: dict[str, str]  # of each of these, as `Kernel.missed` (LaunchErrors.level)
     defaults: dict[str, str]
     cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
     cublas_adding: dict[str, CublasFigures]  # the same, as torch has it add a vector to each row
@@ -355,6 +356,7 @@ _WITH_TYPES = 15  # the first whose kernels and shapes name the type of A
 _WITH_SHARES = 16  # the first whose kernels of chunks know of sums that blocks hand over
 _WITH_MMA = 17  # the first that may hold kernels on tensor cores without warpgroups
 _WITH_BIAS = 18  # the first that tells what cuBLAS takes as it adds a bias
+_BY_LAUNCH = 19  # the first whose kernels' errors are by launch: of others none are read
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -390,6 +392,8 @@ def _name_types(body: dict[str, Any], lists: Sequence[str], name: str) -> None:
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Mismatch and UsageError."""
     body = _LACKING | (_BEFORE_CLASSES if version < _WITH_CLASSES else {}) | body
+    if version < _BY_LAUNCH:
+        body |= {"places": {}, "levels": {}}
     if version < _WITH_SCHEMES:
         for record in _records(body, "tensor_kernels"):
             if isinstance(record.get("config"), dict):
@@ -411,6 +415,8 @@ def _read(body: dict[str, Any], version: int) -> Table:
         *strict.read(tuple[MmaRecord, ...], body.pop("mma_kernels", None), "table.mma_kernels"),
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
+    if version < _BY_LAUNCH:
+        records = tuple(replace(one, missed="") for one in records)
     columns = soundness.check_kernels(records, table.limits)
     kernels = all_launchable(
         records, columns, table.limits, table.source_hash, table.max_workspace, table.order
