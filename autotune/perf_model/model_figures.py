@@ -59,7 +59,7 @@ VALUES = np.array([v for v in PARAMETER["split_k"].values if isinstance(v, int) 
 
 # ---- cuBLAS (cublas_model.py)
 # Deviations by which the expected time of a kernel must be below cuBLAS's for the kernel to serve. Most
-# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0061).
+# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0116).
 MARGIN = number("MARGIN")
 # Deviation to add if the loaded version of cuBLAS is not the timed one. Versions are assumed to
 # choose other kernels: not knowing the kernel adds this much (0.17 with 0.13 taken out; 0042).
