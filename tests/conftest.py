@@ -25,7 +25,8 @@ from hypothesis import settings
 from postgresql_server import Server, missing_postgresql, running_server
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: as the command line does
-settings.register_profile("no-deadline", deadline=None)  # machines that run tests are busy ones
+# Machines that run tests are busy ones; examples are others in every run.
+settings.register_profile("no-deadline", deadline=None, max_examples=40)
 settings.load_profile("no-deadline")
 
 # A run in the background of a script, or under nohup, inherits ignored signals, which tests send.

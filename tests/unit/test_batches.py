@@ -182,7 +182,7 @@ def test_rows_that_go_on_are_one_product(runtime: Dispatcher, driver: FakeDriver
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_what_is_folded_is_the_same_product(data: st.DataObject) -> None:
     """Any strides: what lies as one product does in NumPy does here, and nothing else."""
     products, m, n, k = (data.draw(st.integers(low, 4)) for low in (2, 1, 1, 1))
@@ -380,7 +380,7 @@ def test_calls_are_counted_as_batches(runtime: Dispatcher) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_calls_of_a_stack_are_all_its_products(data: st.DataObject) -> None:
     """Each place of the leading dimensions is computed once, where its operands lie."""
     extents = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))

@@ -30,8 +30,8 @@ from autotune.store import Store
 from autotune.suite import read_suite
 from autotune.target import Baseline
 
-NUM_SUITES = mutations.NUM or 500
-NUM_RECORDINGS = mutations.NUM or 500
+NUM_SUITES = mutations.NUM or 200
+NUM_RECORDINGS = mutations.NUM or 200
 SEARCHED = 40  # one in so many of those that are read is searched, too
 GEMMS = Gemm(64, 64, 64), Gemm(64, 128, 64, trans_b=True)
 SUITE = {

@@ -79,7 +79,7 @@ def test_a_table_survives_its_folder(tmp_path: Path) -> None:
     assert load_cubins(folder, table) == {k.sha256: code_of(k) for k in table.kernels}
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_one_changed_byte_is_refused(data: st.DataObject) -> None:
     raw = bytearray(render(sample_table()).encode())

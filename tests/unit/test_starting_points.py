@@ -37,9 +37,10 @@ def starts(request: pytest.FixtureRequest) -> tuple[str, StartingPoints]:
 def test_every_kind_of_shape_starts_from_legal_points_on_every_gpu(
     starts: tuple[str, StartingPoints],
 ) -> None:
-    """On every GPU: what asks for a cluster or an asynchronous copy could not run where there is none."""
+    """On every GPU, each with a third of the shapes: what asks for a cluster or an asynchronous copy could
+    not run where there is none."""
     limits = KNOWN[starts[0]]
-    for text in SHAPES:
+    for text in SHAPES[sorted(KNOWN).index(starts[0]) % 3 :: 3]:
         gemm = Gemm.parse(text)
         space = feasible_set(limits, gemm)
         numbers = list(islice(seeds(space, starts[1](gemm)), 16))

@@ -38,8 +38,8 @@ OTHER = Gemm(64, 64, 64)
 TABLES = (
     "environment", "kernel", "config", "study", "trial", "baseline", "duel", "final", "final_entry"
 )  # fmt: skip
-NUM_VALUES = mutations.NUM or 150
-NUM_BYTES = mutations.NUM or 40
+NUM_VALUES = mutations.NUM or 75
+NUM_BYTES = mutations.NUM or 20
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def _borrowed(store: Store) -> Iterator[Store]:
 def test_searches_go_on_beside_damage(whole: Path, tmp_path: Path) -> None:
     """As above, for what writes: a search, and Optuna."""
     rng = random.Random(12 + mutations.SEED)
-    for number in range(max(NUM_VALUES // 50, 40)):
+    for number in range(max(NUM_VALUES // 50, 15)):
         path = Path(shutil.copy(whole, tmp_path / f"{number}.db"))
         table = rng.choice([name for name in TABLES if name != "kernel"])
         with opened(path) as connection:

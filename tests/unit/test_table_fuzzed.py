@@ -40,7 +40,7 @@ from autotune.runtime.table.gpu_models import load_cubins
 from autotune.runtime.table.soundness import OLDEST
 from autotune.runtime.table.table import SCHEMA_VERSION, Table, launchable, load, parse
 
-NUM_MUTATIONS = mutations.NUM or 1000
+NUM_MUTATIONS = mutations.NUM or 400
 SEED = 1 + mutations.SEED
 EXTENTS = ((1, 1, 1), (513, 511, 77), (4096, 4096, 4096), (2**31 - 256, 4, 3), (64, 64, 100_000), (0, 5, 1))
 CALLS = [Gemm(*extents, x[0] == "T", x[1] == "T") for extents in EXTENTS for x in LAYOUTS]
