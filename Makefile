@@ -19,6 +19,8 @@ FUZZ ?= 20000
 PYTEST_FLAGS ?=
 # Each process of a run, and each command that it starts, would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
+# Most of what pip installs is never imported.
+export PIP_NO_COMPILE := 1
 
 # The first Python that is new enough and can make virtual environments.
 IS_SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
