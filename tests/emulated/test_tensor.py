@@ -68,9 +68,14 @@ def test_any_extents_and_scales(build: Build, layout: str, scheme: str) -> None:
     run_and_check(build, config, variant, *cases)
 
 
-@SCHEMES
-@pytest.mark.parametrize("a_type", A_TYPES[1:])
-@pytest.mark.parametrize("layout", ["NN", "TT"])
+@pytest.mark.parametrize(
+    ("layout", "a_type", "scheme"),
+    [
+        (layout, a_type, tensor.SCHEMES[(i + j) % 2])
+        for i, layout in enumerate(("NN", "TT"))
+        for j, a_type in enumerate(A_TYPES[1:])
+    ],
+)
 def test_an_a_of_two_bytes_is_multiplied_exactly(build: Build, layout: str, a_type: str, scheme: str) -> None:
     """All stages, in any order of threads; edges, of rows that end within a word, too; splits of batches."""
     variant = Variant(layout[0] == "T", layout[1] == "T", a_type=a_type)
