@@ -61,6 +61,12 @@ def table_for(gpu: str, *, is_bare: bool = False) -> Table:
         return load(export_for(gpu, Path(folder) / "t", max_kernels=most))
 
 
+@cache
+def chooser_for(gpu: str) -> Chooser:
+    """Of that table."""
+    return Chooser(table_for(gpu))
+
+
 def export_for(gpu: str, folder: Path, *, max_kernels: int = MAX_KERNELS, max_megabytes: float = 5.0) -> Path:
     limits = known_limits(gpu)
     winner = replace(TILE, edges="exact")
@@ -90,15 +96,15 @@ def in_layout(text: str, layout: str) -> Gemm:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("text", UNTUNED)
 def test_tiles_fit_the_shape_and_blocks_fill_the_gpu(gpu: str, layout: str, text: str) -> None:
-    table, gemm = table_for(gpu), in_layout(text, layout)
-    selector, call = Chooser(table), Call.packed(gemm)
+    selector, gemm = chooser_for(gpu), in_layout(text, layout)
+    call = Call.packed(gemm)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
     assert call.rejection(chosen, pick.split_k) is None
     grid = plan(in_splits(chosen, pick.split_k), gemm.m, gemm.n, gemm.k)
     assert grid.padded_m * grid.padded_n <= 4.2 * max(gemm.m, 8) * max(gemm.n, 8)
     num_blocks = grid.size[0] * grid.size[1]
-    assert num_blocks >= FEW * table.limits.num_sms, (num_blocks, chosen.id)
+    assert num_blocks >= FEW * known_limits(gpu).num_sms, (num_blocks, chosen.id)
 
 
 @given(
@@ -112,7 +118,7 @@ def test_every_pick_is_legal(
 ) -> None:
     gemm = Gemm(*extents, layout[0] == "T", layout[1] == "T")
     lds = (gemm.lda + more[0], gemm.ldb + more[1], gemm.ldc + more[2])
-    selector, call = Chooser(table_for("h200")), Call(gemm, lds, addresses)
+    selector, call = chooser_for("h200"), Call(gemm, lds, addresses)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
     assert call.rejection(chosen, pick.split_k) is None
@@ -121,7 +127,7 @@ def test_every_pick_is_legal(
 
 def test_the_answer_says_where_its_kernel_was_timed() -> None:
     gemm = Gemm(1, 4096, 4096)
-    here, external = (Chooser(table_for(gpu)).pick(Call.packed(gemm)) for gpu in ("h200", "rtx-4090"))
+    here, external = (chooser_for(gpu).pick(Call.packed(gemm)) for gpu in ("h200", "rtx-4090"))
     assert here.how == external.how == "modelled"
     assert "timed" not in here.reason
     assert external.reason.endswith("; it was timed on other GPUs only")
@@ -371,7 +377,7 @@ def test_guesses_order_shapes_as_measured() -> None:
 
 
 def test_no_tile_of_another_family_is_guessed_far_below_the_best_measured_one() -> None:
-    selector = Chooser(table_for("h200"))
+    selector = chooser_for("h200")
     for text, time_us, _ in MEASURED[:-1]:
         expected = selector.pick(Call.packed(Gemm.parse(text))).expected_us
         assert expected is not None and expected > time_us / 1.4

@@ -17,7 +17,7 @@ from exports import CARRIED
 from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import FIGURES, depth, depths, make_kernel, make_spec, make_table, rank
-from test_export_portfolio import UNTUNED, in_layout, table_for
+from test_export_portfolio import UNTUNED, chooser_for, in_layout
 
 from autotune.facts.device import known_limits
 from autotune.facts.fitted import MAX_ERROR
@@ -332,7 +332,7 @@ def test_a_table_of_one_shape_serves_others_accurately(gpu: str, layout: str, te
     """4096^3 alone was tuned, without blocks. 4097^3 is near it; on a GPU with little shared memory 8192^3
     has no room for blocks in a tile as large. The matrix of NT has no kernel for 16x11008x4096 that sums in
     short chains and is nearly as fast."""
-    selector, gemm = Chooser(table_for(gpu)), in_layout(text, layout)
+    selector, gemm = chooser_for(gpu), in_layout(text, layout)
     pick = selector.pick(Call.packed(gemm))
     chosen = replace(selector.kernels[pick.kernel_id].config, split_k=pick.split_k)
     excess = excess_depth(depths(chosen, gemm), allowed_depths(gemm, known_limits(gpu).num_sms))
