@@ -156,8 +156,8 @@ def test_between_files_no_sound_trial_is_read(tmp_path: Path, monkeypatch: pytes
             assert [one.id for one in other.bad_rows] == [11] and read.count(TrialRow) == 1
 
 
-@pytest.mark.every(12)
-@pytest.mark.parametrize("statement", range(1, 55, 3))
+@pytest.mark.every(11)
+@pytest.mark.parametrize("statement", range(1, 55, 5))
 @pytest.mark.parametrize("urls", [(kind, kind) for kind in KINDS], ids="-to-".join, indirect=True)
 def test_a_merge_that_is_killed_goes_on(
     urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch, statement: int
@@ -339,8 +339,8 @@ def test_a_study_is_forgotten_with_all_that_it_had(urls: tuple[str, str]) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.every(12)
-@pytest.mark.parametrize("statement", range(1, 13))
+@pytest.mark.every(6)
+@pytest.mark.parametrize("statement", range(1, 13, 2))
 def test_a_study_is_forgotten_as_a_whole_or_not_at_all(
     kind: str, statement: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
