@@ -69,13 +69,10 @@ def test_a_pick_is_compared_to_the_cublas_that_adds_the_bias() -> None:
         assert alone.cublas_us and adding.cublas_us
         assert adding.cublas_us == pytest.approx(alone.cublas_us * (3 if gemm == TUNED else SLOWER**2))
         assert "adds the bias" not in alone.reason
-    chooser = Chooser(times_as(0.5))
-    assert (
-        "cuBLAS, which adds the bias, is expected" in chooser.pick(Call.packed(OTHER), is_adding=True).reason
-    )
-    unknown = replace(times_as(SLOWER), cublas_adding={}, entries=())
-    chooser = Chooser(unknown)
-    picks = [chooser.pick(Call.packed(OTHER), is_adding=is_adding) for is_adding in (False, True)]
+    faster = Chooser(times_as(0.5)).pick(call_of(OTHER, adds_bias=True))
+    assert "cuBLAS, which adds the bias, is expected" in faster.reason
+    chooser = Chooser(replace(times_as(SLOWER), cublas_adding={}, entries=()))
+    picks = [chooser.pick(call_of(OTHER, adds_bias=adds_bias)) for adds_bias in (False, True)]
     assert picks[0] == picks[1] and picks[0].reason == picks[1].reason
 
 
@@ -133,10 +130,11 @@ def test_an_export_learns_from_times_with_a_bias(monkeypatch: pytest.MonkeyPatch
 
 def test_coverage_counts_what_torch_calls_for_a_bias(tmp_path: Path) -> None:
     table = times_as(SLOWER)
-    kernels = [replace(k, spec=k.spec) for k in table.kernels]
-    variant = replace(kernels[0].variant, epilogue=BIAS)
-    own = replace(kernels[0], id="ours-bias", variant=variant, spec=replace(kernels[0].spec, variant=variant))
-    folder = write_table(replace(table, kernels=(*kernels, own)), tmp_path / "t")
+    plain = table.kernels[0]
+    variant = replace(plain.variant, epilogue=BIAS)
+    spec = replace(plain.spec, variant=variant)
+    own = replace(plain, id="ours-bias", model=None, variant=variant, spec=spec)
+    folder = write_table(replace(table, kernels=(*table.kernels, own)), tmp_path / "t")
     shape = {"m": 640, "n": 384, "k": 512, "count": 5}
     calls = tmp_path / "calls.json"
     calls.write_text(json.dumps({"version": 2, "shape": [shape, shape | {"epilogue": "bias"}]}))
