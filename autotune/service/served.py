@@ -33,7 +33,7 @@ Calls = Annotated[int, Within(1, 1 << 40)]
 
 @frozen()
 class ToldShape:
-    """As a program counts it (runtime/service/program_exchange.py). Times are of one call, 0 if not known."""
+    """As a program counts it (runtime/service/table_server.py). Times are of one call, 0 if not known."""
 
     m: Extent
     n: Extent

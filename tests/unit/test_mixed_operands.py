@@ -26,7 +26,7 @@ from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel import templates
 from autotune.runtime.calls import arrays
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.service import program_exchange
+from autotune.runtime.service import table_server
 from autotune.runtime.settle import quick_check
 from autotune.runtime.table.table import load
 from autotune.service.served import ToldShape
@@ -172,7 +172,7 @@ def test_a_server_is_told_of_fp32(folder: Path) -> None:
         a, b = short(512, 512), normal(512, 512)
         runtime.sgemm(OnGpu(a), OnGpu(b), out=OnGpu(np.zeros((512, 512), np.float32)))
         (counted,) = runtime.counts()
-        told = ToldShape(**program_exchange._served(runtime.models[0], counted, 1))
+        told = ToldShape(**table_server._served(runtime.models[0], counted, 1))
         assert (told.gemm, told.how) == (Gemm(512, 512, 512), how)
 
 

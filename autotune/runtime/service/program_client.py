@@ -62,7 +62,7 @@ class ProgramClient:
     def _run(self) -> None:
         try:
             with FORK_LOCK:  # a child would wait for an import for ever
-                from .program_exchange import ProgramExchange
+                from .table_server import ProgramExchange
             exchange = ProgramExchange(self)
             period_s = float(os.environ.get(PERIOD) or PERIOD_S)
         except Exception as error:  # whatever is amiss with it, the program goes on
