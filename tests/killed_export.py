@@ -18,7 +18,7 @@ from kind_cases import SECOND, add
 from table_cases import make_kernel, make_spec, make_table, write_table
 
 from autotune.export import exchange, package
-from autotune.export.copied import runtime_files
+from autotune.export.package import runtime_files
 
 STEPS = ("open", "fcntl.flock", "os.")
 # A few of the files of the runtime, in a folder and beside it: each of the others takes the same steps again.

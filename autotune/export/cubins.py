@@ -5,38 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import zip_longest
-from typing import Any, Protocol
 
 from ..facts.gemm import LAYOUTS
 from ..files.errors import DispatchError, TrialFailure
+from ..kernel.compiler import Compiler, Cubin
 from ..kernel.launch import Variant
 from ..kernel.scaled_config import AnyConfig
 from .model_folders import packed
 from .wishes import Wish
-
-
-class CubinLike(Protocol):
-    """What an export needs of a compiled kernel."""
-
-    @property
-    def code(self) -> bytes: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def registers(self) -> int: ...
-    @property
-    def spill_bytes(self) -> int: ...
-
-
-class KernelCompiler(Protocol):
-    """What an export needs of `compiler.Compiler`."""
-
-    @property
-    def arch(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    def submit(self, config: AnyConfig, variant: Variant, /) -> Future[Any]: ...  # of a CubinLike
-
 
 OnCompiled = Callable[[int, int], None]  # kernels that are done, and all
 
@@ -44,9 +20,9 @@ OnCompiled = Callable[[int, int], None]  # kernels that are done, and all
 class Compiling:
     """Kernels that are compiled in other processes, those first that were asked for first."""
 
-    def __init__(self, compiler: KernelCompiler) -> None:
+    def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
-        self._pending: dict[tuple[AnyConfig, Variant], Future[CubinLike]] = {}
+        self._pending: dict[tuple[AnyConfig, Variant], Future[Cubin]] = {}
 
     def begin(self, wishes: Iterable[Wish]) -> None:
         """Does not wait."""
@@ -55,10 +31,10 @@ class Compiling:
             if key not in self._pending:
                 self._pending[key] = self._compiler.submit(*key)
 
-    def wait(self, wishes: Sequence[Wish], on_compiled: OnCompiled) -> dict[str, CubinLike]:
+    def wait(self, wishes: Sequence[Wish], on_compiled: OnCompiled) -> dict[str, Cubin]:
         """Cubins by the id of the wish. A kernel that is not required and fails or spills is left out."""
         self.begin(wishes)
-        cubins: dict[str, CubinLike] = {}
+        cubins: dict[str, Cubin] = {}
         for number, wish in enumerate(wishes):
             on_compiled(number, len(wishes))
             try:
@@ -75,7 +51,7 @@ class Compiling:
         return cubins
 
 
-def within(wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], max_bytes: float) -> list[Wish]:
+def within(wishes: Sequence[Wish], cubins: Mapping[str, Cubin], max_bytes: float) -> list[Wish]:
     """The wishes whose cubins exist. Packed, those that are not required take at most this many bytes: first
     comes the first of each layout, then the second of each, until one would exceed the limit. A cubin that
     an earlier kernel needs anyway does not count."""

@@ -23,6 +23,7 @@ from ..files.errors import DispatchError
 from ..files.strict import Mismatch
 from ..files.words import command, counted, option
 from ..kernel import same_code, template, templates
+from ..kernel.compiler import Compiler
 from ..kernel.launch import Epilogue
 from ..kernel.summation_order import most_k
 from ..kernel.templates import TENSOR, has_kernels, searched_for
@@ -31,11 +32,11 @@ from ..recording.matrix import TimeMatrix
 from ..runtime.table.soundness import check_identity
 from ..runtime.table.table import Entry, Kernel, RankedKernel, Table
 from . import cover, figures
-from .cubins import Compiling, KernelCompiler, OnCompiled, within
+from .cubins import Compiling, OnCompiled, within
+from .figures import known_of_cublas, times_as_it_adds, times_of_cublas
 from .held_out import figures_of, held_out
 from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, for_batches, portfolio
-from .provider import known_of_cublas, times_as_it_adds, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape, spread
 from .wishes import Wish, all_wishes, defaults, on_tensor_cores, winners_of, with_epilogues
 
@@ -47,7 +48,7 @@ MAX_TIED = 4  # kernels kept per shape: the chosen one, and tied ones that the t
 def export_table(
     results: TunedResults,
     folder: Path,
-    compiler: KernelCompiler,
+    compiler: Compiler,
     *,
     tensor: TunedResults | None = None,
     matrices: Sequence[TimeMatrix] = (),
@@ -176,7 +177,7 @@ def _known(
 
 
 def _check(
-    results: TunedResults, tensor: TunedResults | None, compiler: KernelCompiler, note: Callable[[str], None]
+    results: TunedResults, tensor: TunedResults | None, compiler: Compiler, note: Callable[[str], None]
 ) -> None:
     if tensor is not None and not templates.is_current(tensor.source_hash):
         raise DispatchError(

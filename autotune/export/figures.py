@@ -1,24 +1,29 @@
-"""The model figures of each kernel of a table, from all known times of it."""
+"""The model figures of each kernel of a table, from all known times of it; and what is known of cuBLAS: from
+times of this GPU, or shipped times of one of its kind."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from ..facts.accuracy_class import FP32, STRICT
 from ..facts.device import DeviceLimits
 from ..facts.fitted import number, numbers
-from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS
+from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS, Gemm
+from ..kernel.compiler import Cubin
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
 from ..kernel.templates import launch_spec, residency, searched_for, tflops
 from ..kernel.tensor_config import BF16X6, BK, BM, TensorConfig
+from ..perf_model import cublas_model
 from ..perf_model.fit import Sample, fit, fma_step_us, guess, learn
 from ..perf_model.model_figures import Floats, ModelFigures
-from ..runtime.table.table import Kernel, KernelRecord, launchable
-from .cubins import CubinLike
+from ..recording.matrix import TimeMatrix
+from ..runtime.table.table import CublasFigures, Kernel, KernelRecord, launchable
 from .tuned import TunedResults
 from .wishes import Wish
 
@@ -41,7 +46,7 @@ Levels = dict[str, str]  # `Table.levels`
 
 
 def kernels(
-    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], samples: Samples
+    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, Cubin], samples: Samples
 ) -> tuple[list[Kernel], Places, Levels]:
     """The kernels of a table (those wishes that have a cubin), and the shapes that they were timed on and the
     levels of these, by layout. Among kernels that differ only in their number of splits, one has a model;
@@ -67,7 +72,7 @@ def kernels(
 
 
 def on_tensor_cores(
-    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], source_hash: str
+    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, Cubin], source_hash: str
 ) -> list[Kernel]:
     """Kernels on tensor cores. One that was timed on LEAST_TIMED shapes of its layout or more has a model of
     its own; another one the figures that such kernels have; one for batches has none."""
@@ -116,7 +121,7 @@ def _guessed(wish: Wish, fast: DeviceLimits) -> ModelFigures | None:
 
 
 def with_epilogues(
-    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike]
+    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, Cubin]
 ) -> list[Kernel]:
     """Kernels with an epilogue: they have no model, as nothing is picked among them."""
     of = {STRICT: results.source_hash, FP32: searched_for(FP32, results.limits).source_hash}
@@ -134,7 +139,7 @@ def error_of(figures: ModelFigures, samples: Sequence[Sample]) -> float:
     return float(np.hypot(figures.relative_error, _FEW / len({sample.gemm for sample in samples})))
 
 
-def _record(wish: Wish, cubin: CubinLike, results: TunedResults) -> KernelRecord:
+def _record(wish: Wish, cubin: Cubin, results: TunedResults) -> KernelRecord:
     limits = results.limits
     record = KernelRecord(
         id=wish.id,
@@ -152,3 +157,61 @@ def _record(wish: Wish, cubin: CubinLike, results: TunedResults) -> KernelRecord
         return record
     default_speeds = guess(launch_spec(wish.config, wish.gemm, limits), limits)
     return replace(record, model=replace(default_speeds, step_us=_DEFAULT * default_speeds.step_us))
+
+
+LEAST_TIMES = 100  # of cuBLAS on a layout, to learn from
+MOST_TIMES = 1400  # each n-th of more: learning takes memory by the square of their number
+
+
+class CublasTimes(NamedTuple):
+    """Times on one layout, in us, and their version of cuBLAS."""
+
+    version: str
+    times_us: dict[Gemm, float]
+
+
+def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> dict[str, CublasTimes]:
+    """By layout, if enough shapes were timed: here, or else on a GPU of this model, under the same policy."""
+    own = dict(results.cublas_us) | {s.gemm: s.cublas_us for s in results.shapes if s.cublas_us}
+    sources: list[tuple[str, Mapping[Gemm, float]]] = [(results.environment.cublas_version, own)]
+    for matrix in matrices:
+        if matrix.limits.name == results.limits.name and matrix.facts["policy"] == results.policy:
+            shipped = {gemm: time_us for gemm, time_us in matrix.cublas_us.items() if time_us is not None}
+            sources.append((matrix.environment.cublas_version, shipped))
+    return _by_layout(sources)
+
+
+def times_as_it_adds(results: TunedResults) -> dict[str, CublasTimes]:
+    """The same of cuBLAS as torch has it add a bias: no shipped times are of that."""
+    return _by_layout([(results.environment.cublas_version, results.adding_us)])
+
+
+def _by_layout(sources: Iterable[tuple[str, Mapping[Gemm, float]]]) -> dict[str, CublasTimes]:
+    """Of the first source that has enough of a layout."""
+    found: dict[str, CublasTimes] = {}
+    for layout in LAYOUTS:
+        for version, times_us in sources:
+            known = {
+                gemm: time_us
+                for gemm, time_us in times_us.items()
+                if gemm.layout == layout and not gemm.is_batched
+            }
+            if layout not in found and len(known) >= LEAST_TIMES:
+                spread = islice(known, 0, None, -(-len(known) // MOST_TIMES))
+                found[layout] = CublasTimes(version, {gemm: known[gemm] for gemm in spread})
+    return found
+
+
+def known_of_cublas(times: Mapping[str, CublasTimes], limits: DeviceLimits) -> dict[str, CublasFigures]:
+    """The part of these times that a table stores."""
+    return {
+        layout: figures_of(version, times_us, cublas_model.learn(times_us, limits))
+        for layout, (version, times_us) in times.items()
+    }
+
+
+def figures_of(version: str, gemms: Iterable[Gemm], model: cublas_model.CublasModel) -> CublasFigures:
+    """A model learned from times on these shapes."""
+    places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
+    weights = weights_text(model.missed.weights)
+    return CublasFigures(version, places, weights, model.level, model.deviation, model.tile_apart)

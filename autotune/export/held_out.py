@@ -27,9 +27,8 @@ from ..perf_model.fit import Sample
 from ..perf_model.launches import Shapes
 from ..runtime.choose.chooser import NUM_FIRST
 from ..runtime.table.table import AgainstCublas, HeldOut
-from .figures import error_of
+from .figures import LEAST_TIMES, error_of
 from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio
-from .provider import LEAST_TIMES
 
 NUM_FOLDS = 3  # five take twice as long (0045)
 ALL = "all"

@@ -5,23 +5,26 @@ The folder is complete or does not exist (`exchange.py`), and lists its own file
 
 from __future__ import annotations
 
+import ast
+import json
 import keyword
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from ..files.errors import DispatchError, UsageError
 from ..files.output_file import DISK_FULL, disk_full
 from ..files.words import counted, option
+from ..runtime.native.core import FOLDER, LIBRARY, library
 from ..runtime.table.gpu_models import GpuModel
 from ..runtime.table.table import Table
-from . import exchange, installable, manifest, model_folders
+from . import exchange, manifest, model_folders
 from .c_source import FOLDER as C_FOLDER
 from .c_source import c_files
 from .check_files import check_files
-from .copied import runtime_files
 from .exchange import Note
 from .model_folders import names_of
 
@@ -144,7 +147,7 @@ def _contents(models: Sequence[model_folders.ModelContent], name: str, *, with_c
         "__init__.py": _text("__init__.py.in", **said, tables="\n".join(map(_table_text, tables))).encode(),
         "__main__.py": _text("__main__.py.in", name=name).encode(),
         "py.typed": b"",
-        installable.FILE: installable.project_text(tables, name).encode(),
+        PROJECT_FILE: project_text(tables, name).encode(),
         f"{PRIVATE_PACKAGE}/__init__.py": note.encode(),
         **{f"{PRIVATE_PACKAGE}/{module}": content for module, content in runtime_files().items()},
         **(c_files([(model.table, model.code) for model in models]) if with_c else {}),
@@ -181,3 +184,60 @@ def _quoted(text: str) -> str:
     like: none of it is to run when the folder is imported."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return plain.replace("\\", "\\\\").replace('"', '\\"')
+
+
+PROJECT_FILE = "pyproject.toml"  # by which pip installs the folder; hatchling makes the wheel elsewhere
+_DATE = re.compile(r"(\d{4})-0?(\d+)-0?(\d+)T0?(\d+):0?(\d+)")
+
+
+def project_text(tables: Sequence[Table], name: str) -> str:
+    """The content of `pyproject.toml`. Its version is the minute of the newest table: a newer export is
+    newer."""
+    latest = max(tables, key=lambda table: table.created_at)
+    made = _DATE.match(latest.created_at)
+    version = ".".join(made.groups()) if made else "0"
+    project = re.sub("[^A-Za-z0-9]+", "-", name).strip("-") or "sgemm-table"
+    description = json.dumps(f"FP32 matrix products tuned for {names_of(tables)} by {latest.made_by}")
+    return _text(f"{PROJECT_FILE}.in", name=name, project=project, version=version, description=description)
+
+
+# What an export copies: `runtime/`, whatever its modules import, and the core
+_ROOT = Path(__file__).resolve().parents[1]
+_RUNTIME = "runtime"
+
+
+@cache
+def runtime_files() -> dict[str, bytes]:
+    """The content of each file that serves a call, by its name relative to the package `autotune`: modules
+    and their data, what other processes start with, what is compiled where they run, and the core's library
+    where it was built."""
+    waiting = sorted((_ROOT / _RUNTIME).rglob("*.py"))
+    sources = (_ROOT / _RUNTIME).rglob("*.cpp")
+    files = {path.relative_to(_ROOT).as_posix(): path.read_bytes() for path in sources}
+    while waiting:
+        path = waiting.pop()
+        name = path.relative_to(_ROOT).as_posix()
+        if name not in files:
+            files[name] = path.read_bytes()
+            data = path.with_suffix(".json")
+            if data.is_file():
+                files[data.relative_to(_ROOT).as_posix()] = data.read_bytes()
+            waiting.extend(_imported(path, ast.parse(files[name])))
+    if library() is not None:
+        built = FOLDER / LIBRARY
+        files[built.relative_to(_ROOT).as_posix()] = built.read_bytes()
+    return dict(sorted(files.items()))
+
+
+def _imported(path: Path, tree: ast.Module) -> Iterator[Path]:
+    """The files of this package that a module's relative imports load, `__init__.py` of their folders too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = path.parents[node.level - 1].joinpath(*filter(None, (node.module or "").split(".")))
+            for found in (base, *(base / alias.name for alias in node.names)):
+                if found.with_suffix(".py").is_file():
+                    yield found.with_suffix(".py")
+                if found != _ROOT and (found / "__init__.py").is_file():
+                    yield found / "__init__.py"
+    if path.parent != _ROOT:
+        yield path.parent / "__init__.py"

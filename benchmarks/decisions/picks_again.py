@@ -26,10 +26,9 @@ import reports
 from any_shape_figures import is_accurate, tenth
 
 from autotune.cli import console
-from autotune.export.figures import error_of
+from autotune.export.figures import error_of, times_of_cublas
 from autotune.export.from_store import read_results
 from autotune.export.portfolio import TimedKernel, candidates, learned
-from autotune.export.provider import times_of_cublas
 from autotune.export.tuned import TunedResults, spread
 from autotune.export.wishes import Wish
 from autotune.facts import stats

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
 from import_graph import MODULES, imports, in_circles, own, tree
 
-from autotune.export.copied import runtime_files
+from autotune.export.package import runtime_files
 from autotune.search_policy import SearchPolicy
 
 REPOSITORY = Path(__file__).resolve().parents[2]

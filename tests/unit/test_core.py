@@ -25,8 +25,7 @@ from hypothesis import given
 from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, make_table, rank
 from test_selector import cases
 
-from autotune.export.figures import weights_text
-from autotune.export.provider import figures_of
+from autotune.export.figures import figures_of, weights_text
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config, threads_along_k

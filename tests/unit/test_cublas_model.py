@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, make_table, rank, sign
 
-from autotune.export import provider
+from autotune.export import figures as export_figures
+from autotune.export.figures import known_of_cublas, times_of_cublas
 from autotune.export.model_folders import render
-from autotune.export.provider import known_of_cublas, times_of_cublas
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts.distribution import drawn
 from autotune.facts.gemm import LAYOUTS, Gemm
@@ -70,7 +70,7 @@ def test_what_is_learned_without_some_shapes_knows_nothing_of_them(seed: int, ap
 def test_a_table_keeps_the_model(seed: int, num: int) -> None:
     known = {gemm: took_us(gemm) for gemm in shapes(num, seed)}
     model = cublas_model.learn(known, LIMITS)
-    figures = provider.figures_of("13.1.0", known, model)
+    figures = export_figures.figures_of("13.1.0", known, model)
     table = make_table(cublas={"NN": figures})
     read = tables.parse(render(table)).cublas["NN"]
     assert read == figures
@@ -235,7 +235,7 @@ def matrix_of(gpu: str, policy: str, times_us: dict[Gemm, float]) -> TimeMatrix:
 
 
 def test_own_times_go_before_those_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider, "LEAST_TIMES", 20)
+    monkeypatch.setattr(export_figures, "LEAST_TIMES", 20)
     own = dict.fromkeys(shapes(20, 3), 1.0) | dict.fromkeys(shapes(10, 3, "NT"), 1.0)
     shipped = {gemm: 1.0 for layout in LAYOUTS for gemm in shapes(25, 4, layout)}
     matrices = [matrix_of("another GPU", "cold", shipped), matrix_of(LIMITS.name, "cold", shipped)]

@@ -22,9 +22,9 @@ from table_cases import ENVIRONMENT, FakeDriver, expected_us, marked
 from autotune import target_finder as targets
 from autotune.export import exporter
 from autotune.export.check import verify_table
-from autotune.export.copied import runtime_files
 from autotune.export.exporter import cut_to_chosen, export_table
 from autotune.export.from_store import read_results
+from autotune.export.package import runtime_files
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts.device import KNOWN, DeviceLimits, known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm

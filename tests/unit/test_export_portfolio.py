@@ -21,7 +21,7 @@ from test_export import SQUARE, FakeCompiler, matrices
 
 from autotune.export import portfolio
 from autotune.export.check_files import check_files
-from autotune.export.cubins import CubinLike, within
+from autotune.export.cubins import within
 from autotune.export.exporter import export_table
 from autotune.export.model_folders import packed
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
@@ -30,6 +30,7 @@ from autotune.facts import distribution
 from autotune.facts.device import KNOWN, DeviceLimits, known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import template
+from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
 from autotune.kernel.launch import plan
 from autotune.kernel.relatives import example, fitted, relatives
@@ -287,11 +288,11 @@ def test_calls_reach_the_choice_of_a_table(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="module")
-def all_in_order(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Wish], dict[str, CubinLike]]:
+def all_in_order(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Wish], dict[str, Cubin]]:
     """The wishes of an export and their cubins, as `within` gets them."""
-    given: list[tuple[list[Wish], dict[str, CubinLike]]] = []
+    given: list[tuple[list[Wish], dict[str, Cubin]]] = []
 
-    def cached_pick(wishes: list[Wish], cubins: dict[str, CubinLike], max_bytes: float) -> list[Wish]:
+    def cached_pick(wishes: list[Wish], cubins: dict[str, Cubin], max_bytes: float) -> list[Wish]:
         given.append((wishes, cubins))
         return within(wishes, cubins, max_bytes)
 
@@ -304,7 +305,7 @@ def all_in_order(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Wish], 
 @pytest.mark.stress
 @given(share=st.floats(0, 1.2))
 def test_files_of_kernels_for_other_shapes_take_no_more_than_is_allowed(
-    all_in_order: tuple[list[Wish], dict[str, CubinLike]], share: float
+    all_in_order: tuple[list[Wish], dict[str, Cubin]], share: float
 ) -> None:
     wishes, cubins = all_in_order
     size = {cubin.sha256: len(packed(cubin.code)) for cubin in cubins.values()}

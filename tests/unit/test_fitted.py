@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import date
 from pathlib import Path
 
-from autotune.export.copied import runtime_files
+from autotune.export.package import runtime_files
 from autotune.facts.fitted import FILE, number, numbers
 
 ROOT = Path(__file__).resolve().parents[2]

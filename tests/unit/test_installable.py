@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from table_cases import make_kernel, make_spec, make_table
 
-from autotune.export.installable import project_text
+from autotune.export.package import project_text
 
 
 @pytest.mark.parametrize(

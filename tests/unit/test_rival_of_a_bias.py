@@ -25,8 +25,8 @@ from table_cases import (
 from test_cublas_model import figures_of, results_of, shapes, took_us
 
 from autotune import Dispatcher
-from autotune.export import exporter, provider
-from autotune.export.provider import known_of_cublas, times_as_it_adds
+from autotune.export import exporter, figures
+from autotune.export.figures import known_of_cublas, times_as_it_adds
 from autotune.facts.gemm import Gemm, adds_bias_within
 from autotune.kernel.launch import BIAS
 from autotune.runtime.choose.chooser import Call, Chooser
@@ -116,7 +116,7 @@ def test_routing_serves_what_is_faster_than_torchs_own_call(
 
 
 def test_an_export_learns_from_times_with_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider, "LEAST_TIMES", 20)
+    monkeypatch.setattr(figures, "LEAST_TIMES", 20)
     times_us = {gemm: 2 * took_us(gemm) for gemm in (*shapes(30, 3, "NT"), *shapes(19, 3))}
     results = results_of(adding_us=times_us | {TUNED: 33.0})
     known = known_of_cublas(times_as_it_adds(results), LIMITS)

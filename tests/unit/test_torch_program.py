@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from autotune.export.copied import runtime_files
+from autotune.export.package import runtime_files
 from autotune.files.errors import DispatchError
 from autotune.runtime.torch.torch_program import main
 
