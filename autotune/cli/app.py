@@ -72,7 +72,7 @@ def _root(
 parsing.declare(app, "search", requests.SearchRequest, "json quiet")
 parsing.declare(app, "export_table", requests.ExportRequest, name="export-table")
 parsing.declare(app, "space", requests.SpaceRequest)
-parsing.declare(app, "runs", requests.RunsRequest)
+parsing.declare(app, "trials:runs", requests.RunsRequest)
 parsing.declare(app, "report", requests.ReportRequest)
 parsing.declare(app, "view", requests.ViewRequest)
 _OWN_OPTIONS_FIRST = {"allow_interspersed_args": False}  # the program's own follow it

@@ -18,8 +18,7 @@ from ..kernel.template import kernel_dir
 from ..kernel.tensor_config import has_named
 from ..recording.replay import ReplayTarget
 from ..target_finder import recordings, studies_dir
-from ..tiles import explorer_page
-from ..tiles.kernel_picture import Subject
+from ..tiles.kernel_picture import Subject, explorer_page
 from . import console, expected
 from .requests import ExplainRequest
 
@@ -64,7 +63,7 @@ def _explained(
     footer = f"Written by autotune explain for {gemm} on {limits.name}. {_COUNTED} {known}"
     kernels = [{"name": s.name, "family": s.family, "shape": str(s.gemm)} for s in selected]
     drawn = {"kernels": kernels, "broken_rules": _broken(requested, limits)}
-    return explorer_page.page(selected, limits, gpu, footer), drawn
+    return explorer_page(selected, limits, gpu, footer), drawn
 
 
 def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
@@ -75,7 +74,7 @@ def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
     if limits is None or trial is None or trial.point.keys() != set(PARAMETER):
         return None
     subject = Subject(f"trial {trial_id}", f"of {gemm}", REQUESTED, Config.from_dict(trial.point), gemm)
-    return explorer_page.page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_COUNTED}")
+    return explorer_page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_COUNTED}")
 
 
 def _requested(number: int, text: str, gemm: Gemm) -> Subject:

@@ -25,8 +25,7 @@ from ..store import Store
 from ..target import Baseline, Point, point_key
 from . import common, console, on_gpus
 from .facts_table import facts_table
-from .recorded_points import sample, whole
-from .recorder import Recorder
+from .recorder import Recorder, sample, whole
 from .requests import RecordRequest
 
 Measured = list[tuple[Point, Measurement]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..export.check_files import check_files
+from ..export.manifest import check_files
 from ..export.package import write_folder
 from ..files.errors import EnvironmentProblem, UsageError
 from ..files.wheel_libraries import CRYPTOGRAPHY, pip_install

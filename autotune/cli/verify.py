@@ -13,7 +13,7 @@ from .. import gpu
 from .. import target_finder as targets
 from ..export import manifest
 from ..export.check import RAGGED_BATCH, KernelCheck, ragged_shape, verify_table
-from ..export.check_files import Files, GpuModelFiles, check_files
+from ..export.manifest import Files, GpuModelFiles, check_files
 from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome

@@ -30,7 +30,7 @@ from ..runtime.launch.devices import first_served, gpu_model_here
 from ..runtime.launch.planner import Engine
 from ..runtime.table.gpu_models import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
-from .check_files import GpuModelFiles, check_files
+from .manifest import GpuModelFiles, check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 RAGGED_BATCH = 3  # products

@@ -2,7 +2,8 @@
 
 An export lists its files with their SHA-256 in `manifest.json`. Whatever a folder holds beside these, and
 beside what Python compiled of them, belongs to the user. So does a listed source file with changed content:
-somebody edited it. Other listed files with changed content are damaged, and may be replaced.
+somebody edited it. Other listed files with changed content are damaged, and may be replaced. `check_files`
+also checks schema, checksum and launch specs of each model's table, and the SHA-256 of every cubin.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from ..files import strict
 from ..files.errors import DispatchError
-from ..runtime.table.table import TABLE_FILE
+from ..runtime.table.gpu_models import load_cubins, load_models
+from ..runtime.table.table import TABLE_FILE, Table
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "autotune export"
@@ -60,7 +63,7 @@ def render(files: Mapping[str, bytes]) -> bytes:
 
 
 def read(folder: Path) -> dict[str, str] | None:
-    """SHA-256 sums of an export's files by name, or None where there is no manifest. Raises DispatchError."""
+    """SHA-256 sums of an export's files by name, or None where there is no  Raises DispatchError."""
     path = folder / MANIFEST_FILE
     if not os.path.lexists(path):
         return None
@@ -199,3 +202,48 @@ def listing(names: Iterable[str]) -> str:
     every = list(names)
     more = len(every) - _MOST_NAMED
     return ", ".join(every[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+class GpuModelFiles(NamedTuple):
+    """The table of one GPU model, where it lies, and the code of its cubins by their SHA-256."""
+
+    folder: Path
+    table: Table
+    code: dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a folder holds, the first model's first. `unexpected` are files that no export wrote."""
+
+    models: tuple[GpuModelFiles, ...]
+    num_files: int  # that an export wrote
+    unexpected: tuple[str, ...]
+
+
+def check_files(folder: Path) -> Files:
+    """Read a folder and compare it with its own  Raises DispatchError, naming what is wrong."""
+    models = tuple(
+        GpuModelFiles(path, table, load_cubins(path, table)) for path, table in load_models(folder)
+    )
+    try:
+        is_listed = read(folder) is not None
+        found = take_inventory(folder)
+    except OSError as error:
+        raise DispatchError(f"{folder} cannot be read ({error}); check its permissions") from error
+    if not is_listed:
+        raise DispatchError(
+            f"{folder} lacks its {MANIFEST_FILE}, by which its files are checked; restore it from "
+            "where the folder was copied, or move the folder away and export again"
+        )
+    changed = (*found.corrupted, *found.edited)
+    if changed or found.missing:
+        faults = [
+            f"{what}: {listing(names)}"
+            for what, names in (("changed", changed), ("missing", found.missing))
+            if names
+        ]
+        raise DispatchError(
+            f"{folder} is not as it was exported ({'; '.join(faults)}); move it away and export again"
+        )
+    return Files(models, len(found.intact) + len(changed), found.foreign)

@@ -30,8 +30,8 @@ from ..runtime.table.table import (
     Table,
     launchable,
 )
-from .check_files import GpuModelFiles, check_files
 from .exchange import Note
+from .manifest import GpuModelFiles, check_files
 
 _MOST_NAME = 60  # characters of a model's folder
 _HINT = "export it again"

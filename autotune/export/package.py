@@ -24,8 +24,8 @@ from ..runtime.table.table import Table
 from . import exchange, manifest, model_folders
 from .c_source import FOLDER as C_FOLDER
 from .c_source import c_files
-from .check_files import check_files
 from .exchange import Note
+from .manifest import check_files
 from .model_folders import names_of
 
 PRIVATE_PACKAGE = "_autotune"

@@ -2,11 +2,11 @@
 
 gpu_target.GpuTarget ┬ builder ── compiler (threads)
                      └ gpu_worker ── gpu_queue ── client.WorkerClient ──pipe── worker.Session
-                       (deadlines)                turns (one at a time)         ├ candidate, races, guard
+                                                  turns (one at a time)         ├ candidate, races, guard
                                                                                 ├ problem, memory
                                                                                 ├ verification, timing
                                                                                 ├ timer, cublas
-                                                                                └ module, nvml, driver
+                                                                                └ sgemm, module, nvml, driver
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from ..files.words import counted
 from ..kernel.launch import LaunchSpec
 from ..target import CellTime
 from . import protocol
-from .deadlines import TRIAL_DEADLINE_S
 from .protocol import KernelCode, Problem
+from .timing import TRIAL_DEADLINE_S
 from .turns import Turns
 from .watchdog import Watchdog
 

@@ -20,9 +20,9 @@ from ..target import Baseline, Cell, CellTime, Rounds
 from . import protocol
 from .builder import BuildFn, Built
 from .client import WorkerClient
-from .deadlines import SLOWEST_OVER_LIMIT, Deadlines
 from .gpu_queue import GpuQueue
 from .protocol import KernelCode, Problem
+from .timing import SLOWEST_OVER_LIMIT, Deadlines
 from .turns import Turns
 
 

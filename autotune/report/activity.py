@@ -10,8 +10,7 @@ from datetime import datetime
 from statistics import fmean
 
 from ..recording.recorded_space import COMPILE_THREADS, cubin_key
-from ..recording.replay import EXTRA_OPEN
-from ..recording.simulation import SimulatedMachine
+from ..recording.replay import EXTRA_OPEN, SimulatedMachine
 from ..store import TrialRecord
 from .numbers import PAUSE_S, StudyNumbers
 

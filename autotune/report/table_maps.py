@@ -21,9 +21,8 @@ from ..kernel.config import Config, brief
 from ..runtime.choose.chooser import NUM_FIRST, Call, Chooser, Pick
 from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import Kernel, Table
-from .documents import Document
+from .documents import Document, column, significant
 from .numbers import StudyNumbers
-from .trial_columns import column, significant
 
 SIDES = tuple(2**i for i in range(15))  # m and n
 DEPTHS = (64, 256, 1024, 4096, 16384)  # k

@@ -39,14 +39,13 @@ from ..files.errors import AutotuneError, DispatchError, StoreError, UsageError
 from ..runtime.service.table_server import is_address
 from ..store import ChannelKey, Store
 from ..store.artifacts import What
-from .catalogue import Catalogue
 from .gate import NO_LANE, PUBLISH, READ, REQUEST, WORK, Gate, GateRules, Rejection
 from .json_log import LOG, tell
 from .metrics import CONTENT_TYPE, Metrics
 from .overview import overview
 from .served import Intake, read_served
 from .signing import received
-from .table_source import MAX_UPLOAD_BYTES, unpacked_files
+from .table_source import MAX_UPLOAD_BYTES, Catalogue, unpacked_files
 from .wanted import asked_for, request_document
 
 MAX_BODY_BYTES = 1 << 20

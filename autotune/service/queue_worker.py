@@ -30,7 +30,7 @@ from ..store import Member, QueuedRequest, RequestState, Store
 from ..target import Target
 from ..target_finder import Note, Selected
 from .child_process import ChildHandle, ChildProcess
-from .compile_helpers import StoreHelpers
+from .compile_worker import StoreHelpers
 
 IDLE_S = 1.0  # between two looks at an empty queue
 MOST_SLACK = 4.0  # times the seconds of a request, and more,

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from ..export.check_files import check_files
+from ..export.manifest import check_files
 from ..files.errors import UsageError
 from ..runtime.service import table_server
 from ..runtime.service.table_server import FORMAT, VERSION, FileSum, Signed, Statement

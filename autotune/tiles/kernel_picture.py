@@ -1,13 +1,16 @@
-"""One kernel on one problem and GPU as plain data to draw: numbers, names and sentences, ready for JSON.
+"""One kernel on one problem and GPU as plain data to draw: numbers, names and sentences, ready for JSON;
+and the explorer as one HTML file that needs nothing beside it.
 
 All arithmetic of the page is done in this room; what draws it (explorer/) places what it is given.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
@@ -16,11 +19,13 @@ from ..kernel import resources
 from ..kernel.config import PARAMETERS, Config, lanes_k
 from ..kernel.rules import Rule, broken_rules
 from ..kernel.rungs import ReferenceKernel
+from ..report.palette import ROOT
 from . import drawn_accesses, drawn_parts, ncu_metrics
 from .drawn_parts import Drawing
 from .executed import HostLaunch
 from .launch_counts import count
 from .timeline import FILL, Timeline
+from .warp_access import SECTOR
 
 
 @dataclass(frozen=True)
@@ -150,3 +155,37 @@ def _timeline(product: HostLaunch, config: Config) -> Drawing:
         "rows": rows,
         "sentences": [line.descriptions(t) for t in shown],
     }
+
+
+_FOLDER = Path(__file__).parent / "explorer"
+_THEME = "../../report/static/theme"  # that of every page
+# One script, in this order.
+_SCRIPTS = (_THEME, "elements", "blocks", "tile", "steps", "lanes", "tables", "page")
+
+
+def explorer_page(selected: Sequence[Subject], limits: DeviceLimits, gpu: str, footer: str) -> str:
+    """The whole page, the first subject shown first. `gpu` is how the command line names the GPU. Raises
+    UsageError where a subject's problem is empty."""
+    data = {
+        "views": pictures(selected, limits),
+        "gpu": gpu,
+        "foot": footer,
+        "sector": SECTOR,
+    }
+    whole = _read("page.html")
+    for place, content in (
+        ("/*STYLE*/", f"{ROOT}\n{_read('page.css')}"),
+        ("/*SCRIPT*/", "\n".join(_read(f"{name}.js") for name in _SCRIPTS)),
+        ("/*DATA*/", _as_json(data)),
+    ):
+        whole = whole.replace(place, content)
+    return whole
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _as_json(data: object) -> str:
+    """JSON that may stand within a script element: nothing in it ends the element."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

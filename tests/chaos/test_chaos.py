@@ -33,7 +33,7 @@ from autotune.files.errors import DispatchError
 from autotune.kernel.compiler import CompileJob, compiler_version
 from autotune.runtime.service.table_server import ServerCalls
 from autotune.service import signing
-from autotune.service.compile_helpers import StoreHelpers
+from autotune.service.compile_worker import StoreHelpers
 from autotune.service.signing import SigningKey
 from autotune.store import RequestState, Store
 

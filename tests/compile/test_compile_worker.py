@@ -13,9 +13,8 @@ from autotune.files.errors import TrialFailure
 from autotune.gpu import instance
 from autotune.kernel.compiler import CompileJob, Compiler
 from autotune.kernel.config import Config
-from autotune.service import compile_helpers
-from autotune.service.compile_helpers import StoreHelpers
-from autotune.service.compile_worker import made
+from autotune.service import compile_worker
+from autotune.service.compile_worker import StoreHelpers, made
 from autotune.store import Build, Store
 
 SIZES = (64, 128, 256)
@@ -78,7 +77,7 @@ def test_processes_that_share_a_cache_compile_a_kernel_once(tmp_path: Path) -> N
 def test_builds_go_by_the_database(
     tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_helpers, "POLL_S", 0.01)
+    monkeypatch.setattr(compile_worker, "POLL_S", 0.01)
     jobs = [
         CompileJob(compiler.version, "f", _options(), text, "", "sm_90") for text in (_KERNEL, "int x = y;")
     ]

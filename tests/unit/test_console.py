@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cli import console, runs
+from autotune.cli import console, trials
 from autotune.cli.search import EventPrinter
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Measurement, Outcome
@@ -147,7 +147,7 @@ def test_a_run_takes_no_lines_but_its_own() -> None:
         "shapes": ["x\ny"],
         "environment": {"recorded_on": "", "gpu_name": "x\ny", "driver_version": "1"},
     }
-    assert len(runs._text({**facts, "versions": {"x\ny": "1\n"}}).splitlines()) == 4
+    assert len(trials._text({**facts, "versions": {"x\ny": "1\n"}}).splitlines()) == 4
 
 
 @given(st.text())

@@ -170,7 +170,7 @@ def test_a_program_is_counted_as_a_routed_one_is_recorded(
 
 
 def test_products_are_timed_by_kind_those_with_most_work_first() -> None:
-    from autotune.estimate.gpu_time import product_time
+    from autotune.estimate.counted_program import product_time
 
     kinds = [
         Counted(Gemm(8, 4, 2, batch=3, shares_b=True), (2, 6, 4), (16, 16, 16), PLAIN, "", 1, "cublas", 5),

@@ -10,7 +10,7 @@ from table_cases import make_kernel, make_spec, make_table, write_table
 
 from autotune import target_finder as targets
 from autotune.cli import verify
-from autotune.export.check_files import check_files
+from autotune.export.manifest import check_files
 from autotune.files.errors import DispatchError, EnvironmentProblem
 
 TABLE = make_table(make_kernel("fast", make_spec()))

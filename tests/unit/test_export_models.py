@@ -18,7 +18,7 @@ from test_export_replaced import snapshot
 from test_gpu_models import multiply
 
 from autotune.export import exchange, package
-from autotune.export.check_files import check_files
+from autotune.export.manifest import check_files
 from autotune.export.package import prepare, write_folder
 from autotune.files.errors import DispatchError
 from autotune.files.folder_files import KeptFile

@@ -20,9 +20,9 @@ from table_cases import ENVIRONMENT, expected_us
 from test_export import SQUARE, FakeCompiler, matrices
 
 from autotune.export import portfolio
-from autotune.export.check_files import check_files
 from autotune.export.cubins import within
 from autotune.export.exporter import export_table
+from autotune.export.manifest import check_files
 from autotune.export.model_folders import packed
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.export.wishes import Wish

@@ -22,8 +22,8 @@ from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import DeviceLost, EnvironmentProblem
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
-from autotune.gpu.deadlines import Deadlines, trial_deadline_s
 from autotune.gpu.protocol import KernelCode, Problem, RunTrial
+from autotune.gpu.timing import Deadlines, trial_deadline_s
 from autotune.kernel.launch import LaunchSpec, Variant
 from autotune.target import Cell
 

@@ -31,8 +31,8 @@ from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, results
 from test_table_fuzzed import NUM_MUTATIONS, SEED
 from test_template import CONFIGS, VARIANTS
 
-from autotune.export.check_files import check_files
 from autotune.export.exporter import export_table
+from autotune.export.manifest import check_files
 from autotune.export.model_folders import packed
 from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.facts.gemm import Gemm

@@ -10,7 +10,7 @@ from fake_target import product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cli.recorded_points import KIN_SHARE, TRIED_SHARE, Source, sample, whole
+from autotune.cli.recorder import KIN_SHARE, TRIED_SHARE, Source, sample, whole
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config

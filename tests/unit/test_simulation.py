@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.recording.simulation import SimulatedMachine
+from autotune.recording.replay import SimulatedMachine
 
 SECONDS = st.floats(0.0, 10.0)
 CANDIDATES = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=40)

@@ -24,8 +24,7 @@ from autotune.kernel import rungs
 from autotune.kernel.config import Config
 from autotune.kernel.rungs import ReferenceKernel
 from autotune.tiles.drawn_parts import MOST_BLOCKS
-from autotune.tiles.explorer_page import page
-from autotune.tiles.kernel_picture import Subject, picture
+from autotune.tiles.kernel_picture import Subject, explorer_page, picture
 from autotune.tiles.launch_counts import count
 from autotune.tiles.timeline import FILL, PlaceState, Timeline
 
@@ -198,7 +197,7 @@ def test_the_ladder_can_be_drawn_on_every_gpu_or_says_why_not() -> None:
 
 def test_the_page_stands_alone() -> None:
     sly = replace(subject(Config(), Gemm(256, 256, 64)), name="</script><b>")
-    text = page([sly, subject(REFERENCES[0], Gemm(64, 64, 64))], H200, "h200", "a foot")
+    text = explorer_page([sly, subject(REFERENCES[0], Gemm(64, 64, 64))], H200, "h200", "a foot")
     assert not re.search(r"(src|href)=\"(?!data:,)", text)
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert "</script><b>" not in text

@@ -18,7 +18,7 @@ from autotune.kernel.rules import broken_rules
 from autotune.kernel.rungs import STEPS
 from autotune.report.activity import Bin
 from autotune.runtime.choose.chooser import Call, Chooser
-from autotune.tiles import explorer_page
+from autotune.tiles import kernel_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 LADDER = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ def _power_view() -> None:
 
 def _explained_tile() -> None:
     subject = explain._requested(1, "bm=64,vec_b=1,min_blocks=1", Gemm(256, 256, 64))
-    page = explorer_page.page([subject], KNOWN["h200"], "h200", "")
+    page = kernel_picture.explorer_page([subject], KNOWN["h200"], "h200", "")
     assert "config 1" in page and '"bm"' in page
 
 

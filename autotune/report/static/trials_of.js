@@ -1,5 +1,5 @@
 "use strict";
-// Trials of a study as rows, from the columns that a document has (autotune/report/trial_columns.py).
+// Trials of a study as rows, from the columns that a document has (autotune/report/documents.py).
 {
   const at = (column, row) => {
     if (Array.isArray(column)) return column[row];
