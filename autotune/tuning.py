@@ -6,6 +6,7 @@ import html
 import itertools
 import logging
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
@@ -493,18 +494,13 @@ class _Followed:
         self._make, self._storage = optuna_storage.FollowedStudy, optuna_storage.OptunaStorage(store)
         self._callbacks, self._on_event = callbacks, on_event
         self._studies: dict[Gemm, Any] = {}
-        self._is_over = False
-
-    def should_stop(self) -> bool:
-        return self._is_over
-
-    def _stop(self) -> None:
-        self._is_over = True
+        self._over = threading.Event()
+        self.should_stop = self._over.is_set
 
     def __call__(self, event: Event) -> None:
         self._on_event(event)
         if isinstance(event, ShapeStarted):
-            self._studies[event.gemm] = self._make(self._storage, event.study, self._stop)
+            self._studies[event.gemm] = self._make(self._storage, event.study, self._over.set)
         elif isinstance(event, TrialDone):
             study = self._studies[event.gemm]
             for callback in self._callbacks:

@@ -12,18 +12,13 @@ from . import console
 OF_PRODUCTS = ("vs cuBLAS", "of limit", "TFLOP/s", "workspace")  # what no other problem has
 
 
-def interval_text(interval: Sequence[float] | None) -> str:
-    """`0.981-1.024`, or a dash."""
-    return "-" if interval is None else "{:.3f}-{:.3f}".format(*interval)
-
-
 _READS: dict[str, Callable[[Any], str]] = {
     "_us": console.time_text,
     "seconds": console.seconds_text,
     "speedup": console.ratio_text,
     "ratio": console.ratio_text,
     "_cublas": console.ratio_text,
-    "interval": interval_text,
+    "interval": lambda value: "-" if value is None else "{:.3f}-{:.3f}".format(*value),  # `0.981-1.024`
     "gflops": lambda value: f"{value:,.0f}" if value else "-",
     "tflops": lambda value: f"{value:.1f}" if value else "-",
     "_bytes": console.workspace_text,

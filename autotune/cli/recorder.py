@@ -103,7 +103,7 @@ def _fill(
         num_allowed[gemm] += 1
     while streams and len(chosen) < size:
         shape = min(streams, key=lambda gemm: num_allowed[gemm])
-        point = _next_new(streams[shape], chosen)
+        point = next((one for one in streams[shape] if point_key(one) not in chosen), None)
         num_drawn[shape] += 1
         if point is None or num_drawn[shape] >= most:
             del streams[shape]
@@ -111,10 +111,6 @@ def _fill(
             chosen[point_key(point)] = point
             for gemm in allows(point):
                 num_allowed[gemm] += 1
-
-
-def _next_new(stream: Iterator[Point], chosen: Collection[str]) -> Point | None:
-    return next((point for point in stream if point_key(point) not in chosen), None)
 
 
 def _shuffled(space: FeasibleSet, rng: np.random.Generator) -> Iterator[Point]:

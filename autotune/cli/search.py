@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from .. import tuning
 from ..facts.accuracy_class import STRICT
 from ..facts.device import limits_by_name
 from ..facts.frozen import picked
-from ..facts.gemm import Gemm
 from ..facts.keywords import SearchKeywords, keywords_of
 from ..facts.measurement import CachePolicy
 from ..files.errors import EnvironmentProblem, UsageError
@@ -286,10 +285,10 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
 
 def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, Any]:
     found, trials, filled = result.search, result.trials, result.filled
-    shapes = [
-        _shape_facts(shape, trials[shape.gemm]) | _optimum(result.optimum_us, shape)
-        for shape in result.shapes
-    ]
+    shapes = [_shape_facts(shape, trials[shape.gemm]) for shape in result.shapes]
+    for shape, its in zip(result.shapes, shapes, strict=True):
+        if shape.gemm in result.optimum_us:
+            its["optimum_time_us"] = result.optimum_us[shape.gemm]
     return {
         **common.measured_on(result.environment),
         "policy": result.cache,
@@ -311,10 +310,6 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }
-
-
-def _optimum(optimum_us: Mapping[Gemm, float], shape: ShapeResult) -> dict[str, float]:
-    return {"optimum_time_us": optimum_us[shape.gemm]} if shape.gemm in optimum_us else {}
 
 
 def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def _follow(
         while not is_over():
             is_last = request.is_once or (drains and not store.queue().has_open())
             tuned_s = _tuned_s(store, name)
-            is_due = tuned_s > published_s and (request.is_once or tuned_s > 0 or _has_results(store, name))
+            has_results = tuned_s > 0 or any(one.gpu_name == name for one in store.environments())
+            is_due = tuned_s > published_s and (request.is_once or has_results)
             if is_due and _publish(request, name, is_json=is_json):
                 published_s = tuned_s
             if is_last:
@@ -77,11 +78,6 @@ def _tuned_s(store: Store, name: str) -> float:
     """When the last request was tuned on such a GPU, on the database's clock; 0 if none was."""
     ended = store.queue().requests([RequestState.TUNED], most=MOST)
     return max((one.ended_s or 0.0 for one in ended if one.result.get("gpu") == name), default=0.0)
-
-
-def _has_results(store: Store, name: str) -> bool:
-    """Whether searches on such a GPU left any, though no request was tuned there."""
-    return any(one.gpu_name == name for one in store.environments())
 
 
 def _published_s(store: Store, name: str) -> float:

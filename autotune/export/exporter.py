@@ -217,7 +217,10 @@ def cut_to_chosen(results: TunedResults) -> TunedResults:
     """The same results, with each shape's ranking cut down to what a table holds: first the kernel chosen
     among the tied (`cover.choose`), then the tied kernels that the table holds for other shapes anyway. A
     recording names one winner everywhere: it is that."""
-    tied = {s.gemm: {_name(s.gemm, p): p for p in _tied(s)} for s in results.shapes}
+    tied = {
+        s.gemm: {_name(s.gemm, p): p for at, p in enumerate(s.ranked) if not at or p.is_tied}
+        for s in results.shapes
+    }
     options = {
         gemm: [
             cover.Option(name, p.time_us, p.joules, number == 0)
@@ -250,11 +253,6 @@ def _tell_replaced(results: TunedResults, tuned: TunedResults, note: Callable[[s
         names = ", ".join(notes[:MOST_NAMED])
         more = f" and {len(notes) - MOST_NAMED} more" if len(notes) > MOST_NAMED else ""
         note(f"Not the winner but a kernel that is tied with it is exported for {names}{more}")
-
-
-def _tied(shape: TunedShape) -> tuple[TunedPoint, ...]:
-    """The winner and those tied with it, best first."""
-    return (*shape.ranked[:1], *(point for point in shape.ranked[1:] if point.is_tied))
 
 
 def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:

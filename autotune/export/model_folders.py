@@ -26,7 +26,6 @@ from ..runtime.table.table import (
     FORMAT,
     SCHEMA_VERSION,
     TABLE_FILE,
-    KernelRecord,
     Table,
     launchable,
 )
@@ -142,7 +141,7 @@ def render(table: Table) -> str:
     back.
     """
     for kernel in table.kernels:
-        source = _source_of(kernel, table)
+        source = table.source_hash if kernel.accuracy == STRICT else table.tensor_source_hash
         if kernel != launchable(kernel, table.limits, source, table.max_workspace, table.order):
             raise DispatchError(
                 f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_HINT}"
@@ -158,7 +157,3 @@ def render(table: Table) -> str:
     )
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return with_checksum(text)
-
-
-def _source_of(kernel: KernelRecord, table: Table) -> str:
-    return table.source_hash if kernel.accuracy == STRICT else table.tensor_source_hash

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from statistics import median
 
-from ..facts.device import DeviceLimits
 from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
 from ..facts.measurement import CachePolicy, Discarded, Failure, Outcome
 from ..files.errors import EnvironmentProblem
@@ -45,10 +44,6 @@ def _why_too_fast(time_us: float, floor_us: float) -> str:
         f"{time_us:.2f} us per launch, and this GPU needs {floor_us:.2f} at least; the result is right on "
         "fresh inputs, and timing it again gave the same: do not trust clocks or timer here"
     )
-
-
-def _tflops(request: protocol.RunTrial, limits: DeviceLimits) -> float:
-    return templates.tflops(request.kernel.accuracy, limits, request.problem.gemm.a_type)
 
 
 class Session:
@@ -172,8 +167,8 @@ class Session:
                 right, outcome=Outcome.INACCURATE, reason=why, verify_s=time.perf_counter() - started
             )
         guarded = self._time(prepared, enqueue, probe_us, request.cutoff_us)
-        tflops, num_sets = _tflops(request, self.limits), len(prepared.operands.sets)
-        gemm, policy = request.problem.gemm, request.problem.policy
+        gemm, policy, num_sets = request.problem.gemm, request.problem.policy, len(prepared.operands.sets)
+        tflops = templates.tflops(request.kernel.accuracy, self.limits, gemm.a_type)
         reason, floor_us = "", timing.floor_us(gemm, self.limits, policy, num_sets, tflops)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
         if timing.is_suspicious(guarded.taken.time_us, floor_us, known_us):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -221,7 +221,7 @@ def _supervise(served: list[_Served], interrupt_handler: InterruptHandler, note:
                 killed_s, waiting = time.monotonic() + END_S, []
                 for one in running.values():
                     one.child.signal(signal.SIGTERM)
-            for one in _due(waiting):
+            for one in [one for one in waiting if time.monotonic() >= one.begins_s]:
                 waiting.remove(one)
                 one.child, one.begins_s = one.start(), time.monotonic()
                 running[one.child.pipe] = one
@@ -239,10 +239,6 @@ def _supervise(served: list[_Served], interrupt_handler: InterruptHandler, note:
             one.child.signal(signal.SIGTERM)
         for one in served:
             one.child.end(min(END_S, max(0.0, killed_s - time.monotonic())))
-
-
-def _due(waiting: Sequence[_Served]) -> Iterator[_Served]:
-    return iter([one for one in waiting if time.monotonic() >= one.begins_s])
 
 
 def _take(one: _Served, message: tuple[str, list[Any]], note: Note) -> None:

@@ -13,7 +13,7 @@ the others end in order.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from multiprocessing.connection import wait
@@ -111,7 +111,11 @@ class SeveralGpus:
             for gpu in self._gpus:
                 gpu.child.end(_LONGEST_END_S)
         signalled = interrupt_handler.number
-        results = [_merged(some, self._arguments, signalled) for some in self._by_model() if some]
+        by_model: dict[str, list[Result]] = {}
+        for gpu in self._gpus:
+            if gpu.result:
+                by_model.setdefault(gpu.selected.model, []).append(gpu.result)
+        results = [_merged(some, self._arguments, signalled) for some in by_model.values()]
         return FoundOnGpus(tuple(results), {gpu.name: gpu.error for gpu in self._gpus if gpu.error})
 
     def _attend(self, interrupt_handler: InterruptHandler) -> None:
@@ -146,15 +150,13 @@ class SeveralGpus:
                 (gpu.filled,) = values
                 self._on_fill(*map(sum, zip(*(one.filled for one in self._gpus), strict=True)))
             case "note":
-                self._note_once(gpu, *values)
+                (text,) = values
+                if text not in self._noted:
+                    self._noted.add(text)
+                    self._note(text)
             case _:
                 setattr(gpu, what, values[0])  # its result, or error
         return True
-
-    def _note_once(self, gpu: _Gpu, text: str) -> None:
-        if text not in self._noted:
-            self._noted.add(text)
-            self._note(text)
 
     def _close(self, gpu: _Gpu) -> None:
         gpu.child.end(_LONGEST_END_S)
@@ -181,10 +183,6 @@ class SeveralGpus:
         if not isinstance(event, Stopping) or event.reason.is_at_once:
             self._on_event(event)
 
-    def _by_model(self) -> Iterator[list[Result]]:
-        for model in self._dispensers:
-            yield [gpu.result for gpu in self._gpus if gpu.selected.model == model and gpu.result]
-
 
 def _merged(results: Sequence[Result], arguments: Mapping[str, Any], signalled: int | None) -> Result:
     """Results of GPUs of one model as one: of a shape that several searched, the fastest winner."""
@@ -201,7 +199,8 @@ def _merged(results: Sequence[Result], arguments: Mapping[str, Any], signalled: 
         reason=StopReason.INTERRUPTED if interrupted else reasons[0],
         num_new=sum(one.num_new for one in found),
         elapsed_s=max(one.elapsed_s for one in found),
-        ledger=_added([one.ledger for one in found]),
+        # Seconds of all: a share of them is the mean of the GPUs'
+        ledger=Ledger(**{f.name: sum(getattr(one.ledger, f.name) for one in found) for f in fields(Ledger)}),
         signal=signalled if interrupted else None,
         without_final=tuple(gemm for one in found for gemm in one.without_final),
     )
@@ -226,11 +225,6 @@ def _better(one: ShapeResult | None, other: ShapeResult) -> ShapeResult:
     num_trials = max(one.num_trials, other.num_trials) if is_shared else one.num_trials + other.num_trials
     num_failed = max(one.num_failed, other.num_failed) if is_shared else one.num_failed + other.num_failed
     return replace(better, num_new=one.num_new + other.num_new, num_trials=num_trials, num_failed=num_failed)
-
-
-def _added(ledgers: Sequence[Ledger]) -> Ledger:
-    """Seconds of all: a share of them is the mean of the GPUs'."""
-    return Ledger(**{f.name: sum(getattr(one, f.name) for one in ledgers) for f in fields(Ledger)})
 
 
 def tune(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...facts.gemm import PEDANTIC_MATH, TYPED_LAYOUTS, WORKSPACE_BYTES, Gemm, describe_status
+from ...facts.gemm import PEDANTIC_MATH, TYPED_LAYOUTS, WORKSPACE_BYTES, describe_status
 from ...files.errors import DispatchError, DispatchWarning
 from ...files.folder_files import library_path
 from ...kernel.config import PARAMETER
@@ -137,7 +137,7 @@ class Core:
     def __init__(self, table: Table | None, library: CoreLibrary) -> None:
         self.library, self._kept = library, TableArrays()
         of = library.structs
-        made = bare_struct(of, self._kept) if table is None else table_struct(of, table, self._kept)
+        made = table_struct(of, table, self._kept)
         self._at_table = self._kept.of([made])
         handle = ctypes.c_void_p()
         if status := library.autotune_open(self._at_table, ctypes.byref(handle)):
@@ -196,11 +196,6 @@ MAX_TALLIES = 1 << 16  # call signatures that are counted separately
 _REDUCTIONS = PARAMETER["reduction"].values  # as core/table.h numbers them
 
 
-def shared_of(gemm: Gemm) -> int:
-    """The number in core/table.h for the operands that the products of a batch share."""
-    return 1 if gemm.shares_a else 2 if gemm.shares_b else 0
-
-
 def numbered(epilogue: Epilogue) -> dict[str, int]:
     """The numbers of its bias and its activation in core/table.h and core/autotune_sgemm.h."""
     return {"bias": BIASES.index(epilogue.bias), "activation": ACTIVATIONS.index(epilogue.activation)}
@@ -228,13 +223,10 @@ class TableArrays:
         return address
 
 
-def bare_struct(of: Any, kept: TableArrays) -> Any:
-    """Of no table: for products that cuBLAS alone serves."""
-    return of.table(version=VERSION, constants=_constants(of, kept))
-
-
-def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
-    """autotune_table of a table. `of`: the structs of the core's library."""
+def table_struct(of: Any, table: Table | None, kept: TableArrays) -> Any:
+    """autotune_table of a table; of none where cuBLAS alone serves. `of`: the structs of the library."""
+    if table is None:
+        return of.table(version=VERSION, constants=_constants(of, kept))
     at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
     plain = table.plain_ids()
     codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
@@ -246,7 +238,8 @@ def table_struct(of: Any, table: Table, kept: TableArrays) -> Any:
             "first": first,
             "num_ranked": len(entry.ranked),
         }
-        own |= {"products": entry.gemm.batch, "shared": shared_of(entry.gemm)}
+        shared = 1 if entry.gemm.shares_a else 2 if entry.gemm.shares_b else 0
+        own |= {"products": entry.gemm.batch, "shared": shared}
         cublas_us = (entry.cublas_us or 0.0, entry.adding_us or 0.0)
         entries.append(of.entry.like(entry.gemm, **own, cublas_us=cublas_us))
         first += len(entry.ranked)

@@ -38,7 +38,6 @@ from ..launch.devices import OpenGpu
 from ..table.table import Extent, Kernel, Table, TimeUs
 
 SCHEMA_VERSION = 2
-WITHOUT_ERRORS = 1  # of pinned files that are read, too: they have no errors
 MOST_EXCESS = 1e30
 FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
@@ -185,7 +184,7 @@ def read(path: Path, table: str, advice: str, kind: Any = ChoiceFile) -> Any:
         data = strict.parse(text)
         _check_head(data, _FORMATS[kind])
         folder_files.verify(text, data.get("checksum"))
-        found = strict.read(kind, _latest(data), "choices")
+        found = strict.read(kind, data, "choices")
     except strict.NewerVersion as error:
         raise DispatchError(f"{path} holds choices of {error}; use a newer autotune, or {advice}") from error
     except (strict.Mismatch, UnicodeError) as error:
@@ -199,16 +198,8 @@ def _check_head(data: Any, form: str) -> None:
     if type(data) is not dict or data.get("format") != form:
         raise strict.Mismatch("it is no file of choices")
     strict.check_version(data.get("schema_version"), SCHEMA_VERSION, "schema")
-    if data.get("schema_version") not in (SCHEMA_VERSION, WITHOUT_ERRORS):
+    if data.get("schema_version") != SCHEMA_VERSION:
         raise strict.Mismatch(f"it is not of schema {SCHEMA_VERSION}, which this code reads")
-
-
-def _latest(data: dict[str, Any]) -> dict[str, Any]:
-    """The same of an older file as it would be written now."""
-    choices = data.get("choices")
-    if data["schema_version"] == SCHEMA_VERSION or not isinstance(choices, list):
-        return data
-    return {**data, "choices": [{**one, "excess": 1.0} if type(one) is dict else one for one in choices]}
 
 
 class Choices(Generic[Key, One]):
