@@ -155,13 +155,10 @@ def _check_as_served(folder: Path, model: GpuModelFiles, device: int) -> Checks:
     found: list[KernelCheck] = []
     left: Checks = []
     try:
-        verify_table(
-            folder,
-            device=device,
-            on_check=found.append,
-            is_checked=lambda kernel: kernel.id in kernels,
-            num_tuned=0,
-        )
+        for check in verify_table(
+            folder, device=device, is_checked=lambda one: one.id in kernels, num_tuned=0
+        ):
+            found.append(check)
     except CudaFault as fault:
         if fault.code != OUT_OF_MEMORY:
             raise

@@ -9,7 +9,7 @@ a table whose kernels sum in one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,11 @@ from ..runtime.calls.arrays import Libraries
 from ..runtime.calls.multiply import Added, sgemm_host
 from ..runtime.choose.chooser import Call, Chooser, Pick
 from ..runtime.launch.cuda_driver import PER_THREAD_STREAM, Driver
-from ..runtime.launch.devices import first_served, gpu_model_here
+from ..runtime.launch.devices import gpu_model_here
 from ..runtime.launch.planner import Engine
 from ..runtime.table.gpu_models import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
-from .manifest import GpuModelFiles, check_files
+from .manifest import check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 RAGGED_BATCH = 3  # products
@@ -58,76 +58,30 @@ class KernelCheck:
         return not self.reason
 
 
-@dataclass(frozen=True)
-class TableCheck:
-    """The result of checking a folder. `device` is the GPU's number, `gpu_name` its name."""
-
-    folder: Path
-    device: int
-    gpu_name: str
-    num_kernels: int
-    is_recorded: bool
-    checks: tuple[KernelCheck, ...]
-
-    @property
-    def failures(self) -> tuple[KernelCheck, ...]:
-        return tuple(check for check in self.checks if not check.is_ok)
-
-    @property
-    def is_ok(self) -> bool:
-        return not self.failures
-
-
 def verify_table(
     folder: Path,
     *,
-    device: int | None = None,
+    device: int = 0,
     driver: Driver | None = None,
-    seed: int = 0,
-    on_check: Callable[[KernelCheck], None] = lambda _: None,
     is_checked: Callable[[Kernel], bool] = lambda _: True,
     num_tuned: int = MAX_TUNED,
-) -> TableCheck:
-    """Check every kernel of an exported folder, or some of them, on one GPU (None: the first that the table
-    is for), on a ragged shape and `num_tuned` others.
-
-    `on_check` is told of each check as it ends. Raises DispatchError if the folder is damaged, newer
-    than this code or for another GPU, and if the GPU fails: then the kernels cannot be judged.
-    """
-    files = check_files(folder)
+) -> Iterator[KernelCheck]:
+    """Checks every kernel of an exported folder, or some of them, on one GPU, on a ragged shape and
+    `num_tuned` others. Raises DispatchError if the folder is damaged, newer than this code or for another
+    GPU, and if the GPU fails: then the kernels cannot be judged."""
     driver = driver or Driver()
-    chosen, (_, table, code) = _gpu_model_here(files.models, driver, device)
-    checks: list[KernelCheck] = []
-    # A worker checks those that read an A of two-byte elements, which have no epilogue
-    kernels = [one for one in table.kernels if is_checked(one) and one.variant.a_type == FP32]
-    for kernel in kernels:
-        engine = Engine(table, code, _Only(table, kernel), driver)
-        for gemm in _shapes(table, kernel, num_tuned):
-            for one in _checks(engine, chosen, kernel, gemm, seed):
-                checks.append(one)
-                on_check(one)
-    name = driver.device_name(chosen)
-    return TableCheck(folder, chosen, name, len(kernels), table.is_recorded, tuple(checks))
-
-
-def _gpu_model_here(
-    models: Sequence[GpuModelFiles], driver: Driver, device: int | None
-) -> tuple[int, GpuModelFiles]:
-    """The GPU to check on, and the table for its model."""
-    by_model = {GpuModel.of_table(model.table): model for model in models}
-
-    def fault(number: int) -> str | None:
-        here = gpu_model_here(driver, number)
-        is_known = any(model in by_model for model in here.accepted)
-        return None if is_known else no_table([model.table for model in models], number, here)
-
-    if device is None:
-        device = first_served(driver, fault)
-    elif text := fault(device):
-        raise DispatchError(text)
-    return device, next(
-        by_model[model] for model in gpu_model_here(driver, device).accepted if model in by_model
-    )
+    models = {GpuModel.of_table(model.table): model for model in check_files(folder).models}
+    here = gpu_model_here(driver, device)
+    found = next((models[one] for one in here.accepted if one in models), None)
+    if found is None:
+        raise DispatchError(no_table([model.table for model in models.values()], device, here))
+    _, table, code = found
+    for kernel in table.kernels:
+        # A worker checks those that read an A of two-byte elements, which have no epilogue
+        if is_checked(kernel) and kernel.variant.a_type == FP32:
+            engine = Engine(table, code, _Only(table, kernel), driver)
+            for gemm in _shapes(table, kernel, num_tuned):
+                yield from _checks(engine, device, kernel, gemm)
 
 
 class _Only(Chooser):
@@ -168,9 +122,9 @@ def ragged_shape(kernel: Kernel) -> Gemm:
     return Gemm(2 * spec.bm + edge, 3 * spec.bn + edge, depth, variant.trans_a, variant.trans_b, batch)
 
 
-def _checks(engine: Engine, device: int, kernel: Kernel, gemm: Gemm, seed: int) -> Iterator[KernelCheck]:
+def _checks(engine: Engine, device: int, kernel: Kernel, gemm: Gemm) -> Iterator[KernelCheck]:
     """Of one kernel on a shape, by SCALES: the same operands, whose sums are computed once."""
-    rng = np.random.default_rng((seed, gemm.m, gemm.n, gemm.k))
+    rng = np.random.default_rng((0, gemm.m, gemm.n, gemm.k))
     a, b, c = _operands(gemm, rng)
     epilogue = kernel.variant.epilogue
     bias = rng.standard_normal(gemm.n, dtype=np.float32) if epilogue.bias != "none" else None

@@ -63,7 +63,7 @@ def render(files: Mapping[str, bytes]) -> bytes:
 
 
 def read(folder: Path) -> dict[str, str] | None:
-    """SHA-256 sums of an export's files by name, or None where there is no  Raises DispatchError."""
+    """SHA-256 sums of an export's files by name, or None where there is no manifest. Raises DispatchError."""
     path = folder / MANIFEST_FILE
     if not os.path.lexists(path):
         return None
@@ -222,7 +222,7 @@ class Files:
 
 
 def check_files(folder: Path) -> Files:
-    """Read a folder and compare it with its own  Raises DispatchError, naming what is wrong."""
+    """Read a folder and compare it with its own manifest. Raises DispatchError, naming what is wrong."""
     models = tuple(
         GpuModelFiles(path, table, load_cubins(path, table)) for path, table in load_models(folder)
     )

@@ -149,9 +149,9 @@ def test_streams_and_graphs(torch: Any, runtime: Dispatcher) -> None:
 
 
 def test_verify_runs_the_kernels_for_batches(folder: Path) -> None:
-    found = verify_table(folder)
-    assert found.is_ok, found.failures
-    assert any(check.gemm.is_batched for check in found.checks)
+    found = [*verify_table(folder)]
+    assert not [check for check in found if not check.is_ok]
+    assert any(check.gemm.is_batched for check in found)
 
 
 def test_products_of_batches_are_routed(torch: Any, folder: Path) -> None:

@@ -168,9 +168,9 @@ def test_arrays_of_the_host(torch: Any, runtime: Dispatcher) -> None:
 
 
 def test_verify_runs_the_kernels_with_epilogues(folder: Path) -> None:
-    found = verify_table(folder, is_checked=lambda kernel: not kernel.is_plain)
-    assert found.is_ok, found.failures
-    assert len({check.kernel_id for check in found.checks}) == found.num_kernels > 100
+    found = [*verify_table(folder, is_checked=lambda kernel: not kernel.is_plain)]
+    assert not [check for check in found if not check.is_ok]
+    assert len({check.kernel_id for check in found}) > 100
 
 
 def test_linear_is_routed_with_its_bias(torch: Any, folder: Path) -> None:

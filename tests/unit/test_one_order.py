@@ -136,9 +136,10 @@ def test_a_check_compares_bits(
 ) -> None:
     table = replace(chained(), entries=())
     monkeypatch.setattr(check, "SCALES", ((1.0, 0.0), (1.0, -0.5)))
-    found = check.verify_table(write_table(table, tmp_path / "t"), driver=FakeDriver(table, summed=order))
-    assert found.checks and {fault in one.reason for one in found.checks} == {True}
-    assert found.is_ok == (not fault)
+    folder = write_table(table, tmp_path / "t")
+    found = [*check.verify_table(folder, driver=FakeDriver(table, summed=order))]
+    assert {fault in one.reason for one in found} == {True}
+    assert all(one.is_ok for one in found) == (not fault)
 
 
 def test_the_feasible_set_of_an_order_has_no_other() -> None:
