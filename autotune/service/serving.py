@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from functools import cache
 from typing import Any
 
 import uvicorn
@@ -22,21 +21,16 @@ _FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 def page_routes() -> list[Route]:
     """The page of the service, and its script, among those of the database's pages."""
-    return [Route("/service", _page), Route(f"/service/{page.SERVICE.name}", _script)]
+    script = f"/service/{page.SERVICE.name}"
+    text = page.frame([*(f"/static/{name}" for name in page.SERVICE_NEEDS), script])
 
+    async def answer_page(request: Request) -> Response:
+        return HTMLResponse(text, headers=_FRESH)
 
-async def _page(request: Request) -> Response:
-    return HTMLResponse(_text(), headers=_FRESH)
+    async def answer_script(request: Request) -> Response:
+        return FileResponse(page.SERVICE, media_type="text/javascript", headers=_FRESH)
 
-
-@cache
-def _text() -> str:
-    sources = [f"/static/{name}" for name in page.SERVICE_NEEDS]
-    return page.frame([*sources, f"/service/{page.SERVICE.name}"])
-
-
-async def _script(request: Request) -> Response:
-    return FileResponse(page.SERVICE, media_type="text/javascript", headers=_FRESH)
+    return [Route("/service", answer_page), Route(script, answer_script)]
 
 
 def serve(app: ASGIApp, listener: socket.socket, **options: Any) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..files import strict
 from ..files.errors import UsageError
@@ -31,26 +31,6 @@ UPLOAD_S = 120.0  # a step of sending a table
 _SIZE_BYTES = 8
 FILES = (SIGNED_FILE, TABLE_FILE, CUBIN_FILE)
 MAX_UPLOAD_BYTES = sum(MAX_BYTES.values()) + _SIZE_BYTES * len(FILES)
-
-
-class TableSource(Protocol):
-    """What both can do. Raises StoreError and NoAnswer, UsageError for an address that is not there."""
-
-    def listed(self) -> list[Document]:
-        """Every table, as `listed_of` has it."""
-        ...
-
-    def publish(self, new: NewArtifact, by: str) -> bool:
-        """Returns whether it is new."""
-        ...
-
-    def decide(self, what: What, address: str, by: str) -> None:
-        """Pin it, end that, or take it back."""
-        ...
-
-    def files(self, address: str) -> tuple[bytes, bytes, bytes]:
-        """What is signed, table, cubins: not checked yet."""
-        ...
 
 
 def listed_of(artifacts: Artifacts) -> list[Document]:
@@ -88,6 +68,11 @@ def unpacked_files(body: bytes) -> tuple[bytes, bytes, bytes]:
     if at != len(body):
         raise UsageError(f"{len(body) - at} bytes follow the signed table")
     return found[0], found[1], found[2]
+
+
+# Both list every table as `listed_of` has it, publish one (true: it is new), pin one, end that or take it
+# back (`decide`), and give the files of one: what is signed, table, cubins, not checked yet. They raise
+# StoreError and NoAnswer, UsageError for an address that is not there.
 
 
 class DatabaseTables:
@@ -144,6 +129,7 @@ class ServerTables:
         return need_full((one["address"] for one in self.listed()), address)
 
 
+TableSource = DatabaseTables | ServerTables
 LOOK_S = 1.0
 MAX_KEPT_BYTES = 256 << 20
 Tokens = Mapping[str, tuple[str, frozenset[str]]]
