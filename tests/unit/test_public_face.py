@@ -201,8 +201,9 @@ def test_a_search_whose_seconds_cublas_took_still_has_some(monkeypatch, granted,
     clock = [100.0]
     target = SimpleNamespace(now=lambda: clock[0], limits=KNOWN["h200"], fill=None)
     monkeypatch.setattr(tuning, "CellTarget", SimpleNamespace)
-    monkeypatch.setattr(tuning, "time_cublas", lambda *_, **__: clock.__setitem__(0, clock[0] + 3.0))
-    assert tuning._after_cublas(target, None, Options(seconds=granted), InterruptHandler()).seconds == left
+    monkeypatch.setattr(tuning, "time_cublas", lambda *_, **__: clock.__setitem__(0, clock[0] + 1.5))
+    found = tuning._after_cublas(target, None, (), Options(seconds=granted), InterruptHandler())
+    assert found.seconds == left
 
 
 def test_a_result_is_a_data_frame_and_a_table_of_a_notebook(tmp_path: Path) -> None:
