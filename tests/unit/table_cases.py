@@ -236,6 +236,8 @@ def older_text(table: Table, version: int) -> str:
         del tree["cublas_adding"]
         for entry in tree["entries"]:
             del entry["adding_us"]
+    if version < 19:
+        del tree["levels"]
     return sign(tree)
 
 
