@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,10 +185,10 @@ def folder(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fine_epilogues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime, which checks kernels with an epilogue, finds all of them right."""
 
-    def check(path: Path, *, on_check: Callable[[KernelCheck], None], **_: Any) -> None:
+    def check(path: Path, **_: Any) -> Iterator[KernelCheck]:
         for kernel in load(path).kernels:
             if not kernel.is_plain:
-                on_check(KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, ""))
+                yield KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, "")
 
     monkeypatch.setattr(verify, "verify_table", check)
 
@@ -232,19 +232,13 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
     table, requested = load(tmp_path / "t"), []
 
     def check(
-        path: Path,
-        *,
-        device: int,
-        on_check: Callable[[KernelCheck], None],
-        is_checked: Callable[[Kernel], bool],
-        num_tuned: int,
-    ) -> None:
+        path: Path, *, device: int, is_checked: Callable[[Kernel], bool], num_tuned: int
+    ) -> Iterator[KernelCheck]:
         assert num_tuned == 0
         kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
         requested.append((path, device, len(kernels)))
         checks = [KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, "") for kernel in kernels]
-        for one in (*checks[1:], replace(checks[0], error_ratio=7.0, reason="C is off")):
-            on_check(one)
+        yield from (*checks[1:], replace(checks[0], error_ratio=7.0, reason="C is off"))
 
     monkeypatch.setattr(verify, "verify_table", check)
     with pytest.raises(DispatchError, match=r"-bias_columns on .*wrong_result: C is off"):
@@ -289,9 +283,8 @@ def test_no_memory_for_an_epilogue_hides_no_wrong_kernel(
     *_, last = (kernel for kernel in table.kernels if not kernel.is_plain)
     first: list[KernelCheck] = []
 
-    def find_no_memory(*_: Any, on_check: Callable[[KernelCheck], None], **__: Any) -> None:
-        for one in first:
-            on_check(one)
+    def find_no_memory(*_: Any, **__: Any) -> Iterator[KernelCheck]:
+        yield from first
         raise CudaFault("allocating 4 bytes", 2, "CUDA_ERROR_OUT_OF_MEMORY")
 
     monkeypatch.setattr(verify, "verify_table", find_no_memory)
