@@ -74,7 +74,7 @@ def searched_for(accuracy: str, limits: DeviceLimits) -> Template:
     """What a search for a class searches on this GPU model: without warpgroups the kernels that do without
     them."""
     its = OF_CLASS[accuracy]
-    return MMA if its is TENSOR and _broken(its, limits) and not _broken(MMA, limits) else its
+    return MMA if its is TENSOR and _broken(its, limits) else its
 
 
 def module_of(accuracy: str, limits: DeviceLimits) -> ModuleType:
