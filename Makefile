@@ -1,6 +1,6 @@
 # make search   set up, then run the main job on this machine (without a GPU: on a recorded space)
 # make test     set up, then style, types and tests
-# make stress   the rare and costly tests, which CI runs next
+# make stress   the rare and costly tests, of which CI runs some next
 # Nothing but Python >= 3.11 is needed beforehand (and g++ for the tests): all else goes into .venv.
 
 SHELL := /bin/bash

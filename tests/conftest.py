@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator
+from datetime import date
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +30,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: as the
 # Machines that run tests are busy ones; examples are others in every run.
 settings.register_profile("no-deadline", deadline=None, max_examples=40)
 settings.load_profile("no-deadline")
+
+DAY = "AUTOTUNE_TESTS_DAY"  # of a run: it says which tests `--share` takes
 
 # A run in the background of a script, or under nohup, inherits ignored signals, which tests send.
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
@@ -89,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
         shared = tempfile.TemporaryDirectory(prefix="autotune-tests-")
         config.add_cleanup(shared.cleanup)
         os.environ[kept.RUN] = shared.name
+        os.environ.setdefault(DAY, date.today().isoformat())
         build_core()
 
 
@@ -102,6 +107,9 @@ def look_for_cycles_seldom() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail, rather than skip, tests marked gpu")
+    parser.addoption(
+        "--share", type=int, default=1, metavar="N", help=f"one test of N, others each day ({DAY})"
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -134,14 +142,19 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test that is marked `every(n)`, all cases but each n-th are `stress`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that is marked `every(n)`, all cases but each n-th are `stress`. And `--share`."""
+    day, share = os.environ[DAY], config.getoption("--share")
+    left_out = [item for item in items if zlib.crc32(f"{day} {item.nodeid}".encode()) % share]
+    config.hook.pytest_deselected(items=left_out)
     num_cases = Counter[str]()
     for item in items:
         marker, name = item.get_closest_marker("every"), item.nodeid.partition("[")[0]
         if marker is not None and num_cases[name] % marker.args[0]:
             item.add_marker(pytest.mark.stress)
         num_cases[name] += 1
+    without = set(left_out)
+    items[:] = [item for item in items if item not in without]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
