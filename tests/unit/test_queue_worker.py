@@ -67,7 +67,9 @@ def test_requests_are_tuned_or_refused(tmp_path: Path) -> None:  # on PostgreSQL
         assert rejected.state == RequestState.REFUSED and "holds no 77x77x77" in rejected.reason
         assert found["NVIDIA L4"].state == RequestState.WAITING, "another model's"
         (status,) = queue.workers()
-        assert (status.kind, status.gpu, status.num_done, status.is_alive) == ("gpu", "NVIDIA H200", 2, False)
+        num_done = 2 + tuned.num_tries  # on a busy machine seconds may leave no final: it is tried again
+        assert (status.kind, status.gpu, status.is_alive) == ("gpu", "NVIDIA H200", False)
+        assert status.num_done == num_done
 
 
 @pytest.mark.stress
