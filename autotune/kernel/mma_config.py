@@ -8,7 +8,6 @@ tries; this one is legal all the same. Copied into exported tables.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from .config import WARP, Parameter, checked
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
 from .resources import MAX_REGISTERS, REGISTER_GRANULE, launched
 from .rules import LEGAL, Rule, RuleKind
-from .tensor_config import BF16X6, LEAST_DEPTH, LEAST_RESULTS, PACK_USES, TF32X3
+from .tensor_config import BF16X6, LEAST_DEPTH, LEAST_RESULTS, PACK_USES, TF32X3, ConfigOnTensorCores
 
 MAIN_FILE = "mma_sgemm.cu"
 FIRST = 8, 0  # compute capability: earlier ones have no asynchronous copies, and neither TF32 nor BF16
@@ -33,7 +32,7 @@ SPARE_REGISTERS = 16  # of addresses, and loads on their way: the least seen
 
 
 @frozen()
-class MmaConfig:
+class MmaConfig(ConfigOnTensorCores):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
     bm: int = 128
@@ -60,29 +59,9 @@ class MmaConfig:
         """As `Config.from_dict`."""
         return cls(**checked(data, PARAMETER))
 
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @property
-    def key(self) -> str:
-        return ",".join(f"{name}={value}" for name, value in vars(self).items())
-
-    @property
-    def kernel(self) -> MmaConfig:
-        """The config without the parameters of the launch: equal for configs that share a cubin."""
-        return replace(self, raster="n", group=1, split_k=1 if self.reduction == "none" else 2)
-
-    @property
-    def in_any_splits(self) -> MmaConfig:
-        """As `Config.in_any_splits`."""
-        return replace(self, split_k=self.kernel.split_k)
-
     @property
     def threads(self) -> int:
         return int(threads(self))
-
-    def __str__(self) -> str:
-        return self.key
 
 
 def has_named(point: Collection[str]) -> bool:

@@ -7,7 +7,6 @@ product scales, splits and packs both operands, whatever their rows are. Copied 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..facts.device import DeviceLimits
@@ -28,6 +27,7 @@ from .tensor_config import (
     NUM_MULTIPLIERS,
     PLANE_ALIGNMENT,
     WARPGROUP,
+    ConfigOnTensorCores,
     TensorConfig,
     sum_bytes,
 )  # fmt: skip
@@ -40,7 +40,7 @@ OVER_FMA = 2048 / 3 / 128
 
 
 @frozen()
-class ScaledConfig:
+class ScaledConfig(ConfigOnTensorCores):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
     bn: int = 128
@@ -65,26 +65,6 @@ class ScaledConfig:
     def from_dict(cls, data: Mapping[str, Any]) -> ScaledConfig:
         """As `Config.from_dict`."""
         return cls(**checked(data, PARAMETER))
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @property
-    def key(self) -> str:
-        return ",".join(f"{name}={value}" for name, value in vars(self).items())
-
-    @property
-    def kernel(self) -> ScaledConfig:
-        """The config without the parameters of the launch: equal for configs that share a cubin."""
-        return replace(self, raster="n", group=1, split_k=1 if self.reduction == "none" else 2)
-
-    @property
-    def in_any_splits(self) -> ScaledConfig:
-        """As `Config.in_any_splits`."""
-        return replace(self, split_k=self.kernel.split_k)
-
-    def __str__(self) -> str:
-        return self.key
 
 
 OnTensorCores = TensorConfig | MmaConfig | ScaledConfig

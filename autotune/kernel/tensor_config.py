@@ -7,8 +7,7 @@ tables.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,8 +37,37 @@ PACK_USES, LEAST_DEPTH = numbers("TENSOR_PACK_USES TENSOR_LEAST_DEPTH")
 LEAST_RESULTS = 64 * 64  # of C: fewer show no error that can be compared, and keep no tensor core busy
 
 
+class ConfigOnTensorCores:
+    """What configs of each kernel on tensor cores have; their fields are parameters."""
+
+    reduction: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @property
+    def key(self) -> str:
+        return ",".join(f"{name}={value}" for name, value in vars(self).items())
+
+    @property
+    def kernel(self) -> Self:
+        """The config without the parameters of the launch: equal for configs that share a cubin."""
+        return self._launched(raster="n", group=1, split_k=1 if self.reduction == "none" else 2)
+
+    @property
+    def in_any_splits(self) -> Self:
+        """As `Config.in_any_splits`."""
+        return self._launched(split_k=1 if self.reduction == "none" else 2)
+
+    def _launched(self, **parameters: int | str) -> Self:
+        return type(self)(**(vars(self) | parameters))
+
+    def __str__(self) -> str:
+        return self.key
+
+
 @frozen()
-class TensorConfig:
+class TensorConfig(ConfigOnTensorCores):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
     bn: int = 128
@@ -64,30 +92,14 @@ class TensorConfig:
         """As `Config.from_dict`."""
         return cls(**checked(data, PARAMETER))
 
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     @property
     def key(self) -> str:
         """Without the scheme of kernels that are older than others are."""
         return ",".join(f"{name}={value}" for name, value in vars(self).items() if value != TF32X3)
 
     @property
-    def kernel(self) -> TensorConfig:
-        """The config without the parameters of the launch: equal for configs that share a cubin."""
-        return replace(self, raster="n", group=1, split_k=1 if self.reduction == "none" else 2)
-
-    @property
-    def in_any_splits(self) -> TensorConfig:
-        """As `Config.in_any_splits`."""
-        return replace(self, split_k=self.kernel.split_k)
-
-    @property
     def threads(self) -> int:
         return WARPGROUP * (self.loaders + NUM_MULTIPLIERS)
-
-    def __str__(self) -> str:
-        return self.key
 
 
 _OWN = {"loaders", "ahead"}  # parameters that no other kernel has
