@@ -54,6 +54,7 @@ def test_bench_times_both_in_the_same_rounds(here: Path) -> None:
     assert all(len(s["samples_us"]) == len(s["cublas_samples_us"]) == 9 for s in shapes)
 
 
+@pytest.mark.alone  # beside sixteen processes 3 of 1,284 checks took 5 s, and passed for kernels that hang
 def test_an_exported_folder_is_verified(here: Path) -> None:
     exported = autotune(here, "export-table", "--out", "table")
     assert not exported["is_recorded"]
