@@ -24,10 +24,13 @@ from . import console
 _OLDEST_S = 60.0  # of a process whose command begins; else the clocks of its system differ
 
 
-def read_shapes(shapes: Sequence[str], listed: Iterable[Gemm] = ()) -> tuple[Gemm, ...]:
-    """The problems of `--shape`, and those that suites list, each once; empty if neither was given. Raises
-    UsageError, also for a problem of `--shape` without output."""
-    named = [*map(Gemm.parse, shapes)]
+def read_shapes(
+    shapes: Sequence[str], listed: Iterable[Gemm] = (), *, is_recorded: bool = False
+) -> tuple[Gemm, ...]:
+    """The problems of `--shape`, of a recording perhaps other ones than products, and those that suites list,
+    each once; empty if neither was given. Raises UsageError, also for a problem of `--shape` without output.
+    """
+    named = [*map(read_problem if is_recorded else Gemm.parse, shapes)]
     for gemm in named:
         gemm.need_output()
     return tuple(dict.fromkeys([*named, *listed]))

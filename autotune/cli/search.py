@@ -61,7 +61,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     is_replay = request.gpu.startswith(targets.REPLAY)
     calls, is_counted = common.read_calls(request.suites)
     listed = () if is_counted or request.num_drawn else calls
-    gemms = common.read_shapes(request.shapes, listed)
+    gemms = common.read_shapes(request.shapes, listed, is_recorded=is_replay)
     if not (gemms or calls or is_replay or request.num_drawn or request.stale):
         raise common.no_shape()
     policy = _policy(request)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from autotune.cli import one_config, space, trials_merge
-from autotune.cli.requests import MergeRequest, SpaceRequest, TimeRequest
+from autotune.cli import one_config, search, space, trials_merge
+from autotune.cli.requests import MergeRequest, SearchRequest, SpaceRequest, TimeRequest
 from autotune.facts.device import KNOWN, Environment
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement, Outcome
@@ -333,6 +333,18 @@ def test_a_space_is_shown_as_what_it_is(tmp_path: Path, capsys: pytest.CaptureFi
         space.run(SpaceRequest(gpu=cache, explain="z=1"), is_json=False)
     with pytest.raises(UsageError, match="holds kernels of another tool"):
         one_config.time_configs(TimeRequest(["bm=64"], gpu=cache), is_json=False)
+
+
+def test_a_problem_is_searched_by_the_name_that_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = cache_of(tmp_path, {"1,a": SOUND})
+    given: dict[str, Any] = {"gpu": f"replay:{cache}", "db": str(tmp_path / "a.db")}
+    with pytest.raises(UsageError, match="holds no sobel; ask for one of: convolution:64x48"):
+        search.run(SearchRequest(shapes=["sobel"], **given), is_json=True, is_quiet=True)
+    search.run(SearchRequest(shapes=["convolution:64x48"], **given), is_json=True, is_quiet=True)
+    (found,) = json.loads(capsys.readouterr().out)["shapes"]
+    assert (found["shape"], found["best_time_us"]) == ("convolution:64x48", 2000.0)
 
 
 def test_a_result_without_a_time_has_that_of_its_samples(tmp_path: Path) -> None:
