@@ -70,6 +70,8 @@ class DuplicateTrial(StoreError):
 class ServerAway(StoreError):
     """The server of the database does not answer, or broke off. The same may succeed later."""
 
+    is_final = False  # whether it was waited for
+
 
 class DispatchError(AutotuneError):
     """An exported table cannot serve this call: missing, damaged, or for another GPU."""

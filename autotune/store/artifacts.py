@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from ..files.errors import UsageError
 from . import queries
-from .database import Database, retry_while_away
+from .database import Database, each_retried
 from .leases import now_s
 from .models import ArtifactEventRow, ArtifactRow, TokenRow, UsageRow, utc_now
 
@@ -80,13 +80,13 @@ class Usage(NamedTuple):
     saved_us: float
 
 
+@each_retried()
 class Artifacts:
     """The tables of one database. Several threads may use it. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @retry_while_away
     def publish(
         self,
         address: str,
@@ -116,7 +116,6 @@ class Artifacts:
             session.execute(insert(ArtifactEventRow).values(_event(row, "publish", by)))
             return True
 
-    @retry_while_away
     def decide(self, what: What, address: str, by: str) -> ChannelKey:
         """Pin a table, end that, or take it back; returns its channel. Raises UsageError for a table that is
         not there, or where nothing else would be left."""
@@ -135,25 +134,21 @@ class Artifacts:
             session.execute(insert(ArtifactEventRow).values(_event(found.id, what, by)))
             return artifact.channel
 
-    @retry_while_away
     def channels(self) -> dict[ChannelKey, Channel]:
         """Every channel that anything was published for."""
         with self._database.reading() as session:
             return _channels(session)
 
-    @retry_while_away
     def all(self) -> list[Artifact]:
         """Every table, in the order in which they were stored."""
         with self._database.reading() as session:
             return [_artifact(row) for row in session.execute(_LISTED.order_by(ArtifactRow.id))]
 
-    @retry_while_away
     def latest_event(self) -> int:
         """Grows with whatever is decided."""
         with self._database.reading() as session:
             return session.scalar(select(func.max(ArtifactEventRow.id))) or 0
 
-    @retry_while_away
     def files(self, address: str) -> tuple[bytes, bytes, bytes] | None:
         """What is signed, table, cubins of a table; None if it is not there."""
         columns = ArtifactRow.signed, ArtifactRow.table_json, ArtifactRow.cubins
@@ -163,7 +158,6 @@ class Artifacts:
 
     # ---- tokens
 
-    @retry_while_away
     def add_token(self, name: str, token: str, roles: Sequence[str]) -> None:
         """Only the token's SHA-256 is stored. Raises UsageError if the name is taken."""
         values = {"name": name, "sha256": token_sum(token), "roles": [*roles], "created_at": utc_now()}
@@ -174,7 +168,6 @@ class Artifacts:
                 )
             session.execute(insert(TokenRow).values(values))
 
-    @retry_while_away
     def revoke_token(self, name: str) -> None:
         """Raises UsageError if there is none of this name."""
         with self._database.writing() as session:
@@ -183,7 +176,6 @@ class Artifacts:
             ).first():
                 raise UsageError(f"there is no token {name!r}; `autotune tokens list` shows those there are")
 
-    @retry_while_away
     def tokens(self) -> dict[str, tuple[str, frozenset[str]]]:
         """Names and roles, by the SHA-256 of each token."""
         with self._database.reading() as session:
@@ -192,7 +184,6 @@ class Artifacts:
 
     # ---- how programs were served
 
-    @retry_while_away
     def add_usage(self, served: Iterable[Usage]) -> None:
         """Add to what is known. Beyond MAX_USAGE rows only known ones grow."""
         values = [one._asdict() | {"updated_at": utc_now()} for one in served]
@@ -211,7 +202,6 @@ class Artifacts:
                 )
                 session.execute(upsert, sorted(values, key=itemgetter(*Usage._fields[:3])))
 
-    @retry_while_away
     def usage(self) -> list[Usage]:
         """By GPU; the most calls first."""
         columns = (getattr(UsageRow, name) for name in Usage._fields)

@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, select, update
 
 from . import leases, queries
 from .columns import InvalidValue
-from .database import Database, retry_while_away
+from .database import Database, each_retried
 from .leases import now_s
 from .models import BuildRow, ServiceWorkerRow, WorkerRow
 from .queue import Member
@@ -32,13 +32,13 @@ class Build:
     reason: str = ""
 
 
+@each_retried()
 class Builds:
     """Those of one database. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @retry_while_away
     def num_slots(self) -> int:
         """Kernels that living compile workers compile at a time."""
         slots = select(func.sum(ServiceWorkerRow.slots)).where(
@@ -49,7 +49,6 @@ class Builds:
         with self._database.reading() as session:
             return int(session.scalar(slots) or 0)
 
-    @retry_while_away
     def ask(self, key: str, task: Mapping[str, Any]) -> None:
         """Have a kernel compiled, unless it was, or somebody has asked for it."""
         with self._database.writing() as session:
@@ -58,7 +57,6 @@ class Builds:
             empty = {"worker_id": None, "outcome": "", "reason": "", "packed": None, "ended_s": None}
             session.execute(ask.values(key=key, task=dict(task), asked_s=now_s(), **empty))
 
-    @retry_while_away
     def found(self, keys: Collection[str]) -> dict[str, Build]:
         """What came of those that are done."""
         query = select(BuildRow).where(BuildRow.key.in_(keys), BuildRow.ended_s.is_not(None))
@@ -66,14 +64,12 @@ class Builds:
             rows = session.scalars(query).all()
             return {row.key: Build(row.packed, row.outcome, row.reason) for row in rows if _is_valid(row)}
 
-    @retry_while_away
     def forget(self, keys: Collection[str]) -> None:
         """Nobody waits for these any more, unless they are done."""
         with self._database.writing() as session:
             unfinished = BuildRow.key.in_(keys) & BuildRow.ended_s.is_(None)
             session.execute(delete(BuildRow).where(unfinished))
 
-    @retry_while_away
     def claim(self, member: Member, most: int) -> dict[str, dict[str, Any]]:
         """The oldest builds that no living worker has, by key: they are this worker's. At most so many."""
         worker_id = member.id
@@ -87,7 +83,6 @@ class Builds:
             rows = session.scalars(select(BuildRow).where(BuildRow.id.in_(ids)).order_by(BuildRow.id)).all()
             return {row.key: row.task for row in rows if _is_valid(row)}
 
-    @retry_while_away
     def finish(self, key: str, build: Build) -> None:
         """Store what came of one. Of two workers the first counts: both made the same."""
         done = {"packed": build.packed, "outcome": build.outcome, "reason": build.reason, "ended_s": now_s()}

@@ -20,7 +20,7 @@ from ..kernel import same_code
 from ..kernel.config import Value
 from . import leases, optuna_rows, queries, rows
 from .columns import InvalidValue, is_time
-from .database import Closing, Database, retry_while_away
+from .database import Closing, Database, each_retried
 from .models import (
     ConfigRow,
     EnvironmentRow,
@@ -73,6 +73,7 @@ class NewTrials:
     origin: str
 
 
+@each_retried()
 class Claims(Closing):
     """One search's claims. Use it as a context manager, or close it: then it is at nothing any more.
 
@@ -83,7 +84,6 @@ class Claims(Closing):
         self._database, self._max_error = database, max_error
         self._worker = leases.Worker(database)
 
-    @retry_while_away
     def claim(
         self,
         study: StudyRef,
@@ -107,7 +107,6 @@ class Claims(Closing):
                 optuna_rows.begin(session, its_id, self._worker.id, owned)
         return Claimed(frozenset(owned), known)
 
-    @retry_while_away
     def given_up(self, study: StudyRef, keys: Collection[str]) -> dict[str, Known | None]:
         """Those of these configs that no other search is trying any more, each with what is known of it."""
         with self._database.reading() as session:
@@ -115,13 +114,11 @@ class Claims(Closing):
             known = _known(session, study, free, self._max_error)
             return {key: known.get(key) for key in keys if key in free}
 
-    @retry_while_away
     def release_all(self) -> None:
         """This search will try nothing more."""
         with self._database.writing() as session:
             leases.release_all(session, self._worker.id)
 
-    @retry_while_away
     def new_trials(self, known: Mapping[int, Container[str]], after: int) -> list[NewTrials]:
         """Trials of studies whose id is about `after` or larger, by id, without those whose keys are known,
         by the id of the study. Most are this search's own, whose points are not read: that takes longest."""
@@ -139,14 +136,12 @@ class Claims(Closing):
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             ]
 
-    @retry_while_away
     def waiting(self, studies: Iterable[StudyRef]) -> list[tuple[int | None, dict[str, Value]]]:
         """Points that somebody lined up in Optuna's way, each with the id of its study, in this order."""
         with self._database.reading() as session:
             found = session.execute(optuna_rows.WAITING_POINTS, {"studies": [study.id for study in studies]})
             return [(study_id, point) for study_id, point in found if isinstance(point, dict)]
 
-    @retry_while_away
     def latest(self) -> int:
         """The id of the newest trial of all; 0 if there is none."""
         with self._database.reading() as session:

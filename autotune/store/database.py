@@ -9,6 +9,7 @@ was in its way, which nobody is told of.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from . import connect
 RECONNECT_S = 60.0  # how long a server may be away; one that recovers from a crash takes seconds
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # between two attempts: each pause is twice the last
 
+C = TypeVar("C", bound=type)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -82,9 +84,22 @@ class Database:
         self.engine.dispose()
 
 
+def each_retried(*but: str) -> Callable[[C], C]:
+    """Decorates a class whose public methods are transactions of `self._database`, except for some: each is
+    retried while the server is away."""
+
+    def decorate(cls: C) -> C:
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method) and not name.startswith("_") and name not in but:
+                setattr(cls, name, retry_while_away(method))
+        return cls
+
+    return decorate
+
+
 def retry_while_away(method: Method) -> Method:
     """Decorates a method that is one transaction of `self._database`: while the server is away it is
-    repeated, for RECONNECT_S.
+    repeated, for RECONNECT_S in all, however many such methods it goes through.
 
     If a connection breaks during a commit, it is unknown whether the commit took place. So repeating it must
     do no harm if it was already done.
@@ -97,12 +112,15 @@ def retry_while_away(method: Method) -> Method:
             try:
                 return method(self, *args, **kwargs)
             except ServerAway as error:
+                if error.is_final:
+                    raise
                 now = time.monotonic()
                 if deadline is None:
                     deadline = now + RECONNECT_S
                     if not connect.is_conflict(error.__cause__):
                         self._database.on_away(f"{error}; trying again for {RECONNECT_S:.0f} s")
                 if now + pause_s > deadline:
+                    error.is_final = True
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -46,7 +46,7 @@ from . import leases, optuna_rows, queries, rows
 from .bad_rows import BadRowError
 from .claims import held, lock_pool
 from .columns import is_time
-from .database import retry_while_away
+from .database import each_retried
 from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
 from .optuna_rows import FINISHED
 from .records import StudyRef, TrialRecord
@@ -74,6 +74,7 @@ class _Taken(Exception):
     """Another trial is of this config. Never leaves the storage."""
 
 
+@each_retried()
 class OptunaStorage(BaseStorage):
     """`db` is an open store, or the name of a database, which is made where there is none. Threads may share
     it, and copies of it may go to other processes. Raises what `Store` does."""
@@ -107,7 +108,6 @@ class OptunaStorage(BaseStorage):
 
     # ---- studies
 
-    @retry_while_away
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
         name = f"{_UNNAMED}{uuid.uuid4()}" if study_name is None else study_name
         rest = {"directions": [one.name for one in directions], "facts": {}, "num_given": 0}
@@ -118,24 +118,20 @@ class OptunaStorage(BaseStorage):
             raise DuplicatedStudyError(f"there is a study {name!r} already")
         return its_id
 
-    @retry_while_away
     def delete_study(self, study_id: int) -> None:
         with self._database.writing() as session:
             self._study(session, study_id)
             optuna_rows.delete_study(session, study_id)
         self._known.pop(study_id, None)
 
-    @retry_while_away
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
         with self._database.writing() as session:
             _add(self._study(session, study_id, is_locked=True), "user", key, value)
 
-    @retry_while_away
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         with self._database.writing() as session:
             _add(self._study(session, study_id, is_locked=True), "system", key, value)
 
-    @retry_while_away
     def get_study_id_from_name(self, study_name: str) -> int:
         self._adopt_studies()
         with self._database.reading() as session:
@@ -144,27 +140,22 @@ class OptunaStorage(BaseStorage):
             raise KeyError(f"no study {study_name!r}")
         return found
 
-    @retry_while_away
     def get_study_name_from_id(self, study_id: int) -> str:
         with self._database.reading() as session:
             return self._study(session, study_id).name
 
-    @retry_while_away
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         with self._database.reading() as session:
             return [StudyDirection[name] for name in self._study(session, study_id).directions]
 
-    @retry_while_away
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         with self._database.reading() as session:
             return self._user_attrs(session, self._study(session, study_id))
 
-    @retry_while_away
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         with self._database.reading() as session:
             return _part(self._study(session, study_id), "system")
 
-    @retry_while_away
     def get_all_studies(self) -> list[FrozenStudy]:
         self._adopt_studies()
         with self._database.reading() as session:
@@ -217,7 +208,6 @@ class OptunaStorage(BaseStorage):
 
     # ---- trials: writing
 
-    @retry_while_away
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         template = template_trial or FrozenTrial(
             -1, TrialState.RUNNING, None, utc_now(), None, {}, {}, {}, {}, {}, -1
@@ -246,7 +236,6 @@ class OptunaStorage(BaseStorage):
                 self._settle(session, row)
             return row.id
 
-    @retry_while_away
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
@@ -265,7 +254,6 @@ class OptunaStorage(BaseStorage):
                 _add(study, "space", param_name, text)
             _add(row, "params", param_name, [param_value_internal, text])
 
-    @retry_while_away
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
@@ -287,17 +275,14 @@ class OptunaStorage(BaseStorage):
             return True
         return False
 
-    @retry_while_away
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
         with self._changing(trial_id) as (_, row):
             _add(row, "steps", str(step), intermediate_value)
 
-    @retry_while_away
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._changing(trial_id) as (_, row):
             _add(row, "user", key, value)
 
-    @retry_while_away
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._changing(trial_id) as (_, row):
             _add(row, "system", key, value)
@@ -321,7 +306,6 @@ class OptunaStorage(BaseStorage):
 
     # ---- trials of a point
 
-    @retry_while_away
     def claim(
         self,
         trial_id: int,
@@ -392,7 +376,6 @@ class OptunaStorage(BaseStorage):
 
     # ---- trials: reading
 
-    @retry_while_away
     def get_trial(self, trial_id: int) -> FrozenTrial:
         with self._lock, self._database.reading() as session:
             found = self._frozen(session.execute(_ROWS.where(OptunaTrialRow.id == trial_id)).all())
@@ -400,7 +383,6 @@ class OptunaStorage(BaseStorage):
             raise KeyError(f"no trial of id {trial_id}")
         return found[trial_id]
 
-    @retry_while_away
     def trial_of(self, study_name: str, key: str) -> FrozenTrial:
         """The trial of a config. Raises KeyError if there is none."""
         of_config = OptunaTrialRow.optuna_study_id == self.get_study_id_from_name(study_name)
@@ -410,7 +392,6 @@ class OptunaStorage(BaseStorage):
             return trial
         raise KeyError(f"no trial of {key}")
 
-    @retry_while_away
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         with self._database.reading() as session:
             found = queries.find(session, OptunaTrialRow, optuna_study_id=study_id, number=trial_number)
@@ -418,7 +399,6 @@ class OptunaStorage(BaseStorage):
             raise KeyError(f"no trial {trial_number} in a study of id {study_id}")
         return found
 
-    @retry_while_away
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:

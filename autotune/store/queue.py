@@ -31,7 +31,7 @@ from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from . import leases, queries, rows
 from .bad_rows import BadRows
-from .database import Closing, Database, retry_while_away
+from .database import Closing, Database, each_retried, retry_while_away
 from .leases import now_s
 from .models import RequestRow, ServiceWorkerRow, WorkerRow
 
@@ -143,6 +143,7 @@ class Member(Closing):
         self.worker.close()
 
 
+@each_retried()
 class Queue:
     """The queue in one database. Each method is one transaction."""
 
@@ -153,7 +154,6 @@ class Queue:
         """Serve it, until what is returned is closed."""
         return Member(self._database, kind, gpu, gpu_uuid, slots)
 
-    @retry_while_away
     def submit(self, wanted: Iterable[Wanted]) -> list[int]:
         """Ask for shapes; returns the ids of their requests. Calls for one that is open add up. (If a server
         breaks off while it commits, they may count twice: they only decide what comes first.)"""
@@ -165,7 +165,6 @@ class Queue:
                 ids[row["open_key"]] = session.execute(add, row).scalar_one()
         return [ids[row["open_key"]] for row in rows_wanted]
 
-    @retry_while_away
     def claim(self, member: Member, gpus: Collection[str], most_s: float) -> QueuedRequest | None:
         """The open request that promises most, of those for GPUs of these names or for any; it is this
         worker's for `most_s` at most. None if there is none."""
@@ -199,7 +198,6 @@ class Queue:
             reason = "its worker was lost, or took too long"
             session.execute(update(RequestRow).where(RequestRow.id.in_(ids)).values(_failed(reason, 0.0)))
 
-    @retry_while_away
     def finish(
         self,
         claimed: QueuedRequest,
@@ -211,12 +209,10 @@ class Queue:
         ended = {"state": state.value, "reason": reason, "result": dict(result), **_ENDED}
         return self._change(claimed, ended)
 
-    @retry_while_away
     def fail(self, claimed: QueuedRequest, reason: str) -> bool:
         """A try failed: another follows, after a while, or the request is given up. Returns as `finish`."""
         return self._change(claimed, _failed(reason, RETRY_S))
 
-    @retry_while_away
     def give_back(self, claimed: QueuedRequest) -> bool:
         """Let others go on with it: no try was used. Returns as `finish`."""
         return self._change(claimed, {"state": RequestState.WAITING.value, **_NOBODYS})
@@ -227,7 +223,6 @@ class Queue:
             changed = update(RequestRow).where(is_own, RequestRow.state == RequestState.TUNING)
             return session.execute(changed.values(values).returning(RequestRow.id)).scalar() is not None
 
-    @retry_while_away
     def requests(self, states: Collection[RequestState] = (), most: int = 1000) -> list[QueuedRequest]:
         """Those in these states, or all: those that are open come first, the most promising of them before
         others, then those that ended, the newest first."""
@@ -241,7 +236,6 @@ class Queue:
         with self._database.reading() as session:
             return list(self._bad_rows.readable(session.execute(query.limit(most)), _request))
 
-    @retry_while_away
     def counts(self) -> dict[RequestState, int]:
         """How many requests are in each state."""
         query = select(RequestRow.state, func.count()).group_by(RequestRow.state)
@@ -249,7 +243,6 @@ class Queue:
             found: dict[str, int] = dict(session.execute(query).all())
         return {state: found.get(state.value, 0) for state in RequestState}
 
-    @retry_while_away
     def clock_s(self) -> float:
         """Seconds since 1970 on the database's clock."""
         with self._database.reading() as session:
@@ -260,7 +253,6 @@ class Queue:
         counts = self.counts()
         return any(counts[state] for state in OPEN)
 
-    @retry_while_away
     def workers(self) -> list[WorkerStatus]:
         """Those that serve the queue, or did lately, in the order in which they began."""
         is_alive = ServiceWorkerRow.name.in_(

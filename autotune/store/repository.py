@@ -31,7 +31,7 @@ from .artifacts import Artifacts
 from .bad_rows import BadRows
 from .builds import Builds
 from .claims import Claims
-from .database import Closing, Database, retry_while_away
+from .database import Closing, Database, each_retried
 from .models import (
     BaselineRow,
     BiasTimeRow,
@@ -69,6 +69,7 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it fails
 
 
+@each_retried("merge")
 class Store(Closing):
     """Every trial ever measured, in one database that several processes may write at once.
 
@@ -161,7 +162,6 @@ class Store(Closing):
 
     # ---- studies
 
-    @retry_while_away
     def study(
         self,
         environment: Environment,
@@ -197,7 +197,6 @@ class Store(Closing):
                 queries.copy_trials(session, theirs, study_id)
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
-    @retry_while_away
     def studies(
         self, max_error: float | None = None, *, is_brief: bool = False, gemms: Collection[Gemm] = ()
     ) -> list[StudySummary]:
@@ -299,7 +298,6 @@ class Store(Closing):
         found = self.read_all(queries.measured(max_error), rows.study_ref)
         return [ref for ref in found if not is_external(ref.source_hash)]
 
-    @retry_while_away
     def read_all(self, query: Select[*tuple[Any, ...]], read: Callable[..., T]) -> list[T]:
         """What is read of each row, in one transaction, without damaged ones."""
         with self._reading() as session:
@@ -307,7 +305,6 @@ class Store(Closing):
 
     # ---- trials
 
-    @retry_while_away
     def add_trial(
         self, study: StudyRef, key: str, point: Mapping[str, Value], measurement: Measurement, origin: str
     ) -> int:
@@ -320,7 +317,6 @@ class Store(Closing):
                 return trial_id
         raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
 
-    @retry_while_away
     def add_trials(
         self, study: StudyRef, trials: Mapping[str, tuple[Mapping[str, Value], Measurement]], origin: str
     ) -> None:
@@ -331,7 +327,6 @@ class Store(Closing):
             for key, (point, measurement) in trials.items():
                 find_or_add_trial(session, study, key, point, measurement, origin)
 
-    @retry_while_away
     def codes(self, study: StudyRef) -> dict[str, tuple[dict[str, Value], str | None]]:
         """By key the point and the `code_hash` of each trial that had a kernel, the fastest first, failures
         last. What a GPU had no memory for says nothing of the kernel."""
@@ -349,7 +344,6 @@ class Store(Closing):
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             }
 
-    @retry_while_away
     def copy_trials(self, study: StudyRef, keys: Collection[str], to: StudyRef) -> None:
         """Copy these trials of a study into another, as they are, except for configs that it has."""
         with self._writing() as session:
@@ -358,7 +352,6 @@ class Store(Closing):
                 which = (TrialRow.study_id == study.id) & TrialRow.config_id.in_(configs)
                 queries.copy_trials(session, which, to.id)
 
-    @retry_while_away
     def invalidate(self, study: StudyRef, key: str, failure: Failure) -> None:
         """A trial that was ok is not after all: from now on it has this outcome and no time."""
         with self._writing() as session:
@@ -388,7 +381,6 @@ class Store(Closing):
         )
         return [dict(config.point) for config in self.read_all(query, rows.check_config)]
 
-    @retry_while_away
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""
         return list(self.each_trial(study))
@@ -444,7 +436,6 @@ class Store(Closing):
         found = refs and self.trials_by_id(refs[0], [trial_id])
         return (refs[0], found[0]) if found else None
 
-    @retry_while_away
     def best(
         self,
         study: StudyRef,
@@ -459,7 +450,6 @@ class Store(Closing):
         with self._reading() as session:
             return queries.fastest(session, self.bad_rows, study.id, n, max_error, but_of, where, period)
 
-    @retry_while_away
     def latest(
         self, studies: Collection[StudyRef], n: int, *, is_failed: bool = False
     ) -> list[tuple[StudyRef, TrialRecord]]:
@@ -469,7 +459,6 @@ class Store(Closing):
             found = queries.latest(session, self.bad_rows, by_id, n, is_failed=is_failed)
             return [(by_id[study_id], record) for study_id, record in found]
 
-    @retry_while_away
     def keys(
         self, study: StudyRef, within: Collection[str] | None = None, but: Container[str] = ()
     ) -> set[str]:
@@ -487,7 +476,6 @@ class Store(Closing):
         """As `timed`, without the origins."""
         return {key: time_us for key, (time_us, _) in self.timed(study, max_error, most, where).items()}
 
-    @retry_while_away
     def timed(
         self, study: StudyRef, max_error: float | None = None, most: int | None = None, where: Where = ANY
     ) -> dict[str, tuple[float, str]]:
@@ -515,7 +503,6 @@ class Store(Closing):
             self._config_keys.update((config.id, config.key) for config in readable)
         return self._config_keys
 
-    @retry_while_away
     def has_trial_of(self, study: StudyRef, origin: str) -> bool:
         """Whether any trial of a study has this origin."""
         query = select(TrialRow.id).where(TrialRow.study_id == study.id, TrialRow.origin == origin).limit(1)
@@ -524,14 +511,12 @@ class Store(Closing):
 
     # ---- cuBLAS
 
-    @retry_while_away
     def add_baseline(self, study: StudyRef, baseline: Baseline) -> None:
         """Store a timing of cuBLAS. Earlier ones stay in the database; the newest counts."""
         with self._writing() as session:
             now = queries.timestamp(session, BaselineRow, study.id, utc_now())
             session.add(rows.baseline_row(study.id, baseline, now))
 
-    @retry_while_away
     def baseline(self, study: StudyRef) -> Baseline | None:
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
@@ -542,7 +527,6 @@ class Store(Closing):
         found = self.baseline(study)
         return None if found is None else found.time_us
 
-    @retry_while_away
     def add_search(self, study: StudyRef, sampler: str, seed: int, policy: Mapping[str, float]) -> None:
         """Store the options of a search that begins, unless the newest one of the study had the same."""
         with self._writing() as session:
@@ -558,7 +542,6 @@ class Store(Closing):
 
     # ---- runs
 
-    @retry_while_away
     def begin_run(self, environment: Environment, shapes: Sequence[str]) -> str:
         """Store that this process begins to search these shapes; returns the name of the run."""
         name = my_name()
@@ -573,7 +556,6 @@ class Store(Closing):
             )  # fmt: skip
         return name
 
-    @retry_while_away
     def end_run(self, name: str, num_trials: int) -> None:
         """Store that a run has ended in order, and how many trials it stored."""
         with self._writing() as session:
@@ -585,13 +567,11 @@ class Store(Closing):
         query = select(RunRow, EnvironmentRow).join(EnvironmentRow, isouter=True)
         return self.read_all(query.order_by(RunRow.began_at, RunRow.id), rows.run_record)
 
-    @retry_while_away
     def forget(self, study: StudyRef) -> None:
         """Delete a study with its trials, finals, comparisons, searches and times of cuBLAS."""
         with self._writing() as session:
             optuna_rows.delete_study(session, optuna_rows.optuna_study_id(session, study))
 
-    @retry_while_away
     def add_cublas_times(
         self,
         environment: Environment,
@@ -636,7 +616,6 @@ class Store(Closing):
 
     # ---- comparisons
 
-    @retry_while_away
     def add_comparison(self, study: StudyRef, comparison: ComparisonRecord) -> None:
         """Store two configs' samples of the same rounds. Both have trials in this study."""
         keys = {key: select(ConfigRow.id).where(ConfigRow.key == key) for key in comparison.keys}
@@ -656,7 +635,6 @@ class Store(Closing):
 
     # ---- finals
 
-    @retry_while_away
     def set_final(
         self,
         study: StudyRef,
@@ -685,7 +663,6 @@ class Store(Closing):
                 config_id = queries.config_id(session, entry.key, entry.point)
                 session.add(rows.final_entry_row(final.id, config_id, entry))
 
-    @retry_while_away
     def final(
         self,
         study: StudyRef,
