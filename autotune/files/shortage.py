@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import socket
+import struct
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
+from .errors import EnvironmentProblem
 from .output_file import DISK_FULL
+
+_LAST_WORDS = 400  # characters
 
 
 @dataclass(frozen=True)
@@ -49,10 +58,79 @@ def cannot_start(what: str, error: OSError, default: str) -> str:
     return f"{what} ({why}); {short.advice if short else default}"
 
 
-def start(command: Sequence[str], descriptor: int, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Run a module of this autotune in a process of its own, which is given the end of a pipe, and writes
-    what goes wrong into a file. It is spared Ctrl-C, and may be killed with all that it started: its process
-    group is its own. Raises OSError."""
+class WorkerProcess:
+    """A module of this autotune in a process of its own, and a pipe to it. It is given the number of its end
+    of the pipe, then `more`. It is spared Ctrl-C, and may be killed with all that it started: its process
+    group is its own. `what`: begins the message where it cannot be started. Raises EnvironmentProblem."""
+
+    def __init__(self, what: str, command: Sequence[str], *more: str) -> None:
+        try:
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+        except OSError as error:
+            advice = "set TMPDIR to a folder that may be written"
+            raise EnvironmentProblem(cannot_start(what, error, advice)) from error
+        try:
+            self._socket, remote = socket.socketpair()
+            with remote:
+                number = remote.fileno()
+                try:
+                    self._process = _start([*command, str(number), *more], number, self._stderr)
+                    self.connection = Connection(os.dup(self._socket.fileno()))
+                except OSError:
+                    self._socket.close()
+                    raise
+        except OSError as error:
+            self._stderr.close()
+            raise EnvironmentProblem(cannot_start(what, error, "run `autotune doctor`")) from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether `end` was called."""
+        return self._stderr.closed
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote into stderr."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace").strip()[-_LAST_WORDS:]
+
+    def limit(self, seconds: float) -> None:
+        """From now on a read or write of the pipe that waits longer raises BlockingIOError."""
+        timeval = struct.pack("@ll", *divmod(max(1, round(1e6 * seconds)), 10**6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, timeval)
+
+    def cut(self) -> None:
+        """Nothing passes through the pipe any more."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def end(self, grace_s: float, killed_s: float | None = None) -> str:
+        """Close the pipe, and kill its process group if it does not end by that. Returns its last words.
+        Raises subprocess.TimeoutExpired where it is not gone so long after that."""
+        if self.is_ended:
+            return ""
+        self.connection.close()
+        self._socket.close()
+        with self._stderr:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+            with suppress(ProcessLookupError):  # nobody of the group is left
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait(killed_s)
+            return self.last_words
+
+
+def _start(command: Sequence[str], descriptor: int, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         command,

@@ -17,21 +17,17 @@ sent behind it is asked again.
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from ..facts.measurement import Failure, Outcome
 from ..files.errors import AutotuneError, DeviceLost, EnvironmentProblem
-from ..files.shortage import cannot_start, start
+from ..files.shortage import WorkerProcess
 from ..files.words import counted
 from ..kernel.launch import LaunchSpec
 from ..target import CellTime
@@ -39,7 +35,6 @@ from . import protocol
 from .protocol import KernelCode, Problem
 from .timing import TRIAL_DEADLINE_S
 from .turns import Turns
-from .watchdog import Watchdog
 
 A = TypeVar("A", bound=protocol.Answer)
 
@@ -49,7 +44,6 @@ SHUTDOWN_DEADLINE_S = 2.0
 KILL_DEADLINE_S = 60.0  # the driver tears a hung context down before the process is gone
 MAX_DEATHS = 5  # in a row, without one answer between
 MOST_SENT = 2  # requests without an answer: the one that the worker is on, and the next
-_STDERR_TAIL = 400  # characters of the worker's last output that go into a reason
 
 WORKER_COMMAND = (sys.executable, "-m", "autotune.gpu.worker")
 
@@ -67,7 +61,7 @@ class WorkerClient:
 
     `command` starts a worker; the number of its end of the pipe and this process's id are appended. `turns`
     keeps other processes off the GPU while the worker answers; waiting for a turn does not count against a
-    candidate. Raises EnvironmentProblem where there is no folder for temporary files."""
+    candidate."""
 
     def __init__(
         self,
@@ -81,22 +75,12 @@ class WorkerClient:
         self._turns = turns
         self._command = tuple(command)
         self._max_deaths = max_deaths
-        self._watchdog = Watchdog()
         self._num_deaths = 0  # in a row
         self._last_death = ""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket
-        self._connection: Connection | None = None
+        self._process: WorkerProcess | None = None
         self._sent: deque[tuple[protocol.Request, float]] = deque()  # without an answer, and their deadlines
         self._peers = frozenset[int]()  # of the turn that these have
-        self._is_cut = False  # the pipe, by the watchdog
-        try:
-            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
-        except OSError as error:
-            devnull = "the GPU's worker has nowhere to write its last words"
-            raise EnvironmentProblem(
-                cannot_start(devnull, error, "set TMPDIR to a folder that may be written")
-            ) from error
+        self._is_cut = False  # the pipe, within a message that it was too late for
         self._prepared: dict[Problem, protocol.Prepared] = {}  # what the worker holds
         self._crash_failures: dict[tuple[str, str, LaunchSpec], Failure] = {}  # never run again
         self.ready: protocol.Ready | None = None
@@ -104,8 +88,8 @@ class WorkerClient:
 
     def start(self) -> protocol.Ready:
         """Make sure that a worker is ready. Raises EnvironmentProblem, DeviceLost."""
-        if self._process is not None and self._process.poll() is not None:
-            self._discard(WorkerGone(self._last_words() or "it ended while idle"))
+        if self._process is not None and self._process.exit_code is not None:
+            self._discard(WorkerGone(self._process.last_words or "it ended while idle"))
         while self._process is None or self.ready is None:
             if self._num_deaths >= self._max_deaths:
                 raise DeviceLost(
@@ -286,15 +270,14 @@ class WorkerClient:
     def close(self) -> None:
         """End the worker. The client may not be used afterwards."""
         self._end()
-        self._watchdog.close()
-        self._stderr.close()
         if self._turns is not None:
             self._turns.close()
 
     def _end(self) -> None:
-        if self._connection is not None:
-            with suppress(OSError), self._bounded(SHUTDOWN_DEADLINE_S):
-                self._connection.send(protocol.Shutdown())
+        if self._process is not None:
+            with suppress(OSError):
+                self._process.limit(SHUTDOWN_DEADLINE_S)
+                self._process.connection.send(protocol.Shutdown())
         self._kill(grace_s=SHUTDOWN_DEADLINE_S)
 
     # ---------------------------------------------------------------------------- the process
@@ -303,24 +286,8 @@ class WorkerClient:
         """Raises EnvironmentProblem."""
         self._kill()
         self._is_cut = False
-        self._stderr.seek(0)  # the next worker writes from there on, as the file is its own, too
-        self._stderr.truncate()
-        try:
-            own, remote = socket.socketpair()
-            try:
-                with remote:
-                    number = str(remote.fileno())
-                    command = [*self._command, number, str(os.getpid())]
-                    self._process = start(command, remote.fileno(), self._stderr)
-                self._connection = Connection(os.dup(own.fileno()))
-            except OSError:
-                own.close()
-                raise
-        except OSError as error:
-            raise EnvironmentProblem(
-                cannot_start("the GPU's worker cannot be started", error, "run `autotune doctor`")
-            ) from error
-        self._socket = own
+        what = "the GPU's worker cannot be started"
+        self._process = WorkerProcess(what, self._command, str(os.getpid()))
 
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send, unless it was sent ahead, and wait. Raises WorkerGone, WorkerLate (the worker is dead then),
@@ -342,52 +309,44 @@ class WorkerClient:
         return answer
 
     def _exchange(self, request: protocol.Request, deadline_s: float) -> object:
-        connection = self._connection
-        if connection is None:
+        process = self._process
+        if process is None:
             raise self._discard(WorkerGone("it is not running"))
         try:
             if not self._is_next(request):
                 self._send(request, deadline_s)
-            with self._bounded(deadline_s):
-                answer = connection.recv()
+            process.limit(deadline_s)
+            answer = process.connection.recv()
         except Exception as error:  # EOF, reset, or bytes that are not an answer: the worker is unusable
-            if self._is_cut:
+            if self._is_cut or isinstance(error, BlockingIOError):
                 raise self._discard(WorkerLate(f"no answer within {deadline_s:.1f} s")) from error
-            raise self._discard(WorkerGone(self._last_words() or f"it {_describe(error)}")) from error
+            raise self._discard(WorkerGone(process.last_words or f"it {_describe(error)}")) from error
         self._sent.popleft()
         return answer
 
     def _send(self, request: protocol.Request, deadline_s: float) -> None:
         """Send a request, the first one in a turn, which `_end_turn` ends. A large one waits until the worker
         has read those before. Raises OSError where the worker is gone, or still on these after their time."""
-        connection = self._connection
-        assert connection is not None
+        process = self._process
+        assert process is not None
         if not self._sent:
             self._peers = self._turns.begin() if self._turns else frozenset()
         sent: protocol.Request = request
         if isinstance(request, protocol.RunTrial | protocol.RunRace | protocol.RunCells):
             sent = replace(request, peers=self._peers)
-        with self._bounded(deadline_s + sum(before_s for _, before_s in self._sent)):
-            connection.send(sent)
+        process.limit(deadline_s + sum(before_s for _, before_s in self._sent))
+        try:
+            process.connection.send(sent)
+        except BlockingIOError:
+            self._is_cut = True
+            process.cut()
+            raise
         self._sent.append((request, deadline_s))
 
     def _end_turn(self) -> None:
         """Let others have the GPU, if the worker has nothing to do."""
         if self._turns and not self._sent:
             self._turns.end()
-
-    @contextmanager
-    def _bounded(self, deadline_s: float) -> Iterator[None]:
-        """Cut the pipe after this many seconds: that ends a waiting read or write, even in mid-message."""
-        pipe = self._socket
-
-        def cut() -> None:
-            self._is_cut = True
-            with suppress(OSError):  # closed already
-                pipe.shutdown(socket.SHUT_RDWR)
-
-        with self._watchdog.bounded(deadline_s, cut):
-            yield
 
     def _discard(self, reason: AutotuneError) -> AutotuneError:
         """Kill what is left of the worker and count the death."""
@@ -400,32 +359,17 @@ class WorkerClient:
         """End the process group, then its turn. Raises DeviceLost if the driver does not release it."""
         self._prepared, self.ready = {}, None
         self._sent.clear()
-        if self._connection is not None:
-            self._connection.close()
-            self._socket.close()
-            self._connection = None
         process, self._process = self._process, None
         try:
             if process is not None:
-                self._end_process(process, grace_s)
+                process.end(grace_s, KILL_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            number = process and process.pid
+            raise DeviceLost(
+                f"GPU worker {number} cannot be killed: the driver hangs; the GPU needs a reset"
+            ) from None
         finally:
             self._end_turn()
-
-    def _end_process(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-        with suppress(ProcessLookupError):  # nobody of the group is left
-            os.killpg(process.pid, signal.SIGKILL)
-        try:
-            process.wait(KILL_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            raise DeviceLost(
-                f"GPU worker {process.pid} cannot be killed: the driver hangs; the GPU needs a reset"
-            ) from None
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace").strip()[-_STDERR_TAIL:]
 
 
 def _identity(kernel: KernelCode) -> tuple[str, str, LaunchSpec]:

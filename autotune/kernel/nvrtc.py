@@ -15,26 +15,20 @@ timer (SIGALRM) ends a compile that waits WAITS times as long.
 from __future__ import annotations
 
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 
 from ..facts.measurement import Outcome
 from ..files.errors import EnvironmentProblem, TrialFailure
-from ..files.shortage import cannot_start, start
+from ..files.shortage import WorkerProcess
 
 COMMAND = (sys.executable, "-m", "autotune.kernel.nvrtc_worker")
 READY = "ready"  # the first answer
 WAITS = 4  # by the clock a compile may take so many times its limit
 _END_S = 5.0  # an idle process ends at once when its pipe is closed
 _LOG_LIMIT = 2000  # characters of a compiler's log that go into a reason
-_STDERR_TAIL = 400
-_NO_PROCESS = "no process can be started to compile in"
 
 
 @dataclass(frozen=True)
@@ -61,28 +55,9 @@ class Process:
     pipe is appended. Raises EnvironmentProblem where it cannot be started."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        try:
-            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-            try:
-                own, remote = socket.socketpair()
-            except OSError:
-                self._stderr.close()
-                raise
-        except OSError as error:
-            raise EnvironmentProblem(
-                cannot_start(_NO_PROCESS, error, "set TMPDIR to a folder that may be written")
-            ) from error
-        self._connection = Connection(own.detach())
-        try:
-            with remote:
-                number = remote.fileno()
-                self._process = start([*command, str(number)], number, self._stderr)
-        except OSError as error:
-            self._connection.close()
-            self._stderr.close()
-            raise EnvironmentProblem(cannot_start(_NO_PROCESS, error, "run `autotune doctor`")) from error
+        self._process = WorkerProcess("no process can be started to compile in", command)
         with suppress(EOFError, OSError):
-            if self._connection.recv() == READY:
+            if self._process.connection.recv() == READY:
                 return
         words = self.end() or "without a word"
         raise EnvironmentProblem(f"the compiling process does not start ({words}); run `autotune doctor`")
@@ -91,8 +66,8 @@ class Process:
         """Raises TrialFailure: compile_failed with the compiler's words, compile_timeout, and
         compile_crashed where the process died of it; it is to be replaced then (see `is_alive`)."""
         try:
-            self._connection.send(request)
-            answer: CompileAnswer = self._connection.recv()
+            self._process.connection.send(request)
+            answer: CompileAnswer = self._process.connection.recv()
         except (EOFError, OSError):
             raise self._crash_reason(request.timeout_s) from None
         if answer.status != "NVRTC_SUCCESS":
@@ -103,30 +78,20 @@ class Process:
     @property
     def is_alive(self) -> bool:
         """Whether it has not been ended from here."""
-        return not self._stderr.closed
+        return not self._process.is_ended
 
     @property
     def is_running(self) -> bool:
         """Whether nothing has ended it, from here or from outside."""
-        return self.is_alive and self._process.poll() is None
+        return self.is_alive and self._process.exit_code is None
 
     def end(self) -> str:
         """Have it end; returns its last words. Ending it again does nothing."""
-        if not self.is_alive:
-            return ""
-        self._connection.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        with self._stderr:
-            self._stderr.seek(0)
-            return self._stderr.read().decode(errors="replace").strip()[-_STDERR_TAIL:]
+        return self._process.end(_END_S)
 
     def _crash_reason(self, timeout_s: float) -> TrialFailure:
         words = self.end()
-        code = self._process.returncode
+        code = self._process.exit_code or 0
         after_s = {-signal.SIGPROF: timeout_s, -signal.SIGALRM: WAITS * timeout_s}.get(code)
         if after_s is not None:
             return TrialFailure(Outcome.COMPILE_TIMEOUT, f"ended after {after_s:g} s")

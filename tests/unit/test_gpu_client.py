@@ -199,7 +199,7 @@ def test_a_worker_without_a_place_for_its_words_is_what_the_machine_lacks(make, 
 
     monkeypatch.setattr(tempfile, "TemporaryFile", fail)
     with pytest.raises(EnvironmentProblem, match=r"No usable temporary directory found.*TMPDIR"):
-        make()
+        make().start()
 
 
 @pytest.mark.parametrize(
