@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from autotune.cli.chart import document
+from chart import document
 
 WIDTH, HEIGHT = 480, 340  # pixels of one panel, as are all lengths here
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 92, 48  # margins of a panel; title and legend stand at the top

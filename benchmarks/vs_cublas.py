@@ -21,10 +21,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import chart
 import reports
 from contest import CUBLAS, CUBLASLT, OURS, TORCH, Arena, Contest, Sustained
 
-from autotune.cli import chart, common, console
+from autotune.cli import common, console
 from autotune.facts import stats
 from autotune.facts.device import DeviceLimits
 from autotune.facts.gemm import Gemm

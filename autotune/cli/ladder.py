@@ -11,7 +11,6 @@ from .. import target_finder as targets
 from ..facts.gemm import Gemm
 from ..facts.measurement import POLICY_VERSION, read_policy
 from ..files.errors import TrialFailure, UsageError
-from ..files.output_file import check_writable, write_file
 from ..files.words import counted
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode, Problem, RaceResult
@@ -19,7 +18,7 @@ from ..kernel import template
 from ..kernel.config import Config
 from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
 from ..store import exists, shown
-from . import chart, common, console
+from . import common, console
 from .bench import winner
 from .facts_table import facts_table
 from .requests import LadderRequest
@@ -30,7 +29,6 @@ _COLUMNS = {
     "step": "name", "time": "time_us", "GFLOP/s": "gflops", "of limit": "share_of_limit",
     "vs cuBLAS": "speedup", "adds": "adds",
 }  # fmt: skip
-_COLORS = {TUNED: chart.OURS, CUBLAS: chart.THEIRS}
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,6 @@ class Rung:
 def run(request: LadderRequest, *, is_json: bool) -> None:
     """Compile every step, time them all interleaved with the best tuned kernel known and cuBLAS."""
     gemm = Gemm.parse(request.shape)
-    if request.svg:
-        check_writable(request.svg, option="--svg")
     ladder, policy = steps(gemm), read_policy(request.cache)
     with closing(
         targets.open_gpu(request.gpu, policy, [gemm], request.max_error, note=console.note)
@@ -61,8 +57,6 @@ def run(request: LadderRequest, *, is_json: bool) -> None:
             problem = Problem(gemm, target.policy)
             result = target.worker.race(problem, codes, request.rounds, SLOWEST_OVER_LIMIT)
         facts = _facts(target, gemm, request.rounds, rungs, result)
-    if request.svg:
-        write_file(request.svg, draw(facts), option="--svg")
     console.answer(facts, lambda: _table(facts), is_json=is_json)
 
 
@@ -149,15 +143,3 @@ def headline(facts: dict[str, Any]) -> str:
         f"{facts['shape']} on {facts['environment']['gpu_name']}, {facts['policy']} operands, "
         f"{counted(facts['num_rounds'], 'interleaved round')}, limit {facts['limit_gflops']:,.0f} GFLOP/s"
     )
-
-
-def draw(facts: dict[str, Any]) -> str:
-    """The climb as SVG."""
-    rows = []
-    for row in facts["steps"]:
-        text = row["reason"] and "not here"
-        if row["gflops"]:
-            text = f"{row['gflops']:,.0f} GFLOP/s, {console.ratio_text(row['share_of_limit'], '%')}"
-        bar = chart.Bar(row["share_of_limit"], text, _COLORS.get(row["name"], chart.STEP))
-        rows.append(chart.Row(row["name"], (bar,)))
-    return chart.bar_chart("The ladder to a tuned SGEMM", headline(facts), rows, axis=" of the limit")

@@ -489,7 +489,7 @@ class LadderRequest(CommandRecord):
 
     Examples:
         ladder --shape 4096
-        ladder --shape 4096 --svg climb.svg"""
+        ladder --shape 4096 --json"""
 
     gpu: str = REAL_GPU()
     shape: str = option("4096 or 4096x128x4096 (m, n, k); NN only.", "4096")
@@ -497,7 +497,6 @@ class LadderRequest(CommandRecord):
     cache: str = CACHE()
     max_error: float | None = ACCURATE()
     db: str = DB()
-    svg: Path | None = option("Draw the climb into this file.", None, metavar="FILE")
 
 
 class VerifyRequest(CommandRecord):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -18,6 +19,9 @@ from autotune.kernel.rungs import STEPS
 from autotune.recording.replay import ReplayTarget
 
 from .runner import run
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import ladder_picture
 
 SPEC = LaunchSpec(32, 32, 8, 64, 0, 1, 1, 1, False, "none", 1, Variant())
 
@@ -60,8 +64,8 @@ def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
     return fake
 
 
-def climb(db: Path, capsys: pytest.CaptureFixture[str], svg: Path | None = None) -> dict:
-    ladder.run(ladder.LadderRequest("0", "512", 5, max_error=None, db=str(db), svg=svg), is_json=True)
+def climb(db: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    ladder.run(ladder.LadderRequest("0", "512", 5, max_error=None, db=str(db)), is_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -71,7 +75,7 @@ def test_all_steps_stand_beside_the_tuned_kernel_and_cublas(
     target = play()
     where = ("--gpu", f"replay:{recording}", "--db", tmp_path / "a.db")
     run("search", *where, "--shape", "512", "--trials", "9")
-    facts = climb(tmp_path / "a.db", capsys, tmp_path / "climb.svg")
+    facts = climb(tmp_path / "a.db", capsys)
     names = [*(step.name for step in STEPS), "tuned", "cuBLAS"]
     assert [row["name"] for row in facts["steps"]] == names
     entries = [code.entry for code in target.by_key[:4]]
@@ -82,7 +86,7 @@ def test_all_steps_stand_beside_the_tuned_kernel_and_cublas(
     assert facts["steps"][0]["speedup"] == pytest.approx(4.0 / 1000.0)  # within rounds: drift cancels
     assert facts["steps"][0]["gflops"] == pytest.approx(2 * 512**3 / 1200.0 / 1e3)
     assert facts["environment"]["gpu_name"] == "NVIDIA H200"
-    texts = {t.text for t in ElementTree.parse(tmp_path / "climb.svg").iter() if t.text}
+    texts = {t.text for t in ElementTree.fromstring(ladder_picture.draw(facts)).iter() if t.text}
     assert set(names) <= texts
 
 
@@ -107,22 +111,15 @@ def test_what_cannot_run_here_is_told_with_its_reason(
         "64x64": TrialFailure("compile_failed", "no"),
     }
     target = play(rejected, wrong=0)
-    rows = {row["name"]: row for row in climb(tmp_path / "no.db", capsys, tmp_path / "a.svg")["steps"]}
+    facts = climb(tmp_path / "no.db", capsys)
+    rows = {row["name"]: row for row in facts["steps"]}
     assert len(target.by_key) == 7
     assert rows["cp.async 128x256x8"]["reason"].startswith("async-device")
     assert rows["1D thread tile"]["reason"] == "compile_failed: no"
     assert rows["naive"]["reason"] == "gives a wrong result here"
     assert rows["naive"]["time_us"] is None
     assert rows["coalesced"]["time_us"] == pytest.approx(600.0)
-    assert "not here" in (tmp_path / "a.svg").read_text()
-
-
-def test_a_picture_that_cannot_be_written_is_a_wrong_flag(
-    play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    play()
-    with pytest.raises(UsageError, match="--svg"):
-        climb(tmp_path / "no.db", capsys, tmp_path / "no" / "a.svg")
+    assert "not here" in ladder_picture.draw(facts)
 
 
 def test_shapes_without_a_ladder_are_refused_before_a_gpu_is_requested_for(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -49,9 +48,9 @@ def test_every_step_that_is_legal_passes_verification(target, shape):
     assert [len(samples) for samples in result.samples_us] == [3] * len(codes)
 
 
-def test_the_climb_is_told_and_drawn(tmp_path):
+def test_the_climb_is_told(tmp_path):
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-    command = ("ladder", "--gpu", "0", "--shape", "1024", "--rounds", "5", "--svg", "climb.svg", "--json")
+    command = ("ladder", "--gpu", "0", "--shape", "1024", "--rounds", "5", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "autotune", *command],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300,
@@ -62,4 +61,3 @@ def test_the_climb_is_told_and_drawn(tmp_path):
     assert set(rows) >= {step.name for step in rungs.STEPS}
     assert all(len(row["samples_us"]) == 5 for row in rows.values() if not row["reason"])
     assert all(row["time_us"] > 0.9 * facts["limit_us"] for row in rows.values() if row["time_us"])
-    assert ElementTree.parse(tmp_path / "climb.svg").getroot().tag.endswith("svg")

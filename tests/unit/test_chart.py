@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from autotune.cli import chart
-from autotune.cli.chart import Bar, Row
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import chart
+from chart import Bar, Row
 
 SVG = "{http://www.w3.org/2000/svg}"
 FULL = chart.WIDTH - chart.LABEL_WIDTH - chart.TEXT_WIDTH
