@@ -122,6 +122,7 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     const bool is_blas_alone = planned->kernel == AUTOTUNE_ONLY_BLAS && (planned->is_cublas || planned->is_left_alone);
     const bool has_kernel = planned->kernel >= 0 && planned->kernel < handle->table->num_kernels;
     if (!has_kernel && !is_blas_alone) return AUTOTUNE_BAD_CALL;
+    if (has_kernel && !at_may_launch(handle->table, planned)) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;
     if (!at_use_cuda()) return AUTOTUNE_FORKED;
     pthread_mutex_lock(&runner->lock);

@@ -84,6 +84,12 @@ static at_tally *tally_of(at_runner *runner, const autotune_planned *planned) {
     return at_tally_of(runner->tallies, &kind);
 }
 
+bool at_may_launch(const autotune_table *table, const autotune_planned *planned) {
+    const autotune_kernel *kernel = &table->kernels[planned->kernel];
+    const bool is_batch = planned->batch.products > 1 && !planned->is_looped;
+    return planned->is_left_alone || (kernel->layout == planned->layout && !!kernel->is_batched == is_batch);
+}
+
 autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const autotune_planned *planned) {
     autotune_plan *plan = calloc(1, sizeof *plan);
     at_workspaces *workspaces = workspaces_of(runner, planned->device);

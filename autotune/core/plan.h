@@ -107,6 +107,9 @@ typedef struct {
 at_runner *at_runner_new(const autotune_constants *bounds);
 void at_runner_free(at_runner *runner);
 
+/* Whether the kernel computes what is planned: such a layout, and one product or a batch at a launch. */
+bool at_may_launch(const autotune_table *table, const autotune_planned *planned);
+
 /* A plan with one reference; NULL where memory of the host is short. */
 autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const autotune_planned *planned);
 autotune_plan *at_plan_hold(autotune_plan *plan);

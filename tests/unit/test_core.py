@@ -388,6 +388,34 @@ def test_what_is_out_of_range_is_refused():
             found.choose(call, None)
 
 
+def test_a_kernel_for_one_product_is_not_planned_for_a_batch():
+    table = drawn_table(5)
+    found = Core(table, core.library())
+    calls = calls_of(RecordingDriver())
+    found.library.autotune_use_driver(found.handle, ctypes.byref(calls))
+    single, many = (
+        next(i for i, kernel in enumerate(table.kernels) if kernel.variant.is_batched == is_batched)
+        for is_batched in (False, True)
+    )
+
+    def made(number, products, layout=None, **others):
+        kernel = table.kernels[number]
+        return CorePlan(
+            found,
+            found.library.structs.planned(
+                m=8, n=8, k=8, layout=LAYOUTS.index(layout or kernel.layout), kernel=number,
+                split_k=kernel.spec.split_k, ld=(8, 8, 8), batch=(products, (64, 64, 64)), **others,
+            ),
+        )  # fmt: skip
+
+    assert made(single, 1).address and made(many, 2).address
+    assert made(single, 2, is_looped=True).address and made(single, 2, is_left_alone=True).address
+    other = LAYOUTS[LAYOUTS.index(table.kernels[single].layout) - 1]
+    for wrong in ((single, 2), (many, 1), (single, 1, other)):
+        with pytest.raises(DispatchError, match="refuses a plan"):
+            made(*wrong)
+
+
 def test_without_the_library_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(core, "FOLDER", tmp_path)
     core.library.cache_clear()

@@ -29,7 +29,7 @@ from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.summation_order import order_of
 from autotune.kernel.where import Where
-from autotune.runtime.choose.chooser import Call, Chooser
+from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.settle import settling
 from autotune.runtime.table.table import Table, load, parse
@@ -83,6 +83,22 @@ def test_routing_leaves_nothing_alone_that_kernels_of_an_order_serve() -> None:
         pick = chooser.pick(Call.packed(UNTUNED))
         engine = RoutedEngine(False, chooser.core, "off", table, {}, chooser, FakeDriver(table))
         assert engine.why_not(UNTUNED, pick) == reason
+
+
+def test_a_launch_for_each_product_of_a_batch_stays_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another kernel serves, as it takes the host fewer launches."""
+    table, call = chained(), Call.packed(BATCH)
+    two = make_kernel("two", make_spec(reduction="two_pass", split_k=2))
+    both = make_table(two, *table.kernels)
+    chooser = Chooser(both)
+    ranked = [Pick("two", "modelled", lambda: "", 2, 3.0), Pick("one", "modelled", lambda: "", 1, 4.0)]
+    asked = []
+    monkeypatch.setattr(Chooser, "ranked", lambda _, call, num: asked.append(call) or ranked)
+    engine = RoutedEngine(False, chooser.core, "off", both, {}, chooser, FakeDriver(both))
+    looped = replace(ranked[0], expected_us=3.0 * BATCH.batch, is_looped=True)
+    found = engine._in_few_launches(looped, call)
+    assert (found.kernel_id, found.is_looped, found.expected_us) == ("one", True, 4.0 * BATCH.batch)
+    assert asked == [call.single]
 
 
 def in_chunks(table: Table, chunk: int = 512) -> Table:

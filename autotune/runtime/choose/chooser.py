@@ -228,6 +228,7 @@ class Chooser:
         than one only where the model picks; none behind the first is less accurate than is allowed, or than
         the first, and none is of a kernel with nearly as many splits as before it: their times hardly differ.
         `allowed`: how deep sums may be, where that is known better than by the shape."""
+        assert not call.gemm.is_batched, "the model knows single products"
         found = self.core.rank(call, num, allowed)
         if not found:
             raise self._rejected_pick(call)

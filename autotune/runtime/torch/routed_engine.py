@@ -231,19 +231,24 @@ class RoutedEngine(Engine):
 
     def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
         """The same, or a launch that is as good for a program, which waits for the GPU or the host."""
+        products = call.gemm.batch if pick.is_looped else 1
 
-        def period_us(one: Pick) -> float:
-            num_launches = self._chooser.kernels[one.kernel_id].spec.num_launches
+        def period_us(one: Pick, products: int = 1) -> float:
+            num_launches = products * self._chooser.kernels[one.kernel_id].spec.num_launches
             return max(one.expected_us or 0.0, num_launches * LAUNCH_HOST_US)
 
-        gpu_us = pick.expected_us or 0.0
-        if pick.how != "modelled" or period_us(pick) <= max(gpu_us, LAUNCH_HOST_US):
+        least_us = max(pick.expected_us or 0.0, products * LAUNCH_HOST_US)
+        if pick.how != "modelled" or period_us(pick, products) <= least_us:
             return pick
-        other = min(self._chooser.ranked(call, NUM_RANKED), key=period_us)
+        other = min(self._chooser.ranked(call.single if pick.is_looped else call, NUM_RANKED), key=period_us)
         epilogue = self._chooser.kernels[pick.kernel_id].variant.epilogue
         if epilogue != PLAIN:
             other = self._chooser.with_epilogue(other, epilogue)
-        return replace(other, provider=pick.provider, cublas_us=pick.cublas_us)
+        expected_us = other.expected_us and products * other.expected_us
+        return replace(
+            other, provider=pick.provider, expected_us=expected_us, cublas_us=pick.cublas_us,
+            is_looped=pick.is_looped,
+        )  # fmt: skip
 
     def requested(self, pick: Pick) -> Epilogue:
         return self._requested  # also where C begins as a copy of it
