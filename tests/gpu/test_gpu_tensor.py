@@ -188,4 +188,4 @@ def test_a_search_for_the_class_holds_candidates_to_it(shape: str, accuracy: str
         found = [target.submit(gemm, config.to_dict(), None).result(300) for config in starts]
     fine = {Outcome.OK, Outcome.INACCURATE, Outcome.SPILLED}  # another NVRTC may spill
     assert {one.outcome for one in found} <= fine, found
-    assert any(one.is_ok for one in found)
+    assert any(one.is_ok for one in found), [(one.outcome, one.reason) for one in found]
