@@ -34,3 +34,13 @@ def test_groups_of_m_are_told_with_what_is_least() -> None:
         "| m <= 32 | others | 1 | 1.000 | 1.000 (32x8x8) | 1 |",
         "| m > 512 | tuned | 1 | 1.100 | 1.100 (600x8x8) | 0 |",
     ]
+
+
+def test_a_class_is_told_beside_strict_kernels_with_what_is_least() -> None:
+    shapes = [
+        {"shape": f"{m}x8x8", "served": served, "over_strict": ratio}
+        for m, served, ratio in ((1, 1.0, 1.0), (512, 4.0, 4.0))
+    ]
+    assert on_suite.beside_strict(shapes) == (
+        "over strict 2.000, over cuBLAS 2.000; least over strict: 1.000 (1x8x8), 4.000 (512x8x8)"
+    )
