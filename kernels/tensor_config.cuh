@@ -6,7 +6,7 @@
 //   PROMOTE_K      k after which sums leave the tensor cores               MMA_K 16, multiples of BK (tensor-promote)
 //   FLUSH_K        k after which they go on to shared memory, 0: never     multiple of PROMOTE_K and BK (tensor-flush)
 //   LOADERS        warpgroups that load                                     1 2
-//   AHEAD          tiles of B that a loading thread has on their way        1 ... 4
+//   AHEAD          tiles of B that a loading thread has on their way        1 ... 4, 6
 //   SCHEME         of which parts a float is, and which of their products count (tensor_split.cuh)        0 1
 //   VEC_A VEC_B    words of 4 bytes per copy from global memory             1 4
 //   VEC_C          floats per access to C                                   1 2

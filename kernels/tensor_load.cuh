@@ -163,11 +163,16 @@ struct LoadB {
     }
 };
 
-// Fills stages until there are no more tiles.
+// Fills stages until there are no more tiles. All of them are free at first: A's copies to these are under way before B's
+// first tile has arrived, so that a split of few tiles waits for memory once.
 __device__ __forceinline__ void load_tiles(const Stages& stages, LoadA& load_a, LoadB& load_b, int num_tiles) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
         if (i < num_tiles) load_b.load(i);
+    }
+    for (int tile = 0; tile < STAGES && tile < num_tiles; ++tile) {
+        load_a.copy(tile);
+        stages.filled[tile].arrive_after_copies();
     }
     Turn turn;
     for (int first = 0; first < num_tiles; first += AHEAD) {
@@ -175,9 +180,11 @@ __device__ __forceinline__ void load_tiles(const Stages& stages, LoadA& load_a, 
         for (int i = 0; i < AHEAD; ++i) {
             const int tile = first + i;
             if (tile >= num_tiles) return;
-            stages.freed[turn.stage].wait(!turn.is_odd);  // WAR: the tile of STAGES before has been multiplied
-            load_a.copy(turn.stage);
-            stages.filled[turn.stage].arrive_after_copies();
+            if (tile >= STAGES) {
+                stages.freed[turn.stage].wait(!turn.is_odd);  // WAR: the tile of STAGES before has been multiplied
+                load_a.copy(turn.stage);
+                stages.filled[turn.stage].arrive_after_copies();
+            }
             load_b.store(i, stages.plane(turn.stage));
             if (tile + AHEAD < num_tiles) load_b.load(i);
             show_tensor_cores();

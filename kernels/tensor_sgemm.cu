@@ -59,9 +59,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         k -= first * BK;  // what is beyond this split is in tiles that it does not load
     }
 
-    // 2. The barriers, before anyone waits at them.
+    // 2. The barriers, before anyone waits at them. A warpgroup without rows of C does nothing.
+    const int multipliers = m - origin_m > MMA_M ? MULTIPLIERS : 1;
     const Stages stages(shared_memory());
-    if (thread_index() == 0) stages.begin();
+    if (thread_index() == 0) stages.begin(multipliers);
     barrier();  // RAW: barriers are there before they are used
     wait_for_kernels_before();
 
@@ -71,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         LoadA load_a(a, lda, origin_m, m, k, stages.tile_a(0));
         LoadB load_b(b, ldb, origin_n, n, k);
         load_tiles(stages, load_a, load_b, num_tiles);
-    } else {
+    } else if (thread_index() < LOADING + multipliers * WARPGROUP) {
         if constexpr (MOVES_REGISTERS) take_registers<MULTIPLYING_REGISTERS>();
         ReadA read_a(thread_index() / WARPGROUP - LOADERS);
         float sums[SUMS] = {};

@@ -24,11 +24,11 @@ struct Stages {
         filled = reinterpret_cast<Barrier*>(flushed + FLUSHED);
         freed = filled + STAGES;
     }
-    // Once, by one thread, before a barrier of the block.
-    __device__ __forceinline__ void begin() const {
+    // Once, by one thread, before a barrier of the block, for so many warpgroups that multiply.
+    __device__ __forceinline__ void begin(int multipliers) const {
         for (int stage = 0; stage < STAGES; ++stage) {
             filled[stage].begin(2 * LOADING);
-            freed[stage].begin(MULTIPLIERS);
+            freed[stage].begin(multipliers);
         }
     }
     __device__ __forceinline__ float* tile_a(int stage) const { return tiles_a + stage * TILE_A; }

@@ -122,7 +122,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "steps",
     ),
     Parameter("loaders", (1, 2), "warpgroups that load", "warpgroups"),
-    Parameter("ahead", (1, 2, 3, 4), "tiles of B that a loading thread has on their way", "tiles"),
+    Parameter("ahead", (1, 2, 3, 4, 6), "tiles of B that a loading thread has on their way", "tiles"),
     Parameter("vec_a", (1, 4), "words of A, of 4 bytes, per copy from global memory", "words"),
     Parameter("vec_b", (1, 4), "elements of B per copy from global memory", "elements"),
     Parameter("vec_c", (1, 2), "elements of C per access to global memory", "elements"),
@@ -250,7 +250,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: ((c.pack_a == 0) | ((g.lda % 4 != 0) & (g.n >= PACK_USES)))
          & ((c.pack_b == 0) | ((g.ldb % 4 != 0) & (g.m >= PACK_USES)))),
     Rule("worth-split", "worth", ("reduction", "split_k"),
-         "shares of k at least 256 deep, where tiles alone leave SMs idle",
+         "shares of k at least 192 deep, where tiles alone leave SMs idle",
          lambda c, d, g: (c.split_k == 1)
          | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
     Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",

@@ -25,6 +25,7 @@ from ..kernel.summation_order import SummationOrder
 from ..kernel.templates import MMA, searched_for
 from ..kernel.tensor_config import (
     BF16X6,
+    BK,
     BM,
     LEAST_DEPTH,
     PACK_USES,
@@ -40,6 +41,7 @@ from ..recording.matrix import TimeMatrix
 
 _FLUSH_K = 256  # without warpgroups, where k is twice as deep: then errors are as small as promised
 _SMS = 132  # of the GPUs that run kernels on tensor cores
+_MOST_AHEAD = 6  # tiles, of narrow ones
 
 
 class StartingPoints:
@@ -129,8 +131,8 @@ def on_tensor_cores(
 
 
 def _scaled_operands(gemm: Gemm) -> Iterator[ScaledConfig]:
-    """Wide tiles first, and as many splits as let all SMs work: there cuBLAS splits k, too, and errs so little
-    on uniform operands that sums must leave the tensor cores more often."""
+    """Wide tiles first, and as many splits as let all SMs work: there cuBLAS splits k, too, and errs so
+    little on uniform operands that sums must leave the tensor cores more often."""
     for promote_k in (64, 32, 16):
         for bn, stages in ((128, 3), (192, 2), (64, 4)):
             config = ScaledConfig(bn, stages, promote_k, vec_c=2 - gemm.ldc % 2)
@@ -144,7 +146,8 @@ def _scaled_operands(gemm: Gemm) -> Iterator[ScaledConfig]:
 def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
     """Those first that were the fastest (docs/notes/0076), and then
     those whose errors are smaller; with the widest vectors that the operands allow, packed where that gives
-    wider ones, and in so many splits that all SMs work."""
+    wider ones, and in so many splits that all SMs work. A split of few tiles waits for memory once, as all of
+    them are on their way at the same time."""
     pack_a, pack_b = (
         int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
     )
@@ -168,7 +171,10 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
             config = replace(config, **operands)
             splits = _splits(gemm, bn)
             if splits > 1:
-                yield replace(config, reduction="two_pass", split_k=splits)
+                split = replace(config, reduction="two_pass", split_k=splits)
+                if bn == 64 and flush_k == 0 and config.vec_a > 1 and gemm.k <= _MOST_AHEAD * BK * splits:
+                    yield replace(split, stages=_MOST_AHEAD, ahead=_MOST_AHEAD)
+                yield split
             yield config
 
 

@@ -177,6 +177,12 @@ FAULTS = {
     "none": ("", ""),
     "a stage is multiplied before it is filled": ("stages.filled[turn.stage].wait(turn.is_odd);", ""),
     "a stage is filled before it is free": ("stages.freed[turn.stage].wait(!turn.is_odd);", ""),
+    "more than all stages are filled at first": (
+        "tile < STAGES && tile < num_tiles",
+        "tile < num_tiles",
+    ),
+    "a warpgroup without rows is waited for": ("stages.begin(multipliers)", "stages.begin(MULTIPLIERS)"),
+    "one with rows does nothing": ("m - origin_m > MMA_M ? MULTIPLIERS : 1", "1"),
     "sums are read before they are there": ("        wait_for_sums();\n", ""),
     "tensor cores were not shown what they read": ("            show_tensor_cores();\n", ""),
     "a stage is never free again": ("stages.freed[stage].arrive();", ";"),
@@ -217,7 +223,8 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str, scheme: 
     assert is_changed
     macros = template.macros(config, variant) | {"TENSOR": 1}
     built = builder.submit(tmp_path / tensor.MAIN_FILE, macros, (), kernel_watch=())
-    cases = [problem(config, variant, (128, 64, 157), order=order) for order in ORDERS]
+    rows = 128, 60, 65
+    cases = [problem(config, variant, (m, 64, 157), order=at) for m, at in zip(rows, ORDERS, strict=True)]
     with nullcontext() if fault == "none" else pytest.raises((EmulatedFault, AssertionError)):
         for case, result in zip(cases, run(built.result(), cases), strict=True):
             check(case, result)
