@@ -665,7 +665,9 @@ static void look_at_cublas(const at_chooser *chooser, const forecast *by, const 
     const double level = exp(known->level);
     choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * exp(correction(&known->missed, by->covariance));
     const bool is_other = version && strcmp(version, known->version) != 0;
-    const double deviation = known->deviation, error = table->kernels[choice->kernel].relative_error;
+    const double side = fmax(of->call->m < of->call->n ? of->call->m : of->call->n, 1);
+    const double deviation = known->deviation * pow(side / c->doubt_side, -c->doubt_power);
+    const double error = table->kernels[choice->kernel].relative_error;
     const double doubt = is_other ? c->other_version : 0;
     choice->margin = c->margin * sqrt(deviation * deviation + error * error + doubt * doubt);
     choice->is_cublas = choice->cublas_us < choice->expected_us * exp(choice->margin);

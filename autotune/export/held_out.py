@@ -172,7 +172,7 @@ class _Without:
     def _is_by_cublas(self, gemm: Gemm, kernel: int, expected_us: float) -> bool:
         if self._cublas is None:
             return False
-        margin = self._cublas.margin(self._errors[kernel])
+        margin = self._cublas.margin(gemm, self._errors[kernel])
         return self._cublas.expected_us(gemm, self._limits) < expected_us * math.exp(margin)
 
 

@@ -15,7 +15,17 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from . import residual
-from .model_figures import CUBLAS_FIXED_US, MARGIN, OTHER_VERSION, TILE, TILE_APART, VECTOR_APART, Floats
+from .model_figures import (
+    CUBLAS_FIXED_US,
+    DOUBT_POWER,
+    DOUBT_SIDE,
+    MARGIN,
+    OTHER_VERSION,
+    TILE,
+    TILE_APART,
+    VECTOR_APART,
+    Floats,
+)
 from .residual import Residuals
 
 NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.16, half of them within 0.18 (0061)
@@ -23,7 +33,8 @@ NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.16, half 
 
 class CublasModel(NamedTuple):
     """Of one layout. `level`: the mean by which the logarithms of times exceed those of the limits.
-    `deviation`: that of the logarithm of one expected time, measured on shapes left out one by one.
+    `deviation`: that of the logarithm of one expected time, measured on shapes left out one by one, for a
+    shorter side of DOUBT_SIDE.
     `tile_apart`: the TILE_APART that it was learned with."""
 
     missed: Residuals
@@ -37,11 +48,12 @@ class CublasModel(NamedTuple):
         factor = residual.factors(self.missed, at)[0]
         return least_us(gemm, limits) * math.exp(self.level) * float(factor)
 
-    def margin(self, relative_error: float, *, is_other_version: bool = False) -> float:
+    def margin(self, gemm: Gemm, relative_error: float, *, is_other_version: bool = False) -> float:
         """Logarithm of the factor by which a kernel must be expected to be faster than cuBLAS to serve a
         shape: a kernel with this `relative_error` of expected times, against the timed version of cuBLAS or
         another."""
-        return MARGIN * math.hypot(self.deviation, relative_error, OTHER_VERSION * is_other_version)
+        deviation = self.deviation * float(doubt(min(gemm.m, gemm.n)))
+        return MARGIN * math.hypot(deviation, relative_error, OTHER_VERSION * is_other_version)
 
 
 def place(m: Any, n: Any, k: Any, tile_apart: float = TILE_APART) -> Floats:
@@ -52,6 +64,11 @@ def place(m: Any, n: Any, k: Any, tile_apart: float = TILE_APART) -> Floats:
     sides = np.maximum(np.array((m, n), float).T, 1)
     empty = np.log2(np.ceil(sides / TILE) * TILE / sides)
     return np.concatenate([places, tile_apart * np.minimum(empty, 1)], axis=-1)
+
+
+def doubt(side: Any) -> Any:
+    """By how much less surely than those of a shorter side of DOUBT_SIDE times of these are known."""
+    return (np.maximum(side, 1) / DOUBT_SIDE) ** -DOUBT_POWER
 
 
 def least_us(gemm: Gemm, limits: DeviceLimits) -> float:
@@ -68,6 +85,7 @@ class TimedCublas:
         """At least two times."""
         self._gemms, self._tile_apart = list(times_us), tile_apart
         m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in times_us]).T
+        self._doubts = doubt(np.minimum(m, n))
         self._places = place(m, n, k, tile_apart)
         self._logs = np.log([time_us / least_us(gemm, limits) for gemm, time_us in times_us.items()])
         self._precision = residual.precision(self._places)
@@ -80,7 +98,7 @@ class TimedCublas:
         inverse = residual.without(self._precision, is_apart)
         weights, missed = residual.learned_and_missed(inverse, logs - level)
         residuals = Residuals(self._places[~is_apart], weights[None])
-        deviation = float(np.sqrt(np.square(missed).mean()))
+        deviation = float(np.sqrt(np.square(missed / self._doubts[~is_apart]).mean()))
         return CublasModel(residuals, level, deviation, self._tile_apart)
 
 

@@ -59,11 +59,14 @@ VALUES = np.array([v for v in PARAMETER["split_k"].values if isinstance(v, int) 
 
 # ---- cuBLAS (cublas_model.py)
 # Deviations by which the expected time of a kernel must be below cuBLAS's for the kernel to serve. Most
-# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0116).
+# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0117).
 MARGIN = number("MARGIN")
 # Deviation to add if the loaded version of cuBLAS is not the timed one. Versions are assumed to
 # choose other kernels: not knowing the kernel adds this much (0.17 with 0.13 taken out; 0042).
 OTHER_VERSION = number("OTHER_VERSION")
+# The deviation of cuBLAS's expected time falls as this power of the shorter side of C; that of a side of
+# DOUBT_SIDE is what a table stores: about that over all drawn shapes (0117).
+DOUBT_POWER, DOUBT_SIDE = numbers("DOUBT_POWER DOUBT_SIDE")
 # Doublings that one row or column of C is further from two: cuBLAS has other kernels for it (0057).
 VECTOR_APART = number("VECTOR_APART")
 # cuBLAS fills C with tiles, whose sides are mostly multiples of 64: sides of 64 and of 65 take very different

@@ -96,7 +96,7 @@ class _OfLayout:
         costs_us = self._costs.on(gemm)
         best = int(np.argmin(costs_us))
         kernel_us, cublas_us = float(costs_us[best]), self._cublas.expected_us(gemm, self._limits)
-        is_served = kernel_us * math.exp(self._cublas.margin(self._errors[best])) <= cublas_us
+        is_served = kernel_us * math.exp(self._cublas.margin(gemm, self._errors[best])) <= cublas_us
         return Predicted(cublas_us, kernel_us, kernel_us if is_served else cublas_us)
 
 

@@ -102,7 +102,7 @@ def _show(times: Path, paths: Sequence[Path]) -> None:
         if gemm in timed_us:
             model = models[gemm.layout]
             cublas_us = model.expected_us(gemm, limits)
-            doubt = model.margin(KERNEL_ERROR) / MARGIN
+            doubt = model.margin(gemm, KERNEL_ERROR) / MARGIN
             found.append((math.log(cublas_us / expected_us) / doubt, timed_us[gemm] / kernel_us))
             missed.append(math.log(timed_us[gemm] / cublas_us))
     deviations = ", ".join(f"{layout} {model.deviation:.3f}" for layout, model in models.items())

@@ -5,8 +5,9 @@
 Takes a database (studies/databases/README.md) and reports of `any_shape.py` with their part `reference`. Of a
 report's table those kernels count that the database knows; they are modelled from its times and the shipped
 ones. A launch that was not raced has its glance's time, times what raced ones took over theirs. Prints pick
-over the best accurate launch, and over the shape's own best, mean and tenth percentile; and, for each margin,
-the share left to cuBLAS, the mean as served, and the least.
+over the best accurate launch, and over the shape's own best, mean and tenth percentile; and, for each margin
+in deviations of both expected times, the share left to cuBLAS, the mean as served, the total of all times,
+and the least; MARGIN is that of `sgemm`, and ROUTED_SHARE of it that of routed products.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from autotune.export.tuned import TunedResults, spread
 from autotune.export.wishes import Wish
 from autotune.facts import stats
 from autotune.facts.device import known_limits
+from autotune.facts.fitted import number
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.perf_model import cublas_model
 from autotune.perf_model.launches import Shapes
-from autotune.perf_model.model_figures import excess_depth, slower_by
+from autotune.perf_model.model_figures import MARGIN, excess_depth, slower_by
 from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.recording.matrix import TimeMatrix
 from autotune.search.propose.origins import FILL, TRANSFERRED
@@ -44,7 +46,7 @@ from autotune.store import Store
 from autotune.target_finder import matrices
 
 CAUTION = 0.5  # core/choice.c
-MARGINS = (1.5, 1.3, 1.2, 1.0)
+MARGINS = (1.7, MARGIN, 1.3, 1.0, MARGIN * number("ROUTED_SHARE"), 0.5, 0.0)
 
 
 class Picked(NamedTuple):
@@ -112,7 +114,7 @@ def _of_layout(
         for at in np.argsort(careful * slower_by(excess_depth(depths, allowed)), kind="stable").tolist():
             time_us = launches.get((int(found.kernel[at]), int(found.split_k[at])))
             if time_us is not None:
-                doubt = math.hypot(model.deviation, errors[found.kernel[at]])
+                doubt = model.margin(gemm, errors[found.kernel[at]]) / MARGIN
                 best_us, expected = min(ours), model.expected_us(gemm, results.limits)
                 own_us = min(best_us, accurate.get("alone", math.inf))
                 yield Picked(time_us, best_us, own_us, raced["cublas"], found.time_us[at], expected, doubt)
@@ -132,11 +134,15 @@ def _run(args: argparse.Namespace) -> None:
     )
     for margin in MARGINS:
         served = [one.served(margin) for one in found]
-        left, slower = sum(x == 1.0 for x in served) / len(served), sum(x < 0.98 for x in served)
+        left = sum(x == 1.0 for x in served) / len(served)
+        slower, far = (sum(x < most for x in served) for most in (0.98, 0.95))
+        total = sum(one.cublas_us for one in found) / sum(
+            one.cublas_us / x for one, x in zip(found, served, strict=True)
+        )
         least = ", ".join(f"{x:.3f}" for x in sorted(served)[:3])
         console.show(
-            f"margin {margin}: {left:.1%} left to cuBLAS, served {mean(served):.3f} times cuBLAS, {slower} "
-            f"below 0.98, least {least}"
+            f"margin {margin:g}: {left:.1%} left to cuBLAS, served {mean(served):.3f} times cuBLAS (of the "
+            f"total {total:.3f}), {slower} below 0.98, {far} below 0.95, least {least}"
         )
 
 

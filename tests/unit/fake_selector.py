@@ -32,7 +32,7 @@ from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.perf_model.time_model import Speeds
-from autotune.runtime.choose.chooser import Call, How, Pick
+from autotune.runtime.choose.chooser import Call, How, Pick, Provider
 from autotune.runtime.table.table import CublasFigures, Entry, Kernel, RankedKernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
@@ -197,7 +197,8 @@ class Selector:
             entry.gemm,
         )
         cublas_us = None if cublas_us is None else by * cublas_us
-        return replace(pick, provider="autotune" if is_surely_faster else "cublas", cublas_us=cublas_us)
+        provider: Provider = "autotune" if is_surely_faster else "cublas"
+        return replace(pick, provider=provider, cublas_us=cublas_us, margin=BATCH_MARGIN)
 
     def _why_near_batch(self, call: Call, entry: Entry, is_surely_faster: bool) -> str:
         text = f"the nearest batch that was tuned is {entry.gemm}"
@@ -270,7 +271,7 @@ class Selector:
             return pick
         loaded = self._loaded_cublas and self._loaded_cublas()
         is_other = loaded is not None and loaded != timed
-        margin = known.margin(model.relative_error, is_other_version=is_other)
+        margin = known.margin(call.gemm, model.relative_error, is_other_version=is_other)
         uncertainty = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
         who = ADDING if call.adds_bias and layout in self._table.cublas_adding else "cuBLAS"
         return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty, who)
@@ -354,9 +355,9 @@ def _provided(
     if cublas_us is None or pick.expected_us is None:
         return pick
     if cublas_us >= pick.expected_us * math.exp(margin):
-        return replace(pick, cublas_us=cublas_us)
+        return replace(pick, cublas_us=cublas_us, margin=margin)
     tell = partial(_why_cublas, pick, cublas_us, margin, uncertainty, who)
-    return replace(pick, tell=tell, provider="cublas", cublas_us=cublas_us)
+    return replace(pick, tell=tell, provider="cublas", cublas_us=cublas_us, margin=margin)
 
 
 def _why_cublas(pick: Pick, cublas_us: float, margin: float, uncertainty: str, who: str) -> str:

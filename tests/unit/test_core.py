@@ -196,6 +196,7 @@ def assert_same(mine: Pick, other: Pick) -> None:
         us, other_us = getattr(mine, name), getattr(other, name)
         assert (us is None) == (other_us is None)
         assert us is None or math.isclose(us, other_us, rel_tol=1e-9)
+    assert math.isclose(mine.margin, other.margin, rel_tol=1e-9)
 
 
 def assert_same_reasons(mine: Pick, other: Pick) -> None:

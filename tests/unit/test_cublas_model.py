@@ -50,7 +50,8 @@ def test_times_of_shapes_left_out_are_off_by_what_is_told(noise: float) -> None:
     model = cublas_model.learn({gemm: took_us(gemm, noise) for gemm in known}, LIMITS)
     off = [math.log(took_us(gemm, noise) / model.expected_us(gemm, LIMITS)) for gemm in apart]
     missed = float(np.sqrt(np.square(off).mean()))
-    assert missed == pytest.approx(model.deviation, rel=0.3)
+    doubts = cublas_model.doubt(np.array([min(gemm.m, gemm.n) for gemm in apart]))
+    assert float(np.sqrt(np.square(off / doubts).mean())) == pytest.approx(model.deviation, rel=0.3)
     assert missed < 1.25 * noise + 0.06
 
 
@@ -147,12 +148,18 @@ def picked(factor: float, loaded: Callable[[], str | None] | None = None, **chan
     return Chooser(table, loaded).pick(Call.packed(SHAPE))
 
 
+def margin(other_version: float = 0.0) -> float:
+    """For `SHAPE`, where both errors are 0.1."""
+    deviation = 0.1 * (min(SHAPE.m, SHAPE.n) / cublas_model.DOUBT_SIDE) ** -cublas_model.DOUBT_POWER
+    return cublas_model.MARGIN * math.hypot(deviation, 0.1, other_version)
+
+
 def test_cublas_serves_unless_a_kernel_is_surely_faster() -> None:
     without = picked(1.0, cublas={})
     assert (without.provider, without.cublas_us) == ("autotune", None)
     assert without.expected_us is not None
     unit_us = picked(1.0).cublas_us
-    least = cublas_model.MARGIN * math.hypot(0.1, 0.1)
+    least = margin()
     for times, provider_name in ((0.5, "cublas"), (1.0, "cublas"), (math.exp(least) + 0.01, "autotune")):
         pick = picked(times * without.expected_us / unit_us)
         assert pick.provider == provider_name
@@ -173,11 +180,10 @@ def test_another_version_than_the_one_that_was_timed_is_less_sure(loaded: str | 
     """It takes more for a kernel to serve, and the reason says why."""
     unit = picked(1.0)
     assert unit.cublas_us is not None and unit.expected_us is not None
-    plain = cublas_model.MARGIN * math.hypot(0.1, 0.1)
-    wide = cublas_model.MARGIN * math.hypot(0.1, 0.1, cublas_model.OTHER_VERSION)
+    plain, wide = margin(), margin(cublas_model.OTHER_VERSION)
     is_other = loaded == "12.9.1"
-    for margin, is_kernel in ((plain - 0.01, False), ((plain + wide) / 2, not is_other), (wide + 0.01, True)):
-        pick = picked(math.exp(margin) * unit.expected_us / unit.cublas_us, lambda: loaded)
+    for least, is_kernel in ((plain - 0.01, False), ((plain + wide) / 2, not is_other), (wide + 0.01, True)):
+        pick = picked(math.exp(least) * unit.expected_us / unit.cublas_us, lambda: loaded)
         assert (pick.provider == "autotune") == is_kernel
         assert ("cuBLAS 13.1.0 was timed, and 12.9.1 is loaded" in pick.reason) == (
             is_other and not is_kernel

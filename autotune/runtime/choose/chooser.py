@@ -31,7 +31,8 @@ TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 class Pick:
     """The kernel for a call. `entry` is the tuned shape it is based on, if any; `expected_us` the
     measured (exact) or modelled time of the call, if any, `cublas_us` that of cuBLAS. `provider` serves the
-    call: if it is "cublas", the kernel serves only if cuBLAS cannot be called. `is_looped`: the kernel is one
+    call: if it is "cublas", the kernel serves only if cuBLAS cannot be called; the kernel, if it is expected
+    to be faster by a factor whose logarithm is `margin`. `is_looped`: the kernel is one
     for single products, launched once for each of a batch. `workspace_bytes`: memory that a launch of the
     kernel takes for packed copies and partial sums, told by `Dispatcher.pick`. It and `reason` are made when
     they are read."""
@@ -45,6 +46,7 @@ class Pick:
     provider: Provider = "autotune"
     cublas_us: float | None = None
     is_looped: bool = False
+    margin: float = 0.0
     tell_workspace: Callable[[], int] = field(default=int, compare=False)
 
     @property
@@ -295,6 +297,7 @@ class Chooser:
             provider="cublas" if found.is_cublas else "autotune",
             cublas_us=found.cublas_us or None,
             is_looped=bool(found.is_looped),
+            margin=found.margin,
         )
 
     def _rejected_pick(self, call: Call) -> DispatchError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import Counter
@@ -28,10 +29,9 @@ from ..table.table import Kernel
 from .tensor_calls import CombinedCalls
 from .torch_router import Tables
 
-# Without the margin of `sgemm`, whose rival costs the host as much: a served call takes it half as long as
-# torch's, which outweighs what is lost where cuBLAS was underestimated, on products of up to SHORT_US of the
-# GPU's time; and on longer ones that are expected to be SURELY_FASTER, little is lost, and seldom
-SHORT_US, SURELY_FASTER = number("SHORT_US"), number("SURELY_FASTER")
+# Of the margin of `sgemm`, whose rival costs the host as much: a served call takes the host half as long as
+# torch's, and where cuBLAS was underestimated, little is lost
+ROUTED_SHARE = number("ROUTED_SHARE")
 LAUNCH_HOST_US = number("LAUNCH_HOST_US")  # that a launch takes the host
 # What has torch call cuBLAS otherwise where it adds a bias: with another workspace, or cublasSgemm
 ADDING_OTHERWISE = "CUBLASLT_WORKSPACE_SIZE", "DISABLE_ADDMM_CUDA_LT"
@@ -317,12 +317,9 @@ class RoutedEngine(Engine):
         moved = 2 * FLOAT_BYTES * gemm.num_results
         copy_us = LAUNCH_APART_US + moved / (1e3 * self.table.limits.bandwidth_gbs)
         kernel_us = pick.expected_us + (copy_us if is_copied else 0)
-        is_open = pick.provider == "autotune" or pick.cublas_us <= SHORT_US
-        is_matrix = min(gemm.m, gemm.n) > 1  # what strided vectors take is known too badly
-        is_surely_faster = (
-            is_matrix and pick.how == "modelled" and pick.cublas_us >= SURELY_FASTER * kernel_us
-        )
-        return "" if kernel_us < pick.cublas_us and (is_open or is_surely_faster) else _FASTER
+        is_open = pick.provider == "autotune" or pick.how == "modelled"
+        least_us = kernel_us * math.exp(ROUTED_SHARE * pick.margin)
+        return "" if is_open and least_us < pick.cublas_us else _FASTER
 
     def has(self, epilogue: Epilogue) -> bool:
         """Whether its table has kernels with it."""
