@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         k -= first * BK;  // what is beyond this split is in tiles that it does not load
     }
     wait_for_kernels_before();
+    if constexpr (IS_SPLIT) let_next_kernel_begin();
 
     // 2. Tile after tile.
     Stages stages{{a, lda, origin_m, m, k, shared_memory()}, {b, ldb, origin_n, n, k, shared_memory() + STAGE_A}, num_tiles};

@@ -60,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (thread_index() == 0) stages.begin();
     barrier();  // RAW: barriers are there before they are used
     wait_for_kernels_before();
+    if constexpr (IS_SPLIT) let_next_kernel_begin();
 
     // 3. Warpgroups part: each does its own to the end.
     if (thread_index() < WARPGROUP) {

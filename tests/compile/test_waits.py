@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cuda.bindings import nvrtc
@@ -20,7 +22,10 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
+from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.rules import broken_rules
+from autotune.kernel.scaled_config import AnyConfig, OnTensorCores, ScaledConfig
+from autotune.kernel.tensor_config import ARCH, TensorConfig
 
 EARLY_ARCHS = sorted(limits.arch for limits in KNOWN.values() if limits.has_dependent_launch)
 WAIT, LET_NEXT_BEGIN, EXIT = 0x82E, 0x82D, 0x94D
@@ -54,6 +59,8 @@ CONFIGS = {
     "packed": _PACKED,
     "packed, two_pass": replace(_PACKED, reduction="two_pass", split_k=2),
 }
+_SPLIT: dict[str, Any] = {"reduction": "two_pass", "split_k": 2}
+SPLITS_ON_TENSOR_CORES = TensorConfig(**_SPLIT), MmaConfig(**_SPLIT), ScaledConfig(**_SPLIT)
 
 
 def text_of(cubin: bytes, entry: str) -> bytes | None:
@@ -81,7 +88,7 @@ def compiler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     made.close()
 
 
-def entries(compiler: Compiler, config: Config) -> dict[str, list[tuple[int, int]]]:
+def entries(compiler: Compiler, config: AnyConfig) -> dict[str, list[tuple[int, int]]]:
     """The instructions of each kernel of an instance."""
     code = compiler.compile(config, Variant()).code
     entries = (template.ENTRY, template.PACK_ENTRY, template.REDUCE_ENTRY)
@@ -117,6 +124,19 @@ def test_the_wait_stands_before_every_access_and_end_and_the_next_of_a_call_may_
     letting = {entry for entry, code in kernels.items() if LET_NEXT_BEGIN in {op for op, _ in code}}
     first = {template.PACK_ENTRY} if config.pack_a else set()
     assert letting == first | ({template.ENTRY} if config.reduction == "two_pass" else set())
+
+
+@pytest.mark.parametrize("config", SPLITS_ON_TENSOR_CORES, ids=lambda config: type(config).__name__)
+def test_splits_on_tensor_cores_let_their_second_pass_begin(
+    tmp_path_factory: pytest.TempPathFactory, config: OnTensorCores
+) -> None:
+    with closing(Compiler(ARCH, cache_dir=tmp_path_factory.mktemp("cache"), num_threads=1)) as compiler:
+        kernels = entries(compiler, config)
+    opcodes = [opcode for opcode, _ in kernels[template.ENTRY]]
+    wait = opcodes.index(WAIT)
+    assert LET_NEXT_BEGIN in opcodes[wait:]
+    assert not {*opcodes[:wait]} & {*ACCESSES, EXIT, LET_NEXT_BEGIN}
+    assert LET_NEXT_BEGIN not in {opcode for opcode, _ in kernels[template.REDUCE_ENTRY]}
 
 
 def test_kernels_of_older_gpus_know_no_wait(tmp_path_factory: pytest.TempPathFactory) -> None:
