@@ -7,17 +7,18 @@ process writes its own file into the folder FILE.d, and FILE means all of them.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .facts.gemm import FP32, LAYOUTS, Gemm, Triple
+from .facts.gemm import FP32, LAYOUTS, Gemm, Triple, adds_bias_within
 from .facts.shape_lists import CHOICES, EXTENTS, HEADER, ListedShape, Note, read_list
 from .files.errors import UsageError
 from .files.strict import NewerVersion, check_keys, check_version, items, table, whole
 from .files.user_file import decoded, read_file, read_toml, unusable
 from .files.words import LARGEST, counted, shown
-from .kernel.launch import EPILOGUES, PLAIN, Epilogue, name_of
+from .kernel.launch import BIAS, EPILOGUES, PLAIN, Epilogue, name_of
 
 MOST_CALLS = 10**15  # of one shape
 MOST_JSON = 64 << 20  # bytes: four times what a process records at most
@@ -81,6 +82,15 @@ def by_shape(calls: Mapping[CallSignature, int | None]) -> dict[Gemm, int | None
     found: dict[Gemm, int | None] = {}
     for kind, count in calls.items():
         found[kind.gemm] = None if count is None else (found.get(kind.gemm) or 0) + count
+    return found
+
+
+def adding_of(calls: Mapping[CallSignature, int | None]) -> dict[Gemm, int]:
+    """The calls of each shape for which torch has cuBLAS add a bias."""
+    found = Counter[Gemm]()
+    for kind, count in calls.items():
+        if kind.epilogue == BIAS and adds_bias_within(kind.gemm):
+            found[kind.gemm] += count or 1
     return found
 
 

@@ -95,6 +95,7 @@ class Result:
     filled: Filled | None = None  # the times across shapes, if some were drawn
     gain: Gain | None = None  # for the calls of a program, if these were given and none were drawn
     taken_us: Mapping[Gemm, float] = field(default_factory=dict)  # of calls, as expected before
+    adding_us: Mapping[Gemm, float] = field(default_factory=dict)  # of cuBLAS as torch has it add a bias
 
     @property
     def shapes(self) -> tuple[ShapeResult, ...]:
@@ -216,6 +217,7 @@ def tune(
     shapes: Shape | Iterable[Shape] = (),
     *,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
+    adding: Mapping[Gemm, int] = MappingProxyType({}),
     policy: SearchPolicy | None = None,
     part: Part | None = None,
     on_event: OnEvent = ignore,
@@ -234,6 +236,7 @@ def tune(
                     batches left out. Without it, these are searched beside `shapes`: those whose calls take
                     most of the time come first and get more seconds, those that hardly matter are left out,
                     and `Result.gain` says what the program gains
+        adding      how many of these calls have cuBLAS add a bias, as torch does: the gain is over that
         policy      the values that decide how a search proceeds (search_policy.py); None: those of `effort`
         part        where several processes divide the shapes: which are this one's (search/part.py)
         asked_at    when the seconds began, in seconds since 1970; None: now
@@ -269,10 +272,7 @@ def tune(
     num_drawn, calls = whole(option("num_drawn"), given["num_drawn"]), _counted(calls)
     typed = _of_one_type((*named, *calls), given["a_type"], accuracy, note)
     named = tuple(dict.fromkeys(typed[gemm] for gemm in named if gemm in typed))
-    counts = Counter[Gemm]()
-    for gemm, num in calls.items():
-        counts.update({typed[gemm]: num} if gemm in typed else {})
-    calls = dict(counts)
+    calls, adding = _typed(calls, typed), _typed(_counted(adding), typed)
     seed, db = options.seed, _path(given["db"])
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
@@ -324,7 +324,7 @@ def tune(
         def own(gemms: Sequence[Gemm]) -> Sequence[Gemm]:
             return part.begin(gemms, options.seconds is not None) if part and not stale else gemms
 
-        filled, gain, taken_us = None, None, {}
+        filled, gain, taken_us, adding_us = None, None, {}, {}
         if num_drawn:
             cell_timer = _cell_timer(target)
             drawn = () if calls else drawn_for(num_drawn, seed, cell_timer.limits)
@@ -338,13 +338,22 @@ def tune(
             taken_us = expected_us(target, store, calls)
             due, new_weights = _due(calls, taken_us)
             found = run(own(tuple(dict.fromkeys((*due, *named)))), replace(options, weights=new_weights))
-            gain = gain_of(found.shapes, calls, taken_us)
+            adding_us = store.cublas_times(target.environment, target.policy, has_bias=True)
+            gain = gain_of(found.shapes, calls, taken_us, adding, adding_us)
         else:
             found = run(own(listed), options)
         store.end_run(name, found.num_new)
         optimum_us = _optima(recorded, found.shapes, conditions) if recorded else {}
         measured = (target.environment, target.policy, max_error, db, conditions, target.source_hash)
-        return Result(found, *measured, optimum_us, filled, gain, taken_us)
+        return Result(found, *measured, optimum_us, filled, gain, taken_us, adding_us)
+
+
+def _typed(calls: Mapping[Gemm, int], typed: Mapping[Gemm, Gemm]) -> dict[Gemm, int]:
+    """The calls of what is searched for each shape."""
+    counts = Counter[Gemm]()
+    for gemm, num in calls.items():
+        counts.update({typed[gemm]: num} if gemm in typed else {})
+    return dict(counts)
 
 
 def _of_one_type(gemms: Sequence[Gemm], a_type: str, accuracy: str, note: Note) -> dict[Gemm, Gemm]:

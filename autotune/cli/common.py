@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..facts import stats
 from ..facts.device import LIKE, DeviceLimits, Environment, limits_by_name
@@ -18,7 +18,7 @@ from ..files.errors import UsageError
 from ..files.words import is_command_line
 from ..kernel.where import Where
 from ..store import Store, StudySummary
-from ..suite import by_shape, epilogues_of, read_kinds
+from ..suite import adding_of, by_shape, epilogues_of, read_kinds
 from . import console
 
 _OLDEST_S = 60.0  # of a process whose command begins; else the clocks of its system differ
@@ -48,12 +48,21 @@ def read_problems(shapes: Sequence[str]) -> tuple[Gemm, ...]:
 def read_calls(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool]:
     """How often suites together say that each shape is called for, and whether they do: else each counts
     once. Raises UsageError."""
-    calls, is_counted, _ = read_requested(suites)
-    return calls, is_counted
+    return read_requested(suites)[:2]
 
 
-def read_requested(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool, dict[Gemm, tuple[str, ...]]]:
-    """As `read_calls`, and the names of the epilogues that calls of a shape ask for."""
+class SuiteCalls(NamedTuple):
+    """What suites ask for: as `read_calls`, the names of the epilogues that calls of a shape ask for, and how
+    many of its calls have cuBLAS add a bias."""
+
+    calls: dict[Gemm, int]
+    is_counted: bool
+    epilogues: dict[Gemm, tuple[str, ...]]
+    adding: dict[Gemm, int]
+
+
+def read_requested(suites: Sequence[Path]) -> SuiteCalls:
+    """Raises UsageError."""
     kinds = read_kinds(suites, console.note)
     calls = by_shape(kinds)
     try:
@@ -62,7 +71,8 @@ def read_requested(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool, dict[
     except UsageError as error:
         raise UsageError(f"{', '.join(map(str, suites))}: {error}") from None
     is_counted = bool(calls) and None not in calls.values()
-    return {gemm: count or 1 for gemm, count in calls.items()}, is_counted, epilogues_of(kinds)
+    counts = {gemm: count or 1 for gemm, count in calls.items()}
+    return SuiteCalls(counts, is_counted, epilogues_of(kinds), adding_of(kinds))
 
 
 def need_shapes(shapes: Sequence[str], suites: Sequence[Path]) -> tuple[Gemm, ...]:

@@ -34,7 +34,7 @@ def run(request: ExportRequest, *, is_json: bool) -> None:
     """Write the winners of the GPU that was measured last, as `tuning.export_table` has it. A suite names the
     shapes to write; one that counts calls says instead what kernels for other shapes are chosen for, and with
     which epilogues they come."""
-    calls, is_counted, called = common.read_requested(request.suites)
+    calls, is_counted, called, _ = common.read_requested(request.suites)
     with console.Progress(is_quiet=is_json) as progress:
         printer = ExportPrinter(progress, request.max_kernels, is_quiet=is_json)
         table = tuning.export_table(

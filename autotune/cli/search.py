@@ -59,7 +59,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     no candidate of some shape ran."""
     common.accept(request.like)
     is_replay = request.gpu.startswith(targets.REPLAY)
-    calls, is_counted = common.read_calls(request.suites)
+    calls, is_counted, _, adding = common.read_requested(request.suites)
     listed = () if is_counted or request.num_drawn else calls
     gemms = common.read_shapes(request.shapes, listed, is_recorded=is_replay)
     if not (gemms or calls or is_replay or request.num_drawn or request.stale):
@@ -73,6 +73,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             "shapes": gemms,
             "policy": policy,
             "calls": calls if is_counted or request.num_drawn else {},
+            "adding": adding if is_counted else {},
             "asked_at": asked_at,
         }
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from types import MappingProxyType
 
 from ..facts.device import names_for
 from ..facts.gemm import Gemm
@@ -50,8 +51,8 @@ def weights(seconds: Mapping[Gemm, float]) -> dict[Gemm, float]:
 @dataclass(frozen=True)
 class Gain:
     """The gain of a search for a program, in seconds of all its calls of searched shapes, packed as they were
-    timed. `cublas_s`: None if cuBLAS was absent for some. `left_calls`: calls of shapes that were not
-    searched, and their expected seconds."""
+    timed. `cublas_s`: None if cuBLAS was absent for some; with a bias that cuBLAS adds, where that was timed.
+    `left_calls`: calls of shapes that were not searched, and their expected seconds."""
 
     num_calls: int
     tuned_s: float
@@ -66,13 +67,24 @@ class Gain:
         return self.cublas_s / self.tuned_s if self.cublas_s and self.tuned_s else None
 
 
-def gain_of(shapes: Iterable[ShapeResult], calls: Mapping[Gemm, int], expected: Mapping[Gemm, float]) -> Gain:
-    """Of shapes that were searched. `calls`: of all shapes; `expected`: us of one call of each."""
+def gain_of(
+    shapes: Iterable[ShapeResult],
+    calls: Mapping[Gemm, int],
+    expected: Mapping[Gemm, float],
+    adding: Mapping[Gemm, int] = MappingProxyType({}),
+    adding_us: Mapping[Gemm, float] = MappingProxyType({}),
+) -> Gain:
+    """Of shapes that were searched. `calls`: of all shapes; `expected`: us of one call of each; `adding`: how
+    many of these have cuBLAS add a bias, which takes `adding_us`."""
     best = {shape.gemm: shape.verdict for shape in shapes if shape.verdict is not None}
     searched = [gemm for gemm in calls if gemm in best]
     left = [gemm for gemm in calls if gemm not in best]
     cublas_us = [best[gemm].cublas_us for gemm in searched]
-    cublas = [calls[gemm] * us for gemm, us in zip(searched, cublas_us, strict=True) if us is not None]
+    cublas = [
+        calls[gemm] * us + adding.get(gemm, 0) * (adding_us.get(gemm, us) - us)
+        for gemm, us in zip(searched, cublas_us, strict=True)
+        if us is not None
+    ]
     return Gain(
         num_calls=sum(calls[gemm] for gemm in searched),
         tuned_s=sum(calls[gemm] * best[gemm].time_us for gemm in searched) / 1e6,

@@ -204,13 +204,15 @@ def _merged(results: Sequence[Result], arguments: Mapping[str, Any], signalled: 
         signal=signalled if interrupted else None,
         without_final=tuple(gemm for one in found for gemm in one.without_final),
     )
-    calls, taken_us = arguments.get("calls") or {}, results[0].taken_us
+    calls, adding, taken_us = arguments.get("calls") or {}, arguments.get("adding") or {}, results[0].taken_us
+    adding_us = {gemm: us for result in results for gemm, us in result.adding_us.items()}
     filled = [result.filled for result in results if result.filled]
     return replace(
         results[0],
         search=search,
         optimum_us={gemm: us for result in results for gemm, us in result.optimum_us.items()},
-        gain=gain_of(search.shapes, calls, taken_us) if taken_us else None,
+        gain=gain_of(search.shapes, calls, taken_us, adding, adding_us) if taken_us else None,
+        adding_us=adding_us,
         filled=reduce(Filled.then, filled) if filled else None,
     )
 

@@ -21,14 +21,16 @@ from autotune import tuning
 from autotune.cli import coverage
 from autotune.cli.app import app
 from autotune.estimate.counts import rendered
-from autotune.facts.gemm import Gemm
+from autotune.facts.gemm import Gemm, adds_bias_within
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.launch import BIAS, Variant
+from autotune.recording.replay import ReplayTarget
 from autotune.runtime.choose import chooser
 from autotune.runtime.choose.chooser import Counted
 from autotune.search import Options
 from autotune.search.called import SEARCHED_SHARE, gain_of, in_order, weights
 from autotune.search.progress import Best, Event, ShapeStarted
+from autotune.store import Store
 from autotune.suite import CallSignature
 
 RECORDED = Path(__file__).parents[2] / "studies/recorded/h200.json.gz"
@@ -69,6 +71,8 @@ def test_a_gain_is_of_all_calls():
     assert (gain.num_calls, gain.left_shapes, gain.left_calls) == (15, 1, 7)
     assert math.isclose(gain.tuned_s, 50e-6) and math.isclose(gain.cublas_s or 0, 70e-6)
     assert math.isclose(gain.speedup or 0, 1.4) and math.isclose(gain.left_s, 21e-6)
+    biased = gain_of(shapes, calls, expected, {a: 4, b: 5}, {a: 5.0, c: 9.0})
+    assert math.isclose(biased.cublas_s or 0, 74e-6) and biased.tuned_s == gain.tuned_s
     alone = gain_of([_found(a, 2.0, None)], {a: 1}, expected)
     assert alone.cublas_s is None and alone.speedup is None and alone.left_calls == 0
 
@@ -147,6 +151,22 @@ def test_the_command_searches_what_was_recorded_and_tells_the_gain(gemms, tmp_pa
     text = run_here(*command).stdout
     assert "The program's 2,000 calls of searched shapes take " in text and "by cuBLAS: " in text
     assert f"export-table --db {tmp_path / 'a.db'} --suite {calls}" in text.splitlines()[-1]
+
+
+def test_calls_that_add_a_bias_are_compared_with_the_cublas_that_does(gemms, tmp_path):
+    """A search times it; a recording has none, so that the database has a time of it."""
+    gemm = next(filter(adds_bias_within, gemms))
+    packed = CallSignature.packed(gemm)
+    calls = _write(tmp_path / "calls.json", (packed, 1000), (packed._replace(epilogue=BIAS), 3000))
+    command = ("search", "--gpu", REPLAY, "--suite", calls, "--trials", "5", "--db", tmp_path / "a.db")
+    facts = json.loads(run_here(*command, "--json").stdout)
+    target, cublas_us = ReplayTarget(REPLAY.removeprefix("replay:")), facts["shapes"][0]["cublas_time_us"]
+    assert math.isclose(facts["gain"]["cublas_s"], 4e-3 * cublas_us, rel_tol=1e-6)
+    with Store.open(tmp_path / "a.db") as store:
+        times = {gemm: 2.5 * cublas_us}
+        store.add_cublas_times(target.environment, target.policy, times, has_bias=True)
+    facts = json.loads(run_here(*command, "--json").stdout)
+    assert math.isclose(facts["gain"]["cublas_s"], 8.5e-3 * cublas_us, rel_tol=1e-6)
 
 
 # Coverage
