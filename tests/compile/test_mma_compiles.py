@@ -48,6 +48,7 @@ def compiled(compiler: Compiler, config: MmaConfig, variant: Variant) -> Cubin:
     return compiler.compile_source(template.source(mma.MAIN_FILE), template.macros(config, variant))
 
 
+@pytest.mark.every(len(GPUS))  # each config, and each GPU
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.key)
 def test_nothing_is_spilled(compiler: Compiler, gpu: str, config: MmaConfig) -> None:
     layouts = LAYOUTS if config == MmaConfig() else ("NN",)

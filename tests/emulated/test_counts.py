@@ -98,7 +98,7 @@ def counting(builder: Builder, request: pytest.FixtureRequest) -> dict[int, Futu
     }
 
 
-@pytest.mark.every(20)
+@pytest.mark.every(40)
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
 def test_counts_are_those_of_the_emulator(
     counting: dict[int, Future[Path]], number: int, tmp_path: Path
@@ -123,7 +123,7 @@ def _seen(trace: Path) -> set[tuple[object, ...]]:
     return found
 
 
-@pytest.mark.every(20)
+@pytest.mark.every(40)
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
 def test_lanes_ask_for_what_is_drawn(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
     """Every instruction that the explorer draws is one that this warp made: its lanes, these addresses."""

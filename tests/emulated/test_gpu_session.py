@@ -285,6 +285,7 @@ def of_batch(gemm, **changes):
     return replace(SPEC, variant=Variant(gemm.trans_a, gemm.trans_b, is_batched=True), **changes)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("shape", BATCHES)
 @pytest.mark.parametrize("way", WAYS)
 def test_all_products_of_a_batch_are_computed_and_checked(host, open_session, shape, way):

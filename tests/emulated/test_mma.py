@@ -42,6 +42,7 @@ def run_and_check(build: Build, config: MmaConfig, variant: Variant, *problems: 
         check(one, result, variant.trans_a, variant.trans_b)
 
 
+@pytest.mark.every(3)
 @EACH_SCHEME
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_stages_go_round_in_any_order_of_threads(build: Build, layout: str, scheme: str) -> None:
@@ -52,6 +53,7 @@ def test_stages_go_round_in_any_order_of_threads(build: Build, layout: str, sche
         _check_no_part_is_missing(one, result.c, variant)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("layout", "scheme"), [*((one, TF32X3) for one in LAYOUTS), ("NN", BF16X6), ("TT", BF16X6)]
 )
@@ -68,6 +70,7 @@ def test_any_extents_and_scales(build: Build, layout: str, scheme: str) -> None:
     run_and_check(build, config, variant, *cases)
 
 
+@pytest.mark.every(3)
 @EACH_SCHEME
 @pytest.mark.parametrize(("wm", "wn"), [(64, 32), (32, 64), (32, 32)])
 def test_wide_tiles_and_any_warps(build: Build, wm: int, wn: int, scheme: str) -> None:
@@ -80,6 +83,7 @@ def test_batches_and_epilogues(build: Build) -> None:
     run_and_check(build, NARROW, variant, problem(NARROW, variant, (72, 68, 32), products=3, gap=2))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("layout", "scheme"), [*((one, TF32X3) for one in LAYOUTS), ("NT", BF16X6)])
 def test_splits_of_k_and_packed_operands(build: Build, layout: str, scheme: str) -> None:
     """Rows that are no vectors are copied first; splits of k, the last ragged or empty, are added after."""
@@ -149,6 +153,7 @@ OF_BF16 = {
 }
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("fault", "scheme"), [*((fault, TF32X3) for fault in FAULTS), *((fault, BF16X6) for fault in OF_BF16)]
 )

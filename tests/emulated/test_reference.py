@@ -49,6 +49,7 @@ def test_a_reference_kernel_is_right_on_every_case(builder: Builder, reference: 
     _run(builder, template.kernel_dir() / rungs.REFERENCE_FILE, reference)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("entry", "old", "new"), MUTANTS)
 def test_a_fault_in_a_reference_kernel_shows(
     builder: Builder, tmp_path: Path, entry: str, old: str, new: str

@@ -42,6 +42,7 @@ def run_and_check(build: Build, config: ScaledConfig, variant: Variant, *problem
             _check_no_part_is_missing(one, result.c, variant)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_stages_go_round_in_any_order_of_threads(build: Build, layout: str) -> None:
     variant = Variant(layout[0] == "T", layout[1] == "T")
@@ -63,6 +64,7 @@ def test_any_extents_and_scales(build: Build, layout: str) -> None:
     run_and_check(build, config, variant, *cases)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("bn", "promote_k"), [(128, 64), (128, 16), (192, 64), (192, 32)])
 def test_wide_tiles(build: Build, bn: int, promote_k: int) -> None:
     config, variant = ScaledConfig(bn=bn, stages=2, promote_k=promote_k, raster="m"), Variant(trans_b=True)
@@ -125,6 +127,7 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", SPOILS)
 def test_what_fp16_cannot_hold_is_multiplied_all_the_same(build: Build, name: str) -> None:
     """Element by element within 2^-20 of |A| |B|, whatever the exponents are."""
@@ -190,6 +193,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
     """Each in one order of threads or another, or on one kind of operands."""

@@ -41,6 +41,7 @@ def run_and_check(build: Build, config: TensorConfig, variant: Variant, *problem
         check(one, result, variant.trans_a, variant.trans_b)
 
 
+@pytest.mark.every(3)
 @SCHEMES
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_stages_go_round_in_any_order_of_threads(build: Build, layout: str, scheme: str) -> None:
@@ -51,6 +52,7 @@ def test_stages_go_round_in_any_order_of_threads(build: Build, layout: str, sche
         _check_no_part_is_missing(one, result.c, variant)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("layout", "scheme"),
     [*((one, tensor.TF32X3) for one in LAYOUTS), ("NN", tensor.BF16X6), ("TT", tensor.BF16X6)],
@@ -68,6 +70,7 @@ def test_any_extents_and_scales(build: Build, layout: str, scheme: str) -> None:
     run_and_check(build, config, variant, *cases)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("layout", "a_type", "scheme"),
     [
@@ -131,6 +134,7 @@ def test_batches_and_epilogues(build: Build) -> None:
     run_and_check(build, NARROW, variant, problem(NARROW, variant, (136, 72, 64), products=3, gap=2))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("layout", "scheme"), [*((one, tensor.TF32X3) for one in LAYOUTS), ("NT", tensor.BF16X6)]
 )
@@ -205,6 +209,7 @@ OF_BF16 = {
 }
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("fault", "scheme"),
     [*((fault, tensor.TF32X3) for fault in FAULTS), *((fault, tensor.BF16X6) for fault in OF_BF16)],

@@ -227,7 +227,7 @@ def test_sustained_turns_alternate_with_clocks_and_power(known, arena, monkeypat
     monkeypatch.setattr(vs_cublas, "SUSTAINED", GEMMS[:1])
     state = GpuState(1950, 3201, 690.0, 60, ("sw_power_cap",))
     arena.session.timer._watch = lambda: state
-    vs_cublas._run(_options(tmp_path, shape=None, sustained=0.2))
+    vs_cublas._run(_options(tmp_path, shape=None, sustained=0.05))
     (found,) = json.loads((tmp_path / "results" / "a.json").read_text())["sustained"]
     ours, cublas = found["contestants"]["ours"], found["contestants"]["cublas"]
     assert (ours["num_turns"], ours["sm_clock_mhz"], ours["power_w"]) == (2, 1950, 690.0)
@@ -236,7 +236,7 @@ def test_sustained_turns_alternate_with_clocks_and_power(known, arena, monkeypat
     assert [len(c["spells"]) for c in found["contestants"].values()] == [2] * 4
     ratios = {name: facts["ours_is_faster_by"] for name, facts in found["contestants"].items()}
     assert ratios == pytest.approx({"ours": 1.0, "cublas": 0.5, "cublaslt": 0.4, "torch": 0.5})
-    assert ours["seconds"] >= 0.4
+    assert ours["seconds"] >= 0.1
     time_us, launches, clock_mhz, power_w = ours["spells"][0][0]
     assert (time_us, clock_mhz, power_w) == (pytest.approx(200.0), 1950, 690.0) and launches > 1
     assert ours["detail"] == CONFIG.key

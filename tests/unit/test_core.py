@@ -204,6 +204,7 @@ def assert_same_reasons(mine: Pick, other: Pick) -> None:
     assert mine.reason == other.reason
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("seed", "version"), [(1, None), (2, "13.1.0"), (3, "12.8.4")])
 def test_the_core_chooses_as_python_does(seed, version):
     table = drawn_table(seed)
@@ -224,7 +225,7 @@ def test_the_core_ranks_as_python_does():
     """With depths of sums that are known, too."""
     table, rng, nums = drawn_table(1), random.Random(1), set()
     python, native = Selector(table), Chooser(table)
-    for call in drawn_calls(table, 500, 1):
+    for call in drawn_calls(table, 250, 1):
         depths = Depths(2 ** rng.uniform(0, 12), 2 ** rng.uniform(0, 12))
         for num, allowed in ((4, None), (8, depths)):
             expected = python.ranked(call, num, allowed)
@@ -239,7 +240,7 @@ def test_the_core_chooses_for_batches_as_python_does():
     for seed in (4, 5, 6):
         table = drawn_table(seed)
         python, native = Selector(table), Chooser(table)
-        for call in drawn_batches(table, 1000, seed):
+        for call in drawn_batches(table, 500, seed):
             assert_same_reasons(native.pick(call), pick := python.pick(call))
             hows.add((pick.how, pick.provider, pick.is_looped))
     tuned = {(how, who, False) for how in ("exact", "nearest") for who in ("autotune", "cublas")}
