@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from unittest.mock import patch
@@ -21,23 +22,26 @@ from autotune.export import exchange, package
 from autotune.export.package import runtime_files
 
 STEPS = ("open", "fcntl.flock", "os.")
-# A few of the files of the runtime, in a folder and beside it: each of the others takes the same steps again.
-COPIED = {
-    name: runtime_files()[name]
-    for name in ("files/errors.py", "runtime/__init__.py", "runtime/table/table.py")
-}
+COPIED = "files/errors.py", "runtime/__init__.py", "runtime/table/table.py"
+
+
+@cache
+def _copied() -> dict[str, bytes]:
+    """A few of the files of the runtime, in a folder and beside it: each of the others takes the same steps
+    again."""
+    return {name: runtime_files()[name] for name in COPIED}
 
 
 def make(folder: Path, created_at: str) -> None:
     """Export a small table. Its cubin names depend on when it was made, as a search's next winners do."""
     kernel = make_kernel(f"made-{created_at}", make_spec())
-    with patch.object(package, "runtime_files", lambda: COPIED):
+    with patch.object(package, "runtime_files", _copied):
         write_table(replace(make_table(kernel), created_at=created_at), folder)
 
 
 def make_beside(folder: Path, created_at: str) -> None:
     """The same for another GPU model, added to what is there."""
-    with patch.object(package, "runtime_files", lambda: COPIED):
+    with patch.object(package, "runtime_files", _copied):
         add(replace(SECOND, created_at=created_at), folder)
 
 

@@ -22,9 +22,9 @@ RECORDED_SUITE = many_trials.ROOT / "studies/suites/recorded.toml"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All of this folder is marked, and left out with the reason where there is no browser."""
-    why = missing()
+    why, folder = missing(), str(Path(__file__).parent)
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(folder):
             item.add_marker("browser")
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
