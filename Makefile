@@ -1,6 +1,6 @@
 # make search   set up, then run the main job on this machine (without a GPU: on a recorded space)
 # make test     set up, then style, types and tests
-# make stress   the rare and costly tests, of which CI runs some next
+# make stress   the rare and costly tests, of which CI runs some each day
 # Nothing but Python >= 3.11 is needed beforehand (and g++ for the tests): all else goes into .venv.
 
 SHELL := /bin/bash
@@ -17,6 +17,8 @@ TABLE ?= sgemm_dispatch
 JOBS ?= 3
 FUZZ ?= 20000
 PYTEST_FLAGS ?=
+# `make test SHARE=12` runs one of twelve rare tests as well, others each day: in one run they share what is made once.
+SHARE ?=
 # Each process of a run, and each command that it starts, would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 # Most of what pip installs is never imported.
@@ -91,7 +93,7 @@ RUN_TESTS = $(DEVELOPING) $(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loa
 
 test: $(VENV)/.browser lint types browser  ## style, types, tests; needs no GPU
 	@$(NEEDS_COMPILER)
-	$(RUN_TESTS) -m "not gpu and not stress"
+	$(RUN_TESTS) $(if $(SHARE),-m "not gpu" --share $(SHARE),-m "not gpu and not stress")
 
 stress: $(VENV)/.browser browser  ## the tests that `make test` leaves out: rare faults, and more cases of what it tests
 	@$(NEEDS_COMPILER)

@@ -108,7 +108,7 @@ def look_for_cycles_seldom() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail, rather than skip, tests marked gpu")
     parser.addoption(
-        "--share", type=int, default=1, metavar="N", help=f"one test of N, others each day ({DAY})"
+        "--share", type=int, default=1, metavar="N", help=f"of stress tests one of N, others each day ({DAY})"
     )
 
 
@@ -145,16 +145,17 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test that is marked `every(n)`, all cases but each n-th are `stress`. And `--share`."""
     day, share = os.environ[DAY], config.getoption("--share")
-    left_out = [item for item in items if zlib.crc32(f"{day} {item.nodeid}".encode()) % share]
-    config.hook.pytest_deselected(items=left_out)
     num_cases = Counter[str]()
+    left_out = set[pytest.Item]()
     for item in items:
         marker, name = item.get_closest_marker("every"), item.nodeid.partition("[")[0]
         if marker is not None and num_cases[name] % marker.args[0]:
             item.add_marker(pytest.mark.stress)
         num_cases[name] += 1
-    without = set(left_out)
-    items[:] = [item for item in items if item not in without]
+        if item.get_closest_marker("stress") and zlib.crc32(f"{day} {item.nodeid}".encode()) % share:
+            left_out.add(item)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
