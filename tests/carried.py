@@ -1,15 +1,21 @@
 """What the matrices that ship tell of a GPU model, once per process: to carry their times over to it, and
-to learn from them, takes a second."""
+to learn from them, takes a second. And what an export chooses by them, which takes ten, once per test run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from typing import Any
 from unittest.mock import patch
 
+import kept
+
 from autotune import target_finder as targets
-from autotune.export import portfolio
+from autotune.export import exporter, portfolio
 from autotune.export.portfolio import Costs, TimedKernel
 from autotune.facts.device import DeviceLimits, known_limits
 from autotune.facts.gemm import Gemm
@@ -43,8 +49,22 @@ def once() -> Iterator[None]:
         patch.object(targets, "matrices", lambda: [*shipped()]),
         patch.object(portfolio, "_carried", carried),
         patch.object(starting_points, "Costs", costs),
+        patch.object(exporter, "portfolio", _by_what_is_given(exporter.portfolio)),
+        patch.object(exporter, "held_out", _by_what_is_given(exporter.held_out)),
     ):
         yield
+
+
+def _by_what_is_given(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Made by the first process of a test run that needs it."""
+
+    def made(*given: Any) -> Any:
+        if kept.RUN not in os.environ:
+            return function(*given)
+        key = hashlib.sha256(pickle.dumps(given)).hexdigest()
+        return kept.once(f"{function.__qualname__}-{key}", lambda: function(*given))
+
+    return made
 
 
 def _are_the_same(some: Sequence[object], others: Sequence[object]) -> bool:

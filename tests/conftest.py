@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import random
 import runpy
 import signal
 import subprocess
@@ -94,6 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(shared.cleanup)
         os.environ[kept.RUN] = shared.name
         os.environ.setdefault(DAY, date.today().isoformat())
+        # Sets are in one order in all processes, so that what one made another recognises (carried.py).
+        os.environ.setdefault("PYTHONHASHSEED", str(random.randrange(2**32)))
         build_core()
 
 

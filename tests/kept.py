@@ -18,14 +18,17 @@ def kept(make: Callable[[], Made]) -> Callable[[], Made]:
 
     @functools.cache
     def read_or_make() -> Made:
-        if RUN not in os.environ:
-            return make()
-        path = Path(os.environ[RUN]) / f"{make.__module__}.{make.__qualname__}"
-        if not path.exists():
-            written = path.with_name(f"{path.name}.{os.getpid()}")
-            written.write_bytes(pickle.dumps(make()))
-            written.rename(path)
-        made: Made = pickle.loads(path.read_bytes())
-        return made
+        return once(f"{make.__module__}.{make.__qualname__}", make) if RUN in os.environ else make()
 
     return read_or_make
+
+
+def once(name: str, make: Callable[[], Made]) -> Made:
+    """What a process of this test run made under this name, or makes now."""
+    path = Path(os.environ[RUN]) / name
+    if not path.exists():
+        written = path.with_name(f"{path.name}.{os.getpid()}")
+        written.write_bytes(pickle.dumps(make()))
+        written.rename(path)
+    made: Made = pickle.loads(path.read_bytes())
+    return made
