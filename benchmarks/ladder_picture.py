@@ -1,7 +1,7 @@
 """Draws the ladder, as `autotune ladder --json` printed it.
 
-    autotune ladder --shape 4096 --json > ladder.json
-    python benchmarks/ladder_picture.py ladder.json ladder.svg
+autotune ladder --shape 4096 --json > ladder.json
+python benchmarks/ladder_picture.py ladder.json ladder.svg
 """
 
 from __future__ import annotations

@@ -666,7 +666,7 @@ static void look_at_cublas(const at_chooser *chooser, const forecast *by, const 
     choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * exp(correction(&known->missed, by->covariance));
     const bool is_other = version && strcmp(version, known->version) != 0;
     const double side = fmax(of->call->m < of->call->n ? of->call->m : of->call->n, 1);
-    const double deviation = known->deviation * pow(side / c->doubt_side, -c->doubt_power);
+    const double deviation = known->deviation * pow(side / c->deviation_side, -c->deviation_power);
     const double error = table->kernels[choice->kernel].relative_error;
     const double doubt = is_other ? c->other_version : 0;
     choice->margin = c->margin * sqrt(deviation * deviation + error * error + doubt * doubt);

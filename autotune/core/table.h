@@ -115,7 +115,7 @@ typedef struct {
     double term_centres[AUTOTUNE_NUMBERS], term_scales[AUTOTUNE_NUMBERS]; /* perf_model/launch_errors.py */
     double term_most, long_queue, deep;                /* perf_model/launch_errors.py */
     double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* perf_model/cublas_model.py */
-    double doubt_power, doubt_side;                    /* perf_model/cublas_model.py */
+    double deviation_power, deviation_side;                    /* perf_model/cublas_model.py */
     double parts_of_last;                              /* perf_model/splits.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/native/core.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/native/core.py */

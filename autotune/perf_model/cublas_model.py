@@ -17,8 +17,8 @@ from ..facts.gemm import Gemm
 from . import residual
 from .model_figures import (
     CUBLAS_FIXED_US,
-    DOUBT_POWER,
-    DOUBT_SIDE,
+    DEVIATION_POWER,
+    DEVIATION_SIDE,
     MARGIN,
     OTHER_VERSION,
     TILE,
@@ -34,7 +34,7 @@ NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.16, half 
 class CublasModel(NamedTuple):
     """Of one layout. `level`: the mean by which the logarithms of times exceed those of the limits.
     `deviation`: that of the logarithm of one expected time, measured on shapes left out one by one, for a
-    shorter side of DOUBT_SIDE.
+    shorter side of DEVIATION_SIDE.
     `tile_apart`: the TILE_APART that it was learned with."""
 
     missed: Residuals
@@ -52,7 +52,7 @@ class CublasModel(NamedTuple):
         """Logarithm of the factor by which a kernel must be expected to be faster than cuBLAS to serve a
         shape: a kernel with this `relative_error` of expected times, against the timed version of cuBLAS or
         another."""
-        deviation = self.deviation * float(doubt(min(gemm.m, gemm.n)))
+        deviation = self.deviation * float(deviation_scale(min(gemm.m, gemm.n)))
         return MARGIN * math.hypot(deviation, relative_error, OTHER_VERSION * is_other_version)
 
 
@@ -66,9 +66,9 @@ def place(m: Any, n: Any, k: Any, tile_apart: float = TILE_APART) -> Floats:
     return np.concatenate([places, tile_apart * np.minimum(empty, 1)], axis=-1)
 
 
-def doubt(side: Any) -> Any:
-    """By how much less surely than those of a shorter side of DOUBT_SIDE times of these are known."""
-    return (np.maximum(side, 1) / DOUBT_SIDE) ** -DOUBT_POWER
+def deviation_scale(side: Any) -> Any:
+    """By how much less surely than those of a shorter side of DEVIATION_SIDE times of these are known."""
+    return (np.maximum(side, 1) / DEVIATION_SIDE) ** -DEVIATION_POWER
 
 
 def least_us(gemm: Gemm, limits: DeviceLimits) -> float:
@@ -85,7 +85,7 @@ class TimedCublas:
         """At least two times."""
         self._gemms, self._tile_apart = list(times_us), tile_apart
         m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in times_us]).T
-        self._doubts = doubt(np.minimum(m, n))
+        self._scales = deviation_scale(np.minimum(m, n))
         self._places = place(m, n, k, tile_apart)
         self._logs = np.log([time_us / least_us(gemm, limits) for gemm, time_us in times_us.items()])
         self._precision = residual.precision(self._places)
@@ -98,7 +98,7 @@ class TimedCublas:
         inverse = residual.without(self._precision, is_apart)
         weights, missed = residual.learned_and_missed(inverse, logs - level)
         residuals = Residuals(self._places[~is_apart], weights[None])
-        deviation = float(np.sqrt(np.square(missed / self._doubts[~is_apart]).mean()))
+        deviation = float(np.sqrt(np.square(missed / self._scales[~is_apart]).mean()))
         return CublasModel(residuals, level, deviation, self._tile_apart)
 
 

@@ -65,8 +65,8 @@ MARGIN = number("MARGIN")
 # choose other kernels: not knowing the kernel adds this much (0.17 with 0.13 taken out; 0042).
 OTHER_VERSION = number("OTHER_VERSION")
 # The deviation of cuBLAS's expected time falls as this power of the shorter side of C; that of a side of
-# DOUBT_SIDE is what a table stores: about that over all drawn shapes (0117).
-DOUBT_POWER, DOUBT_SIDE = numbers("DOUBT_POWER DOUBT_SIDE")
+# DEVIATION_SIDE is what a table stores: about that over all drawn shapes (0117).
+DEVIATION_POWER, DEVIATION_SIDE = numbers("DEVIATION_POWER DEVIATION_SIDE")
 # Doublings that one row or column of C is further from two: cuBLAS has other kernels for it (0057).
 VECTOR_APART = number("VECTOR_APART")
 # cuBLAS fills C with tiles, whose sides are mostly multiples of 64: sides of 64 and of 65 take very different

@@ -50,8 +50,8 @@ def test_times_of_shapes_left_out_are_off_by_what_is_told(noise: float) -> None:
     model = cublas_model.learn({gemm: took_us(gemm, noise) for gemm in known}, LIMITS)
     off = [math.log(took_us(gemm, noise) / model.expected_us(gemm, LIMITS)) for gemm in apart]
     missed = float(np.sqrt(np.square(off).mean()))
-    doubts = cublas_model.doubt(np.array([min(gemm.m, gemm.n) for gemm in apart]))
-    assert float(np.sqrt(np.square(off / doubts).mean())) == pytest.approx(model.deviation, rel=0.3)
+    scales = cublas_model.deviation_scale(np.array([min(gemm.m, gemm.n) for gemm in apart]))
+    assert float(np.sqrt(np.square(off / scales).mean())) == pytest.approx(model.deviation, rel=0.3)
     assert missed < 1.25 * noise + 0.06
 
 
@@ -150,7 +150,7 @@ def picked(factor: float, loaded: Callable[[], str | None] | None = None, **chan
 
 def margin(other_version: float = 0.0) -> float:
     """For `SHAPE`, where both errors are 0.1."""
-    deviation = 0.1 * (min(SHAPE.m, SHAPE.n) / cublas_model.DOUBT_SIDE) ** -cublas_model.DOUBT_POWER
+    deviation = 0.1 * (min(SHAPE.m, SHAPE.n) / cublas_model.DEVIATION_SIDE) ** -cublas_model.DEVIATION_POWER
     return cublas_model.MARGIN * math.hypot(deviation, 0.1, other_version)
 
 

@@ -247,7 +247,7 @@ class RoutedEngine(Engine):
         expected_us = other.expected_us and products * other.expected_us
         return replace(
             other, provider=pick.provider, expected_us=expected_us, cublas_us=pick.cublas_us,
-            is_looped=pick.is_looped,
+            is_looped=pick.is_looped, margin=pick.margin,
         )  # fmt: skip
 
     def requested(self, pick: Pick) -> Epilogue:
