@@ -25,7 +25,7 @@ from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, rejection
 from ..runtime.dispatcher import Dispatcher
 from ..runtime.launch.cuda_driver import CudaFault
-from ..runtime.settle.quick_check import SLOWER, QuickCheck
+from ..runtime.settle.settling import SLOWER, QuickCheck
 from ..runtime.table.gpu_models import GpuModel, no_table
 from ..runtime.table.table import Kernel, Table
 from . import console

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .launch.engines import Engines
     from .launch.planner import Planner
     from .service.program_client import ProgramClient
-    from .settle.quick_check import QuickCheck
+    from .settle.settling import QuickCheck
     from .table.gpu_models import CubinFiles, GpuModel
     from .table.table import Table
     from .torch.tensor_calls import TorchCalls
@@ -307,7 +307,7 @@ class Dispatcher:
 
     def verify_quick(self, *, device: int | None = None) -> QuickCheck:
         """Check one kernel's result against float64, and its time against the recorded one, in some
-        milliseconds: `is_right`, `ratio` and `is_as_fast` say what was seen (quick_check.py). Waits for the
+        milliseconds: `is_right`, `ratio` and `is_as_fast` say what was seen (settling.py). Waits for the
         GPU.
 
         `device`: number of the GPU, by default the current one. Raises DispatchError where no table is for

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from .launch.devices import OpenGpu
     from .launch.planner import Engine
     from .settle.choices import KnownChoices
-    from .settle.quick_check import QuickCheck
-    from .settle.settling import Settler
+    from .settle.settling import QuickCheck, Settler
     from .torch.routed_engine import RoutedEngine
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
@@ -146,7 +145,7 @@ class ServedModel:
 
     def verify_quick(self, driver: Driver, device: int) -> QuickCheck:
         """One kernel's result, and its time against the recorded one. Raises DispatchError under capture."""
-        from .settle.quick_check import check_kernel
+        from .settle.settling import check_kernel
 
         engine, _, gpu = self._free(driver, device, "nothing can be timed")
         return check_kernel(engine, gpu)

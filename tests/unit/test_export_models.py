@@ -213,7 +213,7 @@ from pathlib import Path
 sys.path.remove("")
 import my_table
 private = "my_table._autotune.runtime"
-late = ["native.core", "launch.planner", "settle.settling", "torch.torch_routing", "settle.quick_check",
+late = ["native.core", "launch.planner", "settle.settling", "torch.torch_routing",
         "launch.engines", "torch.torch_program", "calls.multiply", "calls.arrays", "launch.cuda_driver"]
 assert not [name for name in late if f"{{private}}.{{name}}" in sys.modules]
 if {is_replaced}:

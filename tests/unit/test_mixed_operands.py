@@ -27,7 +27,7 @@ from autotune.kernel import templates
 from autotune.runtime.calls import arrays
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.service import table_server
-from autotune.runtime.settle import quick_check
+from autotune.runtime.settle import settling
 from autotune.runtime.table.table import load
 from autotune.service.served import ToldShape
 
@@ -179,7 +179,7 @@ def test_a_server_is_told_of_fp32(folder: Path) -> None:
 def test_a_quick_check_takes_no_short_a() -> None:
     table = with_tensor_kernel(make_table(entries=(rank(Gemm(64, 64, 256), "nn"),)), time_us=500, gemm=TUNED)
     assert [entry.gemm for entry in table.entries] != [Gemm(64, 64, 256)]
-    found = quick_check._entry(table)
+    found = settling._entry(table)
     assert found and found.gemm == Gemm(64, 64, 256)
 
 

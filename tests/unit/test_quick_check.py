@@ -19,8 +19,8 @@ from autotune.cli.app import app
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, EnvironmentProblem, SlowGpu
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.settle import quick_check
-from autotune.runtime.settle.quick_check import MAX_ATTEMPTS, NUM_GRAPHS, SLOWER
+from autotune.runtime.settle import settling
+from autotune.runtime.settle.settling import MAX_ATTEMPTS, NUM_GRAPHS, SLOWER
 from autotune.runtime.table.table import Entry, RankedKernel, Table
 
 RECORDED_US = 400.0
@@ -59,7 +59,7 @@ def test_what_is_right_and_as_fast_is_so(tmp_path: Path, layout: str, policy: st
     assert (found.kernel_id, found.gemm.layout, found.recorded_us) == ("best", layout, RECORDED_US)
     assert found.ratio == pytest.approx(1) and 0 < found.error_ratio < 0.5
     assert found.is_ok and found.differences == ()
-    assert len(driver.launches) == NUM_GRAPHS * round(quick_check.BATCH_US / RECORDED_US)
+    assert len(driver.launches) == NUM_GRAPHS * round(settling.CHECKED_BATCH_US / RECORDED_US)
     assert not (driver.handles or driver.memory or driver.context_stack), "something is left"
     assert "1.000 times the recorded 400" in str(found)
     assert runtime.verify_quick(device=1).device == 1
@@ -103,7 +103,7 @@ def test_a_slow_gpu_is_looked_at_longer_and_told(tmp_path: Path) -> None:
     assert found.is_right and not found.is_as_fast and not found.is_ok
     assert found.ratio == pytest.approx(1.3)
     assert found.differences == ("its power limit is 500 W, not 700 W",) and "500 W" in str(found)
-    assert len(driver.launches) == MAX_ATTEMPTS * NUM_GRAPHS * round(quick_check.BATCH_US / RECORDED_US)
+    assert len(driver.launches) == MAX_ATTEMPTS * NUM_GRAPHS * round(settling.CHECKED_BATCH_US / RECORDED_US)
 
 
 def test_clocks_that_rise_are_waited_for(tmp_path: Path) -> None:
