@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as RecordProgress
+from collections import Counter as Totals
 from collections.abc import Iterable
 
 from prometheus_client import (
@@ -48,13 +48,11 @@ class Metrics:
         """Raises StoreError."""
         for state, number in self._queue.counts().items():
             self._open.labels(state.value).set(number)
-        workers = RecordProgress(
-            (one.kind, one.gpu, str(one.is_alive).lower()) for one in self._queue.workers()
-        )
+        workers = Totals((one.kind, one.gpu, str(one.is_alive).lower()) for one in self._queue.workers())
         _set(self._workers, workers.items())
         channels = self._artifacts.channels().items()
-        _set(self._tables, RecordProgress((key.gpu_name,) for key, one in channels if one.current).items())
-        calls, saved_s = RecordProgress[tuple[str, ...]](), RecordProgress[tuple[str, ...]]()
+        _set(self._tables, Totals((key.gpu_name,) for key, one in channels if one.current).items())
+        calls, saved_s = Totals[tuple[str, ...]](), Totals[tuple[str, ...]]()
         for one in self._artifacts.usage():
             calls[one.gpu_name, one.how] += one.calls
             saved_s[one.gpu_name, one.how] += one.saved_us / 1e6  # type: ignore[assignment]
