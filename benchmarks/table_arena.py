@@ -136,12 +136,13 @@ class TableArena:
 
     def __init__(self, arena: Arena, folder: Path, accuracy: str = STRICT) -> None:
         self.arena, self.session = arena, arena.session
-        self.table = load(folder).for_class(accuracy)
+        whole = load(folder)
+        self.table = whole.for_class(accuracy)
         self.chooser = Chooser(self.table)
         self._kernels = {kernel.id: kernel for kernel in self.table.kernels}
         self._driver = Driver()
         self._workspace = OneWorkspace(self.session)
-        self._devices = Devices(self.table, load_cubins(folder, self.table), self._driver)
+        self._devices = Devices(self.table, load_cubins(folder, whole), self._driver)
         self._settler = self._make_settler()
 
     # ---------------------------------------------------------------------------- who takes part
