@@ -99,7 +99,7 @@ def read_records(
         keys = [entry.key for entry in final.entries] if final else []
         ranked = [trial.id for key in keys if (trial := store.trial(study, key))]
         ids, totals = thin(
-            store.curve_points(study), num_trials, most,
+            store.curve(study), num_trials, most,
             is_recorded=study.environment.is_recorded, max_error=max_error, wanted=ranked,
         )  # fmt: skip
         trials = store.trials_by_id(study, ids)

@@ -5,24 +5,24 @@ all. Of the others a page has the sums. Pure."""
 
 from __future__ import annotations
 
-import heapq
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any
 
-from ..facts.measurement import Outcome, is_accurate
-from ..store import CurvePoint
+import numpy as np
+
+from ..facts.measurement import Outcome
+from ..store import Curve
 
 PAUSE_S = 60.0  # trials further apart were not made by one run: the time between is not counted
 MOST_SHOWN = 12_000  # of all studies of a page: reading them takes seconds, and drawing them too
 LEAST_SHOWN = 10  # of a study
 _MOST_GROUPS = 100  # of failures, whose newest are shown
 _PART_FASTEST = 8  # of what a study shows, one of so many is of its fastest
-_OK = Outcome.OK.value
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 FailureKind = tuple[Outcome, str]  # reasons that differ in their numbers only are one kind
@@ -79,7 +79,7 @@ def share(num_trials: int, num_all: int) -> int:
 
 
 def thin(
-    trials: Iterable[CurvePoint],
+    trials: Iterable[Curve],
     num_trials: int,
     most: int,
     *,
@@ -88,43 +88,46 @@ def thin(
     wanted: Sequence[int] = (),
 ) -> tuple[list[int], Totals]:
     """Ids of about `most` of these trials to show, and the sums of all. `wanted` are shown in any case."""
-    totals, elapsed_s, best_us, before = Totals(), dict[int, float](), math.inf, None
-    every, num_fastest, known = -(-num_trials // most), most // _PART_FASTEST + 1, set(wanted)
-    fastest: list[tuple[float, int, float]] = []  # a heap: the slowest of them first
-    latest: dict[FailureKind, tuple[int, float]] = {}
-    num_ok = num_cut_short = num_compiled = 0
-    all_compile_s = all_verify_s = all_measure_s = total_s = 0.0
-    for number, one in enumerate(trials):
-        trial, outcome, reason, time_us, error, is_cut_short, compile_s, verify_s, measure_s, at = one
-        all_compile_s += compile_s
-        all_verify_s += verify_s
-        all_measure_s += measure_s
-        num_compiled += compile_s > 0
-        total_s += step_s(before, at, compile_s + verify_s + measure_s, is_recorded=is_recorded)
-        before = at
-        is_shown = number % every == 0 or trial in known
-        if outcome == _OK:
-            num_ok += 1
-            num_cut_short += is_cut_short
-            if is_accurate(error, max_error):
-                is_shown |= time_us < best_us
-                best_us = min(best_us, time_us)
-                if len(fastest) < num_fastest:
-                    heapq.heappush(fastest, (-time_us, trial, total_s))
-                elif -time_us > fastest[0][0]:
-                    heapq.heapreplace(fastest, (-time_us, trial, total_s))
-        else:
-            kind = failure_kind(outcome, reason)
-            totals.failures[kind] += 1
-            latest[kind] = trial, total_s
-        if is_shown:
-            elapsed_s[trial] = total_s
-        totals.last_id = trial
-    totals.num_ok, totals.num_cut_short, totals.num_compiled = num_ok, num_cut_short, num_compiled
-    totals.compile_s, totals.verify_s, totals.measure_s = all_compile_s, all_verify_s, all_measure_s
-    totals.total_s = total_s
-    elapsed_s |= {trial: seconds for _, trial, seconds in fastest}
-    elapsed_s |= dict(latest[kind] for kind, _ in totals.failures.most_common(_MOST_GROUPS))
-    elapsed_s |= {totals.last_id: totals.total_s} if before else {}
-    totals.elapsed_s, totals.latest_at = elapsed_s, before and before.replace(tzinfo=UTC)
-    return sorted(elapsed_s), totals
+    totals, parts = Totals(), list[list[np.ndarray]]()
+    latest, num = dict[FailureKind, int](), 0
+    for part in trials:
+        for place, failure in enumerate(part.failure, num):
+            if failure is not None:
+                kind = failure_kind(*failure.split(":", 1))
+                totals.failures[kind] += 1
+                latest[kind] = place
+        figures = np.array((part.time_us, part.error_over_cublas, *part[5:8]), float)
+        are_ok = np.array([failure is None for failure in part.failure])
+        parts.append(
+            [np.array(part.id), are_ok, np.array(part.is_cut_short, bool), part.created_at, *figures]
+        )
+        num += len(are_ok)
+    if not num:
+        return [], totals
+    ids, is_ok, is_cut_short, at, times_us, errors, *steps = map(np.concatenate, zip(*parts, strict=True))
+    totals.num_ok, totals.num_cut_short = int(is_ok.sum()), int((is_ok & is_cut_short).sum())
+    totals.num_compiled = int((steps[0] > 0).sum())
+    totals.compile_s, totals.verify_s, totals.measure_s = (float(np.cumsum(step)[-1]) for step in steps)
+    is_accurate = is_ok if max_error is None else is_ok & ~(errors > max_error)
+    own_us = np.where(is_accurate, times_us, np.inf)
+    fastest = np.argsort(own_us, kind="stable")[: most // _PART_FASTEST + 1]
+    shown: list[Any] = [
+        np.arange(0, num, -(-num_trials // most)),
+        np.flatnonzero(np.isin(ids, wanted)),
+        np.flatnonzero(own_us < np.append(np.inf, np.minimum.accumulate(own_us)[:-1])),
+        fastest[np.isfinite(own_us[fastest])],
+        [latest[kind] for kind, _ in totals.failures.most_common(_MOST_GROUPS)],
+        [num - 1],
+    ]
+    places = np.unique(np.concatenate(shown).astype(int))
+    total_s = np.cumsum(np.sum(steps, axis=0) if is_recorded else _steps_s(at))
+    totals.elapsed_s = dict(zip(ids[places].tolist(), total_s[places].tolist(), strict=True))
+    totals.last_id, totals.total_s = int(ids[-1]), float(total_s[-1])
+    totals.latest_at = at[-1].item().replace(tzinfo=UTC)
+    return [*totals.elapsed_s], totals
+
+
+def _steps_s(at: np.ndarray) -> np.ndarray:
+    """As `step_s` counts them by the clock."""
+    seconds = np.diff(at, prepend=at[:1]) / np.timedelta64(1, "s")
+    return np.where((seconds > 0) & (seconds <= PAUSE_S), seconds, 0.0)

@@ -10,7 +10,7 @@ from .queue import Member, Queue, QueuedRequest, RequestState, Wanted
 from .records import (
     EVER,
     ComparisonRecord,
-    CurvePoint,
+    Curve,
     Final,
     FinalEntry,
     Period,
@@ -32,7 +32,7 @@ __all__ = [
     "ChannelKey",
     "Claims",
     "ComparisonRecord",
-    "CurvePoint",
+    "Curve",
     "Final",
     "FinalEntry",
     "Follower",

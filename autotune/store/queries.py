@@ -6,7 +6,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -25,11 +24,9 @@ from sqlalchemy import (
     literal,
     select,
     true,
-    type_coerce,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
-from sqlalchemy.types import NullType
 
 from ..facts.measurement import LATENT_US, Outcome
 from ..files.errors import StoreError
@@ -52,7 +49,7 @@ from .models import (
     StudyRow,
     TrialRow,
 )
-from .records import EVER, CurvePoint, Final, FinalEntry, Period, TrialRecord
+from .records import EVER, Final, FinalEntry, Period, TrialRecord
 
 Trials = Select[TrialRow, ConfigRow]
 T = TypeVar("T")
@@ -299,31 +296,20 @@ _TOTALS_COLUMNS = (
 
 
 def _is_valid(dialect: str) -> ColumnElement[bool]:
-    """Trials that `rows.totals_of` surely takes: they are counted by the database, the others are read."""
-    time_us, at = TrialRow.time_us, TrialRow.created_at
-    has_time = time_us.between(sys.float_info.min, sys.float_info.max)
+    """Trials that `rows.totals_of` surely takes, if their outcome is one: SQL counts them. Others are read."""
+    time_us, error, at = TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at
+    has_time = time_us.between(sys.float_info.min, sys.float_info.max)  # text is above all numbers
     valid = [
-        TrialRow.outcome.in_([outcome.value for outcome in Outcome]),
         has_time | (time_us.is_(None) & ~IS_OK),
+        error.is_(None) | (error <= math.inf),
         at >= datetime(1970, 1, 1, tzinfo=UTC),
     ]
     if dialect == "sqlite":  # which keeps anything in any column
-        numbers = [func.typeof(column).in_(("real", "integer", "null")) for column in _TOTALS_COLUMNS[2:4]]
-        valid += [*numbers, cast(at, String).op("GLOB")(INSTANT), func.typeof(at) == "text"]
+        valid += [cast(at, String).op("GLOB")(INSTANT), func.typeof(at) == "text"]
     return case((and_(*valid), True), else_=False)
 
 
-_SECONDS = TrialRow.compile_s, TrialRow.verify_s, TrialRow.measure_s
-
-
-def is_countable(dialect: str) -> ColumnElement[bool]:
-    """Trials that are valid with the seconds that they took."""
-    are_valid = [_is_valid(dialect), *(column.between(0, rows.LONGEST_S) for column in _SECONDS)]
-    if dialect == "sqlite":
-        are_valid += [func.typeof(column).in_(("real", "integer")) for column in _SECONDS]
-    return and_(*are_valid)
-
-
+_OUTCOMES = {outcome.value for outcome in Outcome}
 INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
 
 
@@ -339,11 +325,12 @@ def trial_totals(
     for study, outcome, valid, num, at in session.execute(
         counted.where(which).group_by(study_id, TrialRow.outcome, is_valid)
     ):
-        if valid:
+        if is_counted := valid and outcome in _OUTCOMES:
             is_known = not isinstance(at, InvalidValue)  # SQLite takes a 30th of February
             _add(found, study, Outcome(outcome), num, at if is_known else None)
-        are_odd |= not valid
-    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(which, ~is_valid)) if are_odd else ()
+        are_odd |= not is_counted
+    odd = ~is_valid | TrialRow.outcome.not_in(_OUTCOMES)
+    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(which, odd)) if are_odd else ()
     for study, (outcome, at) in bad_rows.readable(
         unchecked, lambda study, *row: (study, rows.totals_of(*row))
     ):
@@ -355,30 +342,6 @@ def _add(found: dict[int, TrialTotals], study: int, outcome: Outcome, num: int, 
     counts, latest_at = found.get(study, (Counter(), None))
     latest_at = max((one for one in (latest_at, at) if one is not None), default=None)
     found[study] = counts + Counter({outcome: num}), latest_at
-
-
-def curve_points(session: Session, study_id: int) -> Iterator[CurvePoint]:
-    """Fetched as the driver has them, as types that check each value take five times as long: the database
-    leaves out what cannot be a trial's."""
-    dialect = session.get_bind().dialect.name
-    columns = (
-        TrialRow.id, TrialRow.outcome, case((~IS_OK, TrialRow.reason), else_=""), TrialRow.time_us,
-        TrialRow.error_over_cublas, TrialRow.is_cut_short, *_SECONDS, TrialRow.created_at,
-    )  # fmt: skip
-    are_valid = [is_countable(dialect)]
-    if dialect == "sqlite":
-        are_valid += [IS_OK | (func.typeof(TrialRow.reason) == "text")]
-    query = select(*(type_coerce(column, NullType()) for column in columns)).where(*are_valid)
-    ids = select(TrialRow.id).where(TrialRow.study_id == study_id)  # sorted alone, and no entities are made
-    found: Iterable[Any] = session.connection().execute(
-        query.where(TrialRow.id.in_(ids)).order_by(TrialRow.id).execution_options(yield_per=_FETCHED)
-    )
-    for *facts, at in found:
-        with suppress(ValueError):  # the 30th of February
-            yield CurvePoint._make((*facts, datetime.fromisoformat(at) if dialect == "sqlite" else at))
-
-
-_FETCHED = 1000  # rows at a time
 
 
 def latest_baseline(session: Session, bad_rows: BadRows, study_id: int) -> Baseline | None:

@@ -82,20 +82,18 @@ class TriedPoint(NamedTuple):
         return self.time_us is not None
 
 
-class CurvePoint(NamedTuple):
-    """As much of a trial as sums and curves take, as the database has it. `time_us` is a time if it is ok;
-    else there is a reason."""
+class Curve(NamedTuple):
+    """As much of trials as sums and curves take: each a column of many."""
 
-    id: int
-    outcome: str
-    reason: str
-    time_us: float
-    error_over_cublas: float | None
-    is_cut_short: bool
-    compile_s: float
-    verify_s: float
-    measure_s: float
-    created_at: datetime  # UTC, without saying so
+    id: Any
+    failure: Any  # outcome:reason; None if it is ok: there is a time
+    time_us: Any
+    error_over_cublas: Any
+    is_cut_short: Any
+    compile_s: Any
+    verify_s: Any
+    measure_s: Any
+    created_at: Any  # UTC, of numpy: no object of each
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from .queue import Queue
 from .records import (
     EVER,
     ComparisonRecord,
-    CurvePoint,
+    Curve,
     Final,
     FinalEntry,
     Period,
@@ -408,19 +408,16 @@ class Store(Closing):
             coming = trial_rows.tried(session, self.bad_rows, study.id)
             yield from iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
 
-    def curve_points(self, study: StudyRef) -> Iterator[CurvePoint]:
+    def curve(self, study: StudyRef) -> Iterator[Curve]:
         """In the order they were stored, a few at a time, without those that cannot be read."""
         with self._reading() as session:
-            yield from queries.curve_points(session, study.id)
+            yield from trial_rows.curve(session, self.bad_rows, study.id)
 
     def trials_by_id(self, study: StudyRef, ids: Sequence[int]) -> list[TrialRecord]:
         """These trials of a study, in the order they were stored."""
-        query = queries.trials(study.id)
-        return [
-            one
-            for some in queries.chunks(ids)
-            for one in self.read_all(query.where(TrialRow.id.in_(some)), rows.trial_record)
-        ]
+        with self._reading() as session:
+            own = partial(trial_rows.records, session, self.bad_rows, TrialRow.study_id == study.id)
+            return [one for some in queries.chunks(ids) for _, one in own(TrialRow.id.in_(some))]
 
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
         """The trial of this point; None if it was not tried."""

@@ -16,7 +16,8 @@ from itertools import chain
 from operator import itemgetter, ne
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Text, cast, select, type_coerce
+import numpy as np
+from sqlalchemy import ColumnElement, Select, Text, case, cast, select, type_coerce
 from sqlalchemy.orm import Session
 from sqlalchemy.types import NullType
 
@@ -26,7 +27,7 @@ from . import queries, rows
 from .bad_rows import BadRows
 from .columns import EARLIEST, Flag, Json, Number, UtcDateTime, Whole
 from .models import ConfigRow, TrialRow
-from .records import PREFIX, TrialRecord, TriedPoint
+from .records import PREFIX, Curve, TrialRecord, TriedPoint
 
 _FETCHED = 1000  # rows at a time
 _REMEMBERED = 4096  # texts of JSON: those of most trials are alike
@@ -48,7 +49,10 @@ _CONFIGS = "SELECT id, key, CAST(point AS TEXT) FROM config WHERE id IN ({})".fo
 _TYPES: dict[type, set[type]] = {  # that a driver has of a column; of others text
     Number: {float}, Whole: {int}, Flag: {int, bool}, UtcDateTime: {str, datetime},
 }  # fmt: skip
-_FITS = [_TYPES.get(type(one.type), {str}) | ({type(None)} if one.nullable else set()) for one in _COLUMNS]
+_FITS = {
+    one.name: _TYPES.get(type(one.type), {str}) | ({type(None)} if one.nullable else set())
+    for one in _COLUMNS
+}
 _NUMBERS, _VALUES = frozenset((int, float)), frozenset((int, float, str))
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _PLACES = {column.name: place for place, column in enumerate(_COLUMNS)}
@@ -67,16 +71,18 @@ def records(
 
 def tried(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TriedPoint]:
     """The same of a study, as far as a search takes them up."""
-    is_countable = queries.is_countable(session.get_bind().dialect.name)
-    columns = (_TRIAL.c.id, is_countable, _TRIAL.c.outcome, _CONFIG.c.point, _CONFIG.c.key)
     figures = (_TRIAL.c[name] for name in TriedPoint._fields[2:])
-    query = _as_fetched((*columns, *figures)).select_from(_JOINED)
+    columns = (_TRIAL.c.id, _CONFIG.c.key, _CONFIG.c.point, *figures, _TRIAL.c.outcome)
+    query = _as_fetched(columns).select_from(_JOINED)
     return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _tried, _tried_of)
 
 
 def _tried(some: Rows) -> Iterator[TriedPoint]:
-    for _, is_countable, outcome, point, key, time_us, *figures, samples, origin in some:
-        _need(is_countable and type(origin) is str)
+    columns = [*zip(*some, strict=True)]
+    for name, values in zip((*TriedPoint._fields, "outcome"), columns[1:], strict=True):
+        _check(name, values)
+    _need_timed(Outcome.OK, columns[-1], columns[3])
+    for _, key, point, time_us, *figures, samples, origin, outcome in some:
         samples_us = range(samples.count(",") + 1 if len(samples) > len("[]") else 0)
         measured = (time_us if outcome == Outcome.OK else None, *figures, samples_us)
         yield TriedPoint(*(key, dict(parts_of(key, point)[0]), *measured, origin))
@@ -88,6 +94,38 @@ def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
         record.key, record.point, found.time_us, found.error_over_cublas, found.compile_s, found.verify_s,
         found.measure_s, found.samples_us, record.origin,
     )  # fmt: skip
+
+
+def curve(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[Curve]:
+    """The same of a study, as far as sums and curves take them, many at a time."""
+    failure = case((~queries.IS_OK, TrialRow.outcome.concat(":").concat(TrialRow.reason)))
+    query = _as_fetched((_TRIAL.c.id, failure, *(_TRIAL.c[name] for name in Curve._fields[2:])))
+    return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _curve, _curve_of)
+
+
+def _curve(some: Rows) -> Iterator[Curve]:
+    found = Curve(*zip(*some, strict=True))
+    for name, values in found._asdict().items():
+        _check(name, values)
+    _need(all(one is None or one.partition(":")[0] in _OUTCOMES for one in {*found.failure}))
+    _need_timed(None, found.failure, found.time_us)
+    yield found._replace(created_at=_moments_of(found.created_at))
+
+
+def _moments_of(stored: Sequence[Any]) -> np.ndarray:
+    """As `_moments`, without making objects of them. Raises ValueError."""
+    _need({*map(type, stored)} == {datetime} or {*map(len, stored)} == {_MOMENT})
+    found = np.array([*map(str, stored)], "datetime64[us]")
+    _need(found.min() >= np.datetime64(str(EARLIEST)))
+    return found
+
+
+def _curve_of(_: int, record: TrialRecord) -> Curve:
+    found = record.measurement
+    failure = None if found.is_ok else f"{found.outcome}:{found.reason}"
+    figures = (getattr(found, name) for name in Curve._fields[2:-1])
+    at = np.datetime64(record.created_at.replace(tzinfo=None))
+    return Curve(*map(np.array, zip((record.id, failure, *figures, at), strict=True)))
 
 
 def csv_lines(
@@ -121,8 +159,14 @@ def _each(
         for record in bad_rows.readable(found, rows.trial_record):
             yield of_record(found[0][0].study_id, record)
 
-    for some in session.connection().execute(query).partitions():
+    for some in _fetched(session, query):
         yield from _made(some, quickly, slowly)
+
+
+def _fetched(session: Session, query: Select[*tuple[Any, ...]]) -> Iterator[Rows]:
+    """So many at a time, as tuples: SQLAlchemy makes objects of them."""
+    result = session.connection().execute(query)
+    return iter(lambda: result.cursor_strategy.fetchmany(result, result.cursor, _FETCHED), [])
 
 
 def _made(
@@ -186,6 +230,30 @@ def _need(is_so: object) -> None:
         raise ValueError("not surely sound")
 
 
+def _check(name: str, values: Sequence[Any]) -> None:
+    """Raises ValueError where a column may not have these."""
+    _need(name not in _FITS or _FITS[name].issuperset(map(type, values)))
+    if name in _TOOK_S:
+        _need(min(values) >= 0 and max(values) < rows.LONGEST_S and sum(values) < math.inf)
+    elif name == "time_us":
+        _need_times([time_us for time_us in values if time_us is not None])
+    elif name == "outcome":
+        _need(_OUTCOMES.keys() >= {*values})
+    elif name == "is_cut_short":
+        _need({0, 1} >= {*values})
+    elif name in _MAY_BE_NAN:
+        _need(not any(map(ne, values, values)))
+
+
+_TOOK_S = {"compile_s", "verify_s", "measure_s"}
+_MAY_BE_NAN = {"error_ratio", "error_over_cublas", "power_w"}
+
+
+def _need_timed(ok: str | None, outcomes: Sequence[Any], times: Sequence[Any]) -> None:
+    """Raises ValueError for an ok trial without a time."""
+    _need((ok, type(None)) not in {*zip(outcomes, map(type, times), strict=True)})
+
+
 def _need_times(values: Sequence[float]) -> None:
     _need(not values or (min(values) > 0 and sum(values) < math.inf))  # a sum with NaN is NaN
 
@@ -202,16 +270,10 @@ class _Checked(NamedTuple):
         """A column at a time, as a step for each of its values takes longer than all else. Raises ValueError
         and others of UNSOUND where a row is not surely sound."""
         columns = [*zip(*some, strict=True)]
-        for values, fit in zip(columns, _FITS, strict=False):
-            _need(fit.issuperset(map(type, values)))
-        outcomes, times, samples, are_cut = columns[3], *columns[5:8]
-        _need(_OUTCOMES.keys() >= {*outcomes} and {0, 1} >= {*are_cut})
-        _need((Outcome.OK, type(None)) not in {*zip(outcomes, map(type, times), strict=True)})
-        _need_times([time_us for time_us in times if time_us is not None])
-        for took_s in columns[14:17]:
-            _need(min(took_s) >= 0 and max(took_s) < rows.LONGEST_S and sum(took_s) < math.inf)
-        for may_be_nan in (columns[8], columns[9], columns[19]):
-            _need(not any(map(ne, may_be_nan, may_be_nan)))
+        for name, values in zip(_FITS, columns, strict=False):
+            _check(name, values)
+        outcomes, times, samples = columns[3], *columns[5:7]
+        _need_timed(Outcome.OK, outcomes, times)
         _need({text[:1] + text[-1:] for text in samples} == {"[]"})
         found = samples_in(",".join(samples), len(samples))
         for text in {*columns[21], *columns[22]}:
