@@ -296,7 +296,7 @@ _TOTALS_COLUMNS = (
 
 
 def _is_valid(dialect: str) -> ColumnElement[bool]:
-    """Trials that `rows.totals_of` surely takes, if their outcome is one: SQL counts them. Others are read."""
+    """Trials that `rows.totals_of` surely takes, if their outcome is one: SQL counts them."""
     time_us, error, at = TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at
     has_time = time_us.between(sys.float_info.min, sys.float_info.max)  # text is above all numbers
     valid = [
