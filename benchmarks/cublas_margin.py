@@ -27,7 +27,7 @@ from autotune.cli import console
 from autotune.facts.device import DeviceLimits, known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
-from autotune.perf_model.cublas_model import CublasModel, TimedCublas
+from autotune.perf_model.cublas_model import CublasModel, TimedCublas, deviation_scale
 from autotune.perf_model.model_figures import TILE_APART
 from autotune.target_finder import matrices
 
@@ -61,7 +61,7 @@ def replayed(path: Path, tile_apart: float) -> Iterator[Replayed]:
             math.log(kernel_us / facts["expected_us"]),
             math.log(expected_us / facts["expected_us"]),
             math.log(cublas_us / kernel_us),
-            model.deviation,
+            model.deviation * float(deviation_scale(min(gemm.m, gemm.n))),
         )
 
 
@@ -111,7 +111,7 @@ def _run(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--margins", default="0,1.2,1.4,1.5,1.6,1.8,2,2.5")
+    parser.add_argument("--margins", default="0,0.7,1,1.2,1.4,1.6,1.8,2")
     parser.add_argument("--tile-apart", type=float, default=TILE_APART)
     parser.add_argument("--kernel-error", type=float, default=0.1)
     reports.run(_run, parser.parse_args())
