@@ -262,6 +262,7 @@ def test_kernels_that_were_found_elsewhere_count_as_no_trials(target: FillingGpu
     assert len(fills) > 10 and more.search.num_new >= 15  # a fill that was the best counts
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("num_drawn", [0, 2])
 def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
     target: FillingGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_drawn: int

@@ -43,12 +43,13 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage:" in run(command, "--help").stdout
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c != "trials"])
 def test_every_command_speaks_json(command: str) -> None:
     assert "--json" in run(command, "--help", is_new=True).stdout
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("code", "arguments"),
     [(0, ("--help",)), (0, ("--version",)), (0, ("space", "--gpu", "h200", "--shape", "4097x5x64:TN")),

@@ -48,6 +48,7 @@ def test_json_of_one_shape(recording: Path, tmp_path: Path) -> None:
     assert facts["gpu"] == ENVIRONMENT.gpu_name
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_names_one_winner(recording: Path, tmp_path: Path, seed: int) -> None:
     """Of a final on a recording, which draws from the samples that made the times of the trials."""

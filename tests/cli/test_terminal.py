@@ -27,7 +27,7 @@ COMMANDS = [(name,) for name in ROOT.commands if name != "trials"] + [  # type: 
 ]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("command", [(), ("trials",), *COMMANDS], ids=" ".join)
 def test_help_is_requested_for_in_two_ways_and_gives_examples(command: tuple[str, ...]) -> None:
     text = run(*command, "--help", COLUMNS="80").stdout
@@ -112,6 +112,7 @@ def test_a_shell_completes_commands_options_and_values() -> None:
     assert _completed("trials b") == {"best"}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}

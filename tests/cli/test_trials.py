@@ -136,6 +136,7 @@ def on_a_terminal(columns: int, *arguments: str | Path) -> list[str]:
     return re.sub(r"\r|\x1b\[[0-9]*m", "", done.stdout).splitlines()
 
 
+@pytest.mark.every(3)
 @pytest.mark.skipif(shutil.which("script") is None, reason="no terminal can be made")
 @pytest.mark.parametrize("command", ["best", "history", "failures"])
 def test_tables_fit_the_terminal(db: Path, command: str) -> None:

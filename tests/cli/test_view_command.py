@@ -177,6 +177,7 @@ def test_a_database_that_goes_away_is_told(db: Path, tmp_path: Path) -> None:
         assert "moved, deleted or replaced" in json.loads(answer[1])["error"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_without_its_packages_it_says_what_to_install(db: Path, tmp_path: Path, package: str) -> None:
     (tmp_path / package).mkdir()

@@ -87,6 +87,7 @@ def test_conditions_under_which_nothing_runs(tmp_path: Path) -> None:
     assert "no candidate for 512x512x512:NN ran" in done.stderr
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("condition", "message"),
     [

@@ -50,6 +50,7 @@ KERNELS = (  # their classes, modules, GPUs, and points that there are at least
 OF_ALL = pytest.mark.parametrize(("accuracy", "its", "gpu", "least"), KERNELS)
 
 
+@pytest.mark.every(5)
 @OF_ALL
 @pytest.mark.parametrize("shape", ["4096", "4097", "4096x4098x4100:TT", "512x600x2048b8:NT"])
 def test_the_space_holds_exactly_what_the_rules_allow(shape, accuracy, its, gpu, least):

@@ -107,6 +107,7 @@ def close(found: Array, other: Array) -> None:
     np.testing.assert_allclose(found, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("has_bias", "activation"), REQUESTED)
 @pytest.mark.parametrize("gemm", TUNED, ids=str)
 def test_the_kernel_that_would_serve_the_plain_product_serves_with_its_epilogue(

@@ -111,6 +111,7 @@ def test_what_was_measured_on_a_gpu_bounds_the_gain_of_the_program(program: Path
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("end", "code", "message"),
     [

@@ -191,6 +191,7 @@ def test_a_program_that_runs_keeps_what_it_has_read(folder: Path) -> None:
     multiply(runtime, driver, H100, replace(TUNED, trans_a=False, m=100, n=52, k=17))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("way", ["as it is", "through a link"])
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_modules_that_are_imported_later_are_those_of_the_start(

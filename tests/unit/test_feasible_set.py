@@ -132,6 +132,7 @@ def test_a_cut_down_space_is_what_brute_force_finds(
     _is_made_of(found, expected)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_cut_down_space_of_an_order_is_what_brute_force_finds(
     monkeypatch: pytest.MonkeyPatch, seed: int
@@ -210,6 +211,7 @@ def test_bits_are_told_word_by_word(words: list[int], kind: str) -> None:
 # ---------------------------------------------------------------------------- reachability
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("device", KNOWN)
 def test_no_space_of_a_known_gpu_is_empty(device: str) -> None:
     rng = random.Random(device)

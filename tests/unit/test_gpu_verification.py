@@ -77,6 +77,7 @@ def test_the_bound_grows_with_k_only_while_that_is_certain():
     assert accuracy_class.gamma(10**9) == accuracy_class.ZERO_MEAN_FACTOR * 2.0**-24
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 64, 1000, 20000])
 def test_no_sum_of_absolute_values_exceeds_the_largest_magnitude(k):
     generator = np.random.default_rng(k)

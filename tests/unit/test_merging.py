@@ -90,6 +90,7 @@ def content(store: Store) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.every(3)
 def test_everything_arrives_and_nothing_is_doubled(urls: tuple[str, str]) -> None:
     with Store.open(urls[0]) as other, Store.open(urls[1]) as mine:
         fill(other, range(12))

@@ -44,6 +44,7 @@ def chained() -> Table:
     return make_table(make_kernel("one", make_spec()), entries=entries, order="chain")
 
 
+@pytest.mark.every(2)
 @CARRIED
 @pytest.mark.parametrize("order", ["chain", "chunks:1024"])
 def test_an_export_holds_kernels_of_its_order_alone(tmp_path: Path, order: str) -> None:

@@ -47,6 +47,7 @@ def _fault(*arguments: str) -> Exception:
     return done.exception
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("path", "option"), OPTIONS, ids=lambda value: getattr(value, "name", value))
 def test_an_option_is_given_once_unless_it_adds_up(path: tuple[str, ...], option: Any) -> None:
     name = max(option.opts, key=len)

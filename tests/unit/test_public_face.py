@@ -231,6 +231,7 @@ def test_a_result_draws_its_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     axes[0].figure.savefig(tmp_path / "trials.png")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("package", "ask"), [("pandas", "to_frame"), ("matplotlib", "plot")])
 def test_without_a_package_the_way_to_get_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, ask: str

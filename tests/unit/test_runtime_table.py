@@ -116,7 +116,7 @@ def _tree() -> dict[str, Any]:
 _PLACES = [p for p in _places(_tree()) if p != ("checksum",)]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("place", _PLACES, ids=lambda p: ".".join(map(str, p)))
 def test_a_missing_or_mistyped_value_is_refused_thoughsign(place: tuple[Any, ...]) -> None:
     def changed(change: Any) -> str:

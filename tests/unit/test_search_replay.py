@@ -40,6 +40,7 @@ def test_percents_by_trials_and_by_seconds() -> None:
     assert [run.percent_after_seconds(s) for s in (1.9, 2.0, 3.4, 3.5, 7.9, 8.0)] == [0, 50, 50, 75, 75, 100]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sampler", ["autotune", "random"])
 def test_a_run_follows_the_best_of_its_trials(sampler: str) -> None:
     run = search(_job(sampler=sampler, trials=35))

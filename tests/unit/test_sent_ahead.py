@@ -204,6 +204,7 @@ def gpu(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuWorker]:
         one.close()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_each_of_many_candidates_has_its_own_outcome_whatever_its_neighbours_do(
     gpu: GpuWorker, seed: int

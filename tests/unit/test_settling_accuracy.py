@@ -117,6 +117,7 @@ def test_cublas_may_sum_deeper_than_the_shape_tells(folder: Path, driver: FakeDr
     assert settled(folder, driver) == "whole"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("cublas_us", "provider"), [(1000.0, "cublas"), (1e9, "autotune")])
 def test_where_no_launch_is_accurate_cublas_serves_unless_it_is_far_slower(
     folder: Path, driver: FakeDriver, blas: FakeBlas, cublas_us: float, provider: str, tmp_path: Path
@@ -147,7 +148,7 @@ def test_choices_from_before_errors_were_measured_are_refused(
         Dispatcher(folder, deterministic=True, choices=path, driver=driver)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("times, is_accurate", [(1.3, True), (1.7, False)])
 @pytest.mark.parametrize("name", ["split", "last"])
 def test_a_launch_whose_errors_are_too_large_drops_out(
@@ -159,6 +160,7 @@ def test_a_launch_whose_errors_are_too_large_drops_out(
     assert (name in timed(driver)) == is_accurate
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["split", "last"])
 def test_errors_on_positive_numbers_alone_are_enough(
     folder: Path, driver: FakeDriver, blas: FakeBlas, name: str, monkeypatch: pytest.MonkeyPatch

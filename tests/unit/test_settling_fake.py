@@ -280,6 +280,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_file_is_told_once_and_replaced(
     folder: Path, driver: FakeDriver, cache: Path, name: str
@@ -482,6 +483,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("number", [1, 2, 5])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_driver_costs_the_choice_not_the_product(
@@ -646,6 +648,7 @@ def test_pins_come_before_what_is_settled_and_are_exported_again(
     assert (tmp_path / "again.json").read_text() == (tmp_path / "more.json").read_text()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [name for name in DAMAGES if name != "another GPU"])
 def test_a_damaged_file_of_pins_is_refused(
     folder: Path, driver: FakeDriver, tmp_path: Path, name: str

@@ -120,6 +120,7 @@ def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
 # ---- searches
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if not missing_package(name)])
 def test_two_searches_at_once_try_nothing_twice_and_know_it_all(store: Store, sampler: str) -> None:
     first, second = (FakeTarget(outcome=fails_by_turns) for _ in range(2))
@@ -236,6 +237,7 @@ def test_a_search_waits_for_the_last_points_of_another(store: Store, monkeypatch
     assert {ask.key for ask in dying} <= keys_of(target)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("origin", "time_us", "is_tried"),
     [(TRANSFER, 1e6, True), (TRANSFER, None, False), (SEED, 1e6, False), (SEED, 1.0, True)],

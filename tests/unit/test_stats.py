@@ -90,6 +90,7 @@ def test_rounds_tell_apart_what_drift_would_hide():
     assert comparison.ratios == pytest.approx((1.0, 1.01, 1.04), abs=0.005)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("num", [2, 8])
 def test_equals_are_thrown_out_no_more_often_than_stated_over_all_looks(num):
     comparisons = stats.num_hypotheses(num, num_looks=4)

@@ -270,6 +270,7 @@ CASES = [
 ]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("sql", "text"), CASES, ids=[text for _, text in CASES])
 def test_the_row_is_named_and_the_others_are_shown(
     path: Path, capsys: pytest.CaptureFixture[str], sql: str, text: str

@@ -323,7 +323,7 @@ def test_where_nothing_is_accurate_enough_there_is_a_kernel_all_the_same() -> No
     assert pick.kernel_id == "default-nn"
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(12)
 @CARRIED
 @pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "quadro-rtx-5000"])
 @pytest.mark.parametrize("layout", LAYOUTS)

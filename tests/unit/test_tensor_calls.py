@@ -604,6 +604,7 @@ def test_the_core_is_told_of_python_once():
     assert done.stdout == "2 1\n", done.stderr
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("rest", [_FORKED, _FORKED_BEFORE, _EXITS_AT_WORK], ids=["after", "before", "exit"])
 def test_forks_and_ends_of_processes(rest, tmp_path):
     paths = [str(Path(__file__).parent), *filter(None, sys.path)]
