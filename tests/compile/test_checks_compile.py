@@ -14,6 +14,7 @@ ENTRIES = (
 )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120"])
 def test_checks_compile_without_spills(arch, tmp_path):
     compiler = Compiler(arch, cache_dir=tmp_path, num_threads=1)

@@ -69,6 +69,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_cache_file_is_compiled_anew(
     make: Callable[..., Compiler], tmp_path: Path, damage: Callable[[bytes], bytes]

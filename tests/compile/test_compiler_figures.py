@@ -134,6 +134,7 @@ def test_the_main_loop_is_what_the_template_writes(compiler, layout, name):
         assert tile["shared_stores"] == 0
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("tm", "tn"), [(8, 4), (4, 1)])
 @pytest.mark.parametrize("order", PACKED_ORDERS)
 def test_packed_fmas_are_two_in_an_instruction(compiler, order, tm, tn):

@@ -64,6 +64,7 @@ def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:
     assert compiled(compiler, MmaConfig(stages=2), variant).spill_bytes == 0
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_tile_is_so_many_products(scheme: str) -> None:
     """Of 16 of k 16 tiles of 16 x 8 of a warp: three products in two steps, or six in one."""

@@ -141,6 +141,7 @@ def test_clusters_do_not_compile_before_sm_90(compilers: dict[str, Compiler], ar
 CTA_PER_CLUSTER = (0x04, 0x3D, 12, 0)  # in .nv.info: values follow, which attribute, bytes of the values
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("arch", ["sm_90", "sm_120"])
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_the_size_of_clusters_is_compiled_in(compilers: dict[str, Compiler], arch: str, size: int) -> None:

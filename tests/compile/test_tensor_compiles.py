@@ -41,6 +41,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
     made.close()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("config", "layout"),
     [(c, layout) for i, c in enumerate(CONFIGS) for j, layout in enumerate(LAYOUTS) if (i + j) % 2 == 0],

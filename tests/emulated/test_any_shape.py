@@ -170,6 +170,7 @@ def test_picks_race_the_first_four_and_cublas(simulated, host, tmp_path, capsys)
     assert host.num_handles == handles and host.used_bytes > used  # the pool's memory alone stays
 
 
+@pytest.mark.stress
 def test_batches_race_what_is_ranked_first_and_what_calls_settle(simulated, tmp_path, capsys, monkeypatch):
     """From end to end; a batch of a layout without kernels for batches is a fault, which is kept."""
     on_calls = {"is_settled": True, "num_samples": 9, "cost_calls": 1.5}

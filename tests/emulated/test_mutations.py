@@ -122,7 +122,7 @@ def fate(
     return ""
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(14)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
     """What the emulator finds by itself it finds under sanitizers, too, which take twice as long."""

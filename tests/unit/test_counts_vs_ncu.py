@@ -31,6 +31,7 @@ def expected(number: int) -> dict[str, float]:
     return {metric.name: float(metric.expected(counts, wide)) for metric in METRICS}
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_report_is_read_and_agrees(number: int) -> None:
     name, counts, wide = counted_launch.counted(number)
