@@ -17,7 +17,7 @@ TABLE ?= sgemm_dispatch
 JOBS ?= 3
 FUZZ ?= 20000
 PYTEST_FLAGS ?=
-# `make test SHARE=12` runs one of twelve rare tests as well, others each day: in one run they share what is made once.
+# `make test SHARE=20` runs one of twenty rare tests, too, others each day
 SHARE ?=
 # Each process of a run, and each command that it starts, would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
