@@ -59,7 +59,7 @@ class Findings:
     def count(self, key: str, point: Mapping[str, Value], time_us: float | None, origin: str) -> bool:
         """Take in a trial; None for one that cannot win. Returns whether it is the best so far."""
         self.known.add(key)
-        if not self._where.holds(point):
+        if self._where and not self._where.holds(point):
             return False
         self.num_known += 1
         is_best = time_us is not None and self.ranking.enter(key, point, time_us)

@@ -94,7 +94,7 @@ class ShapeSearch:
             placed = zip(places, times_us, strict=True)
             self._proposer.load((number, time_us) for number, time_us in placed if number is not None)
         # Damaged trials count as tried, as long as their keys can be read.
-        corrupted = map(read_key, self._store.keys(self.study, but=self.findings.known))
+        corrupted = map(read_key, self._store.damaged_keys(self.study))
         excluded = self.space.find_all([*self._store.crash_points(self.study), *corrupted])
         self._proposer.load((number, None) for number in excluded if number is not None)
         for comparison in self._store.comparisons(self.study):

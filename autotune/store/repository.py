@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -456,16 +456,25 @@ class Store(Closing):
             found = queries.latest(session, self.bad_rows, by_id, n, is_failed=is_failed)
             return [(by_id[study_id], record) for study_id, record in found]
 
-    def keys(
-        self, study: StudyRef, within: Collection[str] | None = None, but: Container[str] = ()
-    ) -> set[str]:
+    def keys(self, study: StudyRef, within: Collection[str] | None = None) -> set[str]:
         """Keys of all points tried, or of those among some, including failures: none is proposed again. They
-        include those of damaged trials, as far as they can be read. `but`: keys that do not count."""
+        include those of damaged trials, as far as they can be read."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         requested = (query.where(ConfigRow.key.in_(some)) for some in queries.chunks(within or ()))
         with self._reading() as session:
             found = (session.scalars(one) for one in ([query] if within is None else requested))
-            return {key for some in found for key in some if isinstance(key, str) and key not in but}
+            return {key for some in found for key in some if isinstance(key, str)}
+
+    def damaged_keys(self, study: StudyRef) -> set[str]:
+        """Keys of the trials that `tried` named as damaged, as far as they can be read."""
+        query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
+        bad = {
+            model: [one.id for one in self.bad_rows if one.table == model.__tablename__]
+            for model in (TrialRow, ConfigRow)
+        }
+        some = (query.where(model.id.in_(ids)) for model, all in bad.items() for ids in queries.chunks(all))
+        with self._reading() as session:
+            return {key for one in some for key in session.scalars(one) if isinstance(key, str)}
 
     def times(
         self, study: StudyRef, max_error: float | None = None, most: int | None = None, where: Where = ANY
