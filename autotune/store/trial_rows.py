@@ -34,6 +34,9 @@ _REMEMBERED = 4096  # texts of JSON: those of most trials are alike
 _MOST_CONFIGS = 400_000  # whose cells are kept in memory: other studies have them, too
 _TRIAL, _CONFIG = TrialRow.__table__, ConfigRow.__table__
 _COLUMNS = (*_TRIAL.c, _CONFIG.c.key, _CONFIG.c.point)
+# Texts of which most trials have the same: fetched as one, and looked up as one
+_TOGETHER = ("outcome", "reason", "throttle_reasons", "marks", "discarded", "origin")
+_BETWEEN = "\x1f"
 _JOINED = _TRIAL.outerjoin(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id)
 
 
@@ -43,8 +46,13 @@ def _as_fetched(columns: Iterable[Any]) -> Select[*tuple[Any, ...]]:
     return select(*(type_coerce(one, NullType()) for one in texts))
 
 
-_ALONE = _as_fetched(_TRIAL.c)
-_ROWS = _as_fetched(_COLUMNS).select_from(_JOINED)
+_OWN = tuple(column for column in _TRIAL.c if column.name not in _TOGETHER)
+_PLACES = {name: place for place, name in enumerate((*(column.name for column in _OWN), "together"))}
+_TEXTS: ColumnElement[str] = cast(_TRIAL.c[_TOGETHER[0]], Text)
+for _name in _TOGETHER[1:]:
+    _TEXTS = _TEXTS.concat(_BETWEEN).concat(cast(_TRIAL.c[_name], Text))
+_ALONE = _as_fetched((*_OWN, _TEXTS))
+_ROWS = _as_fetched((*_OWN, _TEXTS, _CONFIG.c.key, _CONFIG.c.point)).select_from(_JOINED)
 _CONFIGS = "SELECT id, key, CAST(point AS TEXT) FROM config WHERE id IN ({})".format
 _TYPES: dict[type, set[type]] = {  # that a driver has of a column; of others text
     Number: {float}, Whole: {int}, Flag: {int, bool}, UtcDateTime: {str, datetime},
@@ -55,7 +63,6 @@ _FITS = {
 }
 _NUMBERS, _VALUES = frozenset((int, float)), frozenset((int, float, str))
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-_PLACES = {column.name: place for place, column in enumerate(_COLUMNS)}
 _MOMENT, _FIRST = len("2026-11-27 08:00:00.000000"), itemgetter(0)
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -261,7 +268,8 @@ def _need_times(values: Sequence[float]) -> None:
 class _Checked(NamedTuple):
     """Rows that are sound, by column, and what their texts say."""
 
-    columns: Sequence[Sequence[Any]]
+    columns: Mapping[str, Sequence[Any]]
+    texts: Sequence[_Texts]
     samples: Sequence[Sequence[float]]
     moments: Sequence[datetime]  # naive UTC
 
@@ -269,18 +277,14 @@ class _Checked(NamedTuple):
     def of(cls, some: Rows) -> _Checked:
         """A column at a time, as a step for each of its values takes longer than all else. Raises ValueError
         and others of UNSOUND where a row is not surely sound."""
-        columns = [*zip(*some, strict=True)]
-        for name, values in zip(_FITS, columns, strict=False):
+        columns = dict(zip(_PLACES, zip(*some, strict=True), strict=False))
+        for name, values in columns.items():
             _check(name, values)
-        outcomes, times, samples = columns[3], *columns[5:7]
-        _need_timed(Outcome.OK, outcomes, times)
+        texts, samples = [*map(_texts_of, columns["together"])], columns["samples_us"]
+        _need_timed(Outcome.OK, [one.outcome for one in texts], columns["time_us"])
         _need({text[:1] + text[-1:] for text in samples} == {"[]"})
         found = samples_in(",".join(samples), len(samples))
-        for text in {*columns[21], *columns[22]}:
-            _names(text)
-        for text in {*columns[23]}:
-            _discarded(text)
-        return cls(columns, found, _moments(columns[25]))
+        return cls(columns, texts, found, _moments(columns["created_at"]))
 
 
 def samples_in(listed: str, num: int) -> Sequence[Sequence[float]]:
@@ -306,14 +310,30 @@ UNSOUND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, 
 
 
 def _records(some: Rows) -> Iterator[tuple[int, TrialRecord]]:
-    _, samples, moments = _Checked.of(some)
-    for row, samples_us, at in zip(some, samples, moments, strict=True):
-        throttle, marks, discarded = _names(row[21]), _names(row[22]), _discarded(row[23])
-        figures = *row[8:17], _filled(GpuState, *row[17:21], throttle)
-        timed = _OUTCOMES[row[3]], row[4], row[5], tuple(samples_us), bool(row[7])
-        measured = _filled(Measurement, *timed, *figures, marks, discarded)
-        point = dict(parts_of(*row[26:])[0])
-        yield row[1], _filled(TrialRecord, row[0], row[26], point, measured, row[24], at.replace(tzinfo=UTC))
+    _, texts, samples, moments = _Checked.of(some)
+    for row, said, samples_us, at in zip(some, texts, samples, moments, strict=True):
+        (
+            trial,
+            study,
+            _,
+            time_us,
+            _,
+            is_cut_short,
+            *figures,
+            clock,
+            memory,
+            power_w,
+            celsius,
+            _,
+            _,
+            key,
+            point,
+        ) = row
+        state = _filled(GpuState, clock, memory, power_w, celsius, said.throttle_reasons)
+        timed = said.outcome, said.reason, time_us, tuple(samples_us), bool(is_cut_short)
+        measured = _filled(Measurement, *timed, *figures, state, said.marks, said.discarded)
+        tried = trial, key, dict(parts_of(key, point)[0]), measured, said.origin, at.replace(tzinfo=UTC)
+        yield study, _filled(TrialRecord, *tried)
 
 
 def _filled(cls: Any, *values: Any) -> Any:
@@ -328,19 +348,28 @@ def _fields_of(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls))
 
 
-@lru_cache(_REMEMBERED)
-def _names(text: str) -> tuple[str, ...]:
-    """Raises ValueError."""
-    return tuple(_fit("marks", json.loads(text)))
+class _Texts(NamedTuple):
+    outcome: Outcome
+    reason: str
+    throttle_reasons: tuple[str, ...]
+    marks: tuple[str, ...]
+    discarded: tuple[Discarded, ...]
+    origin: str
+    cells: Sequence[str]
 
 
 @lru_cache(_REMEMBERED)
-def _discarded(text: str) -> tuple[Discarded, ...]:
-    """Raises ValueError."""
-    return tuple(map(discarded_from, _fit("discarded", json.loads(text))))
+def _texts_of(together: str) -> _Texts:
+    """Raises ValueError, LookupError, AttributeError."""
+    texts = outcome, reason, throttle, marks, discarded, origin = together.split(_BETWEEN)
+    reasons, disturbances = (tuple(_fit("marks", text)) for text in (throttle, marks))
+    repeated = tuple(map(discarded_from, _fit("discarded", discarded)))
+    cells = [*map(_quoted, texts)]
+    return _Texts(_OUTCOMES[outcome], reason, reasons, disturbances, repeated, origin, cells)
 
 
-def _fit(name: str, found: Any) -> Any:
+def _fit(name: str, text: str) -> Any:
+    found = json.loads(text)
     if not getattr(TrialRow, name).type.is_fit(found):
         raise ValueError(name)
     return found
@@ -355,7 +384,8 @@ class _Lines:
         self._session, self._first, self._names, self._configs = session, first, names, configs
         self._parameters = tuple(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
         facts = (name for name in names if name not in first and not name.startswith(PREFIX))
-        self._facts = [(_PLACES[name], _MADE.get(name, _plain_cells)) for name in facts]
+        self._facts = [(name, _MADE.get(name, _plain_cells)) for name in facts]
+        self._places: dict[tuple[str, ...], Sequence[int]] = {}
         head = ",".join(map(_cell, first.values())).replace("%", "%%")
         self._line = ",".join([head, *["%s"] * (len(self._facts) + 1)]).__mod__
 
@@ -364,9 +394,10 @@ class _Lines:
         return ",".join(_cell(cells.get(name)) for name in self._names) + "\n"
 
     def of_rows(self, some: Rows) -> Iterable[str]:
-        columns = _Checked.of(some).columns
-        cells = (made(columns[place]) for place, made in self._facts)
-        return map(self._line, zip(*cells, self._config_cells(columns[2]), strict=True))
+        columns, texts, *_ = _Checked.of(some)
+        told = dict(zip(_TOGETHER, zip(*(one.cells for one in texts), strict=True), strict=True))
+        cells = (told[name] if name in told else made(columns[name]) for name, made in self._facts)
+        return map(self._line, zip(*cells, self._config_cells(columns["config_id"]), strict=True))
 
     def _config_cells(self, ids: Sequence[int]) -> list[str]:
         """With the end of the line."""
@@ -378,19 +409,19 @@ class _Lines:
         for found, key, point in self._session.connection().exec_driver_sql(query).fetchall():
             pairs, cells = parts_of(key, point)
             if (names := tuple(map(_FIRST, pairs))) != self._parameters:
-                known = dict(zip(names, cells, strict=True))
-                cells = [known.get(name, "") for name in self._parameters]
+                cells = [*map((*cells, "").__getitem__, self._places_in(names))]
             self._configs[found] = ",".join(cells) + "\n"
         return [*map(self._configs.__getitem__, ids)]
+
+    def _places_in(self, names: tuple[str, ...]) -> Sequence[int]:
+        """For each parameter of the table its place among these, behind them if it is not there."""
+        if names not in self._places:
+            self._places[names] = [(*names, name).index(name) for name in self._parameters]
+        return self._places[names]
 
 
 def _plain_cells(values: Sequence[Any]) -> Sequence[Any]:
     return ["" if value is None else value for value in values] if None in values else values
-
-
-def _text_cells(values: Sequence[str | None]) -> Iterable[str]:
-    """Most are alike."""
-    return map({value: _quoted(value or "") for value in {*values}}.__getitem__, values)
 
 
 def _moment_cells(stored: Sequence[Any]) -> list[str]:
@@ -403,9 +434,8 @@ _MADE: dict[str, Callable[[Sequence[Any]], Iterable[Any]]] = {
     "created_at": _moment_cells,
     "is_cut_short": lambda values: map(bool, values),
     "samples_us": lambda values: [f'"{text}"' if "," in text else text for text in values],
+    "code_hash": lambda values: map(_cell, values),
 }
-_TEXTS = [one.name for one in _TRIAL.c if type(one.type) not in _TYPES and one.name not in _MADE]
-_MADE.update(dict.fromkeys(_TEXTS, _text_cells))
 
 
 def _cell(value: Any) -> str:
