@@ -645,8 +645,9 @@ class FakeDriver:
         walk, batch, epilogue = rest
         assert spec.variant.is_batched == (batch.products > 1)
         assert batch.products > 1 or batch == SINGLE
-        spec = replace(spec, split_k=splits)
-        assert rejection(spec, m, n, k, (lda, ldb, ldc), (a, b, c), batch) is None
+        spec = spec if spec.chunk else replace(spec, split_k=splits)
+        read = (a, b, c) if alpha else (0, 0, c)
+        assert rejection(spec, m, n, k, (lda, ldb, ldc), read, batch) is None
         planned = plan(spec, m, n, k, batch)
         assert grid == planned.size
         assert tuple(walk) == schedule(spec, planned)
@@ -674,7 +675,7 @@ class FakeDriver:
             if alpha:  # else neither A nor B is read
                 exact = of_a.astype(np.float64) @ of_b.astype(np.float64)
                 product += reference(of_a, of_b, self.summed) if self.summed else inexact(exact, error)
-            if spec.reduction == "two_pass":
+            if spec.has_planes:
                 self._put_sums(planned, workspace, i, product)
             else:
                 _store(matrix_at(at_c, m, n, ldc), product, alpha, beta, spec.variant.epilogue, epilogue)
