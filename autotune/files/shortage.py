@@ -105,9 +105,9 @@ class WorkerProcess:
 
     def limit(self, seconds: float) -> None:
         """From now on a read or write of the pipe that waits longer raises BlockingIOError."""
-        timeval = struct.pack("@ll", *divmod(max(1, round(1e6 * seconds)), 10**6))
+        packed = struct.pack("@ll", *divmod(max(1, round(1e6 * seconds)), 10**6))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, timeval)
+            self._socket.setsockopt(socket.SOL_SOCKET, option, packed)
 
     def cut(self) -> None:
         """Nothing passes through the pipe any more."""

@@ -110,11 +110,11 @@ class Service:
         guarded = self.routes()
         routes = [Route(one.path, one.handler, methods=[one.method]) for one in guarded]
         errors: Any = {AutotuneError: _respond, HTTPException: _rejected, ClientDisconnect: _gone}
-        app = Starlette(routes=[*routes, *pages], exception_handlers=errors, lifespan=self._living)
+        app = Starlette(routes=[*routes, *pages], exception_handlers=errors, lifespan=self._lifespan)
         return _Guard(app, guarded, self._gate, self._metrics, self.catalogue)
 
     @asynccontextmanager
-    async def _living(self, app: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         storing = asyncio.create_task(self._store_on())
         tell("begin", is_read_only=self._is_read_only)
         try:

@@ -185,7 +185,7 @@ class HostLaunch:
         width, height = self.grid.size
         if self.are_shared:
             return self._shared_blocks()
-        return self._walked(width, height)
+        return self._blocks_of(width, height)
 
     @property
     def are_shared(self) -> bool:
@@ -213,13 +213,13 @@ class HostLaunch:
     def _shared_blocks(self) -> npt.NDArray[Any]:
         width, of_tile = self.grid.size[0], -(-self.k // self.step_k)
         last_tile, last = np.divmod(self._shares()[1] - 1, of_tile)
-        found = self._walked(self.grid.tiles, 1)[last_tile]
+        found = self._blocks_of(self.grid.tiles, 1)[last_tile]
         chunks, in_chunk = self.grid.split_k, self.spec.chunk // self.step_k
         found["x"], found["y"], found["splits"] = np.arange(width), 0, chunks
         found["split"] = chunks - 1 - (of_tile - 1 - last) // in_chunk
         return found
 
-    def _walked(self, width: int, height: int) -> npt.NDArray[Any]:
+    def _blocks_of(self, width: int, height: int) -> npt.NDArray[Any]:
         found = np.empty(width * height, _BLOCK)
         tiles, splits = (self.tiles_m, self.tiles_n), self.grid.split_k
         if isinstance(self.kernel, ReferenceKernel):

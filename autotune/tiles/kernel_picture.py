@@ -39,7 +39,7 @@ class Subject:
     gemm: Gemm
 
 
-def pictures(selected: Sequence[Subject], limits: DeviceLimits) -> list[Drawing]:
+def draw_all(selected: Sequence[Subject], limits: DeviceLimits) -> list[Drawing]:
     """The picture of each. Their kernels are compiled at once, on all cores."""
     valid = [one for one in selected if one.gemm.m * one.gemm.n * one.gemm.k and not _broken(one, limits)]
     with ThreadPoolExecutor() as pool:
@@ -167,7 +167,7 @@ def explorer_page(selected: Sequence[Subject], limits: DeviceLimits, gpu: str, f
     """The whole page, the first subject shown first. `gpu` is how the command line names the GPU. Raises
     UsageError where a subject's problem is empty."""
     data = {
-        "views": pictures(selected, limits),
+        "views": draw_all(selected, limits),
         "gpu": gpu,
         "foot": footer,
         "sector": SECTOR,

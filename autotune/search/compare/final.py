@@ -238,12 +238,12 @@ class Finals:
         """One final; `kept_s` seconds are for the next ones."""
         self._on_event(FinalStarted(shape.gemm, len(finalists)))
 
-        def condemn(trial: TrialRecord, failure: Failure) -> None:
+        def reject(trial: TrialRecord, failure: Failure) -> None:
             """It was ok, and is never a finalist again, unless there was only too little memory for all."""
             if failure.outcome is not Outcome.OUT_OF_MEMORY:
                 self._store.invalidate(shape.study, trial.key, failure)
 
-        limits = self._policy, self._should_stop, condemn, lambda: self._seconds_left() - kept_s
+        limits = self._policy, self._should_stop, reject, lambda: self._seconds_left() - kept_s
         found = race(self._target, shape.gemm, finalists, *limits)
         if found is None:
             return
