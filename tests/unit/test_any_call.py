@@ -61,6 +61,10 @@ Array = np.ndarray[Any, Any]
 class Strict(FakeDriver):
     """It looks at what a launch may touch, and at the promises of its table, too."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._user_of: dict[int, int] = {}  # of memory: the stream
+
     def _sgemm(self, spec: Any, error: float, grid: Any, arguments: list[Any]) -> None:
         workspace, splits = arguments[11:13]
         m, n, k, *_, batch, _ = arguments
@@ -75,7 +79,15 @@ class Strict(FakeDriver):
             record, _ = self._kernels[kernel]
             assert isinstance(record.config, Config)
             assert str(order_of(record.config)) == self.table.order or record.spec.max_k
+        before = len(self.workspaces)
         super().launch(kernel, *rest)
+        for workspace in filter(None, self.workspaces[before:]):
+            (base,) = (at for at, space in self.memory.items() if at <= workspace < at + len(space))
+            assert self._user_of.setdefault(base, rest[3]) == rest[3], "two streams work in one workspace"
+
+    def free(self, address: int, stream: int) -> None:
+        super().free(address, stream)
+        self._user_of.pop(address, None)
 
 
 def drawn_table(rng: random.Random) -> Table:
