@@ -104,7 +104,7 @@ def _shape(
     try:
         found: dict[AnyConfig, float] = {}
         own: set[AnyConfig] = set()
-        for one in reversed(studies):
+        for one in reversed(studies) if most else ():
             timed = store.timed(one, max_error, most, where)
             found |= {parse(key): time_us for key, (time_us, _) in timed.items()}
             own |= {parse(key) for key, (_, origin) in timed.items() if origin not in foreign_origins}
