@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..facts.measurement import Outcome
-from ..store import Curve
+from ..store import TrialColumns
 
 PAUSE_S = 60.0  # trials further apart were not made by one run: the time between is not counted
 MOST_SHOWN = 12_000  # of all studies of a page: reading them takes seconds, and drawing them too
@@ -79,7 +79,7 @@ def share(num_trials: int, num_all: int) -> int:
 
 
 def thin(
-    trials: Iterable[Curve],
+    trials: Iterable[TrialColumns],
     num_trials: int,
     most: int,
     *,

@@ -10,7 +10,6 @@ from .queue import Member, Queue, QueuedRequest, RequestState, Wanted
 from .records import (
     EVER,
     ComparisonRecord,
-    Curve,
     Final,
     FinalEntry,
     Period,
@@ -18,6 +17,7 @@ from .records import (
     SearchRecord,
     StudyRef,
     StudySummary,
+    TrialColumns,
     TrialRecord,
     TriedPoint,
 )
@@ -32,7 +32,6 @@ __all__ = [
     "ChannelKey",
     "Claims",
     "ComparisonRecord",
-    "Curve",
     "Final",
     "FinalEntry",
     "Follower",
@@ -50,6 +49,7 @@ __all__ = [
     "Store",
     "StudyRef",
     "StudySummary",
+    "TrialColumns",
     "TrialRecord",
     "TriedPoint",
     "Usage",

@@ -82,7 +82,7 @@ class TriedPoint(NamedTuple):
         return self.time_us is not None
 
 
-class Curve(NamedTuple):
+class TrialColumns(NamedTuple):
     """As much of trials as sums and curves take: each a column of many."""
 
     id: Any

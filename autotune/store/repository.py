@@ -52,7 +52,6 @@ from .queue import Queue
 from .records import (
     EVER,
     ComparisonRecord,
-    Curve,
     Final,
     FinalEntry,
     Period,
@@ -60,6 +59,7 @@ from .records import (
     SearchRecord,
     StudyRef,
     StudySummary,
+    TrialColumns,
     TrialRecord,
     TriedPoint,
 )
@@ -408,7 +408,7 @@ class Store(Closing):
             coming = trial_rows.tried(session, self.bad_rows, study.id)
             yield from iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
 
-    def curve(self, study: StudyRef) -> Iterator[Curve]:
+    def curve(self, study: StudyRef) -> Iterator[TrialColumns]:
         """In the order they were stored, a few at a time, without those that cannot be read."""
         with self._reading() as session:
             yield from trial_rows.curve(session, self.bad_rows, study.id)

@@ -27,7 +27,7 @@ from . import queries, rows
 from .bad_rows import BadRows
 from .columns import EARLIEST, Flag, Json, Number, UtcDateTime, Whole
 from .models import ConfigRow, TrialRow
-from .records import PREFIX, Curve, TrialRecord, TriedPoint
+from .records import PREFIX, TrialColumns, TrialRecord, TriedPoint
 
 _FETCHED = 1000  # rows at a time
 _REMEMBERED = 4096  # texts of JSON: those of most trials are alike
@@ -103,15 +103,15 @@ def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
     )  # fmt: skip
 
 
-def curve(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[Curve]:
+def curve(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TrialColumns]:
     """The same of a study, as far as sums and curves take them, many at a time."""
     failure = case((~queries.IS_OK, TrialRow.outcome.concat(":").concat(TrialRow.reason)))
-    query = _as_fetched((_TRIAL.c.id, failure, *(_TRIAL.c[name] for name in Curve._fields[2:])))
+    query = _as_fetched((_TRIAL.c.id, failure, *(_TRIAL.c[name] for name in TrialColumns._fields[2:])))
     return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _curve, _curve_of)
 
 
-def _curve(some: Rows) -> Iterator[Curve]:
-    found = Curve(*zip(*some, strict=True))
+def _curve(some: Rows) -> Iterator[TrialColumns]:
+    found = TrialColumns(*zip(*some, strict=True))
     for name, values in found._asdict().items():
         _check(name, values)
     _need(all(one is None or one.partition(":")[0] in _OUTCOMES for one in {*found.failure}))
@@ -127,12 +127,12 @@ def _moments_of(stored: Sequence[Any]) -> np.ndarray:
     return found
 
 
-def _curve_of(_: int, record: TrialRecord) -> Curve:
+def _curve_of(_: int, record: TrialRecord) -> TrialColumns:
     found = record.measurement
     failure = None if found.is_ok else f"{found.outcome}:{found.reason}"
-    figures = (getattr(found, name) for name in Curve._fields[2:-1])
+    figures = (getattr(found, name) for name in TrialColumns._fields[2:-1])
     at = np.datetime64(record.created_at.replace(tzinfo=None))
-    return Curve(*map(np.array, zip((record.id, failure, *figures, at), strict=True)))
+    return TrialColumns(*map(np.array, zip((record.id, failure, *figures, at), strict=True)))
 
 
 def csv_lines(

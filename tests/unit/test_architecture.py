@@ -56,6 +56,7 @@ RULES: dict[str, Room] = {
     "perf_model": _room("perf_model", "kernel", packages=("numpy",)),
     "gpu": _room("gpu", "kernel", packages=("cuda", "numpy")),
     "store": _room("store", "kernel", packages=("sqlalchemy", "optuna")),
+    "store/trial_rows": _room("store", "kernel", packages=("sqlalchemy", "numpy")),
     "recording": _room("recording", "kernel", packages=("numpy",)),
     "search": _room("search", "store", "perf_model", "kernel", packages=("numpy",)),
     "search/propose": _room("search/propose", "kernel", packages=("optuna", "numpy")),
