@@ -245,7 +245,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fake_torch: FakeTorc
     return make
 
 
-@pytest.mark.every(8)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(64))
 def test_a_call_is_its_product(seed: int, opened: Callable[..., Any]) -> None:
     rng = random.Random(seed)
@@ -299,7 +299,7 @@ def rivals_are_the_product(
         np.testing.assert_allclose(c, want.reshape(shape), rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.every(8)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(64))
 def test_a_routed_call_is_its_product(
     seed: int, opened: Callable[..., Any], fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
