@@ -4,7 +4,7 @@ Rows are kernels (config and layout; splits, raster and group are arguments), co
 gzip-compressed JSON, one object:
 
     format, version      "autotune-matrix", 1
-    environment, limits, source_hash, policy, policy_version, measured_on (a day)
+    environment, limits, source_hash, policy, policy_version, measured_on (a day; older files lack it)
     parameters           names of a config's values, in the order of `rows`
     rows                 [layout, origin, registers, spill_bytes, [value, ...]] of each kernel
     columns              [shape, cublas_us] of each shape; cublas_us is null where cuBLAS is absent
@@ -137,8 +137,9 @@ def read(path: Path) -> TimeMatrix:
     strict.check_version(data["version"], VERSION)
     if (data["format"], data["version"]) != (FORMAT, VERSION):
         raise ValueError(f"{path} holds {data['format']} {data['version']}, not {FORMAT} {VERSION}")
-    identity = {name: data[name] for name in ("source_hash", "policy", "policy_version", "measured_on")}
+    identity = {name: data[name] for name in ("source_hash", "policy", "policy_version")}
     limits, environment = DeviceLimits.from_dict(data["limits"]), Environment.from_dict(data["environment"])
+    identity |= {name: data[name] for name in ("measured_on",) if name in data}
     matrix = TimeMatrix(limits, environment, identity)
     matrix.cublas_us = {Gemm.parse(shape): time_us for shape, time_us in data["columns"]}
     for layout, *facts, values in data["rows"]:

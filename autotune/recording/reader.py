@@ -22,11 +22,12 @@ from ..files.strict import check_keys, items, number, table, text, whole
 from ..files.user_file import decoded, read_file
 from ..files.words import shown
 from ..kernel.config import PARAMETER, Value
-from .recorded_space import LEAST_US, MAX_VALUES, MOST_S, MOST_US, RecordedProblem, Recording
+from .recorded_space import COMPILE_THREADS, LEAST_US, MAX_VALUES, MOST_S, MOST_US, RecordedProblem, Recording
 from .writer import COLUMNS, VERSION
 
 T = TypeVar("T", DeviceLimits, Environment)
 
+READABLE = (1, 2)
 MOST_BYTES = 1 << 30
 MOST_THREADS = 4096
 _MOST_INT = 2**53  # of a parameter's value: JSON keeps it
@@ -35,11 +36,10 @@ _COUNTS = ("registers", "spill_bytes", "smem_bytes")
 _SECONDS = ("compile_s", "verify_s", "measure_s")
 _KEYS = (
     "format", "version", "limits", "environment", "policy", "policy_version", "source_hash", "names",
-    "values", "problems", "compile_threads", "configs",
+    "values", "problems",
 )  # fmt: skip
-_PROBLEM_KEYS = (
-    "gemm", "cublas_us", "rows", "outcomes", "outcome", "reasons", "reason", "samples_us", *COLUMNS
-)  # fmt: skip
+_KEYS_OF_2 = (*_KEYS, "compile_threads", "configs")
+_PROBLEM_KEYS = ("gemm", "cublas_us", "outcomes", "outcome", "reasons", "reason", "samples_us", *COLUMNS)
 _LATER_KEYS = ("error_over_cublas", "marks")  # older files lack them
 _READ_ERRORS = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, AutotuneError)
 
@@ -73,19 +73,21 @@ def from_json(data: Mapping[str, Any], path: Path) -> Recording:
     version = data.get("version")
     try:
         strict.check_version(version, VERSION)
-        if type(version) is not int or version != VERSION:
+        if type(version) is not int or version not in READABLE:
             raise ValueError(f"its version is {shown(version)}")
-        return _recording(data)
+        return _recording(data, version)
     except strict.NewerVersion as error:
         raise UsageError(f"{path} is a recording of {error}; use a newer autotune") from error
     except _READ_ERRORS as error:
         raise UsageError(f"{path} is a damaged recording: {error}; fetch or record it again") from error
 
 
-def _recording(data: Mapping[str, Any]) -> Recording:
-    check_keys(data, _KEYS, "at the top", required=_KEYS)
+def _recording(data: Mapping[str, Any], version: int) -> Recording:
+    keys = _KEYS if version == 1 else _KEYS_OF_2
+    check_keys(data, keys, "at the top", required=keys)
     whole(data["policy_version"], "policy_version", least=1)
     names, values = _parameters(data)
+    threads = whole(data["compile_threads"], "compile_threads", 1, MOST_THREADS) if version > 1 else None
     return Recording(
         limits=read_record(DeviceLimits, data["limits"], "limits"),
         environment=_environment(data["environment"]),
@@ -93,8 +95,8 @@ def _recording(data: Mapping[str, Any]) -> Recording:
         source_hash=text(data["source_hash"], "source_hash"),
         names=names,
         values=values,
-        problems=_problems(data, values),
-        compile_threads=whole(data["compile_threads"], "compile_threads", 1, MOST_THREADS),
+        problems=_problems(data, version, values),
+        compile_threads=threads or COMPILE_THREADS,
     )
 
 
@@ -143,12 +145,15 @@ def _value(value: Any) -> Value:
 # ----------------------------------------------------------------------------------------- problems
 
 
-def _problems(data: Mapping[str, Any], values: Sequence[Sequence[Value]]) -> dict[Gemm, RecordedProblem]:
-    configs = items(data["configs"], "configs")
+def _problems(
+    data: Mapping[str, Any], version: int, values: Sequence[Sequence[Value]]
+) -> dict[Gemm, RecordedProblem]:
+    configs = items(data["configs"], "configs") if version > 1 else []
     problems: dict[Gemm, RecordedProblem] = {}
     for i, entry in enumerate(items(data["problems"], "problems"), 1):
         where = f"problem {i}"
-        check_keys(table(entry, where), (*_PROBLEM_KEYS, *_LATER_KEYS), where, _PROBLEM_KEYS)
+        required = (*_PROBLEM_KEYS, "configs" if version == 1 else "rows")
+        check_keys(table(entry, where), (*required, *_LATER_KEYS), where, required)
         gemm = Gemm.parse(text(entry["gemm"], f"{where}: gemm"))
         if gemm in problems:
             raise ValueError(f"{where}: {gemm} is there twice")
@@ -160,6 +165,8 @@ def _problems(data: Mapping[str, Any], values: Sequence[Sequence[Value]]) -> dic
 
 def _configs_of(entry: Mapping[str, Any], configs: Sequence[Any], where: str) -> Sequence[Any]:
     """Codes of a problem's configs, as text."""
+    if "configs" in entry:
+        return items(entry["configs"], f"{where}: configs")
     if entry["rows"] is None:
         return configs
     where, most = f"{where}: rows", len(configs) - 1

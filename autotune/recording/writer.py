@@ -18,7 +18,8 @@ Format: gzip-compressed JSON, one object:
         error_over_cublas  may be missing: nobody held errors against cuBLAS's then
         marks           what disturbed the samples: [entry, mark, mark, ...] for each that was
 
-`compile_s` is 0 where a kernel came from a cache.
+`compile_s` is 0 where a kernel came from a cache. Version 1 kept `configs` in each problem, and no
+`compile_threads`; `reader` reads it, too.
 """
 
 from __future__ import annotations

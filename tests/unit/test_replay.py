@@ -248,6 +248,26 @@ def test_a_newer_version_is_refused(recording):
         ReplayTarget(recording)
 
 
+def test_the_first_version_is_read(recording):
+    """It kept the configs in each problem, and did not say on how many threads they were compiled."""
+
+    def downgrade(data):
+        configs = data.pop("configs")
+        for problem in data["problems"]:
+            rows = problem.pop("rows")
+            problem["configs"] = configs if rows is None else [configs[row] for row in rows]
+        del data["compile_threads"]
+        data["version"] = 1
+
+    new = read_recording(recording)
+    _edit(recording, downgrade)
+    old = read_recording(recording)
+    assert old.compile_threads == 16
+    for gemm in (ONE, TWO):
+        assert old.problems[gemm].measurements == new.problems[gemm].measurements
+        assert old.problems[gemm].codes.tolist() == new.problems[gemm].codes.tolist()
+
+
 @pytest.mark.parametrize("content", [b"", b"[1]", b"no json", b"\x1f\x8bgarbage", b"{}", b"\xff\xfe"])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "other").write_bytes(content)
