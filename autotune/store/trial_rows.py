@@ -17,7 +17,7 @@ from operator import itemgetter, ne
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from sqlalchemy import ColumnElement, Select, Text, case, cast, select, type_coerce
+from sqlalchemy import ColumnElement, Select, Text, case, cast, literal_column, select, type_coerce
 from sqlalchemy.orm import Session
 from sqlalchemy.types import NullType
 
@@ -37,6 +37,7 @@ _COLUMNS = (*_TRIAL.c, _CONFIG.c.key, _CONFIG.c.point)
 # Texts of which most trials have the same: fetched as one, and looked up as one
 _TOGETHER = ("outcome", "reason", "throttle_reasons", "marks", "discarded", "origin")
 _BETWEEN = "\x1f"
+_IN_SQL = literal_column(f"'{_BETWEEN}'", Text)  # no variable: a statement may have few
 _JOINED = _TRIAL.outerjoin(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id)
 
 
@@ -50,7 +51,7 @@ _OWN = tuple(column for column in _TRIAL.c if column.name not in _TOGETHER)
 _PLACES = {name: place for place, name in enumerate((*(column.name for column in _OWN), "together"))}
 _TEXTS: ColumnElement[str] = cast(_TRIAL.c[_TOGETHER[0]], Text)
 for _name in _TOGETHER[1:]:
-    _TEXTS = _TEXTS.concat(_BETWEEN).concat(cast(_TRIAL.c[_name], Text))
+    _TEXTS = _TEXTS.concat(_IN_SQL).concat(cast(_TRIAL.c[_name], Text))
 _ALONE = _as_fetched((*_OWN, _TEXTS))
 _ROWS = _as_fetched((*_OWN, _TEXTS, _CONFIG.c.key, _CONFIG.c.point)).select_from(_JOINED)
 _CONFIGS = "SELECT id, key, CAST(point AS TEXT) FROM config WHERE id IN ({})".format
