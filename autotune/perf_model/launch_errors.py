@@ -53,14 +53,17 @@ def terms(speeds: Speeds, todo: Work, level: Floats | float = 0.0) -> Floats:
     """(NUM_TERMS, launches): 1, the logarithm of the shape's level, the numbers, and products of pairs."""
     parts = parts_us(speeds, todo)
     of_time = np.array([parts.memory_us, todo.overhead_us, speeds.fixed_us, todo.l2_us, parts.round_us])
-    found = np.concatenate([todo.form, of_time / parts.time_us])
-    found -= np.array(TERM_CENTRES)[:, None]
-    found /= np.array(TERM_SCALES)[:, None]
-    np.clip(found, -TERM_MOST, TERM_MOST, out=found)
-    size = found.shape[1]
-    return np.concatenate(
-        [np.ones((1, size)), np.broadcast_to(level, (1, size)), found, found[_FIRST] * found[_SECOND]]
-    )
+    found = np.empty((NUM_TERMS, of_time.shape[1]))
+    found[0], found[1] = 1, level
+    numbers = found[2 : 2 + len(TERM_CENTRES)]
+    numbers[: len(todo.form)] = todo.form
+    np.divide(of_time, parts.time_us, out=numbers[len(todo.form) :])
+    numbers -= np.array(TERM_CENTRES)[:, None]
+    numbers /= np.array(TERM_SCALES)[:, None]
+    np.clip(numbers, -TERM_MOST, TERM_MOST, out=numbers)
+    for first, second, product in zip(_FIRST, _SECOND, found[2 + len(numbers) :], strict=True):
+        np.multiply(numbers[first], numbers[second], out=product)
+    return found
 
 
 def traits(specs: Sequence[LaunchSpec], blocks_per_sm: Sequence[int]) -> Floats:
@@ -93,43 +96,45 @@ class TimedLaunches(NamedTuple):
 def learn(known: TimedLaunches, traits: Floats, places: Floats) -> tuple[LaunchErrors, Floats]:
     """From at least one launch of each kernel, on shapes at these places. Also the logarithms that it leaves
     unexplained."""
-    kernel = np.repeat(np.arange(len(traits)), np.diff(known.begin, append=len(known.logs)))
-    num = len(places)
-    at = np.delete(np.arange(NUM_TERMS), 1)  # but for the level
-    rows = known.terms[at].T
-    weighted = rows * known.weights[:, None]
+    num, rows = len(places), known.terms.T  # that of the level is 0, and so are its weights
     ends = np.append(known.begin[1:], len(rows))
-    squares = np.stack(
-        [weighted[a:b].T @ rows[a:b] for a, b in zip(known.begin, ends, strict=True)]
-    ) + _DRAW_TO_LIKE * np.eye(len(at))
-    inverses = _DRAW_TO_LIKE * np.asarray(np.linalg.inv(squares), float)
+    of_kernel = [slice(a, b) for a, b in zip(known.begin, ends, strict=True)]
+    inverses = np.empty((len(traits), NUM_TERMS, NUM_TERMS))
+    for inverse, own in zip(inverses, of_kernel, strict=True):
+        squares = (rows[own].T * known.weights[own]) @ rows[own] + _DRAW_TO_LIKE * np.eye(NUM_TERMS)
+        inverse[:] = _DRAW_TO_LIKE * np.linalg.inv(squares)
     to_like = _to_like(inverses, traits)
     of_shape = np.bincount(known.place, known.weights, num)
-    found = np.zeros((len(traits), len(at)))
+    found = np.zeros((len(traits), NUM_TERMS))
+
+    def unexplained() -> Floats:
+        explained = [rows[own] @ one for own, one in zip(of_kernel, found, strict=True)]
+        return np.asarray(known.logs - np.concatenate(explained), float)
+
     for _ in range(_NUM_TURNS):
-        left = known.logs - np.einsum("sd,sd->s", rows, found[kernel])
-        level = np.bincount(known.place, known.weights * left, num) / (of_shape + _SHAPE_DRAW)
-        logs = np.clip(known.logs - level[known.place], -_MOST_LOG, _MOST_LOG)
-        sums = np.add.reduceat(weighted * logs[:, None], known.begin) / _DRAW_TO_LIKE
-        own = np.einsum("cij,cj->ci", inverses, sums)
-        like = traits @ (to_like @ (traits.T @ own * _DRAW_TO_LIKE).ravel()).reshape(traits.shape[1], -1)
-        found = own + np.einsum("cij,cj->ci", inverses, like)
-    left = known.logs - np.einsum("sd,sd->s", rows, found[kernel])
+        level = np.bincount(known.place, known.weights * unexplained(), num) / (of_shape + _SHAPE_DRAW)
+        logs = known.weights * np.clip(known.logs - level[known.place], -_MOST_LOG, _MOST_LOG)
+        sums = np.stack([logs[own] @ rows[own] for own in of_kernel]) / _DRAW_TO_LIKE
+        own_weights = np.einsum("cij,cj->ci", inverses, sums)
+        drawn = (to_like @ (traits.T @ own_weights * _DRAW_TO_LIKE).ravel()).reshape(traits.shape[1], -1)
+        found = own_weights + np.einsum("cij,cj->ci", inverses, traits @ drawn)
+    left = unexplained()
     level = np.bincount(known.place, known.weights * left, num) / np.maximum(of_shape, 1e-12)
     levels = residual.learn(places, level[None], 1 / np.maximum(of_shape, 1e-12)[None])
-    weights = np.insert(found, 1, 1.0, axis=1)
+    found[:, 1] = 1
     expected = np.log([residual.factors(levels, one)[0] for one in places])
-    return LaunchErrors(weights, levels), left - expected[known.place]
+    return LaunchErrors(found, levels), left - expected[known.place]
 
 
 def _to_like(inverses: Floats, traits: Floats) -> Floats:
     """What gives the weights of traits, of which there are few, from sums over kernels: the kernels' own
     deviations are eliminated."""
     num, size = traits.shape[1], inverses.shape[1]
-    draws = _DRAW_TO_LIKE * (np.eye(size) - inverses)  # of a kernel's samples against what it is drawn to
-    pairs = traits[:, :, None] * traits[:, None, :]
-    added = pairs.reshape(len(traits), -1).T @ draws.reshape(len(traits), -1)
-    squares = added.reshape(num, num, size, size).transpose(0, 2, 1, 3).reshape(num * size, num * size)
+    pairs = (traits[:, :, None] * traits[:, None, :]).reshape(len(traits), -1)
+    # Of a kernel's samples against what it is drawn to: 1 less its inverse
+    draws = np.outer(pairs.sum(axis=0), np.eye(size)) - pairs.T @ inverses.reshape(len(traits), -1)
+    squares = _DRAW_TO_LIKE * draws.reshape(num, num, size, size).transpose(0, 2, 1, 3)
+    squares = squares.reshape(num * size, num * size)
     drawn = np.full(num, _DRAW_OF_TRAIT)
     drawn[0] = _DRAW_TO_NONE
     squares[np.diag_indices(num * size)] += np.repeat(drawn, size)
