@@ -194,7 +194,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: ((c.pack_a == 0) | ((g.lda % 4 != 0) & (g.n >= PACK_USES)))
          & ((c.pack_b == 0) | ((g.ldb % 4 != 0) & (g.m >= PACK_USES)))),
     Rule("worth-split", "worth", ("reduction", "split_k"),
-         "shares of k at least 192 deep, where tiles alone leave SMs idle",
+         f"shares of k at least {LEAST_DEPTH} deep, where tiles alone leave SMs idle",
          lambda c, d, g: (c.split_k == 1)
          | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
     Rule("worth-group", "worth", ("raster", "group"),

@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
          lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
     Rule("worth-split", "worth", ("reduction", "split_k"),
-         "shares of k at least 192 deep, where tiles alone leave SMs idle",
+         f"shares of k at least {LEAST_DEPTH} deep, where tiles alone leave SMs idle",
          lambda c, d, g: (c.split_k == 1)
          | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
     Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
