@@ -309,7 +309,7 @@ def _is_valid(dialect: str) -> ColumnElement[bool]:
     return case((and_(*valid), True), else_=False)
 
 
-_OUTCOMES = {outcome.value for outcome in Outcome}
+OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
 
 
@@ -325,11 +325,11 @@ def trial_totals(
     for study, outcome, valid, num, at in session.execute(
         counted.where(which).group_by(study_id, TrialRow.outcome, is_valid)
     ):
-        if is_counted := valid and outcome in _OUTCOMES:
+        if is_counted := valid and outcome in OUTCOMES:
             is_known = not isinstance(at, InvalidValue)  # SQLite takes a 30th of February
-            _add(found, study, Outcome(outcome), num, at if is_known else None)
+            _add(found, study, OUTCOMES[outcome], num, at if is_known else None)
         are_odd |= not is_counted
-    odd = ~is_valid | TrialRow.outcome.not_in(_OUTCOMES)
+    odd = ~is_valid | TrialRow.outcome.not_in(OUTCOMES)
     unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(which, odd)) if are_odd else ()
     for study, (outcome, at) in bad_rows.readable(
         unchecked, lambda study, *row: (study, rows.totals_of(*row))

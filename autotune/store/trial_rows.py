@@ -63,7 +63,6 @@ _FITS = {
     for one in _COLUMNS
 }
 _NUMBERS, _VALUES = frozenset((int, float)), frozenset((int, float, str))
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _MOMENT, _FIRST = len("2026-11-27 08:00:00.000000"), itemgetter(0)
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -115,7 +114,7 @@ def _curve(some: Rows) -> Iterator[TrialColumns]:
     found = TrialColumns(*zip(*some, strict=True))
     for name, values in found._asdict().items():
         _check(name, values)
-    _need(all(one is None or one.partition(":")[0] in _OUTCOMES for one in {*found.failure}))
+    _need(all(one is None or one.partition(":")[0] in queries.OUTCOMES for one in {*found.failure}))
     _need_timed(None, found.failure, found.time_us)
     yield found._replace(created_at=_moments_of(found.created_at))
 
@@ -246,7 +245,7 @@ def _check(name: str, values: Sequence[Any]) -> None:
     elif name == "time_us":
         _need_times([time_us for time_us in values if time_us is not None])
     elif name == "outcome":
-        _need(_OUTCOMES.keys() >= {*values})
+        _need(queries.OUTCOMES.keys() >= {*values})
     elif name == "is_cut_short":
         _need({0, 1} >= {*values})
     elif name in _MAY_BE_NAN:
@@ -314,22 +313,9 @@ def _records(some: Rows) -> Iterator[tuple[int, TrialRecord]]:
     _, texts, samples, moments = _Checked.of(some)
     for row, said, samples_us, at in zip(some, texts, samples, moments, strict=True):
         (
-            trial,
-            study,
-            _,
-            time_us,
-            _,
-            is_cut_short,
-            *figures,
-            clock,
-            memory,
-            power_w,
-            celsius,
-            _,
-            _,
-            key,
-            point,
-        ) = row
+            trial, study, _, time_us, _, is_cut_short, *figures,
+            clock, memory, power_w, celsius, _, _, key, point,
+        ) = row  # fmt: skip
         state = _filled(GpuState, clock, memory, power_w, celsius, said.throttle_reasons)
         timed = said.outcome, said.reason, time_us, tuple(samples_us), bool(is_cut_short)
         measured = _filled(Measurement, *timed, *figures, state, said.marks, said.discarded)
@@ -366,7 +352,7 @@ def _texts_of(together: str) -> _Texts:
     reasons, disturbances = (tuple(_fit("marks", text)) for text in (throttle, marks))
     repeated = tuple(map(discarded_from, _fit("discarded", discarded)))
     cells = [*map(_quoted, texts)]
-    return _Texts(_OUTCOMES[outcome], reason, reasons, disturbances, repeated, origin, cells)
+    return _Texts(queries.OUTCOMES[outcome], reason, reasons, disturbances, repeated, origin, cells)
 
 
 def _fit(name: str, text: str) -> Any:
