@@ -46,7 +46,8 @@ def kernels_of(torch: Any, call: Callable[[], object]) -> tuple[list[str], float
     for _ in range(3):
         call()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    on_cuda = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=on_cuda, acc_events=True) as profile:  # else it warns, once
         for _ in range(NUM_CALLS):
             call()
         torch.cuda.synchronize()
