@@ -17,7 +17,7 @@ from .facts.stats import Patience
 from .files.errors import UsageError
 from .files.strict import check_keys
 from .files.user_file import read_toml
-from .files.words import option, plain, shown
+from .files.words import one_of, option, plain, shown
 
 _HOW = "write one line for each value that is to differ, as num_startup = 30"
 _MOST_ERROR = 0.2  # of a comparison: a final's is five times as much
@@ -167,6 +167,4 @@ EFFORTS = {
 
 def read_effort(name: str) -> Effort:
     """Raises UsageError."""
-    if name not in EFFORTS:
-        raise UsageError(f"{option('effort')} {name!r} is none of {', '.join(EFFORTS)}")
-    return EFFORTS[name]
+    return EFFORTS[one_of(option("effort"), name, [*EFFORTS])]

@@ -19,7 +19,7 @@ from ..facts.frozen import picked
 from ..facts.keywords import SearchKeywords, keywords_of
 from ..facts.measurement import CachePolicy
 from ..files.errors import EnvironmentProblem, UsageError
-from ..files.words import counted
+from ..files.words import counted, one_of
 from ..kernel.resources import workspace_of
 from ..kernel.templates import accuracy_of
 from ..search import SearchResult, ShapeResult
@@ -139,8 +139,7 @@ def _parts(result: Result, facts: dict[str, Any], db: str, suites: Sequence[Path
 
 def _policy(request: SearchRequest) -> SearchPolicy:
     """Raises UsageError."""
-    if request.seeds not in ("shipped", "none"):
-        raise UsageError(f"--seeds {request.seeds!r}: shipped or none")
+    one_of("--seeds", request.seeds, ("shipped", "none"))
     base = read_effort(request.effort).policy
     policy = base if request.policy is None else SearchPolicy.read(request.policy, base)
     return policy if request.seeds == "shipped" else replace(policy, num_seeds=0)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..files.errors import AutotuneError, UsageError
+from ..files.words import one_of, option
 
 CLASSES = STRICT, FP32, FP32_RANGE = "strict", "fp32", "fp32-range"  # each holds those before it
 
@@ -28,9 +29,7 @@ KINDS = ("normal", "uniform", "wide", "scaled", "cancelling")
 
 def read(text: str, *, error: type[AutotuneError] = UsageError) -> str:
     """The class of this name. Raises `error`."""
-    if text not in CLASSES:
-        raise error(f"accuracy {text!r:.60}: expected one of {', '.join(CLASSES)}")
-    return text
+    return str(one_of(option("accuracy"), text, CLASSES, error=error))
 
 
 def serves(kernel: str, requested: str) -> bool:

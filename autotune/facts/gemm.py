@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..files.errors import UsageError
-from ..files.words import flag, whole
+from ..files.words import flag, one_of, option, whole
 from .frozen import frozen
 
 FLOAT_BYTES = 4
@@ -87,8 +87,7 @@ class Gemm:
             _put(self, name, whole(name, getattr(self, name), least, most))
         for name in _FLAGS:
             _put(self, name, flag(name, getattr(self, name)))
-        if self.a_type not in A_TYPES:
-            raise UsageError(f"a_type {self.a_type!r:.40}: expected one of {', '.join(A_TYPES)}")
+        one_of(option("a_type"), self.a_type, A_TYPES)
         if self.batch == 1 and (self.shares_a or self.shares_b):
             raise UsageError(
                 f"{self}: a single product shares no operand; name a batch, as in 4096b8:shared-a"

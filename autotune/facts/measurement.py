@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from ..files.errors import UsageError
-from ..files.words import option
+from ..files.words import one_of, option
 from .disturbance import is_passing
 
 LATENT_US = 200.0  # a launch that took less, its latency included, says too little about the kernel
@@ -44,10 +43,7 @@ class CachePolicy(StrEnum):
 
 def read_policy(text: str) -> CachePolicy:
     """Raises UsageError."""
-    try:
-        return CachePolicy(text)
-    except ValueError:
-        raise UsageError(f"{option('cache')} {text!r} is neither of {', '.join(CachePolicy)}") from None
+    return CachePolicy(one_of(option("cache"), text, [*map(str, CachePolicy)]))
 
 
 def is_accurate(error_over_cublas: float | None, max_error: float | None) -> bool:

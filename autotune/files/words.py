@@ -137,7 +137,12 @@ def chosen(
     """One of the allowed texts: what was passed, else what a variable of the environment says, or else the
     default."""
     found = ((os.environ.get(variable) if variable else "") or default) if value is None else value
-    if found not in allowed:
+    return one_of(variable if value is None else name, found, allowed, error=error)
+
+
+def one_of(name: str, value: Any, allowed: Sequence[str], *, error: type[AutotuneError] = UsageError) -> Any:
+    """One of the allowed texts."""
+    if value not in allowed:
         *others, last = map(repr, allowed)
-        raise error(f"{variable if value is None else name} is {found!r}; say {', '.join(others)} or {last}")
-    return found
+        raise error(f"{name} is {shown(value)}; say {', '.join(others)} or {last}")
+    return value

@@ -257,7 +257,7 @@ def test_conditions_are_on_the_parameters_of_the_template():
     ("options", "words"),
     [
         ({"accuracy": "fp32-range"}, "the recording holds kernels of accuracy strict"),
-        ({"accuracy": "tf32"}, "one of strict, fp32, fp32-range"),
+        ({"accuracy": "tf32"}, "say 'strict', 'fp32' or 'fp32-range'"),
         ({"accuracy": "fp32", "order": "chain"}, "only strict kernels have that"),
         ({"accuracy": "fp32", "num_drawn": 3}, "only strict kernels have that"),
         ({"accuracy": "fp32"}, "the recording holds kernels of accuracy strict"),

@@ -198,5 +198,5 @@ def test_a_study_tells_the_type_by_its_source() -> None:
     assert problem_of(source, Gemm(8, 8, 8)) == Gemm(8, 8, 8, a_type="bf16")
     assert not templates.is_alike(source, templates.source_of("fp32"))
     assert templates.is_current(source)
-    with pytest.raises(UsageError, match="a_type 'int8': expected one of fp32, bf16, fp16"):
+    with pytest.raises(UsageError, match="a_type is 'int8'; say 'fp32', 'bf16' or 'fp16'"):
         Gemm(8, 8, 8, a_type="int8")

@@ -49,7 +49,7 @@ def test_a_file_goes_on_from_an_effort(tmp_path: Path) -> None:
     quick = read_effort("quick").policy
     assert SearchPolicy.read(file, quick) == replace(quick, num_startup=30)
     assert read_effort("standard").policy == SearchPolicy()
-    with pytest.raises(UsageError, match="effort 'hard' is none of quick, standard, thorough"):
+    with pytest.raises(UsageError, match="effort is 'hard'; say 'quick', 'standard' or 'thorough'"):
         read_effort("hard")
 
 
