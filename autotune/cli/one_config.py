@@ -21,6 +21,7 @@ from ..files.words import counted
 from ..gpu.instance import variant
 from ..kernel import template
 from ..kernel.config import Config, brief
+from ..kernel.excess import excess
 from ..kernel.rules import RuleKind, broken_rules
 from ..target import Target
 from ..target_finder import limits_named
@@ -71,14 +72,19 @@ def time_configs(request: TimeRequest, *, is_json: bool) -> None:
 def _need_legal(config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind]) -> None:
     broken = broken_rules(config, limits, gemm, kinds)
     if broken:
-        rules = "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
+        rules = "; ".join(
+            f"{rule.id}: {rule.sentence}, here {excess(rule, config, limits, gemm)}" for rule in broken
+        )
         raise UsageError(f"{config} cannot run on {limits.name} for {gemm}: {rules}")
 
 
 def _tried(target: Target, gemm: Gemm, config: Config) -> Measurement:
     found = target.submit(gemm, config.to_dict(), None).result()
     if not found.is_ok:
-        raise UsageError(f"{config} on {gemm}: {found.outcome}: {found.reason}")
+        step = ""
+        if found.outcome == "illegal" and target.environment.is_recorded:
+            step = "; only a GPU times others: `autotune trials history` lists such as a search of it tried"
+        raise UsageError(f"{config} on {gemm}: {found.outcome}: {found.reason}{step}")
     return found
 
 

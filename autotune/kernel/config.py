@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from ..facts.frozen import frozen
 from ..files.errors import UsageError
-from ..files.words import plain
+from ..files.strict import hint
+from ..files.words import plain, shown
 
 Value = int | float | str  # floats: of others' kernels alone
 _PLAIN = frozenset({int, str})
@@ -139,7 +140,7 @@ def checked(data: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dic
     data = {name: plain(value) for name, value in data.items()}
     unknown = sorted(set(data) - set(parameters))
     if unknown:
-        raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(parameters)}")
+        raise UsageError(f"unknown parameter {shown(unknown[0])} ({hint(str(unknown[0]), parameters)})")
     for name, value in data.items():
         if type(value) not in _PLAIN or value not in parameters[name].values:
             raise UsageError(f"{name} = {value!r}: expected {parameters[name].describe()}")

@@ -40,7 +40,11 @@ def test_a_config_that_cannot_be_timed_is_refused_with_the_reason(recording: Pat
     assert "spilled: 96 bytes" in run("time", points(SQUARE)[3].key, *arguments, code=2).stderr
     broken = run("time", "bm=64,wm=48", *arguments, code=2).stderr
     assert "cannot run on NVIDIA H200 for 512x512x512:NN: " in broken
-    assert "unknown parameter 'bmm'" in run("time", "bmm=64", *arguments, code=2).stderr
+    crowded = run("time", "bm=128", *arguments, code=2).stderr
+    assert "here at least 98 registers per thread, at most 64" in crowded
+    other = run("time", "bm=128,min_blocks=2", *arguments, code=2).stderr
+    assert "not among the configs recorded" in other and "`autotune trials history` lists" in other
+    assert "unknown parameter 'bmm' (did you mean 'bm'?)" in run("time", "bmm=64", *arguments, code=2).stderr
 
 
 def test_a_source_is_written_with_the_command_that_compiles_it(tmp_path: Path) -> None:
