@@ -14,7 +14,7 @@ from ..export.portfolio import Costs, TimedKernel, candidates
 from ..facts.accuracy_class import FP32, FP32_RANGE
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32 as FLOATS
-from ..facts.gemm import LAYOUTS, Gemm, per_word
+from ..facts.gemm import LAYOUTS, MAX_EXTENT, Gemm, per_word
 from ..kernel import mma_config as mma
 from ..kernel.config import Config
 from ..kernel.mma_config import MmaConfig
@@ -215,4 +215,5 @@ def _splits(gemm: Gemm, bn: int, bm: int = BM, num_sms: int = _SMS) -> int:
 def as_single(gemm: Gemm) -> Gemm:
     """One product of as many tiles as a batch: that much longer on its longer side; in FP32."""
     m, n = (gemm.m * gemm.batch, gemm.n) if gemm.m >= gemm.n else (gemm.m, gemm.n * gemm.batch)
+    m, n = min(m, MAX_EXTENT), min(n, MAX_EXTENT)
     return Gemm(m, n, gemm.k, gemm.trans_a, gemm.trans_b)

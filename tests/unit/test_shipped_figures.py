@@ -48,3 +48,5 @@ def test_a_batch_takes_as_long_as_one_product_of_its_rows_and_untuned_cublas_ser
     found, single = h100.predict(batch), h100.predict(replace(batch, m=64, n=512 * 12, batch=1))
     assert (found.cublas_us, found.kernel_us) == (single.cublas_us, single.kernel_us)
     assert found.untuned_us == found.cublas_us
+    longest = h100.predict(replace(batch, batch=2**31 - 1))  # more rows than a product may have
+    assert longest.untuned_us == longest.cublas_us > found.cublas_us
