@@ -81,9 +81,9 @@ class ExportPrinter:
         parts = [f"compiled {done:,} of {counted(total, 'kernel')}"]
         if took_s >= 1:  # what a cache holds has no rate
             parts.append(f"{done / took_s:.1f}/s")
-        if done < total:
-            parts.append(f"{console.duration(left_s)} left")
-        else:
+            if done < total:
+                parts.append(f"{console.duration(left_s)} left")
+        if done == total:
             self._max_kernels = 0  # what follows are variants of the same kernels
         self._progress.update(*parts)
 

@@ -84,9 +84,10 @@ def test_a_compile_tells_its_rate_and_how_long_it_takes(monkeypatch: pytest.Monk
     monkeypatch.setattr(export_table.time, "monotonic", lambda: now_s[0])
     progress = SimpleNamespace(update=lambda *message: parts.append(message), close=lambda: None)
     printer = export_table.ExportPrinter(progress, 0, is_quiet=False)
-    for done, now_s[0] in ((0, 100.0), (5, 102.5), (20, 110.0)):
+    for done, now_s[0] in ((0, 100.0), (1, 100.001), (5, 102.5), (20, 110.0)):
         printer.compiled(done, 20)
     assert parts == [
+        ("compiled 1 of 20 kernels",),  # how long a cache took says nothing of the others
         ("compiled 5 of 20 kernels", "2.0/s", "8 s left"),
         ("compiled 20 of 20 kernels", "2.0/s"),
     ]
