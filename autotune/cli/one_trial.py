@@ -81,7 +81,7 @@ def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
         "workspace_bytes": workspace_of(trial.point, study.gemm, limits_by_name(study.environment.gpu_name)),
         "state": {name: stored["state"][name] for name in _STATE},
         "final": _place(store.final(study), trial.key),
-        "num_duels": sum(trial.key in comparison.keys for comparison in store.comparisons(study)),
+        "num_comparisons": sum(trial.key in comparison.keys for comparison in store.comparisons(study)),
         "config": dict(trial.point),
         "policy": f"{study.policy} {study.policy_version}",
         "searches": [_describe(search) for search in store.searches(study)],
@@ -214,7 +214,7 @@ def _text(facts: Facts) -> str:
         ("marks", _cell(facts["marks"])),
         ("samples taken again", facts["num_discarded"]),
         ("final", _final_text(facts["final"])),
-        ("duels", facts["num_duels"]),
+        ("comparisons", facts["num_comparisons"]),
     ]
     made = [
         ("policy", facts["policy"]),

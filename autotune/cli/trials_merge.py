@@ -94,7 +94,7 @@ def forget(request: ForgetRequest, *, is_json: bool) -> None:
             store.bad_rows.refuse()
             raise UsageError(f"{shown(request.db)} holds no such study (`trials best --json` lists them)")
         lines = [
-            f"study {s.study.id}: {s.study.gemm} on {common.source_text(s.study.environment)}, "
+            f"study {s.study.id}: {s.study.gemm}, {common.source_text(s.study.environment)}, "
             f"{counted(s.num_trials, 'trial')}"
             for s in summaries
         ]

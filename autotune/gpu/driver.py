@@ -14,7 +14,7 @@ from typing import Any
 from ..facts.device import KNOWN, DeviceLimits, Environment, limits_by_name, uuid_text
 from ..facts.fitted import number
 from ..files.errors import AutotuneError, EnvironmentProblem, UsageError, is_sticky
-from ..files.words import option
+from ..files.words import command, option
 
 MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins
 MIN_COMPUTE_CAPABILITY = (7, 5)  # NVRTC 13 compiles for nothing older
@@ -114,11 +114,8 @@ def list_gpus() -> list[GpuInfo]:
 
 
 def _no_gpu_hint() -> str:
-    gpu = option("gpu")
-    return (
-        f"use a machine with an NVIDIA GPU, or search a recorded space: {gpu} replay:FILE, or {gpu} auto for "
-        "the one that ships"
-    )
+    search = command("search", " --gpu auto")
+    return f"use a machine with an NVIDIA GPU, or try {search}: without a GPU it searches a recorded space"
 
 
 def is_usable(gpu: GpuInfo) -> bool:

@@ -85,8 +85,9 @@ class Results:
         failed = Counter(m.reason for _, m in self.trials if not m.is_ok)
         if not failed and not self._left_out:
             return ""
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in failed.most_common(_NAMED))
-        more = ", ..." if len(failed) > _NAMED else ""
+        named = failed.most_common(_NAMED)
+        reasons = "; ".join(f"{count:,} times {reason}" if count > 1 else reason for reason, count in named)
+        more = "; ..." if len(failed) > _NAMED else ""
         parts = [f"{len(self.trials) + len(self._left_out):,} results"]
         parts += [f"{failed.total():,} failed ({reasons}{more})"] if failed else []
         parts += [f"{len(self._left_out):,} left out ({self._named})"] if self._left_out else []

@@ -270,7 +270,7 @@ def test_databases_are_merged_runs_told_and_studies_forgotten(recording: Path, t
     assert run("runs", "--db", one, "--shape", "64").stdout.startswith("no run is stored")
 
     shape = ("trials", "forget", "--db", one, "--shape", "512")
-    assert "would forget study 1: 512x512x512:NN on recorded on" in run(*shape, code=2).stderr
+    assert "would forget study 1: 512x512x512:NN, recorded on" in run(*shape, code=2).stderr
     assert run(*shape, "--yes").stdout.startswith("forgotten: study 1: 512x512x512:NN")
     assert "no such study (`trials" in run("trials", "forget", "--db", one, "--study", "1", code=2).stderr
     assert "holds no trials" in run("trials", "best", "--db", one, code=2).stderr

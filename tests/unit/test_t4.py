@@ -110,4 +110,4 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert (read.source_hash, read.policy, read.environment.recorded_on) == ("5" * 64, "cold", "2026-11-21")
     assert list(read.problems) == [GEMM] and read.limits.name == "NVIDIA H200"
     assert read.problems[GEMM].measurements == tuple(found.values())
-    assert read.note == f"{path}: 3 results, 2 failed (1 96 bytes spilled, 1 breaks a-rule)"
+    assert read.note == f"{path}: 3 results, 2 failed (96 bytes spilled; breaks a-rule)"
