@@ -36,6 +36,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ PARTS = ("pick", "alone", "reference")
 SORTS = ("round", "odd size", "odd leading dimensions")
 _OF_TURN = (SORTS[0], SORTS[1], SORTS[0], SORTS[2])
 _MOST_BYTES = 1 << 30  # of the operands of a batch
+_LONGEST = 1 << 18  # rows or columns of --long
 _SEEDS_APART = 1_000_003  # no search is told such a seed
 _MOST_PAD = 31  # elements behind a row
 _LEAST_ODD = 3  # extent of what is tuned instead: one row or column has kernels of its own
@@ -92,28 +94,35 @@ class JudgedCall:
 
 
 def drawn_calls(
-    num: int, seed: int, fma_tflops: float, bandwidth_gbs: float, least: int = 1, *, is_batched: bool = False
+    num: int,
+    seed: int,
+    fma_tflops: float,
+    bandwidth_gbs: float,
+    least: int = 1,
+    *,
+    is_batched: bool = False,
+    is_long: bool = False,
 ) -> list[JudgedCall]:
     """So many products, or batches, for a GPU of such a roofline, of extents that are not less. The first of
-    more are those of fewer."""
-    draw = _batches if is_batched else _of_layout
+    more are those of fewer. `is_long`: products with more rows or columns than a search draws."""
+    draw = _batches if is_batched else partial(_of_layout, most=_LONGEST if is_long else distribution.MOST)
     sources = {x: draw(x, seed, i, fma_tflops, bandwidth_gbs) for i, x in enumerate(LAYOUTS)}
     turns = cycle([layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)])
     found: dict[Call, JudgedCall] = {}
     while len(found) < num:
         evaluated = next(sources[next(turns)])
         gemm = evaluated.call.gemm
-        if min(gemm.m, gemm.n, gemm.k) >= least:
+        if min(gemm.m, gemm.n, gemm.k) >= least and (not is_long or max(gemm.m, gemm.n) > distribution.MOST):
             found.setdefault(evaluated.call, evaluated)
     return list(found.values())
 
 
 def _of_layout(
-    layout: str, seed: int, number: int, fma_tflops: float, bandwidth_gbs: float
+    layout: str, seed: int, number: int, fma_tflops: float, bandwidth_gbs: float, *, most: int
 ) -> Iterator[JudgedCall]:
     own = len(LAYOUTS) * (_SEEDS_APART + seed) + number
     rng = random.Random(f"{own} leading dimensions")
-    raw = distribution.drawn(own, fma_tflops, bandwidth_gbs, layouts=(layout,))
+    raw = distribution.drawn(own, fma_tflops, bandwidth_gbs, layouts=(layout,), most=most)
     for gemm, sort in zip(raw, cycle(_OF_TURN), strict=False):
         extents = [gemm.m, gemm.n, gemm.k]
         if sort != "odd size":
@@ -240,7 +249,8 @@ def _run(args: argparse.Namespace) -> None:
         raise UsageError(f"--rounds {args.rounds} are too few to choose by half of them; name {LEAST_ROUNDS}")
     limits = device_limits(find_gpu(args.gpu).index)
     roofline = limits.fma_tflops, limits.bandwidth_gbs
-    evaluated = drawn_calls(args.num, args.seed, *roofline, args.least, is_batched=args.batches)
+    kinds = {"is_batched": args.batches, "is_long": args.long}
+    evaluated = drawn_calls(args.num, args.seed, *roofline, args.least, **kinds)
     if args.part == "alone":
         tune_alone(args, list(dict.fromkeys(tuned_as(one.call) for one in evaluated[: args.alone])))
         return
@@ -267,6 +277,7 @@ def _head(args: argparse.Namespace, tables: TableArena) -> dict[str, Any]:
         "gpu": tables.arena.environment.gpu_name,
         "policy": tables.arena.policy.value,
         **({"is_batched": True} if args.batches else {}),
+        **({"is_long": True} if args.long else {}),
         "table": {
             "sha256": digest,
             "created_at": table.created_at,
@@ -481,6 +492,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--least", type=int, default=1, help="of each extent")
     parser.add_argument("--accuracy", default=STRICT, help="the class of what the table may pick")
     parser.add_argument("--batches", action="store_true", help="of part pick: strided batches")
+    parser.add_argument("--long", action="store_true", help="products longer than what a search draws")
     parser.add_argument("--live", action="store_true", help="of part pick: settled on calls, too")
     parser.add_argument("--alone", type=int, default=60, help="of them so many tuned alone (default: 60)")
     parser.add_argument("--seconds-alone", type=float, default=8.0, help="each (default: 8)")

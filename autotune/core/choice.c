@@ -135,6 +135,7 @@ static void cublas_place_of(const int32_t extents[DIMENSIONS], const autotune_co
     place_of(extents, place);
     for (int i = 0; i < 2; i++) {
         const double side = extents[i] > 1 ? extents[i] : 1;
+        place[i] = log2(fmin(side, c->cublas_most));
         if (side < 2) place[i] -= c->vector_apart;
         const double empty = log2(ceil(side / c->cublas_tile) * c->cublas_tile / side);
         place[DIMENSIONS + i] = tile_apart * fmin(empty, 1);

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 24 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 25 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_FLOAT_LAYOUTS };
 
@@ -114,7 +114,8 @@ typedef struct {
     double residual_length;                            /* perf_model/residual.py */
     double term_centres[AUTOTUNE_NUMBERS], term_scales[AUTOTUNE_NUMBERS]; /* perf_model/launch_errors.py */
     double term_most, long_queue, deep;                /* perf_model/launch_errors.py */
-    double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* perf_model/cublas_model.py */
+    double margin, other_version, cublas_fixed_us, vector_apart;             /* perf_model/cublas_model.py */
+    double cublas_tile, cublas_most;                           /* perf_model/cublas_model.py */
     double deviation_power, deviation_side;                    /* perf_model/cublas_model.py */
     double parts_of_last;                              /* perf_model/splits.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/native/core.py */

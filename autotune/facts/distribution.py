@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
+from .fitted import MOST_DRAWN as MOST
 from .gemm import LAYOUTS, Gemm
 
-MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)
 ROUND = 16
@@ -54,14 +54,15 @@ def drawn(
     layouts: tuple[str, ...] = ("NN",),
     is_odd: bool = False,
     is_mixed: bool = False,
+    most: int = MOST,
     more: Callable[[random.Random], dict[str, Any]] = lambda rng: {},
 ) -> Iterator[Gemm]:
     """Shapes without end for a GPU of such a roofline, the same for equal arguments. `is_odd` makes every
-    extent odd; `is_mixed` rounds those of every second shape up to whole 16s, from 16 on. `more` draws
-    further fields of a Gemm."""
+    extent odd; `is_mixed` rounds those of every second shape up to whole 16s, from 16 on. `most`:
+    rows or columns. `more` draws further fields of a Gemm."""
     rng, num = random.Random(seed), 0
     while True:
-        m, n, k = (log_uniform(rng, *ends) for ends in ((1, MOST), (1, MOST), DEPTHS))
+        m, n, k = (log_uniform(rng, *ends) for ends in ((1, most), (1, most), DEPTHS))
         layout = rng.choice(layouts)
         if is_odd:
             m, n, k = m | 1, n | 1, k | 1

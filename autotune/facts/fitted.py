@@ -25,6 +25,7 @@ def numbers(names: str) -> list[float]:
 
 
 DEFAULT_DB = "autotune.db"  # of trials
+MOST_DRAWN = 16384  # rows or columns of the shapes for which nobody asked
 MAX_ERROR = 1.5  # times cuBLAS's: the limit for winners, and for what settling chooses
 MAX_KERNELS = 252  # of a table for shapes that nobody tuned; with a default of each layout 256
 MAX_MEGABYTES = 5.0  # that the files of these take

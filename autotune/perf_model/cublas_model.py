@@ -17,6 +17,7 @@ from ..facts.gemm import Gemm
 from . import residual
 from .model_figures import (
     CUBLAS_FIXED_US,
+    CUBLAS_MOST,
     DEVIATION_POWER,
     DEVIATION_SIDE,
     MARGIN,
@@ -59,7 +60,7 @@ class CublasModel(NamedTuple):
 def place(m: Any, n: Any, k: Any, tile_apart: float = TILE_APART) -> Floats:
     """(..., 5) places of shapes: logarithms to base 2 of m, n and k, with products of a vector farther away;
     and how empty tiles along m and n are."""
-    places = residual.place(m, n, k)
+    places = residual.place(np.minimum(m, CUBLAS_MOST), np.minimum(n, CUBLAS_MOST), k)
     places[..., :2] -= VECTOR_APART * (places[..., :2] == 0)
     sides = np.maximum(np.array((m, n), float).T, 1)
     empty = np.log2(np.ceil(sides / TILE) * TILE / sides)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from ..facts.fitted import MAX_ERROR, number, numbers
+from ..facts.fitted import MAX_ERROR, MOST_DRAWN, number, numbers
 from ..facts.frozen import frozen
 from ..files.strict import Within
 from ..kernel.config import PARAMETER, threads_along_k
@@ -72,6 +72,7 @@ VECTOR_APART = number("VECTOR_APART")
 # cuBLAS fills C with tiles, whose sides are mostly multiples of 64: sides of 64 and of 65 take very different
 # times. They are apart by so many doublings, times the logarithm of how much longer whole tiles are (0061).
 TILE, TILE_APART = numbers("TILE TILE_APART")
+CUBLAS_MOST = MOST_DRAWN  # rows or columns: a longer side has the factor of so many (0061)
 CUBLAS_FIXED_US = number("CUBLAS_FIXED_US")  # of a launch and the end of its last wave, on top of the limit
 
 # ---- the depth of sums (sum_depths.py)

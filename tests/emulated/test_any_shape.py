@@ -119,7 +119,9 @@ def simulated(arena, host, monkeypatch):  # noqa: F811
     monkeypatch.setattr(any_shape, "find_gpu", lambda selector: SimpleNamespace(index=0))
     monkeypatch.setattr(any_shape, "device_limits", lambda index: LIMITS)
     monkeypatch.setattr(
-        any_shape, "drawn_calls", lambda num, *rest, is_batched: (BATCHES if is_batched else CALLS)[:num]
+        any_shape,
+        "drawn_calls",
+        lambda num, *rest, is_batched, is_long: (BATCHES if is_batched else CALLS)[:num],
     )
     arena.session.cublas = StridedCublas(host)
     return fake
@@ -132,7 +134,7 @@ def options(tmp_path: Path, **changes: object) -> Namespace:
     values = {
         "report": None, "part": "pick", "gpu": "0", "table": table, "seed": 77, "num": 3, "alone": 2,
         "seconds_alone": 1.0, "db": None, "rounds": 4, "least": 1, "accuracy": "strict",
-        "seconds": None, "out": tmp_path / "a.json.xz", "batches": False, "live": False,
+        "seconds": None, "out": tmp_path / "a.json.xz", "batches": False, "long": False, "live": False,
     }  # fmt: skip
     return Namespace(**(values | changes))
 

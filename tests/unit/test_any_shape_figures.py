@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from table_cases import make_spec
 
 from autotune.facts.device import KNOWN
+from autotune.facts.distribution import MOST
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel.launch import rejection
@@ -48,6 +49,14 @@ def test_a_seed_draws_all_layouts_and_each_sort(seed: int) -> None:
     layouts = Counter(one.call.gemm.layout for one in found)
     assert layouts["NN"] == 24 and set(layouts) == set(LAYOUTS)
     assert Counter(one.sort for one in found) == dict(zip(SORTS, (24, 12, 12), strict=True))
+
+
+@settings(max_examples=5, deadline=None)
+@given(SEEDS)
+def test_long_products_are_longer_than_what_a_search_draws(seed: int) -> None:
+    found = drawn_calls(8, seed, H200.fma_tflops, H200.bandwidth_gbs, 16, is_long=True)
+    sides = [(one.call.gemm.m, one.call.gemm.n) for one in found]
+    assert all(min(both) >= 16 and MOST < max(both) <= 2**18 for both in sides)
 
 
 @settings(max_examples=10, deadline=None)
@@ -275,7 +284,7 @@ def options(**changes: object) -> Namespace:
     values = {
         "report": None, "part": "pick", "gpu": "0", "table": None, "seed": 77, "num": 6, "alone": 3,
         "seconds_alone": 60.0, "db": None, "rounds": 15, "seconds": None, "out": None, "least": 1,
-        "batches": False, "live": False,
+        "batches": False, "long": False, "live": False,
     }  # fmt: skip
     return Namespace(**(values | changes))
 

@@ -20,7 +20,7 @@ from autotune.export import figures as export_figures
 from autotune.export.figures import known_of_cublas, times_of_cublas
 from autotune.export.model_folders import render
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.facts.distribution import drawn
+from autotune.facts.distribution import MOST, drawn
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config
@@ -91,6 +91,18 @@ def test_how_empty_tiles_are_counts_as_distance() -> None:
     )
     assert (places[:, 4] == 0).all() and places[0, :3].tolist() == [6, 6, 9]
     assert (cublas_model.place(65, 64, 512, 0.0)[3:] == 0).all()
+
+
+def test_longer_sides_than_any_that_were_timed_have_the_factor_of_these() -> None:
+    model = cublas_model.learn({gemm: took_us(gemm, 0.2) for gemm in shapes(60, 3)}, LIMITS)
+
+    def factor(gemm: Gemm) -> float:
+        return model.expected_us(gemm, LIMITS) / cublas_model.least_us(gemm, LIMITS)
+
+    for longer in (Gemm(2**18, 256, 256), Gemm(2**17, 256, 256)):
+        assert factor(longer) == pytest.approx(factor(replace(longer, m=MOST)), rel=1e-12)
+        wide = replace(longer, m=256, n=longer.m)
+        assert factor(wide) == pytest.approx(factor(replace(wide, n=MOST)), rel=1e-12)
 
 
 def test_tiles_of_cublas_are_learned() -> None:
