@@ -2,15 +2,15 @@
 speed, error.
 
     python benchmarks/tensor_vs_cublas.py [--shape 4096 ...] [--rounds 15] [--sustained SECONDS] [--errors]
-        [--class fp32|fp32-range] [--template mma] [--out studies/results/NAME.json]
+        [--class fp32|fp32-range] [--template mma|halves] [--out studies/results/NAME.json]
 
 Per shape every legal config of `configs` and `torch.mm` with TF32 off, which calls cublasSgemm, run in
 interleaved rounds; times are medians. Results are held against float64, by Frobenius and by element against
 |A| |B|, and divided by cublasSgemm's errors on the same operands; `--errors` does so for all DISTRIBUTIONS.
 The best is the fastest of those whose errors are no larger; without any, of those whose largest is least.
 `--sustained`: each of the two alone for so many seconds, and what a card allows: cuBLAS in TF32, BF16, FP16.
-`--template mma`: of the kernel without warpgroups.
-Needs torch and a GPU of compute capability 9.0, or with `--template mma` 8.0 and later.
+`--template`: of a kernel without warpgroups, `halves` with `--class fp32-range`.
+Needs torch and a GPU of compute capability 9.0, or with `--template` 8.0 and later.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ from autotune.facts.gemm import Gemm
 from autotune.files.output_file import write_file
 from autotune.gpu.driver import check, device_limits
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
+from autotune.kernel import halves_config as halves
 from autotune.kernel import launch, template, templates
 from autotune.kernel import mma_config as mma
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler, Cubin
+from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Variant
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.scaled_config import FP16X3, OnTensorCores, ScaledConfig
@@ -62,9 +64,11 @@ OF_WARPS = (  # bm, bn, bk, wm, wn, stages
     *((128, 64, 16, 64, 32, 4), (128, 64, 32, 64, 32, 3), (64, 128, 32, 32, 64, 3)),
     *((64, 64, 32, 32, 32, 3), (64, 64, 16, 32, 32, 4), (128, 64, 32, 32, 32, 3)),
 )
+OF_HALVES = ("bm", "bn", "wm", "depth")
 ROWS = 512  # of C that are compared with float64
 FAST = "cublasSgemm"
 MMA = "mma"
+WITHOUT_WARPGROUPS = {MMA: templates.MMA, "halves": templates.HALVES}
 Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
 
 
@@ -201,6 +205,14 @@ def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str, its: str) -> Iterat
     if its == MMA:
         yield from of_warps(limits, gemm)
         return
+    if its:
+        for values in itertools.product(*(halves.PARAMETER[name].values for name in OF_HALVES)):
+            one = HalvesConfig.from_dict(
+                {**dict(zip(OF_HALVES, values, strict=True)), "vec_c": 2 - gemm.ldc % 2}
+            )
+            if not halves.broken_rules(one, limits, gemm):
+                yield one
+        return
     is_range = accuracy == FP32_RANGE
     if is_range:
         for (bn, stages, promote_k), group in itertools.product(SCALED, (8, 16)):
@@ -323,6 +335,8 @@ def _sums(kernel: TensorKernel) -> str:
     config = kernel.config
     if isinstance(config, MmaConfig):
         return f"{config.promote_k} {config.flush_k} {MMA} {config.scheme}"
+    if isinstance(config, HalvesConfig):
+        return f"{config.depth} {FP16X3} mma"
     if isinstance(config, ScaledConfig):
         return f"{config.promote_k} {FP16X3}" + f" {config.bn}" * (config.bn > 128)  # its products, one set
     return f"{config.promote_k} {config.flush_k}" + f" {config.scheme}" * (config.scheme != TF32X3)
@@ -343,14 +357,14 @@ def main() -> None:
     args = _arguments()
     torch.backends.cuda.matmul.allow_tf32 = False
     limits = device_limits(0)
-    compiler = Compiler(limits.arch if args.template == MMA else tensor.ARCH)
+    compiler = Compiler(limits.arch if args.template else tensor.ARCH)
     report: dict[str, Any] = {
         "benchmark": "tensor_vs_cublas",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "source_hash": templates.MMA.source_hash
-        if args.template == MMA
+        "source_hash": WITHOUT_WARPGROUPS[args.template].source_hash
+        if args.template
         else templates.source_of(args.accuracy),
         "accuracy": args.accuracy,
         "shapes": [],
@@ -371,7 +385,7 @@ def _arguments() -> argparse.Namespace:
         "--class", dest="accuracy", default=FP32, choices=[FP32, FP32_RANGE], help="of kernels"
     )
     parser.add_argument(
-        "--template", default="", choices=["", MMA], help="mma: of the kernel without warpgroups"
+        "--template", default="", choices=["", *WITHOUT_WARPGROUPS], help="of a kernel without warpgroups"
     )
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds: samples of each")
     parser.add_argument("--errors", action="store_true", help="on all distributions")

@@ -11,10 +11,9 @@
 // and 2^-23 |x| where high is a normal number. Where a number of a block is smaller than that, but is not 0, or its
 // largest is not finite or beyond 2^-MOST ... 2^MOST, the whole block stays as it is, and the product takes it by FMAs
 // (scaled_multiply.cuh). So what tensor cores are given is within 2^-22 of what it was, number by number.
+//
+// Included after the parameters and primitives of a kernel that reads it: scaled_sgemm.cu, halves_sgemm.cu.
 #pragma once
-
-#include "scaled_config.cuh"
-#include "scaled_primitives.cuh"
 
 constexpr int RANGE = 29, MOST = 60;
 constexpr int LARGEST = 14;               // the exponent of the largest number of a row, scaled

@@ -13,11 +13,13 @@ from ..facts.gemm import Gemm
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
 from ..files.words import counted
+from ..kernel import halves_config as halves
 from ..kernel import mma_config as mma
 from ..kernel import templates
 from ..kernel.config import Config, Parameter, values_in
 from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set, tensor_set
+from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
 from ..kernel.resources import register_estimate
 from ..kernel.rules import RULES, Rule, rules_of
@@ -178,6 +180,8 @@ def _needs(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> str:
         registers = f"at least {register_estimate(config)} registers"
     elif isinstance(config, MmaConfig):
         registers = f"at least {mma.register_estimate(config)} registers"
+    elif isinstance(config, HalvesConfig):
+        registers = f"some {halves.register_estimate(config)} registers"
     needs = f"{counted(spec.threads, 'thread')}, {counted(spec.smem_bytes, 'byte')} of shared memory"
     return f"{needs}, {registers}"
 

@@ -19,6 +19,7 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted, option
+from . import halves_config as halves
 from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
@@ -154,7 +155,7 @@ class FeasibleSet:
     def on_tensor_cores(self) -> ModuleType | None:
         """The module of our kernel on tensor cores that they are of, if they are."""
         own = set(self.names)
-        return next((one for one in (tensor, mma, scaled) if own == set(one.PARAMETER)), None)
+        return next((one for one in (tensor, mma, scaled, halves) if own == set(one.PARAMETER)), None)
 
     @cached_property
     def values(self) -> tuple[tuple[Value, ...], ...]:

@@ -11,6 +11,7 @@ exported tables: standard library only.
 from __future__ import annotations
 
 from ..facts.gemm import FP32
+from .halves_config import HalvesConfig
 from .launch import Variant
 from .mma_config import MmaConfig
 from .scaled_config import AnyConfig, ScaledConfig
@@ -23,6 +24,7 @@ _FAMILIES: dict[type, str] = {  # of others
     TensorConfig: "tensor_sgemm",
     MmaConfig: "mma_sgemm",
     ScaledConfig: "scaled_sgemm",
+    HalvesConfig: "halves_sgemm",
 }
 
 

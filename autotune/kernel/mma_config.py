@@ -133,9 +133,16 @@ def register_estimate(c: Any) -> Any:
 
 def blocks_per_sm(c: Any, limits: DeviceLimits, of: Gemm | Variant, registers: Any) -> Any:
     """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
-    of_registers = limits.regs_per_sm // (threads(c) * (-(-registers // REGISTER_GRANULE) * REGISTER_GRANULE))
-    of_smem = limits.smem_per_sm // (smem_bytes(c, of) + limits.smem_reserved)
-    found = np.minimum(np.minimum(of_registers, of_smem), limits.threads_per_sm // threads(c))
+    return resident(limits, threads(c), smem_bytes(c, of), registers)
+
+
+def resident(limits: DeviceLimits, num_threads: Any, smem: Any, registers: Any) -> Any:
+    """The same of blocks of so many threads and bytes of shared memory."""
+    of_registers = limits.regs_per_sm // (
+        num_threads * (-(-registers // REGISTER_GRANULE) * REGISTER_GRANULE)
+    )
+    of_smem = limits.smem_per_sm // (smem + limits.smem_reserved)
+    found = np.minimum(np.minimum(of_registers, of_smem), limits.threads_per_sm // num_threads)
     return np.minimum(found, limits.blocks_per_sm)
 
 

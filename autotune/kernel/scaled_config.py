@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
+from . import halves_config as halves
 from . import mma_config as mma
 from . import tensor_config as tensor
 from .config import Config, Parameter, checked
+from .halves_config import HalvesConfig
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed_floats
 from .mma_config import MmaConfig
 from .resources import launched
@@ -33,8 +35,8 @@ from .tensor_config import (
 )  # fmt: skip
 
 MAIN_FILE = "scaled_sgemm.cu"
-FP16X3 = "fp16x3"
-BK = 64  # also of packed operands
+FP16X3 = halves.FP16X3
+BK = halves.PACK_DEPTH
 # A third of the tensor cores' rate in FP16, 2,048 multiply-adds per SM and cycle, over that of 128 lanes
 OVER_FMA = 2048 / 3 / 128
 
@@ -67,7 +69,7 @@ class ScaledConfig(ConfigOnTensorCores):
         return cls(**checked(data, PARAMETER))
 
 
-OnTensorCores = TensorConfig | MmaConfig | ScaledConfig
+OnTensorCores = TensorConfig | MmaConfig | ScaledConfig | HalvesConfig
 AnyConfig = Config | OnTensorCores
 
 

@@ -11,7 +11,7 @@ from ..facts.gemm import A_TYPES, FP32
 from ..files.errors import EnvironmentProblem
 from .config import PARAMETER
 from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
-from .scaled_config import AnyConfig, OnTensorCores, ScaledConfig
+from .scaled_config import AnyConfig, OnTensorCores
 from .tensor_config import SCHEMES
 
 ENTRY = "sgemm"
@@ -66,7 +66,7 @@ def macros(config: AnyConfig, variant: Variant) -> dict[str, int]:
     if isinstance(config, OnTensorCores):
         values = {name.upper(): value for name, value in config.to_dict().items() if name not in LAUNCHED}
         values |= {"REDUCTION": int(config.reduction != "none")}
-        if not isinstance(config, ScaledConfig):
+        if config.scheme in SCHEMES:
             values |= {"SCHEME": SCHEMES.index(config.scheme)}
         return values | _variant_macros(variant)
     for name, parameter in PARAMETER.items():

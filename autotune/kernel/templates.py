@@ -3,7 +3,8 @@
     sgemm          FMAs in FP32, on any GPU: Config          accuracy strict
     tensor_sgemm   products of TF32 or BF16 parts, on Hopper's tensor cores: TensorConfig   accuracy fp32
     mma_sgemm      the same products on tensor cores of any GPU since sm_80: MmaConfig   accuracy fp32
-    scaled_sgemm   products of FP16 parts of scaled operands, there, too: ScaledConfig   accuracy fp32-range
+    scaled_sgemm   products of FP16 parts of scaled operands, on Hopper: ScaledConfig   accuracy fp32-range
+    halves_sgemm   the same on tensor cores of any GPU since sm_75: HalvesConfig   accuracy fp32-range
 
 Their arguments and launches are the same. A point names all parameters of one of them, and no others.
 """
@@ -21,11 +22,13 @@ from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import Gemm
 from ..facts.other_problem import A_TYPE_MARK, a_type_of, untyped
 from ..files.errors import UsageError
+from . import halves_config as halves
 from . import identity, resources, rules, same_code, template
 from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import PARAMETER, Config, Parameter, Value, values_in
+from .halves_config import HalvesConfig
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
 from .mma_config import MmaConfig
 from .scaled_config import AnyConfig, OnTensorCores, ScaledConfig
@@ -42,7 +45,7 @@ class Template:
     main_file: str
     accuracy: str  # the class of its kernels
     parameters: Mapping[str, Parameter]
-    config: type[Config] | type[TensorConfig] | type[MmaConfig] | type[ScaledConfig]
+    config: type[AnyConfig]
     broken_rules: Callable[..., tuple[rules.Rule, ...]]
     arch: str | None = None
 
@@ -65,16 +68,20 @@ MMA = Template(mma.MAIN_FILE, FP32, mma.PARAMETER, MmaConfig, mma.broken_rules)
 RANGE = Template(
     scaled.MAIN_FILE, FP32_RANGE, scaled.PARAMETER, ScaledConfig, scaled.broken_rules, arch=tensor.ARCH
 )
+HALVES = Template(halves.MAIN_FILE, FP32_RANGE, halves.PARAMETER, HalvesConfig, halves.broken_rules)
 OF_CLASS = {one.accuracy: one for one in (SGEMM, TENSOR, RANGE)}  # what a search for a class searches
-TEMPLATES = (SGEMM, TENSOR, MMA, RANGE)
-_MODULES: dict[type, ModuleType] = {TensorConfig: tensor, MmaConfig: mma, ScaledConfig: scaled}
+TEMPLATES = (SGEMM, TENSOR, MMA, RANGE, HALVES)
+_MODULES: dict[type, ModuleType] = {
+    TensorConfig: tensor, MmaConfig: mma, ScaledConfig: scaled, HalvesConfig: halves,
+}  # fmt: skip
+_WITHOUT_WARPGROUPS = {TENSOR.main_file: MMA, RANGE.main_file: HALVES}
 
 
 def searched_for(accuracy: str, limits: DeviceLimits) -> Template:
     """What a search for a class searches on this GPU model: without warpgroups the kernels that do without
     them."""
     its = OF_CLASS[accuracy]
-    return MMA if its is TENSOR and _broken(its, limits) else its
+    return _WITHOUT_WARPGROUPS.get(its.main_file, its) if _broken(its, limits) else its
 
 
 def module_of(accuracy: str, limits: DeviceLimits) -> ModuleType:
@@ -135,6 +142,8 @@ def launch_spec(
         return mma.launch_spec(config, variant, limits)
     if isinstance(config, ScaledConfig):
         return scaled.launch_spec(config, variant)
+    if isinstance(config, HalvesConfig):
+        return halves.launch_spec(config, variant, limits)
     return resources.launch_spec(config, gemm, limits, is_wide=is_wide, epilogue=epilogue)
 
 
@@ -142,6 +151,8 @@ def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers
     """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
     if isinstance(config, MmaConfig):
         return int(mma.blocks_per_sm(config, limits, gemm, registers))
+    if isinstance(config, HalvesConfig):
+        return int(halves.blocks_per_sm(config, limits, registers))
     if isinstance(config, OnTensorCores):
         return limits.regs_per_sm // (config.threads * registers)
     return int(resources.blocks_per_sm(config, limits, gemm, registers))
@@ -153,6 +164,9 @@ def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: in
     if isinstance(config, MmaConfig):
         expected = registers or int(mma.register_estimate(config))
         return max(1, int(mma.blocks_per_sm(config, limits, gemm, expected)))
+    if isinstance(config, HalvesConfig):
+        expected = registers or int(halves.register_estimate(config))
+        return max(1, int(halves.blocks_per_sm(config, limits, expected)))
     if isinstance(config, OnTensorCores):
         return max(
             1, limits.regs_per_sm // (config.threads * (registers or tensor.REGISTERS // config.threads))
@@ -205,8 +219,12 @@ def tflops(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> float:
     """The most that a GPU computes within a class; of multiplications and additions of the product, in
     TFLOP/s."""
     of_class = {STRICT: 1.0, FP32: tensor.OVER_FMA[a_type], FP32_RANGE: scaled.OVER_FMA}
-    if searched_for(accuracy, limits) is MMA:
+    its = searched_for(accuracy, limits)
+    if its is MMA:
         return limits.fma_tflops * max(1.0, mma.OVER_FMA.get(limits.compute_capability, 1.0))
+    if its is HALVES:
+        rate = halves.OVER_FMA.get(limits.compute_capability, halves.OVER_FMA_OF_OTHERS)
+        return limits.fma_tflops * rate
     return limits.fma_tflops * of_class[accuracy]
 
 
@@ -236,7 +254,7 @@ def need_search_space(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS)
             f"{limits.name} runs no kernel of accuracy {accuracy} but strict ones: {broken[0].sentence}; "
             f"search for accuracy {STRICT}, which serves there"
         )
-    if a_type != FLOATS and searched_for(accuracy, limits) is MMA:
+    if a_type != FLOATS and searched_for(accuracy, limits) in (MMA, HALVES):
         raise UsageError(
             f"{limits.name} runs no kernel that reads an A of {a_type}: a call converts it before; search "
             "the shape in FP32"

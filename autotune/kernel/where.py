@@ -20,6 +20,7 @@ from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.strict import hint
 from ..files.words import number, option, texts
+from . import halves_config as halves
 from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
@@ -40,6 +41,7 @@ _TENSOR_DEFAULTS = {
     tensor: tensor.TensorConfig().to_dict(),
     mma: mma.MmaConfig().to_dict(),
     scaled: scaled.ScaledConfig().to_dict(),
+    halves: halves.HalvesConfig().to_dict(),
 }
 VALUES: dict[str, tuple[Value, ...]] = {name: parameter.values for name, parameter in PARAMETER.items()}
 _NUM_NEAREST = 2  # numbers that are suggested

@@ -14,6 +14,7 @@ from ..facts.fitted import MAX_ERROR, MOST_DRAWN, number, numbers
 from ..facts.frozen import frozen
 from ..files.strict import Within
 from ..kernel.config import PARAMETER, threads_along_k
+from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
 from ..kernel.scaled_config import AnyConfig, OnTensorCores
 from ..kernel.tensor_config import BF16X6, TF32X3
@@ -173,7 +174,8 @@ class Summed(NamedTuple):
 
 def summed(config: AnyConfig) -> Summed:
     if isinstance(config, OnTensorCores):
-        summed_as = "" if isinstance(config, MmaConfig) else config.scheme, config.promote_k
+        is_known = not isinstance(config, MmaConfig | HalvesConfig)
+        summed_as = config.scheme if is_known else "", config.promote_k
         parts = PARTS.get(summed_as, (1e9, 1e9))  # of others no promise is kept
         return Summed(1, 1, config.promote_k, *parts)
     return Summed(config.slice_k, float(threads_along_k(config)), 1, 0, 0)

@@ -15,14 +15,16 @@ from ..facts.accuracy_class import FP32, FP32_RANGE
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import LAYOUTS, MAX_EXTENT, Gemm, per_word
+from ..kernel import halves_config as halves
 from ..kernel import mma_config as mma
 from ..kernel.config import Config
+from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
 from ..kernel.relatives import example, within
 from ..kernel.resources import launch_spec, residency, threads
 from ..kernel.scaled_config import OnTensorCores, ScaledConfig
 from ..kernel.summation_order import SummationOrder
-from ..kernel.templates import MMA, searched_for
+from ..kernel.templates import HALVES, MMA, searched_for
 from ..kernel.tensor_config import (
     BF16X6,
     BM,
@@ -124,8 +126,11 @@ def on_tensor_cores(
 ) -> list[OnTensorCores]:
     """Configs of the kernel on tensor cores that a search for a class searches, on a GPU model (None: one
     with warpgroups)."""
-    if limits and searched_for(accuracy, limits) is MMA:
+    its = searched_for(accuracy, limits) if limits else None
+    if limits and its is MMA:
         return [one for one in _without_warpgroups(gemm, limits) if not mma.broken_rules(one, limits, gemm)]
+    if limits and its is HALVES:
+        return [one for one in _in_halves(gemm, limits) if not halves.broken_rules(one, limits, gemm)]
     return list(_scaled_operands(gemm) if accuracy == FP32_RANGE else _operands_as_they_are(gemm))
 
 
@@ -198,6 +203,22 @@ def _without_warpgroups(gemm: Gemm, limits: DeviceLimits) -> Iterator[MmaConfig]
     flushes = (0,) if gemm.k < 2 * _FLUSH_K else (_FLUSH_K, 0)
     for tile, flush_k, scheme in product(tiles, flushes, SCHEMES):
         config = MmaConfig(*tile, flush_k=flush_k, scheme=scheme, **operands)
+        splits = _splits(gemm, config.bn, config.bm, limits.num_sms)
+        if splits > 1:
+            yield replace(config, reduction="two_pass", split_k=splits)
+        yield config
+
+
+def _in_halves(gemm: Gemm, limits: DeviceLimits) -> Iterator[HalvesConfig]:
+    """As `_without_warpgroups`; those whose sums leave the tensor cores less often have smaller tiles."""
+    for tile in (
+        (128, 128, 64, 16),
+        (64, 128, 32, 32),
+        (128, 64, 64, 16),
+        (64, 64, 32, 32),
+        (64, 64, 32, 16),
+    ):
+        config = HalvesConfig(*tile, vec_c=2 - gemm.ldc % 2)
         splits = _splits(gemm, config.bn, config.bm, limits.num_sms)
         if splits > 1:
             yield replace(config, reduction="two_pass", split_k=splits)

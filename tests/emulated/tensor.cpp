@@ -16,6 +16,7 @@ unsigned half_of(float x);
 void post_halves(float* sums, int num_sums, const float* a, const float* b, int step, bool adds);
 void finish_halves(int width, const char* file, int line);
 void multiply_together(float* sums, const unsigned* a, const unsigned* b, bool adds, int packed, const Site& site);
+void multiply_halves_together(float* sums, const unsigned* a, const unsigned* b, bool adds, const Site& site);
 
 namespace {
 
@@ -144,18 +145,21 @@ struct WarpProduct {
 
 std::map<int, WarpProduct> of_warps;
 
-// sums = A * B, or added to them: 16 x 8 elements of C, by eight words along k.
-void multiply_warp(const WarpProduct& warp, bool adds, int packed) {
+// sums = A * B, or added to them: 16 x 8 elements of C, by so many words along k; of four words, by halves of FP16.
+void multiply_warp(const WarpProduct& warp, bool adds, int packed, int words) {
+    const auto value = [=](unsigned bits, int place) {
+        return words == MMA_WORDS ? element(float_of(bits), place, packed) : float_of_half(bits >> place * 16);
+    };
     float found[WARP][4];
     for (int lane = 0; lane < WARP; ++lane) {
         for (int i = 0; i < 4; ++i) {
             const int row = lane / 4, half = i / 2, column = lane % 4 * 2 + i % 2;
             double total = adds ? warp.sums[lane][i] : 0.0;
-            for (int k = 0; k < MMA_WORDS * packed; ++k) {
+            for (int k = 0; k < words * packed; ++k) {
                 const int word = k / packed, place = k % packed;
                 const unsigned a = warp.a[row * 4 + word % 4][word / 4 * 2 + half];
                 const unsigned b = warp.b[column * 4 + word % 4][word / 4];
-                total += static_cast<double>(element(float_of(a), place, packed)) * element(float_of(b), place, packed);
+                total += static_cast<double>(value(a, place)) * value(b, place);
             }
             found[lane][i] = static_cast<float>(total);
         }
@@ -230,7 +234,9 @@ void post_halves(float* sums, int num_sums, const float* a, const float* b, int 
 
 void finish_halves(int width, const char* file, int line) { finish(width, 0, HALVES, file, line); }
 
-void multiply_together(float* sums, const unsigned* a, const unsigned* b, bool adds, int packed, const Site& site) {
+namespace {
+
+void bring(float* sums, const unsigned* a, const unsigned* b, bool adds, int packed, int words, const Site& site) {
     WarpProduct& warp = of_warps[here.thread / WARP];
     const int lane = here.thread % WARP;
     if (warp.come > 0 && warp.site.line != site.line) fault("a lane multiplies at line %d, others at %d", site.line, warp.site.line);
@@ -239,9 +245,18 @@ void multiply_together(float* sums, const unsigned* a, const unsigned* b, bool a
         wait_until([&warp, number = warp.done] { return warp.done != number; }, site.file, site.line);
         return;
     }
-    multiply_warp(warp, adds, packed);
+    multiply_warp(warp, adds, packed, words);
     warp.come = 0;
     ++warp.done;
+}
+
+}  // namespace
+
+void multiply_together(float* sums, const unsigned* a, const unsigned* b, bool adds, int packed, const Site& site) {
+    bring(sums, a, b, adds, packed, MMA_WORDS, site);
+}
+void multiply_halves_together(float* sums, const unsigned* a, const unsigned* b, bool adds, const Site& site) {
+    bring(sums, a, b, adds, HALVES, MMA_WORDS / 2, site);
 }
 
 unsigned half_of(float x) {

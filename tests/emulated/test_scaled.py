@@ -13,7 +13,19 @@ import pytest
 from emulator import Builder, EmulatedFault, LaunchProblem, run
 from problems import FORWARD, REVERSE, SHUFFLED
 from product_check import check
-from scaled_problems import NARROW, Spoil, instances, problem, problems
+from scaled_problems import (
+    NARROW,
+    SPOILS,
+    check_no_part_is_missing,
+    far_apart_rows,
+    in_one_operand,
+    instances,
+    nothing_but_an_infinity,
+    one_beyond,
+    problem,
+    problems,
+    spoil_with_special_values,
+)
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
@@ -39,7 +51,7 @@ def run_and_check(build: Build, config: ScaledConfig, variant: Variant, *problem
     for one, result in zip(problems, run(build(config, variant).result(), problems), strict=True):
         check(one, result, variant.trans_a, variant.trans_b)
         if one.epilogue == PLAIN and one.alpha == 1 and one.beta == 0:
-            _check_no_part_is_missing(one, result.c, variant)
+            check_no_part_is_missing(one, result.c, variant)
 
 
 @pytest.mark.every(2)
@@ -83,50 +95,6 @@ def test_a_batch_may_share_an_operand(build: Build) -> None:
     run_and_check(build, config, variant, problem(config, variant, (70, 66, 200), products=3, gap=1))
 
 
-def _wide(a: np.ndarray, b: np.ndarray) -> None:
-    random = np.random.default_rng(5)
-    for x in (a, b):
-        x *= np.exp2(random.integers(-20, 21, x.shape)).astype(np.float32)
-
-
-def _far_apart_rows(a: np.ndarray, b: np.ndarray) -> None:
-    a *= np.exp2(np.linspace(-45, 45, a.shape[1]).round())[:, None].astype(np.float32)
-    b *= np.exp2(np.linspace(45, -45, b.shape[2]).round())[None, :].astype(np.float32)
-
-
-def _one_beyond(a: np.ndarray, b: np.ndarray) -> None:
-    """A number of A that FP16 cannot hold beside others, where B is zero but for what it meets."""
-    a[:, 3, 5] = 1.2345678 * 2.0**-50
-    b[:, :, 7] = 0
-    b[:, 5, 7] = 1.7654321
-
-
-def _subnormal(a: np.ndarray, b: np.ndarray) -> None:
-    a *= np.float32(2.0**-130)
-    b *= np.float32(2.0**100)
-    a[:, 9] = 0.0
-    a[:, 10] = -0.0
-
-
-def _in_one_operand(a: np.ndarray, b: np.ndarray) -> None:
-    b[:, 70, 65] = 2.0**-70
-
-
-def _nothing_but_an_infinity(a: np.ndarray, b: np.ndarray) -> None:
-    """In a row: beside other numbers it would be too far from them."""
-    a[:, 200] = 0
-    a[:, 200, 9] = np.inf
-
-
-SPOILS: dict[str, Spoil] = {
-    "wide exponents": _wide,
-    "rows far apart": _far_apart_rows,
-    "one number beyond": _one_beyond,
-    "subnormal": _subnormal,
-    "in one block of one operand": _in_one_operand,
-}
-
-
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", SPOILS)
 def test_what_fp16_cannot_hold_is_multiplied_all_the_same(build: Build, name: str) -> None:
@@ -140,13 +108,7 @@ def test_what_fp16_cannot_hold_is_multiplied_all_the_same(build: Build, name: st
 def test_special_values_are_those_of_sgemm(build: Build) -> None:
     """An infinity gives infinities of either sign, or NaN where it meets a zero or another; NaN gives NaN."""
 
-    def spoil(a: np.ndarray, b: np.ndarray) -> None:
-        a[:, 3, 10], a[:, 5, 7], b[:, 20, 8] = np.inf, np.nan, -np.inf
-        a[:, 11], b[:, 10, 40] = -0.0, 0.0
-        a[:, 12, 3:] = 0.0
-        a[:, 14, 20], a[:, 15, 100] = 1e37, -1e37
-
-    one = problem(NARROW, Variant(), (128, 64, 160), spoil=spoil)
+    one = problem(NARROW, Variant(), (128, 64, 160), spoil=spoil_with_special_values)
     (result,) = run(build(NARROW, Variant()).result(), [one])
     check(one, result)
     (c,) = result.c
@@ -209,24 +171,13 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
     macros = template.macros(config, Variant()) | {"TENSOR": 1}
     built = builder.submit(tmp_path / scaled.MAIN_FILE, macros, (), kernel_watch=())
     cases = [problem(config, Variant(), (256, 128, 253), order=order) for order in ORDERS]
-    spoiled = [_one_beyond, _far_apart_rows, _in_one_operand, _nothing_but_an_infinity]
+    spoiled = [one_beyond, far_apart_rows, in_one_operand, nothing_but_an_infinity]
     cases += [problem(config, Variant(), (256, 128, 253), spoil=spoil) for spoil in spoiled]
     with nullcontext() if fault == "none" else pytest.raises((EmulatedFault, AssertionError)):
         for case in cases:
             (result,) = run(built.result(), [case])
             check(case, result)
-            _check_no_part_is_missing(case, result.c, Variant())
-
-
-def _check_no_part_is_missing(case: LaunchProblem, c: np.ndarray, variant: Variant) -> None:
-    """Without a small product an element errs by 2^-13 of |A| |B| or more; with all by 2^-20 at most."""
-    a, b = (one.matrices.astype(np.float64) for one in (case.a, case.b))
-    a, b = a.mT if variant.trans_a else a, b.mT if variant.trans_b else b
-    with np.errstate(invalid="ignore"):
-        exact, size = a @ b, np.abs(a) @ np.abs(b)
-    finite = np.isfinite(size)
-    bound = 2.0**-20 * size + 2.0**-149
-    assert (np.abs(c[finite] - exact[finite]) <= bound[finite]).all()
+            check_no_part_is_missing(case, result.c, Variant())
 
 
 def test_the_launch_fits_every_layout() -> None:

@@ -4,6 +4,7 @@
     sanitized.py tensor all             that on tensor cores, as tests/emulated/tensor_problems.py has it
     sanitized.py mma all                that without warpgroups, as tests/emulated/mma_problems.py has it
     sanitized.py scaled all             that on scaled operands, as tests/emulated/scaled_problems.py has it
+    sanitized.py halves all             that on scaled operands without warpgroups, as the same file has it
     sanitized.py table CASES FILE HOW   the kernels that a file lists (benchmarks/sanitize_table.py); HOW the
                                         workspace is found: marked, or unwritten
     sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)
@@ -39,6 +40,7 @@ from mutate import mutants_of
 from problems import Case, problem, problems
 from product_check import WrongProduct, check
 from scaled_problems import instances as scaled_instances
+from scaled_problems import instances_of_halves
 from scaled_problems import problems as scaled_problems
 from tensor_problems import instances as tensor_instances
 from tensor_problems import problems as tensor_problems
@@ -323,6 +325,11 @@ def scaled(gpu: Gpu) -> dict[str, Any]:
     return _spread(gpu, [(*one, scaled_problems(*one)) for one in scaled_instances()])
 
 
+def halves(gpu: Gpu) -> dict[str, Any]:
+    """The same of that on scaled operands without warpgroups."""
+    return _spread(gpu, [(*one, scaled_problems(*one)) for one in instances_of_halves()])
+
+
 def _spread(gpu: Gpu, chosen: Sequence[tuple[AnyConfig, Variant, Sequence[LaunchProblem]]]) -> dict[str, Any]:
     compiler = Compiler(gpu.limits.arch)
     cubins = [compiler.submit(config, variant) for config, variant, _ in chosen]
@@ -388,7 +395,7 @@ def mutant(gpu: Gpu, name: str) -> None:
 
 def main(deed: str, name: str, *rest: str) -> int:
     gpu = Gpu()
-    on_tensor_cores = {"tensor": tensor, "mma": mma, "scaled": scaled}
+    on_tensor_cores = {"tensor": tensor, "mma": mma, "scaled": scaled, "halves": halves}
     if deed in ("spread", "table", *on_tensor_cores):
         names = (*PIPELINED, FLUSHED) if name == "pipelined" else ()
         if deed in on_tensor_cores:

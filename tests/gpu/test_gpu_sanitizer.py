@@ -62,17 +62,22 @@ def test_the_template_is_clean(watch: sanitize_table.Run, tool: str, cases: str)
     assert facts["num_launches"] >= 4 * NUM_INSTANCES
 
 
-@pytest.mark.parametrize(("deed", "num_instances"), [("tensor", 32), ("mma", 32), ("scaled", 12)])
+FIRST = {"mma": (8, 0), "halves": (7, 5)}  # without warpgroups, from a compute capability on
+
+
+@pytest.mark.parametrize(
+    ("deed", "num_instances"), [("tensor", 32), ("mma", 32), ("scaled", 12), ("halves", 12)]
+)
 @pytest.mark.parametrize("tool", OPTIONS)
 def test_kernels_on_tensor_cores_are_clean(
     watch: sanitize_table.Run, path: Path, tool: str, deed: str, num_instances: int
 ) -> None:
     capability = driver.device_limits(driver.find_gpu("auto").index).compute_capability
-    if capability < (8, 0) if deed == "mma" else capability != (9, 0):
+    if capability < FIRST[deed] if deed in FIRST else capability != (9, 0):
         pytest.skip(f"no such kernel for compute capability {capability}")
     if tool == "racecheck" and deed == "scaled":
         pytest.skip("racecheck does not see that __syncwarp orders what lanes read (docs/decisions/0112)")
-    if tool == "racecheck" and deed != "mma" and (found := version_of(path)) < KNOWS_WARPGROUPS:
+    if tool == "racecheck" and deed not in FIRST and (found := version_of(path)) < KNOWS_WARPGROUPS:
         pytest.skip(f"{path} is of {found}; racecheck knows warpgroups from {KNOWS_WARPGROUPS} on")
     done = watch(tool, (deed, "all"))
     assert num_found(done) == 0, done

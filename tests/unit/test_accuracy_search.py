@@ -17,12 +17,14 @@ from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import UsageError
+from autotune.kernel import halves_config as halves
 from autotune.kernel import mma_config as mma
 from autotune.kernel import scaled_config as scaled
 from autotune.kernel import template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
+from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import plan
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, SUMMED, TensorConfig
@@ -46,6 +48,8 @@ KERNELS = (  # their classes, modules, GPUs, and points that there are at least
     (FP32, mma, "a100", 500),
     (FP32, mma, "rtx-3090", 400),
     (FP32_RANGE, scaled, "h100", 100),
+    (FP32_RANGE, halves, "quadro-rtx-5000", 30),
+    (FP32_RANGE, halves, "a100", 30),
 )
 OF_ALL = pytest.mark.parametrize(("accuracy", "its", "gpu", "least"), KERNELS)
 
@@ -69,16 +73,16 @@ def test_the_space_holds_exactly_what_the_rules_allow(shape, accuracy, its, gpu,
         assert (space.find(drawn) is not None) == is_legal, drawn
 
 
-@pytest.mark.parametrize("its", [tensor, mma, scaled])
+@pytest.mark.parametrize("its", [tensor, mma, scaled, halves])
 def test_each_rule_of_the_text_has_its_sentence_here(its):
     asserted = re.findall(r'"rule ([a-z-]+)"', template.source(its.MAIN_FILE))
     ids = {rule.id for rule in its.RULES}
-    own = {one for one in asserted if one.startswith(("tensor-", "mma-", "scaled-"))}
+    own = {one for one in asserted if one.startswith(("tensor-", "mma-", "scaled-", "halves-"))}
     assert own <= ids | {"tensor-width", "scaled-width", "scaled-promote"}
     assert len(ids) == len(its.RULES)
 
 
-@pytest.mark.parametrize(("kind", "accuracy"), [("rtx-2080-ti", FP32), ("a100", FP32_RANGE)])
+@pytest.mark.parametrize(("kind", "accuracy"), [("rtx-2080-ti", FP32), ("quadro-rtx-5000", FP32)])
 def test_other_gpus_have_no_such_kernel_and_say_why(kind, accuracy):
     limits = KNOWN[kind]
     assert not len(tensor_set(limits, SQUARE, templates.module_of(accuracy, limits)))
@@ -110,7 +114,28 @@ def test_gpus_without_warpgroups_search_the_kernel_without_them(kind):
         )
 
 
+@pytest.mark.parametrize("kind", ["quadro-rtx-5000", "rtx-2080-ti", "a100", "rtx-4090"])
+def test_gpus_without_warpgroups_search_scaled_operands_without_them(kind):
+    limits = KNOWN[kind]
+    templates.need_search_space(FP32_RANGE, limits)
+    assert templates.searched_for(FP32_RANGE, limits) is templates.HALVES
+    with pytest.raises(UsageError, match="no kernel that reads an A of bf16"):
+        templates.need_search_space(FP32_RANGE, limits, "bf16")
+    source = templates.source_of(FP32_RANGE, limits=limits)
+    assert source != templates.source_of(FP32_RANGE) and templates.is_current(source)
+    assert templates.accuracy_of(source) == FP32_RANGE
+    assert templates.tflops(FP32_RANGE, limits) > limits.fma_tflops
+    for shape in ("4096", "4097:NT", "512x512x4096"):
+        gemm = Gemm.parse(shape)
+        space = tensor_set(limits, gemm, halves)
+        starts = on_tensor_cores(gemm, FP32_RANGE, limits)
+        assert starts and all(space.find(config.to_dict()) is not None for config in starts)
+
+
 def test_parameters_tell_the_template():
+    for one in (HalvesConfig(), HalvesConfig(bm=64, depth=32)):
+        assert templates.read(one.to_dict()) == one == templates.parse(one.key)
+    assert templates.read({"wm": 32, "depth": 32}) == HalvesConfig(wm=32, depth=32)
     for config in (MmaConfig(), MmaConfig(scheme="bf16x6", bk=32)):
         assert templates.read(config.to_dict()) == config == templates.parse(config.key)
     assert templates.read({"wm": 32, "promote_k": 32}) == MmaConfig(wm=32, promote_k=32)

@@ -61,15 +61,16 @@ def test_the_joined_source_holds_every_file_once() -> None:
     text = template.source()
     assert "#pragma once" not in text
     assert re.findall(r'#include "(.*)"', text) == ["primitives_host.hpp"], "only the host's twin stays out"
-    on_tensor_cores, mma, scaled = map(
-        template.source, ("tensor_sgemm.cu", "mma_sgemm.cu", "scaled_sgemm.cu")
+    on_tensor_cores, mma, scaled, halves = map(
+        template.source, ("tensor_sgemm.cu", "mma_sgemm.cu", "scaled_sgemm.cu", "halves_sgemm.cu")
     )
     of = {
         "tensor": (on_tensor_cores,),
         "mma": (mma,),
         "scaled": (scaled,),
+        "halves": (halves,),
         "warpgroups.cuh": (on_tensor_cores, scaled),
-        "bits.cuh": (on_tensor_cores, mma, scaled),
+        "bits.cuh": (on_tensor_cores, mma, scaled, halves),
     }
     for name in FILES:
         if name.endswith(".cuh"):

@@ -1,0 +1,188 @@
+"""One instance of the kernel on scaled operands without warpgroups (`kernels/halves_sgemm.cu`): parameters,
+rules and launch.
+
+Tensor cores of compute capability 7.5 take FP16 alone. Where a GPU has warpgroups (9.0) scaled_config.py's is
+faster, and is what a search there tries; this one is legal all the same. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..facts.device import DeviceLimits
+from ..facts.frozen import frozen
+from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
+from . import tensor_config as tensor
+from .config import WARP, Parameter, checked
+from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed_floats
+from .mma_config import resident, sum_bytes
+from .resources import MAX_REGISTERS, launched
+from .rules import LEGAL, Rule, RuleKind
+from .tensor_config import LEAST_DEPTH, LEAST_RESULTS, ConfigOnTensorCores
+
+MAIN_FILE = "halves_sgemm.cu"
+FIRST = 7, 5  # compute capability
+FP16X3 = "fp16x3"
+PACK_DEPTH = 64  # of blocks of packed operands
+WN = 32  # columns of C per warp
+STAGES = 2
+# A third of the tensor cores' rate in FP16, summed in FP32, over that of FMAs, by data sheets: 512
+# multiply-adds per SM and cycle beside 64 lanes (7.5), 1,024 beside 64 (8.0), 512 beside 128 (8.6, 8.9,
+# 12.0), 2,250 TFLOP/s beside 75 (10.0). GeForce cards have half of it.
+OVER_FMA = {(7, 5): 512 / 3 / 64, (8, 0): 1024 / 3 / 64, (10, 0): 2250 / 3 / 75}
+OVER_FMA_OF_OTHERS = 512 / 3 / 128
+SPARE_REGISTERS = (
+    112  # of addresses, sums of tensor cores, what is read ahead: with fewer the compiler spills
+)
+
+
+@frozen()
+class HalvesConfig(ConfigOnTensorCores):
+    """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
+
+    bm: int = 128
+    bn: int = 128
+    wm: int = 64
+    depth: int = 16
+    vec_c: int = 2
+    group: int = 8
+    raster: str = "n"
+    reduction: str = "none"
+    split_k: int = 1
+
+    # What is asked of any config, and alike in all of these
+    pack_a: ClassVar[int] = 1
+    pack_b: ClassVar[int] = 1
+    vec_a: ClassVar[int] = 1
+    vec_b: ClassVar[int] = 1
+    flush_k: ClassVar[int] = 0
+    scheme: ClassVar[str] = FP16X3
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> HalvesConfig:
+        """As `Config.from_dict`."""
+        return cls(**checked(data, PARAMETER))
+
+    @property
+    def promote_k(self) -> int:
+        """After which sums leave the tensor cores."""
+        return self.depth
+
+    @property
+    def threads(self) -> int:
+        return int(threads(self))
+
+
+def has_named(point: Collection[str]) -> bool:
+    """Whether these are parameters of this kernel, not of another."""
+    return "depth" in point
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("bm", (64, 128), "rows of C per block (BM)", "elements"),
+    Parameter("bn", (64, 128), "columns of C per block (BN)", "elements"),
+    Parameter("wm", (32, 64), "rows of C per warp (WM)", "elements"),
+    Parameter("depth", (16, 32), "k per stage, after which sums leave the tensor cores", "steps"),
+    *(tensor.PARAMETER[name] for name in ("vec_c", "raster", "group", "reduction", "split_k")),
+)
+PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+# Of two configs that agree in these, a product of one layout has the same bits
+SUMMED = ("depth", "reduction", "split_k")
+
+
+def threads(c: Any) -> Any:
+    return c.bm // c.wm * (c.bn // WN) * WARP
+
+
+def packed_bytes(c: Any, g: Gemm) -> Any:
+    """Memory of packed operands; as launch.plan lays them out."""
+    found: Any = 0
+    for tile, extent, is_shared in ((c.bm, g.m, g.shares_a), (c.bn, g.n, g.shares_b)):
+        products = 1 if is_shared else g.batch
+        own = FLOAT_BYTES * products * packed_floats(PACK_DEPTH, g.k, -(-extent // tile) * tile)
+        found = found + -(-own // PACK_ALIGNMENT) * PACK_ALIGNMENT
+    return found
+
+
+def workspaces(c: Any, g: Gemm) -> Any:
+    """`Grid.workspace_bytes` of launches; of a config or columns."""
+    return packed_bytes(c, g) + sum_bytes(c, g)
+
+
+def smem_bytes(c: Any) -> Any:
+    """Of a block: slices of tiles, and their divisors. Of a config or columns."""
+    return FLOAT_BYTES * STAGES * (c.bm + c.bn) * (c.depth + 1)
+
+
+def register_estimate(c: Any) -> Any:
+    """Of a thread: its sums, the words of B of a slice, those of A for 16 rows, what it copies, others."""
+    words = c.depth // 8  # of a row and part
+    copied = (c.bm + c.bn) * c.depth // threads(c)
+    return c.wm * WN // WARP + WN // 8 * 2 * words + 4 * words + copied + SPARE_REGISTERS
+
+
+def blocks_per_sm(c: Any, limits: DeviceLimits, registers: Any) -> Any:
+    """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
+    return resident(limits, threads(c), smem_bytes(c), registers)
+
+
+def _tiles(g: Gemm) -> int:
+    return -(-g.m // 128) * -(-g.n // 64) * g.batch
+
+
+_TILE = ("bm", "bn", "wm")
+
+RULES: tuple[Rule, ...] = (
+    Rule("halves-warps", "template", _TILE, "a block is four warps or more: its threads fill rows of tiles",
+         lambda c, d, g: threads(c) >= 4 * WARP),
+    Rule("halves-device", "device", ("bm",), "tensor cores that FP16 is given to so need sm_75 or later",
+         lambda c, d, g: (c.bm > 0) & (d.compute_capability >= FIRST)),
+    Rule("halves-registers", "device", (*_TILE, "depth"),
+         "sums, words and what is copied fit the registers that a block leaves a thread",
+         lambda c, d, g: register_estimate(c) <= np.minimum(MAX_REGISTERS, d.regs_per_sm // threads(c))),
+    Rule("halves-stages", "device", ("bm", "bn", "depth"), "two stages fit the shared memory of a block",
+         lambda c, d, g: smem_bytes(c) <= d.smem_per_block),
+    Rule("split-reduction", "shape", ("reduction", "split_k"),
+         "split-K needs a reduction, and nothing else does",
+         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+    Rule("pack-workspace", "shape", ("bm", "bn"), "packed operands fit 1 GiB",
+         lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
+    Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
+         lambda c, d, g: g.ldc % c.vec_c == 0),
+    Rule("halves-type", "shape", ("bm",), "operands are floats: an A of two-byte elements needs no scale",
+         lambda c, d, g: (c.bm > 0) & (g.a_type == FP32)),
+    Rule("halves-results", "shape", ("bm",),
+         "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
+         lambda c, d, g: (c.bm > 0) & (g.num_results >= LEAST_RESULTS)),
+    Rule("worth-height", "worth", ("bm",), "a block tile is not taller than twice C",
+         lambda c, d, g: (c.bm == 64) | (c.bm < 2 * g.m)),
+    Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
+         lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
+    Rule("worth-split", "worth", ("reduction", "split_k"),
+         f"shares of k at least {LEAST_DEPTH} deep, where tiles alone leave SMs idle",
+         lambda c, d, g: (c.split_k == 1)
+         | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
+    Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
+         lambda c, d, g: c.vec_c == (2 if g.ldc % 2 == 0 else 1)),
+    Rule("worth-group", "worth", ("raster", "group"),
+         "walk along m in plain order or not at all: groups go along n",
+         lambda c, d, g: (c.raster == "n") | (c.group == 1)),
+)  # fmt: skip
+
+
+def broken_rules(
+    config: HalvesConfig, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
+) -> tuple[Rule, ...]:
+    """The rules of those kinds that this config breaks."""
+    return tuple(r for r in RULES if r.kind in kinds and not r.holds(config, limits, gemm))
+
+
+def launch_spec(config: HalvesConfig, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
+    return LaunchSpec(
+        **launched(config), bm=config.bm, bk=config.depth, threads=config.threads,
+        smem_bytes=int(smem_bytes(config)), is_exact=False, overlaps=limits.has_dependent_launch,
+        variant=variant, pack_depth=PACK_DEPTH,
+    )  # fmt: skip
