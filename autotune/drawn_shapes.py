@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from .export.portfolio import portfolio
 from .facts.device import DeviceLimits
-from .facts.distribution import SHIPPED_SEEDS, drawn_suite
+from .facts.distribution import SHIPPED_SEEDS, drawn_batches, drawn_suite
 from .facts.fitted import MAX_KERNELS
 from .facts.gemm import LAYOUTS, Gemm
 from .kernel.config import Config
@@ -31,6 +31,11 @@ Search = Callable[[Sequence[Gemm], Options], SearchResult]
 def drawn_for(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
     """This many shapes for this GPU, other than those of the shipped matrices."""
     return drawn_suite(num, SHIPPED_SEEDS + seed, limits.fma_tflops, limits.bandwidth_gbs)
+
+
+def batches_for(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
+    """This many strided batches for this GPU."""
+    return drawn_batches(num, SHIPPED_SEEDS + seed, limits.fma_tflops, limits.bandwidth_gbs)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class SearchPolicy:
     polish_share: ClassVar[float] = 0.15  # of those to search, at their end, for steps from the best
     final_share: ClassVar[float] = 0.2  # of those granted, at most, kept for the finals
     renew_s: ClassVar[float] = 4.0  # that a fresh worker for these takes (H100, H200)
-    cublas_share: ClassVar[float] = 0.05  # at most, to time cuBLAS on drawn shapes; and as it adds a bias
+    cublas_share: ClassVar[float] = 0.05  # at most, to time cuBLAS on drawn shapes; with a bias; on batches
     search_share: ClassVar[float] = 0.6  # with drawn shapes, to search them and the named ones;
     fill_share: ClassVar[float] = 0.35  # at most, to time across all shapes what was found,
     probe_share: ClassVar[float] = 0.1  # and kernels that ship

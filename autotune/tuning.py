@@ -19,7 +19,7 @@ from typing import Any, TypeVar, Unpack
 
 from . import gpu as gpus
 from . import target_finder as targets
-from .drawn_shapes import DrawnSearch, drawn_for
+from .drawn_shapes import DrawnSearch, batches_for, drawn_for
 from .export import exporter
 from .export.from_store import read_results
 from .export.tuned import TunedResults
@@ -51,7 +51,7 @@ from .kernel.templates import (
     values_of_class,
 )
 from .kernel.where import VALUES, Where
-from .perf_model.cublas_model import NUM_TIMED
+from .perf_model.cublas_model import NUM_BATCHES, NUM_TIMED
 from .recording.replay import ReplayTarget
 from .report.palette import LIGHT
 from .runtime.table.gpu_models import GpuModel, load_models
@@ -440,9 +440,9 @@ def _after_cublas(
     options: Options,
     interrupt_handler: InterruptHandler,
 ) -> Options:
-    """The same with the seconds that are left once cuBLAS was timed on drawn shapes, and, as it adds a bias,
-    on these: by these times a table knows which calls to leave to it. A recording has none, and with a limit
-    on trials only, only these are wanted."""
+    """The same with the seconds that are left once cuBLAS was timed on drawn shapes and batches, and, as it
+    adds a bias, on these: by these times a table knows which calls to leave to it. A recording has none, and
+    with a limit on trials only, only these are wanted."""
     if not isinstance(target, CellTarget) or (options.trials is not None and options.seconds is None):
         return options
     drawn = drawn_for(NUM_TIMED, options.seed, target.limits)
@@ -451,6 +451,8 @@ def _after_cublas(
     share_s, until_s = options.policy.cublas_share * seconds, target.now() + seconds
     time_some(drawn, target.now() + share_s)
     time_some(with_bias(drawn), target.now() + share_s, first=with_bias(gemms), has_bias=True)
+    batches = batches_for(NUM_BATCHES, options.seed, target.limits)
+    time_some(batches, target.now() + share_s, is_batched=True)
     left_s = max(until_s - target.now(), _LEAST_S)
     return options if options.seconds is None else replace(options, seconds=left_s)
 

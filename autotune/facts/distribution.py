@@ -18,8 +18,10 @@ from .gemm import LAYOUTS, Gemm
 
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)
+MOST_BYTES = 1 << 30  # of the operands of a batch
 ROUND = 16
 BATCHES = (2, 1024)  # products
+ROWS, HEADS = (16, 4096), (16, 256)  # sides of attention's products: queries or keys, and the size of a head
 SHIPPED_SEEDS = 9  # of those below, 0, 1, 2 and 8 drew columns of the matrices that ship (studies/matrices)
 LEADING = 1.15  # times the best of a search: a kernel up to this is tried on other shapes
 KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
@@ -46,6 +48,13 @@ def products(rng: random.Random) -> dict[str, Any]:
     return {"batch": log_uniform(rng, *BATCHES)}
 
 
+def attention(rng: random.Random) -> dict[str, Any]:
+    """The same, with the extents of attention's products: of queries and keys, or of weights and values."""
+    queries, keys, head = (log_uniform(rng, *ends) for ends in (ROWS, ROWS, HEADS))
+    n, k = rng.choice(((keys, head), (head, keys)))
+    return {**products(rng), "m": queries, "n": n, "k": k}
+
+
 def drawn(
     seed: int,
     fma_tflops: float,
@@ -59,16 +68,18 @@ def drawn(
 ) -> Iterator[Gemm]:
     """Shapes without end for a GPU of such a roofline, the same for equal arguments. `is_odd` makes every
     extent odd; `is_mixed` rounds those of every second shape up to whole 16s, from 16 on. `most`:
-    rows or columns. `more` draws further fields of a Gemm."""
+    rows or columns. `more` draws further fields of a Gemm, or others."""
     rng, num = random.Random(seed), 0
     while True:
         m, n, k = (log_uniform(rng, *ends) for ends in ((1, most), (1, most), DEPTHS))
         layout = rng.choice(layouts)
+        fields = {"m": m, "n": n, "k": k} | more(rng)
+        m, n, k = (fields.pop(name) for name in ("m", "n", "k"))
         if is_odd:
             m, n, k = m | 1, n | 1, k | 1
         if is_mixed and num % 2:
             m, n, k = (extent if extent < ROUND else -(-extent // ROUND) * ROUND for extent in (m, n, k))
-        gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T", **more(rng))
+        gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T", **fields)
         if LIMITS_US[0] <= gemm.limit_us(fma_tflops, bandwidth_gbs) <= LIMITS_US[1]:
             num += 1
             yield gemm
@@ -88,6 +99,22 @@ def drawn_suite(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) ->
         if len(found) >= num:
             break
         found.setdefault(next(sources[layout]))
+    return tuple(found)
+
+
+def drawn_batches(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) -> tuple[Gemm, ...]:
+    """This many strided batches, of all layouts in rotation: of each layout every third one attention's, and
+    none of more than MOST_BYTES. A larger number begins with the same ones."""
+    kinds = [(more, layout) for more in (products, products, attention) for layout in LAYOUTS]
+    sources = [
+        drawn(seed * len(kinds) + i, fma_tflops, bandwidth_gbs, layouts=(layout,), is_mixed=True, more=more)
+        for i, (more, layout) in enumerate(kinds)
+    ]
+    found: dict[Gemm, None] = {}
+    for source in cycle(sources):
+        if len(found) >= num:
+            break
+        found.setdefault(next(gemm for gemm in source if gemm.num_bytes <= MOST_BYTES))
     return tuple(found)
 
 

@@ -1,5 +1,5 @@
-"""Times cuBLAS on drawn shapes, also as torch has it add a bias, which is another kernel that often takes
-longer. A thousand of them cost seconds, as nothing is compiled or verified.
+"""Times cuBLAS on drawn shapes and strided batches, also as torch has it add a bias, which is another kernel
+that often takes longer. A thousand of them cost seconds, as nothing is compiled or verified.
 
 An export learns from these times where cuBLAS is expected to be faster than kernels that nobody tuned
 (perf_model/cublas_model.py).
@@ -32,12 +32,13 @@ def time_cublas(
     *,
     first: Sequence[Gemm] = (),
     has_bias: bool = False,
+    is_batched: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Time cuBLAS on products until this time of the target's clock, or until it should stop: on each of
-    `first`, then on `gemms`, until it was timed on this many, these or others. Times are stored `at_once`.
-    Returns their number; none without a cuBLAS. Raises DeviceLost and StoreError."""
-    known = store.cublas_times(target.environment, target.policy, has_bias=has_bias)
+    """Time cuBLAS on products, or on batches, until this time of the target's clock, or until it should stop:
+    on each of `first`, then on `gemms`, until it was timed on this many, these or others. Times are stored
+    `at_once`. Returns their number; none without a cuBLAS. Raises DeviceLost and StoreError."""
+    known = store.cublas_times(target.environment, target.policy, has_bias=has_bias, is_batched=is_batched)
     num_new = 0
     wanted = max(0, len(gemms) - len(known))
     new = islice((gemm for gemm in gemms if gemm not in known), wanted)

@@ -33,6 +33,7 @@ from .database import Database
 from .models import (
     Base,
     BaselineRow,
+    BatchTimeRow,
     BiasTimeRow,
     ComparisonRow,
     ConfigRow,
@@ -90,7 +91,7 @@ class Merge:
         self._copy(SearchRow)
         self._copy(ComparisonRow)
         self._copy(FinalRow, self._copy_entries)
-        for model in (CublasTimeRow, BiasTimeRow, RunRow):
+        for model in (CublasTimeRow, BiasTimeRow, BatchTimeRow, RunRow):
             for page in self._pages(model):
                 self._count(model, self._copy_page(model, page)[0])
         return self._merged

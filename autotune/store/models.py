@@ -1,6 +1,6 @@
 """The tables. Names are singular: Optuna's own (`trials`, `studies`) may live in the same file.
 
-    environment ─┬─ cublas_time, bias_time, run
+    environment ─┬─ cublas_time, bias_time, batch_time, run
     kernel ──────┼─ study ─┬─ trial ────────┐
                  │         ├─ search        │
                  │         ├─ baseline      ├─ config
@@ -182,13 +182,15 @@ class RunRow(Base):
 
 
 class _TimeOfCublas:
-    """A time of cuBLAS on a single product."""
+    """A time of cuBLAS on a product."""
+
+    extents: ClassVar[tuple[str, ...]] = ("m", "n", "k")
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
         return (
             UniqueConstraint(
-                *("environment_id", "m", "n", "k", "trans_a", "trans_b", "policy", "policy_version")
+                *("environment_id", *cls.extents, "trans_a", "trans_b", "policy", "policy_version")
             ),
             CheckConstraint("time_us > 0", name="is_time"),
         )
@@ -215,6 +217,15 @@ class BiasTimeRow(_TimeOfCublas, Base):
     """Of one that adds a vector to each row, as torch calls it (gpu/cublaslt.py)."""
 
     __tablename__ = "bias_time"
+
+
+class BatchTimeRow(_TimeOfCublas, Base):
+    """Of a strided batch that nobody searched, packed, whose products share nothing."""
+
+    __tablename__ = "batch_time"
+
+    extents: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch")
+    batch: Mapped[int]
 
 
 class TrialRow(Base):

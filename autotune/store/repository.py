@@ -34,6 +34,7 @@ from .claims import Claims
 from .database import Closing, Database, each_retried
 from .models import (
     BaselineRow,
+    BatchTimeRow,
     BiasTimeRow,
     ComparisonRow,
     ConfigRow,
@@ -586,26 +587,33 @@ class Store(Closing):
         *,
         has_bias: bool = False,
     ) -> None:
-        """Store times of cuBLAS on single products that nobody searched, or of cuBLAS as it adds a bias.
+        """Store times of cuBLAS on products and batches that nobody searched, or of cuBLAS as it adds a bias.
         Those that are there stay."""
         with self._writing() as session:
             environment_id = _environment_id(session, environment)
             for gemm, time_us in times_us.items():
+                row = _time_row(has_bias, gemm.is_batched)
                 queries.find_or_add(
                     session,
-                    _time_row(has_bias),
+                    row,
                     {"time_us": time_us, "created_at": utc_now()},
                     environment_id=environment_id,
                     policy=policy.value,
                     policy_version=POLICY_VERSION,
-                    **{name: getattr(gemm, name) for name in ("m", "n", "k", "trans_a", "trans_b")},
+                    **{name: getattr(gemm, name) for name in (*row.extents, "trans_a", "trans_b")},
                 )
 
     def cublas_times(
-        self, environment: Environment, policy: CachePolicy, *, has_bias: bool = False
+        self,
+        environment: Environment,
+        policy: CachePolicy,
+        *,
+        has_bias: bool = False,
+        is_batched: bool = False,
     ) -> dict[Gemm, float]:
-        """Times in us of the same cuBLAS on GPUs of this name, as `add_cublas_times` stores them."""
-        row = _time_row(has_bias)
+        """Times in us of the same cuBLAS on GPUs of this name, as `add_cublas_times` stores them: on single
+        products, or on batches."""
+        row = _time_row(has_bias, is_batched)
         query = (
             select(row)
             .join(EnvironmentRow, row.environment_id == EnvironmentRow.id)
@@ -701,7 +709,9 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
             schema.migrate(connection)
 
 
-def _time_row(has_bias: bool) -> type[CublasTimeRow] | type[BiasTimeRow]:
+def _time_row(has_bias: bool, is_batched: bool) -> type[CublasTimeRow | BiasTimeRow | BatchTimeRow]:
+    if is_batched:
+        return BatchTimeRow
     return BiasTimeRow if has_bias else CublasTimeRow
 
 

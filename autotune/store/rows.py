@@ -24,6 +24,7 @@ from .columns import InvalidValue, is_time
 from .models import (
     Base,
     BaselineRow,
+    BatchTimeRow,
     BiasTimeRow,
     ComparisonRow,
     ConfigRow,
@@ -125,10 +126,11 @@ def study_gemm(study_id: int, *columns: Any) -> tuple[int, Gemm]:
         raise BadRowError(StudyRow.__tablename__, study_id, str(error)) from None
 
 
-def cublas_time(row: CublasTimeRow | BiasTimeRow) -> tuple[Gemm, float]:
+def cublas_time(row: CublasTimeRow | BiasTimeRow | BatchTimeRow) -> tuple[Gemm, float]:
     check(row)
+    batch = row.batch if isinstance(row, BatchTimeRow) else 1
     try:
-        return Gemm(row.m, row.n, row.k, row.trans_a, row.trans_b), row.time_us
+        return Gemm(row.m, row.n, row.k, row.trans_a, row.trans_b, batch), row.time_us
     except UsageError as error:
         refuse(row, str(error))
 

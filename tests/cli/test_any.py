@@ -19,7 +19,7 @@ from autotune import tuning
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Measurement, Outcome
 from autotune.files.errors import UsageError
-from autotune.perf_model.cublas_model import NUM_TIMED
+from autotune.perf_model.cublas_model import NUM_BATCHES, NUM_TIMED
 from autotune.recording.replay import ReplayTarget
 from autotune.search.progress import ShapeStarted
 from autotune.store import Store
@@ -270,6 +270,7 @@ def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
     """For a table that leaves to it what it wins: within a share of the seconds, and once per database; as it
     adds a bias as well, where programs have that, on the shapes of the search first."""
     requested: list[int] = []
+    batches: list[int] = []
     adding: list[Gemm] = []
     whole = target.fill
 
@@ -278,7 +279,7 @@ def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
             adding.extend(cell.gemm for cell in cells)
             target.num_filled += 1
         elif cells[0].point is None:
-            requested.append(len(cells))
+            (batches if cells[0].gemm.is_batched else requested).append(len(cells))
             target.num_filled += 1  # a second goes by
         return whole(cells)
 
@@ -288,9 +289,10 @@ def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
         tuning.tune, [SQUARE], gpu="0", num_drawn=num_drawn, calls=calls, db=str(tmp_path / "a.db")
     )
     search(trials=9)
-    assert not requested + adding  # these were counted, and nothing beside them
+    assert not requested + batches + adding  # these were counted, and nothing beside them
     search(seconds=100.0)
     assert sum(requested) == 100 * len(requested) == 500 and target.now() - started_s <= 100 + 2
+    assert sum(batches) == 100 * len(batches) == 500
     assert len(adding) == 500 and adding[0] == SQUARE and {gemm.layout for gemm in adding} == {"NN", "NT"}
     search()
     num_adding = len(adding)
@@ -299,4 +301,6 @@ def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
     assert sum(requested) == NUM_TIMED and len(adding) == num_adding
     with Store.open_existing(str(tmp_path / "a.db")) as store:
         known = store.cublas_times(target.environment, target.policy)
+        of_batches = store.cublas_times(target.environment, target.policy, is_batched=True)
     assert len(known) == NUM_TIMED and set(known.values()) == {13.0}
+    assert len(of_batches) == NUM_BATCHES == sum(batches) and all(gemm.is_batched for gemm in of_batches)

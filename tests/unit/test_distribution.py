@@ -12,11 +12,15 @@ from autotune import target_finder as targets
 from autotune.facts.device import KNOWN
 from autotune.facts.distribution import (
     DEPTHS,
+    HEADS,
     KINDS,
     LIMITS_US,
     MOST,
+    MOST_BYTES,
     ROUND,
+    ROWS,
     SHIPPED_SEEDS,
+    drawn_batches,
     drawn_calls,
     drawn_suite,
     signature_of_shape,
@@ -45,6 +49,17 @@ def test_half_are_nn_and_half_of_each_layout_round(seed: int) -> None:
         assert LIMITS_US[0] <= gemm.limit_us(*ROOFLINE) <= LIMITS_US[1]
     is_round = [all(x < ROUND or x % ROUND == 0 for x in (gemm.m, gemm.n, gemm.k)) for gemm in found]
     assert 30 <= sum(is_round) <= 45
+
+
+def test_batches_are_of_all_layouts_and_some_are_attentions() -> None:
+    few, many = drawn_batches(60, 3, *ROOFLINE), drawn_batches(120, 3, *ROOFLINE)
+    assert many[:60] == few and len(set(many)) == 120
+    for layout in LAYOUTS:
+        own = [gemm for gemm in many if gemm.layout == layout]
+        assert len(own) == 30 and all(gemm.is_batched and gemm.num_bytes <= MOST_BYTES for gemm in own)
+        some = own[2::3]
+        assert all(min(HEADS) <= min(gemm.n, gemm.k) <= max(HEADS) for gemm in some)
+        assert all(min(ROWS) <= gemm.m <= max(ROWS) for gemm in some)
 
 
 def test_seeds_draw_other_shapes() -> None:

@@ -74,6 +74,7 @@ def fill(store: Store, numbers: range, gemm: Gemm = SQUARE) -> StudyRef:
     store.set_final(study, entries, Baseline(3.0, (3.0,)), ("drift",))
     store.add_cublas_times(H200, CachePolicy.COLD, {Gemm(8, 8, 8): 7.0})
     store.add_cublas_times(H200, CachePolicy.COLD, {Gemm(8, 8, 8): 9.0}, has_bias=True)
+    store.add_cublas_times(H200, CachePolicy.COLD, {Gemm(8, 8, 8, batch=4): 11.0})
     store.end_run(store.begin_run(H200, [str(gemm)]), len(numbers))
     return study
 
@@ -82,6 +83,7 @@ def content(store: Store) -> dict[str, Any]:
     """All that a database says, less ids."""
     found: dict[str, Any] = {"runs": [replace(one, id=0) for one in store.runs()]}
     found["cublas"] = [store.cublas_times(H200, CachePolicy.COLD, has_bias=b) for b in (False, True)]
+    found["batches"] = store.cublas_times(H200, CachePolicy.COLD, is_batched=True)
     for summary in store.studies():
         study = summary.study
         trials = sorted((replace(trial, id=0) for trial in store.trials(study)), key=lambda trial: trial.key)
@@ -99,7 +101,8 @@ def test_everything_arrives_and_nothing_is_doubled(urls: tuple[str, str]) -> Non
         merged = mine.merge(other)
         assert (merged.num_studies, merged.num_new, merged.num_known) == (3, 16, 0)
         assert merged.others == {
-            "baseline": 4, "search": 2, "duel": 2, "final": 2, "cublas_time": 1, "bias_time": 1, "run": 2
+            "baseline": 4, "search": 2, "duel": 2, "final": 2, "cublas_time": 1, "bias_time": 1,
+            "batch_time": 1, "run": 2,
         }  # fmt: skip
         assert content(mine) == content(other)
         again = mine.merge(other)

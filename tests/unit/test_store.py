@@ -380,6 +380,9 @@ def test_times_of_cublas_are_of_one_library_policy_and_kind_of_gpu(store: Store)
     store.add_cublas_times(H200, cold, {SQUARE: 3000.0}, has_bias=True)
     store.add_cublas_times(H200, cold, {SQUARE: 1.0}, has_bias=True)
     assert store.cublas_times(H200, cold, has_bias=True) == {SQUARE: 3000.0}
+    batches = {replace(SQUARE, batch=2): 5.0, replace(SQUARE, batch=3): 7.0}
+    store.add_cublas_times(H200, cold, batches)
+    assert store.cublas_times(H200, cold, is_batched=True) == batches
     assert store.cublas_times(H200, cold) == expected
 
 
