@@ -201,6 +201,13 @@ VIEWS = {
 }
 
 
+def test_strides_of_what_is_empty_mean_nothing(runtime: Dispatcher) -> None:
+    """torch gives no packed copy of an expanded tensor without elements: it is one, whatever its strides."""
+    a = np.broadcast_to(np.zeros((0, 1, 40), np.float32), (0, 70, 40))
+    assert not a.strides[1]
+    assert runtime.sgemm(_Tensor(a), _Tensor(B)).data.shape == (0, 70, 66)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_what_came_before_is_served_by_the_core_alone(runtime, driver, monkeypatch, view):
     a, b, options = VIEWS[view]
