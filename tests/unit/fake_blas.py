@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -145,7 +144,7 @@ class FakeBlas:
                 product = inexact(first.astype(np.float64) @ second, self.error)
             result[...] = scales[0] * product + (scales[1] * result if scales[1] else 0)
 
-        driver._captured.get(setting.stream, _AtOnce()).append(partial(play))
+        driver._enqueue(setting.stream, play)
         return 0
 
     def cublasSgemmStridedBatched(
@@ -180,13 +179,11 @@ class FakeBlas:
             return status
         setting, scale, result = self.handles[handle], _float_at(alpha), by_columns(c, m, n, ldc)
         assert setting.context == self.driver.current_context()
-        self.served.append(Served(handle, setting.stream, 0, setting.context, threading.get_ident()))
-        result[...] = scale * result if scale else 0
+        one = Served(handle, setting.stream, 0, setting.context, threading.get_ident())
+
+        def play() -> None:
+            self.served.append(one)
+            result[...] = scale * result if scale else 0
+
+        self.driver._enqueue(setting.stream, play)
         return 0
-
-
-class _AtOnce(list[Any]):
-    """What is not captured runs when it is enqueued."""
-
-    def append(self, work: Any) -> None:
-        work()

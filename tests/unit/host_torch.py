@@ -49,7 +49,7 @@ class HostTorch:
         tensor = self._torch.Tensor
         patch.setattr(tensor, "is_cuda", property(lambda _: True))
         patch.setattr(tensor, "get_device", lambda _: 0)
-        patch.setattr(self._torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM)
+        patch.setattr(self._torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)
         patch.setattr(arrays.Torch, "empty", lambda _, shape, *__: self._torch.empty(shape))
         get, new = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
         get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

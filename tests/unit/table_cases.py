@@ -42,6 +42,7 @@ from autotune.kernel.launch import (
     Grid,
     LaunchSpec,
     Variant,
+    packed_floats,
     plan,
     rejection,
     schedule,
@@ -610,13 +611,11 @@ class FakeDriver:
             raise CudaFault("launching a kernel", self.launch_error, "FAILED")
         device = self.current_context() - 100
         assert device >= 0, "launched without a context"
-        if kernel in self.upcasts:
-            assert (threads, smem_bytes, overlaps) == (256, 0, False)
-            self._upcast(grid, *_arguments(arguments, _UPCAST))
-            self.launches.append(Launch("", "upcast", grid, stream, self.current_context(), overlaps))
-            return
-        record, name = self._kernels[kernel]
-        if name == "sgemm":
+        record, name = self._kernels.get(kernel, (None, "upcast"))
+        if record is None:
+            assert kernel in self.upcasts and (threads, smem_bytes, overlaps) == (256, 0, False)
+            play = partial(self._upcast, grid, *_arguments(arguments, _UPCAST))
+        elif name == "sgemm":
             assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
             # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
@@ -625,19 +624,23 @@ class FakeDriver:
             play = partial(self._sgemm, record.spec, error, grid, _arguments(arguments, _SGEMM))
         elif name == "sgemm_pack":
             assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
-            play = partial(self._pack, grid, *_arguments(arguments, _PACK))
+            play = partial(self._pack, record.spec.pack_depth, grid, *_arguments(arguments, _PACK))
         else:
             added = record.spec.variant.epilogue
             play = partial(self._reduce, added, grid, *_arguments(arguments, _REDUCE))
-        launch = Launch(record.id, name, grid, stream, self.current_context(), overlaps)
+        launch = Launch(record.id if record else "", name, grid, stream, self.current_context(), overlaps)
+        self._enqueue(stream, partial(self._run, launch, play))
+
+    def _enqueue(self, stream: int, play: Callable[[], object]) -> None:
+        """Now, or each time that the graph which the stream is captured into runs."""
         if stream in self._captured:
-            self._captured[stream].append(partial(self._run, launch, play))
+            self._captured[stream].append(play)
         else:
-            self._run(launch, play)
+            play()
 
     def _run(self, launch: Launch, play: Callable[[], None]) -> None:
         self.launches.append(launch)
-        self.clock_us += self.kernel_us.get(launch.kernel_id, 100.0)
+        self.clock_us += self.kernel_us.get(launch.kernel_id, 100.0 if launch.kernel_id else 0.0)
         play()
 
     def _sgemm(self, spec: LaunchSpec, error: float, grid: tuple[int, int], arguments: list[Any]) -> None:
@@ -646,7 +649,7 @@ class FakeDriver:
         assert spec.variant.is_batched == (batch.products > 1)
         assert batch.products > 1 or batch == SINGLE
         spec = spec if spec.chunk else replace(spec, split_k=splits)
-        read = (a, b, c) if alpha else (0, 0, c)
+        read = (a, b, c) if alpha and k else (0, 0, c)
         assert rejection(spec, m, n, k, (lda, ldb, ldc), read, batch) is None
         planned = plan(spec, m, n, k, batch)
         assert grid == planned.size
@@ -662,23 +665,28 @@ class FakeDriver:
             assert not counters.view(np.uint32).any(), "counters are not zero"
         for i in range(batch.products):
             at_a, at_b, at_c = (at + 4 * i * stride for at, stride in zip((a, b, c), batch[1:], strict=True))
-            turns_a, a_type = spec.variant.trans_a or True in packed, spec.variant.a_type
-            if a_type == "fp32":
-                of_a = matrix_at(at_a, k, m, lda).T if turns_a else matrix_at(at_a, m, k, lda)
-            else:
-                at_a = a + 2 * i * batch.stride_a
-                of_a = short_at(at_a, *((k, m) if turns_a else (m, k)), lda, a_type)
-                of_a = of_a.T if turns_a else of_a
-            turns_b = spec.variant.trans_b and False not in packed
-            of_b = matrix_at(at_b, n, k, ldb).T if turns_b else matrix_at(at_b, k, n, ldb)
             product = np.full((m, n), self.result_error)
             if alpha:  # else neither A nor B is read
-                exact = of_a.astype(np.float64) @ of_b.astype(np.float64)
-                product += reference(of_a, of_b, self.summed) if self.summed else inexact(exact, error)
+                at = a + 2 * i * batch.stride_a if spec.variant.a_type != "fp32" else at_a, at_b
+                product += self._multiplied(spec, packed, (m, n, k), at, (lda, ldb), error)
             if spec.has_planes:
                 self._put_sums(planned, workspace, i, product)
             else:
                 _store(matrix_at(at_c, m, n, ldc), product, alpha, beta, spec.variant.epilogue, epilogue)
+
+    def _multiplied(
+        self, spec: LaunchSpec, packed: Any, extents: Any, at: Any, lds: Any, error: float
+    ) -> np.ndarray[Any, Any]:
+        (m, n, k), (at_a, at_b), (lda, ldb) = extents, at, lds
+        turns_a, a_type = spec.variant.trans_a or True in packed, spec.variant.a_type
+        stored = (k, m) if turns_a else (m, k)
+        short = a_type != "fp32"
+        of_a = short_at(at_a, *stored, lda, a_type) if short else matrix_at(at_a, *stored, lda)
+        of_a = of_a.T if turns_a else of_a
+        turns_b = spec.variant.trans_b and False not in packed
+        of_b = matrix_at(at_b, n, k, ldb).T if turns_b else matrix_at(at_b, k, n, ldb)
+        exact = of_a.astype(np.float64) @ of_b.astype(np.float64)
+        return reference(of_a, of_b, self.summed) if self.summed else inexact(exact, error)
 
     @staticmethod
     def _put_sums(planned: Grid, workspace: int, number: int, product: np.ndarray[Any, Any]) -> None:
@@ -700,14 +708,15 @@ class FakeDriver:
             found = short_at(at + 2 * i * stride, rows, columns, ld, "fp16" if is_half else "bf16")
             matrix_at(to + 4 * i * rows * columns, rows, columns, columns)[...] = found
 
-    def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_k_major: int,
-              to: int, padded: int, blocks: int, stride: int) -> None:  # fmt: skip
+    def _pack(self, depth: int, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int,
+              is_k_major: int, to: int, padded: int, blocks: int, stride: int) -> None:  # fmt: skip
         assert blocks == -(-padded // PACK_TILE) * -(-k // PACK_TILE) and grid[0] % blocks == 0 < grid[0]
         products = grid[0] // blocks
         assert bool(stride) == (products > 1)
-        self._check_place(to, 4 * k * padded * products)
+        floats = packed_floats(depth, k, padded)  # scaled tiles have no scales here
+        self._check_place(to, 4 * floats * products)
         for i in range(products):
-            packed, at = matrix_at(to + 4 * i * k * padded, k, padded, padded), operand + 4 * i * stride
+            packed, at = matrix_at(to + 4 * i * floats, k, padded, padded), operand + 4 * i * stride
             packed[:, extent:] = 0
             packed[:, :extent] = (
                 matrix_at(at, extent, k, ld).T if is_k_major else matrix_at(at, k, extent, ld)
@@ -748,6 +757,7 @@ class FakeDriver:
 
     def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
         space = np.full(num_bytes + 256, 0xFF, np.uint8)  # NaN as floats, not zero as counters
+        self._enqueue(stream, partial(space.fill, 0xFF))  # a graph's, each time
         address = -(-space.ctypes.data // 256) * 256
         self.memory[address] = space
         self.log.append(("allocate", address, num_bytes, stream))
@@ -784,11 +794,14 @@ class FakeDriver:
             raise CudaFault(call, 2, "CUDA_ERROR_OUT_OF_MEMORY")
 
     def free(self, address: int, stream: int) -> None:
-        del self.memory[address]
+        if stream in self._captured:
+            self._enqueue(stream, partial(self.memory[address].fill, 0xFF))
+        else:
+            del self.memory[address]
         self.log.append(("free", address, stream))
 
     def zero(self, address: int, num_bytes: int, stream: int) -> None:
-        ctypes.memset(address, 0, num_bytes)
+        self._enqueue(stream, partial(ctypes.memset, address, 0, num_bytes))
         self.log.append(("zero", address, num_bytes, stream))
 
     def copy_in(self, address: int, host: int, num_bytes: int, stream: int) -> None:
