@@ -9,7 +9,7 @@ from types import ModuleType
 
 from ..files.errors import EnvironmentProblem, UsageError
 from ..files.wheel_libraries import CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN
-from ..report import page, server
+from ..report import page
 from ..report.feed import Feed
 from ..runtime.service.table_server import KEY, read_keys
 from ..store import Follower, Store, shown
@@ -25,7 +25,8 @@ def run(request: ServeRequest, *, is_json: bool) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises EnvironmentProblem where a package is missing, UsageError for
     what would let strangers in, StoreError."""
     page.jinja()
-    module, is_own = _service(), request.host in server.OWN_NAMES
+    module, server = _service()
+    is_own = request.host in server.OWN_NAMES
     keys = read_keys(",".join(request.trusted) or os.environ.get(KEY, ""))
     with ExitStack() as at_end:
         opening = common.open_existing(request.db) if request.is_read_only else Store.open(request.db)
@@ -82,10 +83,12 @@ def _tell(request: ServeRequest, address: str, *, is_json: bool) -> None:
     console.answer(facts, lambda: f"{shown(request.db)}: {address} (Ctrl-C ends it)", is_json=is_json)
 
 
-def _service() -> ModuleType:
+def _service() -> tuple[ModuleType, ModuleType]:
+    """What serves, and the pages that it serves, too."""
     try:
+        from ..report import server
         from ..service import serving
     except ImportError as error:
         needed = " ".join(f"'{one}'" for one in (CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN))
         raise EnvironmentProblem(f"nothing can be served ({error}); install: pip install {needed}") from error
-    return serving
+    return serving, server

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..files import strict
 from ..files.errors import UsageError
@@ -24,7 +24,9 @@ from ..runtime.service.table_server import (
 from ..runtime.table.table import CUBIN_FILE, TABLE_FILE
 from ..store import Artifacts, Channel, ChannelKey
 from ..store.artifacts import What, best_channel, need_full
-from .signing import NewArtifact
+
+if TYPE_CHECKING:
+    from .signing import NewArtifact  # needs a package that most of this needs not
 
 Document = dict[str, Any]
 UPLOAD_S = 120.0  # a step of sending a table
