@@ -577,6 +577,8 @@ def export_table(
             named = ", ".join(str(ref.gemm) for ref in refs if is_external(ref.source_hash))
             of = f" on {gpu_name}" if gpu_name else ""
             what = f"no kernel that ran{of}" + (f", but other tools' ({named})" if named else "")
+            if max_error is not None and not named and store.environments():
+                what += f" within {option('max_error')} {max_error:g}"
             raise DispatchError(f"{shown(db)} holds {what}; run {command('search')} first")
         latest, limits = environments[0], _limits(environments[0])
         read = read_policy(given["cache"])

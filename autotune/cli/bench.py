@@ -82,7 +82,9 @@ def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, P
     if missing or not tuned:
         store.bad_rows.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
-        where = common.source_text(target.environment)
+        where, of_any_error = common.source_text(target.environment), (target.environment, target.policy)
+        if any(study.gemm in (missing or [study.gemm]) for study in store.latest_studies(*of_any_error)):
+            where += f", within --max-error {target.max_error:g}"
         raise UsageError(f"nothing was tuned for {what} ({where}); run `autotune search` for it first")
     return {gemm: tuned[gemm] for gemm in named or tuned}
 

@@ -17,11 +17,13 @@ from table_cases import make_table
 
 import autotune
 from autotune import tuning
+from autotune.cli import bench
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
-from autotune.files.errors import EnvironmentProblem, StoreError, UsageError
+from autotune.files.errors import DispatchError, EnvironmentProblem, StoreError, UsageError
 from autotune.search import InterruptHandler, Options
 from autotune.search.progress import ShapeStarted, TrialDone
+from autotune.store import Store
 from autotune.target_finder import default_recording
 
 NAMES = {
@@ -79,6 +81,18 @@ def test_what_is_known_of_a_shape_is_found_by_any_of_its_names(result):
         _ = result.best[4096]
     with pytest.raises(UsageError, match=r"shape 1\.5: write 4096"):
         _ = result.best[1.5]
+
+
+def test_a_limit_of_errors_that_no_kernel_keeps_is_named(result, tmp_path):
+    with pytest.raises(DispatchError, match=r"no kernel that ran within max_error 0\.0001; run"):
+        autotune.export_table(tmp_path / "out", db=result.db, max_error=1e-4)
+    with Store.open_existing(result.db) as store:
+        (environment,) = store.environments()
+        target = SimpleNamespace(environment=environment, policy="cold", max_error=1e-4)
+        with pytest.raises(UsageError, match=r"any shape \(.*, within --max-error 0\.0001\); run"):
+            bench.winners(store, target, [])
+        with pytest.raises(UsageError, match=r"64x64x64:NN \(recorded on NVIDIA H200, [0-9-]*\); run"):
+            bench.winners(store, target, [Gemm(64, 64, 64)])
 
 
 def test_what_the_functions_return_is_shown_in_a_few_words(result):
