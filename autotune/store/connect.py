@@ -119,10 +119,12 @@ def file_of(url: URL) -> Path | None:
 
 def exists(path_or_url: str | Path) -> bool:
     """Whether a database may exist: its file does, or there is a server to ask. Raises StoreError if its
-    folder may not be entered, and for a file of no bytes, which SQLite would take for a database."""
+    folder may not be entered, for a folder, and for a file of no bytes, which SQLite would take for a
+    database."""
     file = file_of(parse_url(path_or_url))
     with _explain_names(file):
         if file is None or not file.is_file():
+            _refuse_folder(file)
             return file is None
         if file.stat().st_size or has_log(file):
             return True
@@ -171,6 +173,11 @@ def _options(url: URL, timeout_s: float, mode: str) -> dict[str, Any]:
     return {"creator": lambda: sqlite3.connect(uri, timeout_s, uri=True, check_same_thread=False)}
 
 
+def _refuse_folder(file: Path | None) -> None:
+    if file is not None and file.is_dir():
+        raise StoreError(f"{file} is a folder; name a database file inside it")
+
+
 def make_file(url: URL) -> None:
     """Make an empty SQLite file if there is none. Raises StoreError if no database can be there, or if there
     is the log of one that was moved away without it: SQLite would remove it."""
@@ -180,8 +187,7 @@ def make_file(url: URL) -> None:
     with _explain_names(file):
         if not file.parent.is_dir():
             raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
-        if file.is_dir():
-            raise StoreError(f"{file} is a folder; name a database file inside it")
+        _refuse_folder(file)
         if file.exists() and not file.is_file():
             raise StoreError(f"{file} is a device or a pipe; name a regular file")
         if has_log(file) and not (file.exists() and file.stat().st_size):

@@ -27,8 +27,9 @@ def test_a_folder_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="is a folder; name a database file"):
-        Store.open(tmp_path)
+    for opened in (Store.open, Store.open_existing):
+        with pytest.raises(StoreError, match="is a folder; name a database file"):
+            opened(tmp_path)
 
 
 def _no_locks(*_: object) -> None:
