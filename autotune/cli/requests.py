@@ -306,7 +306,7 @@ class MergeRequest(CommandRecord):
         trials merge other.db
         trials merge other.db --db postgresql://me@host/autotune"""
 
-    other: str = argument("The database to read: a SQLite file, or a URL; or a recording.")
+    other: str = argument("The database to read: a SQLite file, or a URL; or a recording.", metavar="OTHER")
     db: str = DB()
 
 
@@ -319,9 +319,10 @@ class CompareRequest(CommandRecord):
         trials compare a.db#3 sgemm_dispatch"""
 
     first: str = argument(
-        "A database, a run (a.db#run3, as `runs` lists them) or study (a.db#3) of it, or an exported folder."
+        "A database, a run (a.db#run3, as `runs` lists them) or study (a.db#3) of it, or an exported folder.",
+        metavar="FIRST",
     )
-    second: str = argument("Another one.")
+    second: str = argument("Another one.", metavar="SECOND")
     shapes: list[str] = SHAPES()
     max_error: float | None = ACCURATE()
 

@@ -77,6 +77,8 @@ def _winners(source: str, max_error: float | None) -> dict[Gemm, Winner]:
     db, _, part = source.rpartition("#")
     kind, number = ("run", part[3:]) if part.startswith("run") else ("study", part)
     is_part = bool(db) and number.isdecimal()
+    if db and not is_part and Path(db).is_file() and not Path(source).exists():
+        raise UsageError(f"{source}: {part!r} is neither a run nor a study; write {db}#run3 or {db}#3")
     with common.open_existing(db if is_part else source) as store:
         chosen, period = common.studies_of(store, (), is_brief=True), EVER
         if is_part and kind == "run":

@@ -117,7 +117,8 @@ def export_table(
     if fast is not None:
         more = on_tensor_cores() if most and its is TENSOR and has_kernels(FP32, limits) else ()
         requested = list({wish.id: wish for wish in (*more, *winners_of(fast))}.values())
-        on_step(f"compiling {counted(len(requested), 'kernel')} on tensor cores")
+        if requested:
+            on_step(f"compiling {counted(len(requested), 'kernel')} on tensor cores")
         cubins |= compiling.wait(requested, on_compiled)
         requested = within(requested, cubins, max_megabytes * MEGABYTE)
         kernels += figures.on_tensor_cores(fast, requested, cubins, its.source_hash)

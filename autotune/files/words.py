@@ -99,8 +99,9 @@ def number(
         found = math.nan
     if not least <= found <= most or (is_above and found == least):
         low = f"more than {least:g}" if is_above else f"at least {least:g}"
-        high = "and finite" if most == sys.float_info.max else f"at most {most:,}"
-        raise UsageError(f"{name} is {shown(value)}, expected a number: {low}, {high}")
+        highs = {sys.float_info.max: ", and finite", math.inf: ""}
+        high = highs.get(most, f", at most {most:,}")
+        raise UsageError(f"{name} is {shown(value)}, expected a number: {low}{high}")
     return found
 
 

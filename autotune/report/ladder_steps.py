@@ -51,7 +51,8 @@ def read_ladder(path: Path) -> LadderFacts:
         facts = {**_known(LadderFacts, data), "gpu": data["environment"]["gpu_name"], "steps": steps}
         found: LadderFacts = strict.read(LadderFacts, facts, "ladder")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"{path} is no ladder: {error!r}; {_HOW}") from error
+        fault = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"{path} is no ladder: {fault}; {_HOW}") from error
     return found
 
 

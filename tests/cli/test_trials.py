@@ -336,6 +336,8 @@ def test_two_databases_or_tables_are_compared_by_shape(recording: Path, tmp_path
     bad = run("trials", "compare", one, other, "--shape", "64", code=2)
     assert "share no shape" in bad.stderr
     assert f"{other} holds no study 99" in run("trials", "compare", one, f"{other}#99", code=2).stderr
+    bad = run("trials", "compare", one, f"{other}#runs", code=2)
+    assert f"'runs' is neither a run nor a study; write {other}#run3 or {other}#3" in bad.stderr
 
 
 def test_the_dashboard_is_served_over_the_database(db, monkeypatch, capsys):

@@ -118,7 +118,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"num_drawn": 1.5}, "num_drawn is 1.5, expected a whole number"),
     ({"num_drawn": 2, "gpu": "replay"}, r"drawn \(num_drawn\) for a GPU"),
     ({"calls": {64: 0}}, "calls is 0, expected a whole number of 1"),
-    ({"cache": "hot"}, "cache 'hot' is neither"),
+    ({"cache": "hot"}, "cache is 'hot'; say 'cold' or 'warm'"),
     ({"where": "bm"}, "where 'bm': write conditions"),
     ({"gpu": 1.5}, "gpu is 1.5, expected a whole number"),
     ({"gpu": "rtx-4090"}, "gpu rtx-4090 names a GPU model"),

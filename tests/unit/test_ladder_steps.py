@@ -57,6 +57,11 @@ def test_what_is_no_ladder_is_refused(tmp_path: Path, data: Any) -> None:
         read_ladder(written(tmp_path / "a.json", data))
 
 
+def test_a_key_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a\.json is no ladder: the key 'steps' is missing; name"):
+        read_ladder(written(tmp_path / "a.json", {}))
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
 def test_a_file_of_anything_else_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)

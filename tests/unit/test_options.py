@@ -67,6 +67,7 @@ def test_an_option_is_given_once_unless_it_adds_up(path: tuple[str, ...], option
         ("search --trials 1.5", "--trials is '1.5', expected a whole number of 1 ... 2147483647"),
         ("search --trials " + "9" * 5000, "--trials is '999999999999...9999999999999', expected"),
         ("search --seconds soon", "--seconds is 'soon', expected a number: more than 0, and finite"),
+        ("export-table --max-megabytes -1", "--max-megabytes is -1.0, expected a number: at least 0"),
         ("search --seconds nan", "--seconds is nan, expected a number: more than 0, and finite"),
         ("search --seed -1", "--seed is -1, expected a whole number of 0 ..."),
         ("bench --rounds 1", "--rounds is 1, expected a whole number of 3 ... 10000"),
@@ -85,6 +86,8 @@ def test_what_is_no_number_is_refused_in_our_words(arguments: str, message: str)
 def test_a_fault_of_the_parser_names_its_command() -> None:
     found: Any = _fault("trials", "best", "--db")
     assert found.ctx.command_path.endswith("trials best")
+    missing: Any = _fault("trials", "compare", "a.db")
+    assert "'SECOND'" in missing.format_message()  # as its help has it
 
 
 def test_switches_may_be_repeated() -> None:
