@@ -152,9 +152,9 @@ class Torch(Library):
         *strides, by_row, by_col = (1, x.stride()[0]) if is_bias else x.stride()
         leading = tuple(zip(extents, strides, strict=True)) if extents else ()
         address = self._address(x)
-        if 0 in x.shape:  # torch gives no packed copy of what is empty: its strides mean nothing
+        if 0 in extents:  # no matrix: strides mean nothing, and torch gives no packed copy
             return address, x.get_device(), *packed_form((*extents, rows, cols))
-        if address < _LEAST_ADDRESS:
+        if address < _LEAST_ADDRESS and 0 not in x.shape:
             raise _no_memory(role)
         return address, x.get_device(), (rows, cols, by_row, by_col), leading
 
