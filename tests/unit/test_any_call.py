@@ -7,6 +7,7 @@ A and B where alpha is. Some calls are captured into graphs, which run later, wi
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import random
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from c_front import Handle, Library, library
 from fake_blas import FakeBlas, install
+from host_torch import HostTorch
 from table_cases import (
     LIMITS,
     SOURCE,
@@ -51,6 +53,7 @@ from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch.cuda_driver import CudaFault
+from autotune.runtime.settle import choices
 from autotune.runtime.table.table import Table, launchable, load
 from autotune.runtime.torch.routed_engine import Decided, RoutedEngine
 
@@ -60,7 +63,7 @@ REDUCTIONS: tuple[dict[str, Any], ...] = (
     {"reduction": "last_block", "split_k": 4}, {"reduction": "last_wave", "split_k": 2},
     {"reduction": "cluster", "split_k": 4}, {"reduction": "chunks", "chunk": 512},
 )  # fmt: skip
-NUM_CALLS = 12
+NUM_CALLS, NUM_TURNS = 12, 40
 PICK = Chooser.pick
 Array = np.ndarray[Any, Any]
 
@@ -430,7 +433,7 @@ def one_call(rng: random.Random, runtime: Dispatcher, driver: Strict, graphs: Gr
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fake_torch: FakeTorch) -> Callable[..., Any]:
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     isolated(monkeypatch, tmp_path)
 
     def make(table: Table, **options: Any) -> tuple[Dispatcher, FakeDriver]:
@@ -634,7 +637,7 @@ def test_a_call_in_c_is_its_product(seed: int) -> None:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(64))
-def test_a_call_is_its_product(seed: int, opened: Callable[..., Any]) -> None:
+def test_a_call_is_its_product(seed: int, opened: Callable[..., Any], fake_torch: FakeTorch) -> None:
     rng = random.Random(seed)
     settle = rng.choice(("off", "off", "first-use", "live"))
     runtime, driver = opened(drawn_table(rng), settle=settle, cublas=rng.random() < 0.4)
@@ -642,7 +645,7 @@ def test_a_call_is_its_product(seed: int, opened: Callable[..., Any]) -> None:
     assert sum(one_call(rng, runtime, driver, graphs) for _ in range(NUM_CALLS)) > NUM_CALLS // 4
 
 
-def routed_call(rng: random.Random, torch: FakeTorch, table: Table, decided: list[Any]) -> None:
+def routed_call(rng: random.Random, torch: Any, table: Table, decided: list[Any]) -> None:
     """By torch's dispatcher, transposed as views, and by each launch that may take its turn."""
     gemm = replace(drawn_gemm(rng, [entry.gemm for entry in table.entries]), a_type="fp32")
     is_odd, has_sum, has_out = (rng.random() < chance for chance in (0.6, 0.5, 0.5))
@@ -664,34 +667,56 @@ def routed_call(rng: random.Random, torch: FakeTorch, table: Table, decided: lis
         np.testing.assert_allclose(found.data, want, rtol=1e-4, atol=2e-4)
         c.check(want if has_out else None, 1e-4 * (2 + np.abs(want)))
         for engine, one, planned in decided:
-            rivals_are_the_product(engine, one, planned, views)
+            launches_are_the_product(engine, one, planned, views)
         decided.clear()
 
 
-def rivals_are_the_product(
+def launches_are_the_product(
     engine: RoutedEngine, decided: Decided, planned: Product, views: list[Array]
 ) -> None:
-    """Planned for a batch or, of all its rows, for one product."""
+    """Each that may serve, planned for a batch or, of all its rows, for one product; then those that do in
+    turn, as the router in C++ asks for them."""
     gemm, core = planned.gemm, engine.core
     shape = (*(gemm.batch for _ in "1" * gemm.is_batched), gemm.m, gemm.n)
     strides = (planned.batch.stride_c,) * gemm.is_batched + (planned.lds[2], 1)
-    bias = np.linspace(-1, 1, gemm.n, dtype=np.float32)
-    for rival in decided.rivals:
-        if rival.reason or rival.pick is None:
-            continue
-        has_bias = engine._chooser.kernels[rival.pick.kernel_id].variant.epilogue.bias != "none"
+    bias, exact = np.linspace(-1, 1, gemm.n, dtype=np.float32), product(*views)
+
+    def check(address: int, has_bias: bool) -> None:
         whole = np.full(sum((x - 1) * y for x, y in zip(shape, strides, strict=True)) + 1, np.nan, np.float32)
         c = np.ndarray(shape, np.float32, whole, strides=[4 * one for one in strides])
         at = (*(x.ctypes.data for x in views), c.ctypes.data, bias.ctypes.data * has_bias)
-        assert not core.library.autotune_run_plan(core.handle, rival.plan.address, STREAM, *at, 1.0, 0.0)
-        want = product(*views) + bias * has_bias
-        np.testing.assert_allclose(c, want.reshape(shape), rtol=1e-4, atol=2e-4)
+        assert not core.library.autotune_run_plan(core.handle, address, STREAM, *at, 1.0, 0.0)
+        np.testing.assert_allclose(c, (exact + bias * has_bias).reshape(shape), rtol=1e-4, atol=2e-4)
+
+    served = [one for one in decided.rivals if not one.reason and one.pick is not None]
+    kernels = [engine._chooser.kernels[one.pick.kernel_id] for one in served]  # type: ignore[union-attr]
+    has_bias = {
+        one.plan.address: kernel.variant.epilogue.bias != "none"
+        for one, kernel in zip(served, kernels, strict=True)
+    }
+    for address, adds in has_bias.items():
+        check(address, adds)
+    for _ in range(NUM_TURNS if decided.live else 0):
+        turn, of = core.library.structs.turn(), (decided.live.address, STREAM)
+        core.library.autotune_begin_turn(*of, ctypes.byref(turn))
+        assert turn.is_left_alone == (turn.plan not in has_bias)
+        if not turn.is_left_alone:
+            check(turn.plan, has_bias[turn.plan])
+        core.library.autotune_end_turn(*of, ctypes.byref(turn), 1)
+
+
+@pytest.fixture(params=["played", "C++"])
+def torch(request: pytest.FixtureRequest, expected_times: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for it; where it is installed, itself, with the router in C++."""
+    if request.param == "played":
+        return request.getfixturevalue("fake_torch")
+    return HostTorch(monkeypatch, Tensor, is_compiled=True)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(64))
 def test_a_routed_call_is_its_product(
-    seed: int, opened: Callable[..., Any], fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+    seed: int, opened: Callable[..., Any], torch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rng, decided = random.Random(seed), list[Any]()
     decide = RoutedEngine.remember
@@ -713,5 +738,7 @@ def test_a_routed_call_is_its_product(
     runtime, driver = opened(drawn_table(rng), settle=settle, cublas=False)
     with runtime.torch():
         for _ in range(NUM_CALLS):
-            routed_call(rng, fake_torch, runtime.table, decided)
+            routed_call(rng, torch, runtime.table, decided)
     assert driver.launches or runtime.table.order is None
+    for kept in tmp_path.rglob(f"{choices.FOLDER}/*.json"):
+        choices.read(kept, choices.name_of(runtime.table), "", choices.LiveFile)

@@ -199,12 +199,13 @@ class RoutedEngine(Engine):
         return super().plan_of(problem, gpu, replace(pick, provider="autotune"), addresses)
 
     def _is_live(self, pick: Pick, problem: Product) -> bool:
-        """Whether a call signature that the model picks for is settled on its own calls. Ranks would each
-        settle on what they measure, and replicated products would differ."""
+        """Whether a call signature that the model picks for is settled on its own calls: not one that adds up
+        nothing. Ranks would each settle on what they measure, and replicated products would differ."""
         is_open = pick.how == "modelled"
         if problem.gemm.is_batched:
             is_open = (pick.is_looped or pick.how == "nearest") and not self._has_bias
-        return self.is_live and self.table.order is None and is_open and not is_one_of_several()
+        may_be = self.is_live and self.table.order is None and problem.gemm.k > 0
+        return may_be and is_open and not is_one_of_several()
 
     def _references(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple) -> Iterator[Decided]:
         """What serves in turn with a pick, which serves or is left alone: torch's own kernel, and the
