@@ -23,7 +23,7 @@ from autotune.runtime.launch.cuda_driver import CudaFault
 from autotune.runtime.launch.planner import _blas_calls
 from autotune.runtime.native import core
 from autotune.runtime.native.core import CoreLibrary, TableArrays, table_struct
-from autotune.runtime.table.table import Table
+from autotune.runtime.table.table import Kernel, Table
 
 NAMES = [
     re.findall(r'"(cu[A-Z]\w+|cublas\w+)"', (core.FOLDER / name).read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ class Library:
     """The core for programs in C. `has_blas`: it finds a cuBLAS. `path`: of the core, unless it is ours."""
 
     def __init__(self, has_blas: bool, path: Path = core.FOLDER / core.LIBRARY) -> None:
-        self._driver, self._blas, self._codes = _Through(), _Through(), dict[int, bytes]()
+        self._driver, self._blas, self._codes = _Through(), _Through(), dict[int | None, bytes]()
         folder = Path(tempfile.mkdtemp(dir=_folder().name))
         name = STANDIN.replace(b"e", b"f" if has_blas else b"g")
         names = [one for part in NAMES for one in part]
@@ -150,19 +150,9 @@ class Library:
 
     def open(self, tables: Sequence[Table], driver: FakeDriver, blas: FakeBlas | None) -> Handle:
         self.use(driver, blas)
-        kept, structs = TableArrays(), []
-        for table in tables:
-            of = table_struct(self.core.structs, table, kept)
-            codes = [code_of(kernel) for kernel in {k.sha256: k for k in table.kernels}.values()]
-            held = [np.frombuffer(one, np.uint8) for one in codes]
-            places = [kept.numbers(one) for one in held]
-            self._codes.update(zip(places, codes, strict=True))  # type: ignore[arg-type]
-            code = self.core.structs.code
-            of.codes = kept.of([code(x, len(y)) for x, y in zip(places, codes, strict=True)])
-            structs.append(of)
-        handle = ctypes.c_void_p()
-        assert not self.core.autotune_open_kinds(kept.of(structs), len(structs), ctypes.byref(handle))
-        return Handle(self, handle.value, kept)
+        handle = Handle(self.core, tables, code_of)
+        self._codes.update(handle.codes)
+        return handle
 
 
 @cache
@@ -175,17 +165,28 @@ def library(has_blas: bool) -> Library:
 
 
 class Handle:
-    """An autotune_handle, as long as this is held."""
+    """An autotune_handle of a core for these tables, as long as this is held. `codes`: by their addresses."""
 
-    def __init__(self, of: Library, handle: int | None, kept: TableArrays) -> None:
-        self._of, self._handle, self._kept = of, handle, kept
-        self.numbers = of.core.numbers
+    def __init__(self, core: CoreLibrary, tables: Sequence[Table], code: Callable[[Kernel], bytes]) -> None:
+        self._core, self._kept, structs = core, TableArrays(), []
+        self.numbers, self.codes = core.numbers, dict[int | None, bytes]()
+        for table in tables:
+            of = table_struct(core.structs, table, self._kept)
+            codes = [code(kernel) for kernel in {k.sha256: k for k in table.kernels}.values()]
+            places = [self._kept.numbers(np.frombuffer(one, np.uint8)) for one in codes]
+            self.codes |= zip(places, codes, strict=True)
+            pairs = zip(places, map(len, codes), strict=True)
+            of.codes = self._kept.of([core.structs.code(*pair) for pair in pairs])
+            structs.append(of)
+        handle = ctypes.c_void_p()
+        assert not core.autotune_open_kinds(self._kept.of(structs), len(structs), ctypes.byref(handle))
+        self._handle = handle.value
 
     def call(self, name: str, *arguments: Any) -> int:
-        return int(getattr(self._of.core, name)(self._handle, *arguments))
+        return int(getattr(self._core, name)(self._handle, *arguments))
 
     def close(self) -> None:
-        self._of.core.autotune_close(self._handle)
+        self._core.autotune_close(self._handle)
 
 
 def _pointers(struct: Any) -> list[int | None]:
