@@ -116,7 +116,8 @@ def _way(chooser: Chooser, limits: DeviceLimits, kind: CallSignature) -> tuple[s
         packed, at = Product(gemm, kind.lds, gemm.operand_bytes, gemm.strides), (low[0], low[1], low[2])
         served = chooser.served_as(packed, at)
         adds_bias = kind.epilogue == BIAS and adds_bias_within(gemm)  # torch has cuBLAS do so
-        pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch, adds_bias))
+        own = adds_bias, kind.epilogue != PLAIN
+        pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch, *own))
         if kind.epilogue != PLAIN:  # the reason is the plain kernel's
             chooser.with_epilogue(pick, kind.epilogue)
     except DispatchError as error:

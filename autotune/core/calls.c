@@ -212,7 +212,8 @@ static autotune_status choose(autotune_handle *handle, const row_major *call, co
     const uint64_t addresses[3] = {planned->from_type ? 0 : call->at[0], call->at[1], call->at[2]};
     autotune_choice choice;
     const autotune_status status = autotune_choose(handle, planned->layout, planned->m, planned->n, planned->k,
-                                                   &planned->batch, planned->ld, addresses, version, false, &choice);
+                                                   &planned->batch, planned->ld, addresses, version, false,
+                                                   kind->bias || kind->activation, &choice);
     return status ? status : serve_by(handle, &choice, kind, has_blas, planned);
 }
 
@@ -396,7 +397,7 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
     const bool has_blas = at_find_blas(&version);
     autotune_choice choice;
     const autotune_status status = autotune_choose(handle, planned.layout, planned.m, planned.n, planned.k,
-                                                   &planned.batch, planned.ld, call.at, version, false, &choice);
+                                                   &planned.batch, planned.ld, call.at, version, false, false, &choice);
     if (status) return status;
     const at_call as_launched = {
         .m = planned.m, .n = planned.n, .k = planned.k, .layout = planned.layout,

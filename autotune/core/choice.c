@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define DIMENSIONS 3
-#define CUBLAS_DIMENSIONS (DIMENSIONS + 2)
+#define CUBLAS_DIMENSIONS (DIMENSIONS + 3)
 #define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: perf_model/prediction.py */
 #define MOST_LAUNCHES (NUM_PER_SM + 1) /* of a kernel for one call */
 static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and the number that is resident */
@@ -130,9 +130,10 @@ static void place_of(const int32_t extents[DIMENSIONS], double *place) {
 }
 
 /* Its place among those on which cuBLAS was timed (perf_model/cublas_model.py). */
-static void cublas_place_of(const int32_t extents[DIMENSIONS], const autotune_constants *c, double tile_apart,
-                            double *place) {
+static void cublas_place_of(const int32_t extents[DIMENSIONS], double products, const autotune_constants *c,
+                            double tile_apart, double *place) {
     place_of(extents, place);
+    place[CUBLAS_DIMENSIONS - 1] = log2(products);
     for (int i = 0; i < 2; i++) {
         const double side = extents[i] > 1 ? extents[i] : 1;
         place[i] = log2(fmin(side, c->cublas_most));
@@ -147,7 +148,8 @@ static double *cublas_places_of(const autotune_blas_times *known, const autotune
     const int32_t num = known->missed.num_places, *extents = known->missed.extents;
     double *places = malloc((size_t)(num + 1) * CUBLAS_DIMENSIONS * sizeof *places);
     for (int32_t i = 0; places && i < num; i++) {
-        cublas_place_of(extents + DIMENSIONS * i, c, known->tile_apart, places + CUBLAS_DIMENSIONS * i);
+        const double products = known->products ? known->products[i] : 1;
+        cublas_place_of(extents + DIMENSIONS * i, products, c, known->tile_apart, places + CUBLAS_DIMENSIONS * i);
     }
     return places;
 }
@@ -335,11 +337,24 @@ static double correction(const autotune_residuals *known, const double *covarian
 typedef struct {
     const autotune_table *table;
     const at_call *call;
+    const at_call *batch; /* of which `call` is one product of all rows; NULL: none */
     double least_bytes;
     double level; /* by which the logarithms of all kernels' times exceed the modelled ones */
     depths allowed;
     depths of_sgemm; /* the least that these may be by SGEMM, to which a promise is held */
 } shape;
+
+/* The kernel that is launched: in a batch the one of the same config for batches; NULL: the table has none. */
+static const autotune_kernel *launched(const shape *of, const autotune_kernel *kernel) {
+    if (!of->batch) return kernel;
+    return kernel->batched < 0 ? NULL : &of->table->kernels[kernel->batched];
+}
+
+/* Tiles along all rows: those of a batch end with each product. */
+static double tiles_along_m(const shape *of, const autotune_kernel *kernel) {
+    if (!of->batch) return ceil((double)of->call->m / kernel->bm);
+    return ceil((double)of->batch->m / kernel->bm) * (double)of->batch->batch.products;
+}
 
 /* Adds the steps of waves, and of the queue on the busiest SM, for blocks of `k_steps` steps each. */
 static void add_steps(const shape *of, const autotune_kernel *kernel, double blocks, double k_steps,
@@ -384,8 +399,8 @@ static double expected_us(const shape *of, const modelled *row, const float *wei
     const autotune_table *table = of->table;
     const autotune_kernel *kernel = row->kernel;
     const double split_k = kernel->chunk ? at_num_splits(kernel, 1, of->call->k) : asked;
-    const double m = of->call->m, n = of->call->n, k = of->call->k;
-    const double tiles_m = ceil(m / kernel->bm), tiles_n = ceil(n / kernel->bn), tiles = tiles_m * tiles_n;
+    const double n = of->call->n, k = of->call->k;
+    const double tiles_m = tiles_along_m(of, kernel), tiles_n = ceil(n / kernel->bn), tiles = tiles_m * tiles_n;
     const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
     const double split_tiles = is_last_wave ? fmod(tiles, kernel->wave > 1 ? kernel->wave : 1) : tiles;
     const double shares = kernel->chunk ? (double)at_num_shares(kernel, (int64_t)tiles, of->call->k) : 0;
@@ -453,7 +468,7 @@ static void split_choices(const at_chooser *chooser, const shape *of, const mode
     const autotune_constants *c = &of->table->constants;
     const autotune_kernel *kernel = row->kernel;
     const double k = of->call->k, deep = k > 1 ? k : 1;
-    const double tiles = ceil((double)of->call->m / kernel->bm) * ceil((double)of->call->n / kernel->bn);
+    const double tiles = tiles_along_m(of, kernel) * ceil((double)of->call->n / kernel->bn);
     const bool counts_tiles = kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
     int32_t most = -1; /* the greatest that leaves each part some work */
     while (most + 1 < c->num_split_values && c->split_values[most + 1] <= k / kernel->bk) most++;
@@ -484,6 +499,7 @@ typedef struct {
     double *covariance;         /* room for the places of the layout, and of its cuBLAS */
     candidate *candidates;
     int32_t num_candidates, num_kernels; /* that may serve */
+    double relative_error;               /* of the chosen one's time */
 } forecast;
 
 /* Adds a launch, if it may serve. */
@@ -493,7 +509,8 @@ static void consider(forecast *by, const modelled *row, double split_k, candidat
     mine.split_k = (int32_t)split_k;
     const bool leaves_work = !(row->is_splitting || kernel->reduction == AUTOTUNE_REDUCE_CLUSTER) ||
                              split_k * kernel->bk <= call->k;
-    if (!leaves_work || !at_may_serve(kernel, call, mine.split_k)) return;
+    const autotune_kernel *one = launched(&by->of, kernel);
+    if (!leaves_work || !one || !at_may_serve(one, by->of.batch ? by->of.batch : call, mine.split_k)) return;
     const float *weights = by->of.table->layouts[call->layout].missed + (size_t)mine.row * AUTOTUNE_TERMS;
     mine.time_us = expected_us(&by->of, row, weights, split_k);
     mine.careful_us = mine.time_us * row->caution;
@@ -533,9 +550,10 @@ static int in_order(const void *one, const void *other) {
 }
 
 static autotune_choice choice_of(const at_chooser *chooser, const forecast *by, const candidate *one) {
+    const autotune_kernel *kernel = chooser->modelled[by->of.call->layout][one->row].kernel;
     return (autotune_choice){
         .how = AUTOTUNE_MODELLED,
-        .kernel = chooser->modelled[by->of.call->layout][one->row].number,
+        .kernel = (int32_t)(launched(&by->of, kernel) - by->of.table->kernels),
         .split_k = one->split_k,
         .entry = by->near ? (int32_t)(by->near - by->of.table->entries) : -1,
         .num_legal = by->num_kernels,
@@ -557,6 +575,7 @@ static bool choose_modelled(const at_chooser *chooser, forecast *by, autotune_ch
     }
     *choice = choice_of(chooser, by, best);
     choice->is_for_accuracy = best->careful_us > surest->careful_us;
+    by->relative_error = chooser->modelled[by->of.call->layout][best->row].kernel->relative_error;
     return true;
 }
 
@@ -654,23 +673,26 @@ static void look_at_cublas(const at_chooser *chooser, const forecast *by, const 
     const autotune_table *table = of->table;
     const autotune_constants *c = &table->constants;
     const autotune_blas_times *ways = table->layouts[of->call->layout].cublas;
-    const int way = of->call->adds_bias && ways[AUTOTUNE_ADDING].version ? AUTOTUNE_ADDING : AUTOTUNE_ALONE;
+    const at_call *call = of->batch ? of->batch : of->call;
+    const int alone = of->batch ? AUTOTUNE_BATCHED : AUTOTUNE_ALONE;
+    const int way = call->adds_bias && ways[AUTOTUNE_ADDING].version ? AUTOTUNE_ADDING : alone;
     const autotune_blas_times *known = &ways[way];
     if (!known->version) return;
-    const double flops = 2.0 * of->call->m * of->call->n * of->call->k;
-    const double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
+    const double side = fmax(call->m < call->n ? call->m : call->n, 1), products = (double)call->batch.products;
+    const double flops = 2.0 * call->m * call->n * call->k * products;
+    double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
+    if (of->batch && side > 1) limit_us = hypot(limit_us, c->batch_step_us * call->k);
     double place[CUBLAS_DIMENSIONS];
-    cublas_place_of((const int32_t[]){of->call->m, of->call->n, of->call->k}, c, known->tile_apart, place);
+    cublas_place_of((const int32_t[]){call->m, call->n, call->k}, products, c, known->tile_apart, place);
     covariances(chooser->cublas_places[of->call->layout][way], known->missed.num_places, CUBLAS_DIMENSIONS, table,
                 place, by->covariance);
     const double level = exp(known->level);
     choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * exp(correction(&known->missed, by->covariance));
     const bool is_other = version && strcmp(version, known->version) != 0;
-    const double side = fmax(of->call->m < of->call->n ? of->call->m : of->call->n, 1);
     const double deviation = known->deviation * pow(side / c->deviation_side, -c->deviation_power);
-    const double error = table->kernels[choice->kernel].relative_error;
+    const double error = by->relative_error, in_batch = of->batch ? c->batch_error : 0;
     const double doubt = is_other ? c->other_version : 0;
-    choice->margin = c->margin * sqrt(deviation * deviation + error * error + doubt * doubt);
+    choice->margin = c->margin * sqrt(deviation * deviation + error * error + in_batch * in_batch + doubt * doubt);
     choice->is_cublas = choice->cublas_us < choice->expected_us * exp(choice->margin);
 }
 
@@ -775,6 +797,23 @@ static void end_forecast(forecast *by) {
     free(by->candidates);
 }
 
+/* What the model says of a batch: as of `whole`, one product of all its rows, but for tiles and bytes. Returns as
+ * at_choose. */
+static int by_batch(const at_chooser *chooser, const at_call *call, at_call *whole, forecast *by,
+                    autotune_choice *choice) {
+    const int64_t products = call->batch.products;
+    if (products > INT32_MAX / call->m) return 1;
+    *whole = one_of(call);
+    whole->m *= (int32_t)products;
+    if (!begin_forecast(chooser, whole, NULL, by)) return 2;
+    const double m = call->m, n = call->n, k = call->k;
+    const double of_a = (double)at_bytes(call->layout, 0) * m * k * (call->batch.stride[0] ? (double)products : 1);
+    const double of_b = k * n * (call->batch.stride[1] ? (double)products : 1);
+    by->of.batch = call;
+    by->of.least_bytes = AT_FLOAT_BYTES * (of_b + m * n * (double)products) + of_a;
+    return choose_modelled(chooser, by, choice) ? 0 : 1;
+}
+
 /* The choice without cuBLAS, and what the model says if it chose. */
 static int by_kernels(const at_chooser *chooser, const at_call *call, const depths *allowed, forecast *by,
                       autotune_choice *choice) {
@@ -799,8 +838,16 @@ static int by_all(const at_chooser *chooser, const at_call *call, const char *cu
     const bool is_single = call->batch.products == 1;
     *choice = (autotune_choice){.entry = -1};
     if (!is_single && (choose_exact(chooser, call, choice) || choose_near_batch(chooser, call, choice))) return 0;
-    const at_call single = is_single ? *call : one_of(call);
     forecast by = {0};
+    if (!is_single && !call->has_epilogue && chooser->table->layouts[call->layout].cublas[AUTOTUNE_BATCHED].version) {
+        at_call whole;
+        const int found = by_batch(chooser, call, &whole, &by, choice);
+        if (!found) look_at_cublas(chooser, &by, cublas_version, choice);
+        end_forecast(&by);
+        if (found != 1) return found;
+        by = (forecast){0};
+    }
+    const at_call single = is_single ? *call : one_of(call);
     const int status = by_kernels(chooser, &single, NULL, &by, choice);
     if (is_single) {
         if (!status && choice->how == AUTOTUNE_MODELLED) look_at_cublas(chooser, &by, cublas_version, choice);
@@ -832,7 +879,10 @@ int at_rank(const at_chooser *chooser, const at_call *call, const double *allowe
             autotune_choice *ranked, int32_t *num) {
     forecast by = {0};
     const depths limit = allowed ? (depths){allowed[0], allowed[1]} : (depths){0};
-    const int status = by_kernels(chooser, call, allowed ? &limit : NULL, &by, ranked);
+    at_call whole;
+    *ranked = (autotune_choice){.entry = -1};
+    const int status = call->batch.products == 1 ? by_kernels(chooser, call, allowed ? &limit : NULL, &by, ranked)
+                                                 : by_batch(chooser, call, &whole, &by, ranked);
     *num = !status;
     ranked->cublas_us = ranked->is_cublas = 0;
     if (!status && ranked->how == AUTOTUNE_MODELLED) {

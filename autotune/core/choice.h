@@ -11,11 +11,13 @@
  * Where cuBLAS is expected to be as fast, or nearly (perf_model/cublas_model.py), it is named as the provider; on a
  * tuned shape, if it was faster in the same rounds.
  *
- * A batch is served by kernels that were tuned for batches of the same product (decision 0056):
+ * A batch is served by kernels for batches (decision 0056):
  *
  * exact     this batch was tuned
  * nearest   the best legal kernel of the batch whose number of products is the nearest. It serves if the numbers are
  *           not too far apart and it was faster than cuBLAS by more than a margin, else cuBLAS
+ * modelled  where cuBLAS was timed on batches (decision 0120): the legal kernel for batches with the least modelled
+ *           time, as for a product of all rows; it serves if it is expected to be faster than cuBLAS by a margin
  * looped    there is none: cuBLAS, or if that cannot be called, a launch for each product */
 
 #ifndef AUTOTUNE_CHOICE_H
@@ -58,9 +60,9 @@ bool at_is_tuned(const at_chooser *chooser, const at_call *call);
 int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
               autotune_choice *choice);
 
-/* Up to `room` launches of kernels for a call that is no batch, at least one, the one that is chosen without cuBLAS
- * first. More than one only where the model chooses; none behind the first is less accurate than is allowed, or than the
- * first, and none is of a kernel with nearly as many splits as before it. `allowed`: depths of sums for data of zero
+/* Up to `room` launches of kernels for a call, at least one, the one that is chosen without cuBLAS first; for a batch
+ * those that the model knows, tuned or not. More than one only where the model chooses; none behind the first is less
+ * accurate than is allowed, or than the first, and none is of a kernel with nearly as many splits as before it. `allowed`: depths of sums for data of zero
  * mean and for positive data, where these are known better than by the shape; else NULL. Returns as at_choose. */
 int at_rank(const at_chooser *chooser, const at_call *call, const double *allowed, int32_t room,
             autotune_choice *ranked, int32_t *num);

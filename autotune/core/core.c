@@ -97,18 +97,20 @@ static autotune_status of_choice(int status) {
 
 autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
                                 const autotune_batch *batch, const int64_t ld[3], const uint64_t addresses[3],
-                                const char *cublas_version, int32_t adds_bias, autotune_choice *choice) {
+                                const char *cublas_version, int32_t adds_bias, int32_t has_epilogue,
+                                autotune_choice *choice) {
     at_call call;
     const autotune_status status = read_call(layout, m, n, k, batch, ld, addresses, &call);
     call.adds_bias = adds_bias;
+    call.has_epilogue = has_epilogue;
     return status ? status : of_choice(at_choose(handle->chooser, &call, cublas_version, choice));
 }
 
 autotune_status autotune_rank(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
-                              const int64_t ld[3], const uint64_t addresses[3], const double *allowed, int32_t room,
-                              autotune_choice *ranked, int32_t *num) {
+                              const autotune_batch *batch, const int64_t ld[3], const uint64_t addresses[3],
+                              const double *allowed, int32_t room, autotune_choice *ranked, int32_t *num) {
     at_call call;
-    const autotune_status status = read_call(layout, m, n, k, NULL, ld, addresses, &call);
+    const autotune_status status = read_call(layout, m, n, k, batch, ld, addresses, &call);
     if (status || room < 1) return AUTOTUNE_BAD_CALL;
     return of_choice(at_rank(handle->chooser, &call, allowed, room, ranked, num));
 }

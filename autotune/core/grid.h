@@ -39,6 +39,7 @@ typedef struct {
     int64_t ld[3];
     uint32_t low[3];
     bool adds_bias; /* within the product, as the cuBLAS that may serve would: AUTOTUNE_ADDING */
+    bool has_epilogue; /* which few kernels for batches have: a batch that was not tuned is looped */
 } at_call;
 
 #define AT_SINGLE ((autotune_batch){1, {0, 0, 0}})

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { AUTOTUNE_TABLE_VERSION = 25 }; /* of these structs: a library refuses tables of other versions */
+enum { AUTOTUNE_TABLE_VERSION = 26 }; /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_FLOAT_LAYOUTS };
 
@@ -38,6 +38,7 @@ typedef struct {
     int32_t reduction, split_k, wave, group;
     int32_t is_exact, is_wide, packs_a, packs_b, overlaps, is_along_m;
     int32_t is_batched; /* it serves only batches */
+    int32_t batched;    /* the number of the plain kernel of this config for batches; -1: there is none */
     /* Its epilogue (kernel/launch.py, Epilogue). `plain`: the number shared by kernels that differ only in
      * their epilogue; only those without one are chosen. */
     int32_t plain, bias, activation;
@@ -66,13 +67,14 @@ typedef struct {
  * multiplied in pairs; and the terms: 1, the level of the shape, the numbers, the products. */
 enum { AUTOTUNE_NUMBERS = 10, AUTOTUNE_PAIRED = 8, AUTOTUNE_TERMS = 48 };
 
-/* How cuBLAS is called: for a product alone, or as torch has it add a vector to each row. */
-enum { AUTOTUNE_ALONE, AUTOTUNE_ADDING, AUTOTUNE_BLAS_CALLS };
+/* How cuBLAS is called: for a product alone, as torch has it add a vector to each row, or for a strided batch. */
+enum { AUTOTUNE_ALONE, AUTOTUNE_ADDING, AUTOTUNE_BATCHED, AUTOTUNE_BLAS_CALLS };
 
 /* What is known of the times of cuBLAS, called in one of these ways (perf_model/cublas_model.py). */
 typedef struct {
     const char *version; /* the timed one; NULL: nothing is known */
     autotune_residuals missed; /* of one row */
+    const int32_t *products;   /* of the batch at each of its places; NULL: one */
     double level, deviation, tile_apart;
 } autotune_blas_times;
 
@@ -116,7 +118,7 @@ typedef struct {
     double term_most, long_queue, deep;                /* perf_model/launch_errors.py */
     double margin, other_version, cublas_fixed_us, vector_apart;             /* perf_model/cublas_model.py */
     double cublas_tile, cublas_most;                           /* perf_model/cublas_model.py */
-    double deviation_power, deviation_side;                    /* perf_model/cublas_model.py */
+    double deviation_power, deviation_side, batch_step_us, batch_error; /* perf_model/cublas_model.py */
     double parts_of_last;                              /* perf_model/splits.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/native/core.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/native/core.py */

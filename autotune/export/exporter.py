@@ -33,7 +33,7 @@ from ..runtime.table.soundness import check_identity
 from ..runtime.table.table import Entry, Kernel, RankedKernel, Table
 from . import cover, figures
 from .cubins import Compiling, OnCompiled, within
-from .figures import known_of_cublas, times_as_it_adds, times_of_cublas
+from .figures import known_of_cublas, times_as_it_adds, times_of_batches, times_of_cublas
 from .held_out import figures_of, held_out
 from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, for_batches, portfolio
@@ -150,6 +150,7 @@ def export_table(
         defaults={wish.layout: wish.id for wish in defaults(results.limits, where.order)},
         cublas=known_of_cublas(cublas, limits),
         cublas_adding=known_of_cublas({} if where.order else times_as_it_adds(results), limits),
+        cublas_batched=known_of_cublas({} if where.order else times_of_batches(results), limits),
         entries=tuple(_entries(tuned, fast)),
         left_out=figures_of(evaluated),
         epilogues=tuple(epilogues),

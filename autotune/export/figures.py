@@ -186,7 +186,16 @@ def times_as_it_adds(results: TunedResults) -> dict[str, CublasTimes]:
     return _by_layout([(results.environment.cublas_version, results.adding_us)])
 
 
-def _by_layout(sources: Iterable[tuple[str, Mapping[Gemm, float]]]) -> dict[str, CublasTimes]:
+def times_of_batches(results: TunedResults) -> dict[str, CublasTimes]:
+    """The same of strided batches, whose products share nothing."""
+    tuned = {s.gemm: s.cublas_us for s in results.shapes if s.cublas_us}
+    own = {g: us for g, us in (tuned | dict(results.batched_us)).items() if not (g.shares_a or g.shares_b)}
+    return _by_layout([(results.environment.cublas_version, own)], is_batched=True)
+
+
+def _by_layout(
+    sources: Iterable[tuple[str, Mapping[Gemm, float]]], *, is_batched: bool = False
+) -> dict[str, CublasTimes]:
     """Of the first source that has enough of a layout."""
     found: dict[str, CublasTimes] = {}
     for layout in LAYOUTS:
@@ -194,7 +203,7 @@ def _by_layout(sources: Iterable[tuple[str, Mapping[Gemm, float]]]) -> dict[str,
             known = {
                 gemm: time_us
                 for gemm, time_us in times_us.items()
-                if gemm.layout == layout and not gemm.is_batched
+                if gemm.layout == layout and gemm.is_batched == is_batched
             }
             if layout not in found and len(known) >= LEAST_TIMES:
                 spread = islice(known, 0, None, -(-len(known) // MOST_TIMES))
@@ -212,6 +221,7 @@ def known_of_cublas(times: Mapping[str, CublasTimes], limits: DeviceLimits) -> d
 
 def figures_of(version: str, gemms: Iterable[Gemm], model: cublas_model.CublasModel) -> CublasFigures:
     """A model learned from times on these shapes."""
-    places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
+    extents = [(g.m, g.n, g.k, g.batch) if g.is_batched else (g.m, g.n, g.k) for g in gemms]
+    places = np.array(extents, "<u4").tobytes().hex()
     weights = weights_text(model.missed.weights)
     return CublasFigures(version, places, weights, model.level, model.deviation, model.tile_apart)

@@ -83,6 +83,7 @@ def read_results(
         shapes=tuned,
         cublas_us=store.cublas_times(environment, policy),
         adding_us=store.cublas_times(environment, policy, has_bias=True),
+        batched_us=store.cublas_times(environment, policy, is_batched=True),
     )
 
 

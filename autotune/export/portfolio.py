@@ -266,7 +266,6 @@ class Costs:
         self._limits, self._num = limits, len(found)
         self.figures, self._prediction = learned(layout, found, limits, are_many=True)
         self.configs = [candidate.config for candidate in found]
-        self._rows = np.array([config.bm for config in self.configs], float)  # of a tile
         self._sums = Sums.of(self.configs)
         self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch
         for at, candidate in enumerate(found):
@@ -284,12 +283,10 @@ class Costs:
         return self._least(kernels, costs)
 
     def on_batch(self, gemm: Gemm) -> Floats:
-        """The same of a strided batch as one product of all its rows, longer by the rows that tiles reach
-        beyond each product: as `Chooser.ranked_in_batch` ranks launches."""
-        call, whole = Call.packed(gemm), replace(gemm, m=gemm.m * gemm.batch, batch=1)
-        kernels, _, costs = self._launches(whole, Shapes.of(whole, call.lds, call.single.addresses))
-        longer: Floats = np.ceil(gemm.m / self._rows) * self._rows / gemm.m
-        return self._least(kernels, costs) * longer
+        """The same of a packed strided batch."""
+        whole = replace(gemm, m=gemm.m * gemm.batch, batch=1)
+        kernels, _, costs = self._launches(whole, Shapes.in_batch(gemm, Call.packed(gemm).single.addresses))
+        return self._least(kernels, costs)
 
     def _least(self, kernels: Whole, costs: Floats) -> Floats:
         least = np.full(self._num, np.inf)

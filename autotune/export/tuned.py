@@ -53,6 +53,7 @@ class TunedResults:
     power_limit_w: float | None = None  # of the GPU that was measured, where that is known
     cublas_us: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes that nobody searched
     adding_us: Mapping[Gemm, float] = field(default_factory=dict)  # of cuBLAS as torch has it add a bias
+    batched_us: Mapping[Gemm, float] = field(default_factory=dict)  # of batches that nobody searched
 
 
 def spread(gemms: Iterable[Gemm]) -> set[Gemm]:

@@ -51,6 +51,8 @@ class Shapes(NamedTuple):
     trans_b: bool = False
     lds: tuple[Any, Any, Any] | None = None  # None: packed
     addresses: tuple[int, int, int] = (0, 0, 0)
+    rows: Any = None  # of each product of a batch, of which m is all rows; None: it is one product
+    more_bytes: Any = 0.0  # that products of a batch read, beyond those of one with all rows
 
     @classmethod
     def of(
@@ -59,10 +61,25 @@ class Shapes(NamedTuple):
         """One product; without leading dimensions, packed."""
         return cls(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, lds, addresses)
 
+    @classmethod
+    def in_batch(cls, gemm: Gemm, addresses: tuple[int, int, int] = (0, 0, 0)) -> Shapes:
+        """A packed batch, as one product of all its rows."""
+        rows = gemm.m * gemm.batch
+        whole = cls(rows, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, gemm.lds, addresses)
+        return whole._replace(rows=gemm.m, more_bytes=gemm.num_bytes - whole.num_bytes)
+
+    def tiles_m(self, bm: Floats) -> Floats:
+        """Tiles along all rows: those of a batch end with each product."""
+        if self.rows is None:
+            return ceil_div(self.m, bm)
+        tiles: Floats = ceil_div(self.rows, bm) * (self.m // self.rows)
+        return tiles
+
     @property
     def num_bytes(self) -> Any:
         """Least traffic: A and B read once, C written once."""
-        return FLOAT_BYTES * (1.0 * self.m * self.k + 1.0 * self.k * self.n + 1.0 * self.m * self.n)
+        of_one = 1.0 * self.m * self.k + 1.0 * self.k * self.n + 1.0 * self.m * self.n
+        return FLOAT_BYTES * of_one + self.more_bytes
 
     @property
     def neighbours(self) -> tuple[Any, Any, Any]:
@@ -220,7 +237,7 @@ def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> 
     parts = launches.split_k if split_k is None else split_k
     if launches.has_chunks:
         parts = num_splits(launches.chunk, parts, shapes.k)
-    tiles_m, tiles_n = ceil_div(shapes.m, launches.bm), ceil_div(shapes.n, launches.bn)
+    tiles_m, tiles_n = shapes.tiles_m(launches.bm), ceil_div(shapes.n, launches.bn)
     tiles = tiles_m * tiles_n
     split_tiles = np.fmod(tiles, launches.wave) if launches.has_last_wave else tiles
     packed = _NOT_PACKED
@@ -270,7 +287,8 @@ def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
     may: Flags = split_k * launches.least_part <= shapes.k
     if launches.exact.size:
         exact = launches.exact
-        may[exact] &= (m % launches.bm[exact] == 0) & (n % launches.bn[exact] == 0)
+        rows = m if shapes.rows is None else shapes.rows
+        may[exact] &= (rows % launches.bm[exact] == 0) & (n % launches.bn[exact] == 0)
     if grid.pack_bytes is not _NOT_PACKED:
         may &= grid.pack_bytes <= WORKSPACE_LIMIT
     if launches.has_depth:

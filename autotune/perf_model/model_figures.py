@@ -74,6 +74,9 @@ VECTOR_APART = number("VECTOR_APART")
 # times. They are apart by so many doublings, times the logarithm of how much longer whole tiles are (0061).
 TILE, TILE_APART = numbers("TILE TILE_APART")
 CUBLAS_MOST = MOST_DRAWN  # rows or columns: a longer side has the factor of so many (0061)
+# In a batch it takes k one step after another, for about so long each; and times of kernels that are modelled
+# there have an error of their own (0120).
+BATCH_STEP_US, BATCH_ERROR = numbers("BATCH_STEP_US BATCH_ERROR")
 CUBLAS_FIXED_US = number("CUBLAS_FIXED_US")  # of a launch and the end of its last wave, on top of the limit
 
 # ---- the depth of sums (sum_depths.py)

@@ -12,7 +12,7 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from . import launch_errors, residual
 from .launch_errors import LaunchErrors
-from .launches import Access, Flags, Launches, Shapes, Whole, accesses, ceil_div, fits, grids, reads
+from .launches import Access, Flags, Grids, Launches, Shapes, Whole, accesses, ceil_div, fits, grids, reads
 from .model_figures import PARTS_OF_LAST, VALUES, Floats
 from .time_model import Speeds, TimeModel, modelled_us
 
@@ -53,6 +53,12 @@ class Prediction:
     def expected(self, shapes: Shapes, accurate: Floats | None = None) -> Expected:
         """One shape: extents are plain numbers. `accurate`: the number of splits from which on the sums of
         each kernel are accurate enough; None: 1."""
+        found, grid = self.modelled(shapes, accurate)
+        found.time_us[~(self._reads(shapes) & fits(self._launches, shapes, grid))] = np.inf
+        return found
+
+    def modelled(self, shapes: Shapes, accurate: Floats | None = None) -> tuple[Expected, Grids]:
+        """The same, of launches that may not serve it, too."""
         split_k = self._launches.split_k
         if self._free.size:
             split_k = split_k.copy()
@@ -63,8 +69,7 @@ class Prediction:
         times_us = modelled_us(self._speeds, todo)
         level = np.log(residual.factors(self._level, residual.place(shapes.m, shapes.n, shapes.k)))
         times_us *= np.exp((self._weights * launch_errors.terms(self._speeds, todo, level)).sum(axis=0))
-        times_us[~(self._reads(shapes) & fits(self._launches, shapes, grid))] = np.inf
-        return Expected(self.kernel, split_k, times_us)
+        return Expected(self.kernel, split_k, times_us), grid
 
     def _reads(self, shapes: Shapes) -> Flags:
         """Whether each launch may read and write operands with this access."""
@@ -99,7 +104,7 @@ class Splits:
         argument have their own. If k is too short for two parts, two. `accurate`: the number from which on
         the sums of each launch are accurate enough."""
         launches = self._launches
-        tiles = ceil_div(shapes.m, launches.bm) * ceil_div(shapes.n, launches.bn)
+        tiles = shapes.tiles_m(launches.bm) * ceil_div(shapes.n, launches.bn)
         wanted = self._wanted / np.maximum(tiles * self._counts_tiles, 1.0)
         at = np.empty((NUM_CHOICES, tiles.size), np.int64)
         at[:-1] = _BETWEEN.searchsorted(wanted)

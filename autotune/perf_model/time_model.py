@@ -154,13 +154,13 @@ class TimeModel:
         m, n, k, launches = shapes.m, shapes.n, shapes.k, self._launches
         cuts_k = np.maximum(k_tiles - 1.0, 0.0)
 
-        def of(lost: _Lost, extent: Any, tile: Floats, *, is_k_major: bool) -> Any:
+        def of(lost: _Lost, extent: Any, tiles: Floats, *, is_k_major: bool) -> Any:
             if is_k_major:
                 return cuts_k * (lost.along_k * extent)
-            return (ceil_div(extent, tile) - 1.0) * (lost.along * k)
+            return (tiles - 1.0) * (lost.along * k)
 
-        of_a = of(self._lost_a, m, launches.bm, is_k_major=not shapes.trans_a)
-        lost: Floats = of_a + of(self._lost_b, n, launches.bn, is_k_major=shapes.trans_b)
+        of_a = of(self._lost_a, m, shapes.tiles_m(launches.bm), is_k_major=not shapes.trans_a)
+        lost: Floats = of_a + of(self._lost_b, n, ceil_div(n, launches.bn), is_k_major=shapes.trans_b)
         return lost
 
     def _steps(self, num_blocks: Floats, k_steps: Floats) -> tuple[Floats, Floats]:

@@ -70,7 +70,8 @@ class Maps:
         """What a packed call of this shape gets."""
         call = Call.packed(gemm)
         pick = self._chooser.pick(call)
-        risk = self._risk(self._chooser.ranked(call, NUM_FIRST)) if pick.how == "modelled" else None
+        is_modelled = pick.how == "modelled" and not gemm.is_batched
+        risk = self._risk(self._chooser.ranked(call, NUM_FIRST)) if is_modelled else None
         own = picked(pick, "split_k how provider expected_us cublas_us")
         return MapCell(pick.kernel_id, **own, error=self._error(pick.kernel_id), risk=risk)
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from autotune.facts.device import DeviceLimits
 from autotune.facts.fitted import number
-from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError
 from autotune.files.words import counted, time_text
 from autotune.kernel.launch import has_work
+from autotune.kernel.scaled_config import AnyConfig
 from autotune.perf_model import cublas_model, residual
 from autotune.perf_model.launch_errors import LaunchErrors
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
@@ -32,7 +33,7 @@ from autotune.perf_model.prediction import Prediction
 from autotune.perf_model.residual import Residuals
 from autotune.perf_model.sum_depths import Sums, allowed_depths
 from autotune.perf_model.time_model import Speeds
-from autotune.runtime.choose.chooser import Call, How, Pick, Provider
+from autotune.runtime.choose.chooser import Call, How, Pick, Provider, in_splits
 from autotune.runtime.table.table import CublasFigures, Entry, Kernel, RankedKernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
@@ -60,6 +61,32 @@ class Considered(NamedTuple):
     handicapped_us: Floats  # with caution, and slower by far where sums are too deep
 
 
+class InBatch(NamedTuple):
+    """A batch, and the kernels for batches, by config."""
+
+    call: Call
+    kernels: dict[tuple[str, AnyConfig], Kernel]
+
+    @property
+    def gemm(self) -> Gemm:
+        return self.call.gemm
+
+    @property
+    def whole(self) -> Call:
+        """One product of all its rows."""
+        gemm = replace(self.gemm, m=self.gemm.m * self.gemm.batch, batch=1, shares_a=False, shares_b=False)
+        return Call(gemm, self.call.lds, self.call.single.addresses)
+
+    def of(self, kernel: Kernel) -> Kernel | None:
+        return self.kernels.get((kernel.layout, kernel.config))
+
+    def may_serve(self, kernel: Kernel, split_k: int) -> bool:
+        found, own = self.of(kernel), in_splits(kernel, split_k)
+        return (
+            found is not None and has_work(own, self.gemm.k) and self.call.rejection(found, split_k) is None
+        )
+
+
 class Modelled:
     """The kernels of one layout that have a model, by id."""
 
@@ -76,12 +103,20 @@ class Modelled:
             1 + CAUTION * np.array([one.relative_error for one in figures])[self._prediction.kernel]
         )
 
-    def candidates(self, call: Call, allowed: Depths, of_sgemm: Depths) -> Considered:
+    def candidates(
+        self, call: Call, allowed: Depths, of_sgemm: Depths, batch: InBatch | None = None
+    ) -> Considered:
         """All launches that may serve a call. `allowed`: how deep their sums may be; `of_sgemm`: whatever
-        was measured nearby."""
+        was measured nearby. `batch`: of which the call is all rows."""
         k = max(call.gemm.k, 1)
         accurate = self._sums.accurate_splits(k, allowed)
-        kernel, split_k, time_us = self._prediction.expected(Shapes.of(*call[:3]), accurate)
+        if batch is None:
+            kernel, split_k, time_us = self._prediction.expected(Shapes.of(*call[:3]), accurate)
+        else:
+            (kernel, split_k, time_us), _ = self._prediction.modelled(Shapes.in_batch(batch.gemm), accurate)
+            launches = zip(kernel, split_k, strict=True)
+            may = [batch.may_serve(self.kernels[at], int(splits)) for at, splits in launches]
+            time_us = np.where(may, time_us, np.inf)
         depths = self._sums_of_launches.depths(split_k, call.gemm)
         time_us = np.where(self._sums_of_launches.may_break(depths, call.gemm, of_sgemm), np.inf, time_us)
         careful_us = time_us * self._caution
@@ -108,10 +143,11 @@ class Selector:
         self._ranked = {e.gemm: np.array([at[r.kernel] for r in e.ranked], np.int64) for e in table.entries}
         self._sums = Sums.of([kernel.config for kernel in table.kernels])
         self._own_splits = np.array([kernel.config.split_k for kernel in table.kernels], float)
-        self._cublas = [  # alone, and as it adds a bias
+        self._cublas = [  # alone, as it adds a bias, and on batches
             {layout: (model_of(figures), figures.version) for layout, figures in known.items()}
-            for known in (table.cublas, table.cublas | table.cublas_adding)
+            for known in (table.cublas, table.cublas | table.cublas_adding, table.cublas_batched)
         ]
+        self._for_batches = table.for_batches()
 
     def _model(self, layout: str) -> Modelled:
         found = self._models.get(layout)
@@ -170,7 +206,15 @@ class Selector:
         pick = self._exact(call)
         if pick is not None:
             return _provided(pick, self._entries[call.gemm].cublas_us)
-        return self._near_batch(call) or self._looped(call)
+        return self._near_batch(call) or self._in_batch(call) or self._looped(call)
+
+    def _in_batch(self, call: Call) -> Pick | None:
+        is_timed = call.gemm.layout in self._cublas[2]
+        if call.has_epilogue or not is_timed or call.gemm.m * call.gemm.batch > MAX_EXTENT:
+            return None
+        batch = InBatch(call, self._for_batches)
+        pick = self._modelled(batch.whole, None, batch)
+        return pick and self._compare_to_cublas(pick, call)
 
     def _near_batch(self, call: Call) -> Pick | None:
         products = call.gemm.batch
@@ -246,47 +290,53 @@ class Selector:
             reason += f"; number {rank + 1} for it, because {fault}"
         return reason
 
-    def _modelled(self, call: Call, allowed: Depths | None) -> Pick | None:
+    def _modelled(self, call: Call, allowed: Depths | None, batch: InBatch | None = None) -> Pick | None:
         known = self._model(call.gemm.layout)
         if not known.kernels:
             return None
         near = self._near(call.gemm)
         of_sgemm = allowed or allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
         allowed = allowed or self._allowed_depths(call.gemm, near)
-        found = known.candidates(call, allowed, of_sgemm)
+        found = known.candidates(call, allowed, of_sgemm, batch)
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])
         if time_us == math.inf:
             return None
         kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
-        tell, entry = partial(self._why_modelled, call, (allowed, of_sgemm), at), near.gemm if near else None
-        return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
+        served = kernel if batch is None else batch.of(kernel)
+        assert served is not None and kernel.model is not None
+        self._error = kernel.model.relative_error
+        tell = partial(self._why_modelled, call, (allowed, of_sgemm), at, batch)
+        return Pick(served.id, "modelled", tell, split_k, time_us, near.gemm if near else None)
 
     def _compare_to_cublas(self, pick: Pick, call: Call) -> Pick:
         """A modelled pick with its provider. Times of another version of cuBLAS than the loaded one are less
         certain."""
-        layout, model = call.gemm.layout, self.kernels[pick.kernel_id].model
-        known, timed = self._cublas[call.adds_bias].get(layout, (None, ""))
-        if known is None or model is None:
+        layout, way = call.gemm.layout, 2 if call.gemm.is_batched else int(call.adds_bias)
+        known, timed = self._cublas[way].get(layout, (None, ""))
+        if known is None:
             return pick
         loaded = self._loaded_cublas and self._loaded_cublas()
         is_other = loaded is not None and loaded != timed
-        margin = known.margin(call.gemm, model.relative_error, is_other_version=is_other)
+        margin = known.margin(call.gemm, self._error, is_other_version=is_other)
         uncertainty = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
         who = ADDING if call.adds_bias and layout in self._table.cublas_adding else "cuBLAS"
         return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty, who)
 
-    def _why_modelled(self, call: Call, allowed: tuple[Depths, Depths], at: int) -> str:
+    def _why_modelled(
+        self, call: Call, allowed: tuple[Depths, Depths], at: int, batch: InBatch | None
+    ) -> str:
         known = self._model(call.gemm.layout)
-        found = known.candidates(call, *allowed)
+        found = known.candidates(call, *allowed, batch)
         num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
-        reason = f"{self._not_exact(call)}: the least modelled time of {counted(num_legal, 'legal kernel')}"
+        asked = call if batch is None else batch.call
+        reason = f"{self._not_exact(asked)}: the least modelled time of {counted(num_legal, 'legal kernel')}"
         if found.excess[at] > 1:
             reason += ", although its sums are deeper than is accurate"
         elif found.careful_us[at] > found.careful_us.min():
             reason += " that are accurate enough"
         model = known.kernels[found.kernel[at]].model
-        if model is not None and not model.num_samples:
+        if model is not None and not model.num_samples and batch is None:
             is_default = not model.relative_error
             reason += "; it was never timed" if is_default else "; it was timed on other GPUs only"
         return reason
@@ -391,7 +441,8 @@ def weights(text: str) -> Floats:
 
 
 def model_of(figures: CublasFigures) -> cublas_model.CublasModel:
-    m, n, k = np.frombuffer(bytes.fromhex(figures.places), "<u4").reshape(-1, 3).T
-    places = cublas_model.place(m, n, k, figures.tile_apart)
+    num = len(figures.weights) // 8
+    m, n, k, *products = np.frombuffer(bytes.fromhex(figures.places), "<u4").reshape(num, -1).T
+    places = cublas_model.place(m, n, k, figures.tile_apart, *products)
     known = Residuals(places, weights(figures.weights)[None])
     return cublas_model.CublasModel(known, figures.level, figures.deviation, figures.tile_apart)

@@ -174,6 +174,7 @@ def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any
         compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
         power_limit_w=700.0, kernels=(*kernels, *defaults), places={}, levels={},
         defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries, cublas={}, cublas_adding={},
+        cublas_batched={},
     )  # fmt: skip
     return replace(table, **changes)
 
@@ -239,6 +240,8 @@ def older_text(table: Table, version: int) -> str:
             del entry["adding_us"]
     if version < 19:
         del tree["levels"]
+    if version < 20:
+        del tree["cublas_batched"]
     return sign(tree)
 
 

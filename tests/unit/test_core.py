@@ -11,6 +11,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -110,11 +111,12 @@ def _raced(entry: Entry, rng: random.Random) -> Entry:
     return replace(entry, cublas_us=cublas_us, adding_us=adding_us)
 
 
-def _cublas(rng: random.Random) -> CublasFigures:
+def _cublas(rng: random.Random, *, is_batched: bool = False) -> CublasFigures:
     places = [_extents(rng) for _ in range(NUM_PLACES)]
     weights = np.array([[rng.gauss(0, 0.2) for _ in places]])
-    model = CublasModel(Residuals(np.zeros((NUM_PLACES, 5)), weights), rng.uniform(0, 0.3), 0.1)
-    return figures_of("13.1.0", [Gemm(*place) for place in places], model)
+    model = CublasModel(Residuals(np.zeros((NUM_PLACES, 6)), weights), rng.uniform(0, 0.3), 0.1)
+    gemms = [Gemm(*place, batch=rng.randint(2, 99) if is_batched else 1) for place in places]
+    return figures_of("13.1.0", gemms, model)
 
 
 def limited(table: Table, max_workspace: int) -> Table:
@@ -128,8 +130,9 @@ def _with_spec(kernel: Kernel, spec: LaunchSpec) -> Kernel:
     return replace(kernel, spec=spec)
 
 
-def drawn_table(seed: int) -> Table:
-    """Kernels of every kind with models of any kind, tuned shapes, and times of cuBLAS."""
+def drawn_table(seed: int, *, times_batches: bool = False) -> Table:
+    """Kernels of every kind with models of any kind, tuned shapes, and times of cuBLAS. `times_batches`: on
+    batches, too, for which half of the kernels are those of single products again."""
     rng = random.Random(seed)
     kernels = [
         _kernel(f"{layout}-{number}", layout, _in_chunks(config, rng), rng)
@@ -141,6 +144,8 @@ def drawn_table(seed: int) -> Table:
         for layout in LAYOUTS
         for number, config in enumerate(rng.sample(shipped_configs(layout), NUM_BATCHED))
     ]
+    for kernel in kernels[: len(LAYOUTS) * NUM_KERNELS : 2] if times_batches else ():
+        kernels.append(_kernel(f"batched-like-{kernel.id}", kernel.layout, kernel.config, rng))
     entries = []
     for layout in LAYOUTS:
         gemms = [Gemm(*_extents(rng), layout[0] == "T", layout[1] == "T") for _ in range(8)]
@@ -155,6 +160,8 @@ def drawn_table(seed: int) -> Table:
     cublas = {layout: _cublas(rng) for layout in LAYOUTS[:3]}  # of the last one nothing is known
     adding = {layout: _cublas(rng) for layout in LAYOUTS[1:]}
     known = {"places": places, "levels": levels, "cublas": cublas, "cublas_adding": adding}
+    if times_batches:
+        known["cublas_batched"] = {x: _cublas(rng, is_batched=True) for x in LAYOUTS[1:]}
     return make_table(*kernels, entries=tuple(entries), **known)
 
 
@@ -245,6 +252,25 @@ def test_the_core_chooses_for_batches_as_python_does():
             hows.add((pick.how, pick.provider, pick.is_looped))
     tuned = {(how, who, False) for how in ("exact", "nearest") for who in ("autotune", "cublas")}
     assert hows >= {*tuned, ("modelled", "cublas", True)}
+
+
+@pytest.mark.parametrize("version", [None, "12.8.4"])
+def test_the_core_picks_and_ranks_for_batches_that_were_not_tuned_as_python_does(version):
+    hows = Counter()
+    for seed in (4, 5):
+        table = drawn_table(seed, times_batches=True)
+        python, native = Selector(table, lambda: version), Chooser(table, lambda: version)
+        for call in drawn_batches(table, 150, seed):
+            assert_same_reasons(native.pick(call), pick := python.pick(call))
+            hows[pick.how, pick.provider, pick.is_looped] += 1
+            ranked = native.ranked_in_batch(call, 4)
+            if pick.how == "modelled" and not pick.is_looped:
+                assert ranked[0].kernel_id == pick.kernel_id and ranked[0].split_k == pick.split_k
+                for one in ranked:
+                    assert call.rejection(native.kernels[one.kernel_id], one.split_k) is None
+                assert native.pick(call._replace(has_epilogue=True)).is_looped
+    assert min(hows["modelled", who, False] for who in ("autotune", "cublas")) > 9
+    assert hows["modelled", "cublas", True]  # of a layout without times
 
 
 def test_packed_operands_and_partial_sums_of_tall_products_keep_to_their_bounds():

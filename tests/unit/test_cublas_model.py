@@ -83,9 +83,10 @@ def test_a_table_keeps_the_model(seed: int, num: int) -> None:
 
 def test_how_empty_tiles_are_counts_as_distance() -> None:
     """64 and 65 lie as far from each other as a tile's empty half says, 65 and 66 do not; the first three
-    coordinates are logarithms, whatever the rest."""
+    coordinates are logarithms, whatever the rest, and so is the last, of the products."""
     places = cublas_model.place([64, 65, 66, 128, 32, 1], [64] * 6, [512] * 6)
-    assert places.shape == (6, 5)
+    assert places.shape == (6, 6) and not places[:, 5].any()
+    assert cublas_model.place(65, 64, 512, products=8)[5] == 3
     assert places[:, 3] / cublas_model.TILE_APART == pytest.approx(
         [0, math.log2(128 / 65), math.log2(128 / 66), 0, 1, 1]
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...facts.frozen import frozen
-from ...facts.gemm import FLOAT_BYTES, MAX_EXTENT, SINGLE, Batch, Gemm, Triple, per_word
+from ...facts.gemm import FLOAT_BYTES, SINGLE, Batch, Gemm, Triple, per_word
 from ...files.errors import DispatchError
 from ...files.words import counted, time_text
 from ...kernel.launch import ACTIVATED, BIAS, PLAIN, Epilogue, LaunchSpec, name_of, plan, rejection
@@ -75,13 +75,15 @@ _SHOWN = (
 class Call(NamedTuple):
     """One product, or a batch, as it would be launched: leading dimensions in elements, base addresses of A,
     B, C, and their distances from one product of a batch to the next. `adds_bias`: a vector is added to each
-    row, and the cuBLAS that may serve would do so within the product, as torch calls it."""
+    row, and the cuBLAS that may serve would do so within the product, as torch calls it. `has_epilogue`: the
+    kernel has to have one, as few for batches have."""
 
     gemm: Gemm
     lds: Triple
     addresses: Triple = (0, 0, 0)
     batch: Batch = SINGLE
     adds_bias: bool = False
+    has_epilogue: bool = False
 
     @classmethod
     def packed(cls, gemm: Gemm) -> Call:
@@ -215,6 +217,8 @@ class Chooser:
     def _timed(self, call: Call) -> tuple[CublasFigures | None, CublasFigures | None]:
         """What is known of the cuBLAS that may serve: as it adds the bias, if it does, and alone."""
         layout, table = call.gemm.layout, self._table
+        if call.gemm.is_batched:
+            return None, table.cublas_batched.get(layout)
         return table.cublas_adding.get(layout) if call.adds_bias else None, table.cublas.get(layout)
 
     def reading(self, call: Call) -> Pick | None:
@@ -234,33 +238,17 @@ class Chooser:
         found = self.core.rank(call, num, allowed)
         if not found:
             raise self._rejected_pick(call)
-        tell = partial(self._why, call, found[0], None)
-        slower = (self._picked(one, partial(_why_not_first, tell, at)) for at, one in enumerate(found) if at)
-        return self._picked(found[0], tell), *slower
-
-    @cached_property
-    def _batched(self) -> dict[tuple[str, Any], Kernel]:
-        """Kernels for batches, by layout and config."""
-        those = (kernel for kernel in self._table.kernels if kernel.variant.is_batched and kernel.is_plain)
-        return {(kernel.layout, kernel.config): kernel for kernel in those}
+        return tuple(self._ranked(call, found))
 
     def ranked_in_batch(self, call: Call, num: int) -> list[Pick]:
-        """Up to `num` launches for a batch that was not tuned, the best first; none where the table has no
-        kernels for batches. The model's times are those of one product of all rows, longer by the rows that
-        tiles reach beyond each product."""
-        gemm, rows = call.gemm, call.gemm.m * call.gemm.batch
-        if not self._batched or rows > MAX_EXTENT:
-            return []
-        whole = replace(gemm, m=rows, batch=1, shares_a=False, shares_b=False)
-        found = dict[tuple[str, int], Pick]()
-        for one in self.ranked(Call(whole, call.lds, call.single.addresses), len(self.kernels)):
-            kernel = self._batched.get((gemm.layout, self.kernels[one.kernel_id].config))
-            if kernel is not None and one.expected_us and not call.rejection(kernel, one.split_k):
-                tiles = math.ceil(gemm.m / kernel.spec.bm)
-                time_us = one.expected_us * (tiles * kernel.spec.bm / gemm.m)
-                served = replace(one, kernel_id=kernel.id, expected_us=time_us)
-                found.setdefault((kernel.id, one.split_k), served)
-        return sorted(found.values(), key=lambda one: one.expected_us or math.inf)[:num]
+        """Up to `num` launches for a batch, as if it was not tuned, the best first; none where the table has
+        no kernels for batches."""
+        return [*self._ranked(call, self.core.rank(call, num, None))]
+
+    def _ranked(self, call: Call, found: Sequence[Any]) -> Iterator[Pick]:
+        for at, one in enumerate(found):
+            tell = partial(self._why, call, found[0], None)
+            yield self._picked(one, partial(_why_not_first, tell, at) if at else tell)
 
     def with_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick:
         """The same pick with the variant of its kernel. Raises as `variant`."""
@@ -318,7 +306,7 @@ class Chooser:
         if how == "exact":
             is_adding = call.adds_bias and self._entries[call.gemm].adding_us is not None
             return self._why_exact(call, found) + _why_cublas(found, is_adding=is_adding)
-        if call.gemm.is_batched:
+        if how == "nearest" and call.gemm.is_batched:
             return f"{self._not_exact(call)}: {self._why_near_batch(found)}"
         if how == "nearest":
             return f"{self._not_exact(call)}: nearest tuned shape {self._table.entries[found.entry].gemm}"

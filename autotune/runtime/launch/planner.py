@@ -333,7 +333,7 @@ class Engine(Planner):
         call = Call(problem.gemm, problem.lds, aligned, problem.batch)
         if (known := self._known) is not None and known.is_first_use:
             known.choices_on(gpu)
-        compared = call._replace(adds_bias=self.adds_bias(gemm))
+        compared = call._replace(adds_bias=self.adds_bias(gemm), has_epilogue=epilogue is not None)
         pick = (known and known.pick(call, device)) or self._chooser.pick(compared)
         is_open = known is not None and known.is_open(call, pick, device)
         if epilogue is None:
@@ -353,7 +353,7 @@ class Engine(Planner):
             return self.plan_of(served, gpu, pick, aligned)
         problem, others = self._as_read(problem, gpu)
         aligned = (0, *aligned[1:])
-        call = Call(problem.gemm, problem.lds, aligned, problem.batch)
+        call = Call(problem.gemm, problem.lds, aligned, problem.batch, has_epilogue=epilogue is not None)
         pick = self._chooser.pick(call)
         if epilogue is None:
             pick = self.blas.served(pick, call, gpu.device)

@@ -29,7 +29,7 @@ from ...kernel.tensor_config import LEAST_RESULTS
 from ...perf_model import model_figures as model
 from ..calls.product import MAX_PLANS, many_launches, no_scale
 from ..launch.cuda_driver import CudaFault, error_name
-from ..table.table import CublasFigures, Kernel, Table
+from ..table.table import NUM_EXTENTS, CublasFigures, Kernel, Table
 from .processes import forked
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "core"  # links are left in it: folder_files.py knows it by this name
 LIBRARY = "libautotune_core.so"
-VERSION = 25  # AUTOTUNE_TABLE_VERSION of core/table.h
+VERSION = 26  # AUTOTUNE_TABLE_VERSION of core/table.h
 _MOST = 1 << 12  # declarations
 
 
@@ -152,23 +152,28 @@ class Core:
     def choose(self, call: Call, cublas_version: str | None) -> Any | None:
         """The autotune_choice (core/choice.h) for a product with m and n at least 1; None where even the
         default kernel is not legal."""
-        structs, version = self.library.structs, cublas_version and cublas_version.encode()
-        found, is_one = structs.choice(), not call.gemm.is_batched
-        batch = None if is_one else ctypes.byref(structs.batch(call.batch.products, call.batch[1:]))
+        found, version = self.library.structs.choice(), cublas_version and cublas_version.encode()
         status = self.library.autotune_choose(
-            self.handle, *_extents(call), batch, *_memory(call), version, call.adds_bias, ctypes.byref(found)
-        )
+            self.handle, *_extents(call), self._batch(call), *_memory(call), version, call.adds_bias,
+            call.has_epilogue, ctypes.byref(found),
+        )  # fmt: skip
         return found if self._is_there(status, call) else None
 
     def rank(self, call: Call, num: int, allowed: tuple[float, float] | None) -> Sequence[Any]:
-        """Up to `num` of these for a call that is no batch, the best first; none where `choose` returns None.
-        `allowed`: depths of sums, where they are known better than by the shape."""
+        """Up to `num` of these for a call, the best first; none where `choose` returns None, and of a batch
+        for which none is modelled. `allowed`: depths of sums, where these are known better than by shape."""
         found, many = (self.library.structs.choice * num)(), ctypes.c_int32()
         depths = allowed and (ctypes.c_double * 2)(*allowed)
         status = self.library.autotune_rank(
-            self.handle, *_extents(call), *_memory(call), depths, num, found, ctypes.byref(many)
-        )
+            self.handle, *_extents(call), self._batch(call), *_memory(call), depths, num, found,
+            ctypes.byref(many),
+        )  # fmt: skip
         return found[: many.value] if self._is_there(status, call) else ()
+
+    def _batch(self, call: Call) -> Any:
+        if not call.gemm.is_batched:
+            return None
+        return ctypes.byref(self.library.structs.batch(call.batch.products, call.batch[1:]))
 
     def _is_there(self, status: int, call: Call) -> bool:
         if status not in (self.library.numbers.OK, self.library.numbers.NO_KERNEL):
@@ -229,6 +234,7 @@ def table_struct(of: Any, table: Table | None, kept: TableArrays) -> Any:
         return of.table(version=VERSION, constants=_constants(of, kept))
     at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
     plain = table.plain_ids()
+    batched = {config: at[kernel.id] for config, kernel in table.for_batches().items()}
     codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
     ranked = [of.ranked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
     first, entries = 0, []
@@ -253,7 +259,18 @@ def table_struct(of: Any, table: Table | None, kept: TableArrays) -> Any:
         capability_major=table.environment.compute_capability[0],
         capability_minor=table.environment.compute_capability[1],
         smem_per_block=table.limits.smem_per_block,
-        kernels=kept.of([_kernel(of, k, codes[k.sha256], at[plain.get(k.id, k.id)]) for k in table.kernels]),
+        kernels=kept.of(
+            [
+                _kernel(
+                    of,
+                    k,
+                    code=codes[k.sha256],
+                    plain=at[plain.get(k.id, k.id)],
+                    batched=batched.get((k.layout, k.config), -1),
+                )
+                for k in table.kernels
+            ]
+        ),
         layouts=tuple(_layout(of, table, layout, at, kept) for layout in TYPED_LAYOUTS),
         entries=kept.of(entries),
         ranked=kept.of(ranked),
@@ -264,20 +281,20 @@ def table_struct(of: Any, table: Table | None, kept: TableArrays) -> Any:
     )
 
 
-def _kernel(of: Any, kernel: Kernel, code: int, plain: int) -> Any:
+def _kernel(of: Any, kernel: Kernel, **numbers: int) -> Any:
     spec, model = kernel.spec, kernel.model
     figures = {
         name: getattr(model, name)
         for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
     } if model else {}  # fmt: skip
     return of.kernel.like(
-        spec, id=kernel.id.encode(), layout=TYPED_LAYOUTS.index(kernel.layout), code=code,
+        spec, id=kernel.id.encode(), layout=TYPED_LAYOUTS.index(kernel.layout),
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
-        is_batched=spec.variant.is_batched, plain=plain, registers=kernel.registers,
+        is_batched=spec.variant.is_batched, registers=kernel.registers,
         blocks_per_sm=kernel.blocks_per_sm, **numbered(spec.variant.epilogue), **_sums(kernel.config),
         max_workspace=-1 if spec.max_workspace is None else spec.max_workspace,
         max_k=-1 if spec.max_k is None else spec.max_k,
-        **figures,
+        **figures, **numbers,
     )  # fmt: skip
 
 
@@ -299,7 +316,10 @@ def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableA
         if kernel.missed:
             row[:] = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
     level = np.frombuffer(bytes.fromhex(table.levels.get(layout, "")), "<f4").astype(np.float32)
-    cublas = tuple(_blas_times(of, one.get(layout), kept) for one in (table.cublas, table.cublas_adding))
+    cublas = (
+        *(_blas_times(of, one.get(layout), kept) for one in (table.cublas, table.cublas_adding)),
+        _blas_times(of, table.cublas_batched.get(layout), kept, num_extents=NUM_EXTENTS + 1),
+    )
     return of.layout(
         modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
         num_modelled=len(rows),
@@ -310,13 +330,17 @@ def _layout(of: Any, table: Table, layout: str, at: dict[str, int], kept: TableA
     )
 
 
-def _blas_times(of: Any, known: CublasFigures | None, kept: TableArrays) -> Any:
+def _blas_times(
+    of: Any, known: CublasFigures | None, kept: TableArrays, num_extents: int = NUM_EXTENTS
+) -> Any:
     if known is None:
         return of.blas_times()
-    extents = np.frombuffer(bytes.fromhex(known.places), "<u4").astype(np.int32).reshape(-1, 3)
+    places = np.frombuffer(bytes.fromhex(known.places), "<u4").astype(np.int32)
+    places = places.reshape(-1, num_extents)
     weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
-    missed = _residuals(of, extents, weights, kept)
-    return of.blas_times.like(known, version=known.version.encode(), missed=missed)
+    missed = _residuals(of, np.ascontiguousarray(places[:, :NUM_EXTENTS]), weights, kept)
+    products = kept.numbers(np.ascontiguousarray(places[:, NUM_EXTENTS:]))
+    return of.blas_times.like(known, version=known.version.encode(), missed=missed, products=products)
 
 
 def _residuals(of: Any, extents: Any, weights: Any, kept: TableArrays) -> Any:

@@ -172,10 +172,10 @@ def check_references(table: Table) -> None:
         _check_entry(entry, kernels)
     _require(set(table.places) <= set(LAYOUTS), "places are of an unknown layout")
     _check_missed(table)
-    for known in (table.cublas, table.cublas_adding):
+    for known, num_extents in ((table.cublas, 3), (table.cublas_adding, 3), (table.cublas_batched, 4)):
         _require(set(known) <= set(LAYOUTS), "cuBLAS times are of an unknown layout")
         for layout, figures in known.items():
-            _check_cublas(figures, f"what is known of cuBLAS for {layout}")
+            _check_cublas(figures, num_extents, f"what is known of cuBLAS for {layout}")
 
 
 def _check_order(table: Table) -> None:
@@ -188,10 +188,10 @@ def _check_order(table: Table) -> None:
             _require(bool(is_of_it), f"kernel {kernel.id!r} does not sum in the order {order}")
 
 
-def _check_cublas(figures: CublasFigures, where: str) -> None:
+def _check_cublas(figures: CublasFigures, num_extents: int, where: str) -> None:
     num, rest = divmod(len(figures.weights), 8)
     are_digits = is_hex(figures.places) and is_hex(figures.weights)
-    _require(num > 0 and not rest and len(figures.places) == 24 * num and are_digits,
+    _require(num > 0 and not rest and len(figures.places) == 8 * num_extents * num and are_digits,
              f"{where} is no weight for each of its shapes")  # fmt: skip
     numbers = np.frombuffer(bytes.fromhex(figures.weights), "<f4")
     extents = np.frombuffer(bytes.fromhex(figures.places), "<u4")

@@ -38,7 +38,8 @@ from ...perf_model.model_figures import ModelFigures
 from . import soundness
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 19  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 20  # soundness.py says how earlier ones differ
+NUM_EXTENTS = 3  # m, n and k
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 _HINT = "export the table again with `autotune export-table`"
@@ -177,7 +178,8 @@ def all_launchable(
 @frozen()
 class CublasFigures:
     """What is known of cuBLAS on one layout (perf_model/cublas_model.py): shapes and weights as in
-    `Kernel.missed`, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
+    `Kernel.missed`, m, n and k of the shapes, of batches and their products, as unsigned integers of 32 bits,
+    little endian."""
 
     version: str  # of the cuBLAS that was timed
     places: str
@@ -256,6 +258,7 @@ class Table:
     defaults: dict[str, str]
     cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
     cublas_adding: dict[str, CublasFigures]  # the same, as torch has it add a vector to each row
+    cublas_batched: dict[str, CublasFigures]  # the same of strided batches
     entries: tuple[Entry, ...]
     left_out: tuple[HeldOut, ...] = ()  # of no shape where too few were timed
     epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with: some have more
@@ -295,6 +298,10 @@ class Table:
             accuracy=accuracy,
             tensor_source_hash="",
         )
+
+    def for_batches(self) -> dict[tuple[str, Any], Kernel]:
+        """Plain kernels for batches, by layout and config."""
+        return {(k.layout, k.config): k for k in self.kernels if k.variant.is_batched and k.is_plain}
 
     def plain_ids(self) -> dict[str, str]:
         """For each kernel with an epilogue the id of the first one that is the same without."""
@@ -357,6 +364,7 @@ _WITH_SHARES = 16  # the first whose kernels of chunks know of sums that blocks 
 _WITH_MMA = 17  # the first that may hold kernels on tensor cores without warpgroups
 _WITH_BIAS = 18  # the first that tells what cuBLAS takes as it adds a bias
 _BY_LAUNCH = 19  # the first whose kernels' errors are by launch: of others none are read
+_WITH_BATCHES = 20  # the first that tells what cuBLAS takes for batches
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -392,6 +400,8 @@ def _name_types(body: dict[str, Any], lists: Sequence[str], name: str) -> None:
 def _read(body: dict[str, Any], version: int) -> Table:
     """A table from its JSON. Raises Mismatch and UsageError."""
     body = _LACKING | (_BEFORE_CLASSES if version < _WITH_CLASSES else {}) | body
+    if version < _WITH_BATCHES:
+        body = {"cublas_batched": {}} | body
     if version < _BY_LAUNCH:
         body |= {"places": {}, "levels": {}}
     if version < _WITH_SCHEMES:

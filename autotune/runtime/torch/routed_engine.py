@@ -203,7 +203,7 @@ class RoutedEngine(Engine):
         nothing. Ranks would each settle on what they measure, and replicated products would differ."""
         is_open = pick.how == "modelled"
         if problem.gemm.is_batched:
-            is_open = (pick.is_looped or pick.how == "nearest") and not self._has_bias
+            is_open = (pick.is_looped or pick.how != "exact") and not self._has_bias
         may_be = self.is_live and self.table.order is None and problem.gemm.k > 0
         return may_be and is_open and not is_one_of_several()
 
@@ -241,7 +241,10 @@ class RoutedEngine(Engine):
         least_us = max(pick.expected_us or 0.0, products * LAUNCH_HOST_US)
         if pick.how != "modelled" or period_us(pick, products) <= least_us:
             return pick
-        other = min(self._chooser.ranked(call.single if pick.is_looped else call, NUM_RANKED), key=period_us)
+        if call.gemm.is_batched and not pick.is_looped:
+            other = min(self._chooser.ranked_in_batch(call, NUM_RANKED), key=period_us)
+        else:
+            other = min(self._chooser.ranked(call.single, NUM_RANKED), key=period_us)
         epilogue = self._chooser.kernels[pick.kernel_id].variant.epilogue
         if epilogue != PLAIN:
             other = self._chooser.with_epilogue(other, epilogue)
