@@ -42,6 +42,7 @@ from test_tensor_calls import STREAM
 from test_torch_routing import FakeTorch, Tensor
 from test_torch_routing import expected_times as expected_times
 from test_torch_routing import fake_torch as fake_torch
+from test_untuned_batches import times as batch_times
 
 from autotune.facts.accuracy_class import STRICT, UNIT_ROUNDOFF, gamma
 from autotune.facts.gemm import A_TYPES, LAYOUTS, Gemm
@@ -159,7 +160,11 @@ def drawn_table(rng: random.Random) -> Table:
         )  # fmt: skip
         made = (f"k{number}", spec, None) if is_batched else (f"k{number}", spec)
         kernels.append(make_kernel(*made))
-    table = as_configured(make_table(*kernels, order=order))
+        if not is_batched and rng.random() < 0.5:  # the same for batches, by which any may be served
+            twin = replace(spec, variant=replace(variant, is_batched=True))
+            kernels.append(make_kernel(f"k{number}-batched", twin, None))
+    known = {} if order else {x: batch_times(rng.choice((0.01, 100.0))) for x in LAYOUTS}
+    table = as_configured(make_table(*kernels, order=order, cublas_batched=known))
     entries = {}
     for _ in range(8):
         gemm = drawn_gemm(rng, [])
