@@ -8,8 +8,8 @@
 Shapes are drawn by a seed as autotune/facts/distribution.py says: half NN, the others NT, TN and TT in turn.
 Of each layout half are round (whole 16s, from 16 on), a quarter has an odd extent, a quarter odd leading
 dimensions. A table that was made with one of them is refused. Each part continues where it ended, also
-after --seconds. `--batches` draws strided batches, packed, of 2 ... 1024 products, half of them round; a
-table picks cuBLAS for these, and settling times those that are ranked first.
+after --seconds. `--batches` draws strided batches, packed, of 2 ... 1024 products, half of them round;
+of a table without times of cuBLAS on batches, which leaves them to it, the launch ranked first is timed.
 
     pick        (200 shapes) what the table picks, the launches that settling times, and cublasSgemm in
                 pedantic FP32, in the same rounds; and the errors of all of these against float64. With --live
