@@ -60,7 +60,8 @@ AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
 
 typedef enum {
     AUTOTUNE_ACCURACY_STRICT, /* FMAs in FP32: what autotune_create opens */
-    AUTOTUNE_ACCURACY_FP32    /* kernels on tensor cores, too, whose errors are no larger than cublasSgemm's */
+    AUTOTUNE_ACCURACY_FP32,   /* kernels on tensor cores, too, whose errors are no larger than cublasSgemm's */
+    AUTOTUNE_ACCURACY_FP32_RANGE /* those of scaled operands, too, with cublasSgemm's infinities and NaN */
 } autotune_accuracy;
 
 /* The same for a class of accuracy: no product of this handle is served by a wider one. */

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..facts.accuracy_class import FP32, STRICT
+from ..facts.accuracy_class import CLASSES, STRICT, held_by
 from ..files.words import counted
 from ..runtime.native import core
 from ..runtime.native.core import TableArrays, table_struct
@@ -70,7 +70,8 @@ def _label(number: int) -> str:
 def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
     """All but the heads. `sizes`: in bytes, of all cubins by SHA-256, in the order of their labels."""
     arrays, of = TableArrays(), core.loaded().structs
-    views = [*(table.for_class(STRICT) for table in tables), *(t for t in tables if t.accuracy == FP32)]
+    views_of = {one: [t.for_class(one) for t in tables if one in held_by(t.accuracy)] for one in CLASSES}
+    views = [table for one in CLASSES for table in views_of[one]]
     structs = [table_struct(of, table, arrays) for table in views]
     names = {address: f"array_{number}" for number, address in enumerate(arrays.by_address)}
     labels = {name: _label(number) for number, name in enumerate(sizes)}
@@ -90,21 +91,26 @@ def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
         parts += [*_definition(names[address], array, names), ""]
     parts += ["static const autotune_table tables[] = {"]
     parts += [f"    {_value(struct, names)}," for struct in structs]
-    num_strict, num_fp32 = len(tables), len(views) - len(tables)
-    serving = f"autotune_open_kinds(tables + {num_strict}, {num_fp32}, handle)"
+    serving, first = [], len(tables)
+    for accuracy, of_class in views_of.items():
+        if accuracy != STRICT and of_class:
+            name = f"AUTOTUNE_ACCURACY_{accuracy.upper().replace('-', '_')}"
+            opened = f"autotune_open_kinds(tables + {first}, {len(of_class)}, handle)"
+            serving += [f"    if (accuracy == {name}) return {opened};"]
+            first += len(of_class)
     parts += [
         "};",
         "",
         _text("declared.c.in"),
         f"autotune_status autotune_create_{_OF_TABLE}(autotune_handle **handle) {{",
-        f"    return autotune_open_kinds(tables, {num_strict}, handle);",
+        f"    return autotune_open_kinds(tables, {len(tables)}, handle);",
         "}",
         f"autotune_status autotune_create_accuracy_{_OF_TABLE}(autotune_handle **handle,",
         "    autotune_accuracy accuracy) {",
         "    if (!handle) return AUTOTUNE_BAD_CALL;",
         "    *handle = NULL;",
         f"    if (accuracy == AUTOTUNE_ACCURACY_STRICT) return autotune_create_{_OF_TABLE}(handle);",
-        *([f"    if (accuracy == AUTOTUNE_ACCURACY_FP32) return {serving};"] if num_fp32 else []),
+        *serving,
         "    return AUTOTUNE_NO_CLASS;",
         "}",
         "",

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .. import __version__
-from ..facts.accuracy_class import CLASSES, FP32, STRICT
+from ..facts.accuracy_class import CLASSES, STRICT
 from ..facts.fitted import MAX_KERNELS, MAX_MEGABYTES
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
@@ -67,7 +67,7 @@ def export_table(
 ) -> Path:
     """Write the importable folder for these results; returns it. An existing folder is replaced, or extended.
 
-    `tensor`: results of kernels on tensor cores, for a table that serves accuracy fp32, too.
+    `tensor`: results of kernels on tensor cores, for a table that serves their class of accuracy, too.
     `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
     the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, half of them
     for batches, too; their cubins take at most `max_megabytes`. They are of those that obey `where` in some
@@ -92,7 +92,8 @@ def export_table(
         fast = cut_to_chosen(tensor)
         _tell_replaced(tensor, fast, note)
     limits, compiling = results.limits, Compiling(compiler)
-    its = searched_for(FP32, limits)
+    accuracy = STRICT if tensor is None else templates.accuracy_of(tensor.source_hash)
+    its = searched_for(accuracy, limits)
     compiling.begin(all_wishes(tuned, {}, {}, where.order))
     most = max_kernels // len(LAYOUTS)
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
@@ -115,7 +116,7 @@ def export_table(
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places, levels = figures.kernels(results, wishes, cubins, samples)
     if fast is not None:
-        more = on_tensor_cores() if most and its is TENSOR and has_kernels(FP32, limits) else ()
+        more = on_tensor_cores() if most and its is TENSOR and has_kernels(accuracy, limits) else ()
         requested = list({wish.id: wish for wish in (*more, *winners_of(fast))}.values())
         if requested:
             on_step(f"compiling {counted(len(requested), 'kernel')} on tensor cores")
@@ -156,7 +157,7 @@ def export_table(
         epilogues=tuple(epilogues),
         max_workspace=where.max_workspace,
         order=order,
-        accuracy=STRICT if fast is None else FP32,
+        accuracy=accuracy,
         tensor_source_hash=its.source_hash if any(k.accuracy != STRICT for k in kernels) else "",
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
@@ -182,9 +183,10 @@ def _check(
     results: TunedResults, tensor: TunedResults | None, compiler: Compiler, note: Callable[[str], None]
 ) -> None:
     if tensor is not None and not templates.is_current(tensor.source_hash):
+        accuracy = templates.accuracy_of(tensor.source_hash)
         raise DispatchError(
-            f"the results of accuracy {FP32} are of another kernel source; run {command('search')} "
-            f"--accuracy {FP32} again with this autotune"
+            f"the results of accuracy {accuracy} are of another kernel source; run {command('search')} "
+            f"--accuracy {accuracy} again with this autotune"
         )
     if not results.shapes and tensor is None:
         raise DispatchError(f"no tuned shape to export; run {command('search')} first")

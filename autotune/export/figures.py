@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..facts.accuracy_class import FP32, STRICT
+from ..facts.accuracy_class import CLASSES, STRICT
 from ..facts.device import DeviceLimits
 from ..facts.fitted import number, numbers
 from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS, Gemm
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
-from ..kernel.templates import launch_spec, residency, searched_for, tflops
+from ..kernel.templates import accuracy_of, launch_spec, residency, searched_for, tflops
 from ..kernel.tensor_config import BF16X6, BK, BM, TensorConfig
 from ..perf_model import cublas_model
 from ..perf_model.fit import Sample, fit, fma_step_us, guess, learn
@@ -77,7 +77,8 @@ def on_tensor_cores(
     """Kernels on tensor cores. One that was timed on LEAST_TIMED shapes of its layout or more has a model of
     its own; another one the figures that such kernels have; one for batches has none."""
     limits = results.limits
-    fast = replace(limits, fma_tflops=tflops(FP32, limits))  # whose steps are shorter than FMAs allow
+    rate = tflops(accuracy_of(results.source_hash), limits)
+    fast = replace(limits, fma_tflops=rate)  # whose steps are shorter than FMAs allow
     known = {shape.gemm: shape.all_times for shape in results.shapes if not shape.gemm.is_batched}
     found: list[Kernel] = []
     for layout in TYPED_LAYOUTS:
@@ -124,7 +125,8 @@ def with_epilogues(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, Cubin]
 ) -> list[Kernel]:
     """Kernels with an epilogue: they have no model, as nothing is picked among them."""
-    of = {STRICT: results.source_hash, FP32: searched_for(FP32, results.limits).source_hash}
+    of = {one: searched_for(one, results.limits).source_hash for one in CLASSES}
+    of[STRICT] = results.source_hash
     records = [_record(wish, cubins[wish.id], results) for wish in wishes]
     return [launchable(record, results.limits, of[record.accuracy]) for record in records]
 

@@ -17,13 +17,11 @@ from ..facts.accuracy_class import STRICT
 from ..files.errors import DispatchError
 from ..files.folder_files import BLANK, MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file, with_checksum
 from ..files.words import option
-from ..kernel.config import Config
-from ..kernel.mma_config import MmaConfig
-from ..kernel.tensor_config import TensorConfig
 from ..runtime.table.gpu_models import GZIP, MODELS_FOLDER, GpuModel, load_models
 from ..runtime.table.table import (
     CUBIN_FILE,
     FORMAT,
+    KERNEL_LISTS,
     SCHEMA_VERSION,
     TABLE_FILE,
     Table,
@@ -151,9 +149,7 @@ def render(table: Table) -> str:
     for record in body["kernels"]:
         del record["spec"], record["source_hash"]
     pairs = list(zip(body["kernels"], table.kernels, strict=True))
-    body["kernels"], body["tensor_kernels"], body["mma_kernels"] = (
-        [record for record, kernel in pairs if isinstance(kernel.config, one)]
-        for one in (Config, TensorConfig, MmaConfig)
-    )
+    for name, one in KERNEL_LISTS.items():
+        body[name] = [record for record, kernel in pairs if isinstance(kernel.config, one)]
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return with_checksum(text)

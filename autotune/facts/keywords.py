@@ -69,8 +69,8 @@ class TrialKeywords(ConditionKeywords, total=False):
         Keyword(
             "strict",
             "`strict`: FMAs in FP32; `fp32`: what errs no more than SGEMM, on tensor cores too (compute "
-            "capability 8.0 and later).",
-            "Studies of `fp32` are its own: search for both, and an export for `fp32` takes whichever is "
+            "capability 8.0 and later); `fp32-range`: that of scaled operands (7.5 and later).",
+            "Studies of a class are its own: search for both, and an export for `fp32` takes whichever is "
             "faster, for calls that ask for that class (docs/manual/numerics.md).",
         ),
     ]

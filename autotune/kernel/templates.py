@@ -250,9 +250,10 @@ def need_search_space(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS)
     such an A."""
     broken = () if accuracy == STRICT else _broken(searched_for(accuracy, limits), limits)
     if broken:
+        serving = " or ".join(one for one in OF_CLASS if has_kernels(one, limits))
         raise UsageError(
             f"{limits.name} runs no kernel of accuracy {accuracy} but strict ones: {broken[0].sentence}; "
-            f"search for accuracy {STRICT}, which serves there"
+            f"search for accuracy {serving}, which serves there"
         )
     if a_type != FLOATS and searched_for(accuracy, limits) in (MMA, HALVES):
         raise UsageError(

@@ -87,8 +87,8 @@ class Dispatcher:
     AUTOTUNE_FALLBACK decides, unless `deterministic`.
 
     accuracy: the class of what serves calls that name none (facts/accuracy_class.py): "strict", the default,
-    or "fp32", which takes kernels on tensor cores, too, whose errors are no larger than SGEMM's, if the
-    folder was exported for it.
+    or "fp32", which takes kernels on tensor cores, too, whose errors are no larger than SGEMM's, or
+    "fp32-range", which takes those of scaled operands, if the folder was exported for it.
 
     `tables`: those of all GPU models; `table`: the first of them, which was exported first.
     `num_copied`: how many products needed a packed copy of a, of b or of out.
@@ -452,7 +452,8 @@ class Dispatcher:
         the plain product, never by cuBLAS. The table has to hold it with that epilogue (`autotune
         export-table --epilogue bias-relu`).
 
-        accuracy: "strict" or "fp32", the class of what may serve this call; by default the dispatcher's.
+        accuracy: "strict", "fp32" or "fp32-range", the class of what may serve this call; by default the
+        dispatcher's.
 
         NumPy arrays are copied to a GPU and the result back: this waits for the GPU and is for
         convenience, not for speed.

@@ -42,12 +42,13 @@ larger of the two, and of all kinds of operands.
     autotune export-table --accuracy fp32
 
 `sgemm(a, b, accuracy="fp32")`, `Dispatcher(folder, accuracy="fp32")`, `torch(accuracy="fp32")` and, in C,
-`autotune_create_accuracy` ask for it; a call that does not is served as before. `fp32` has kernels on tensor
-cores from compute capability 8.0 on, `fp32-range` from 7.5 on; elsewhere strict kernels serve the class. By
-their rates, computed and not measured, `fp32` can gain 2.7x on an A100, and nothing on GeForce cards, whose
-FMAs are faster than six products of parts ([0113](../decisions/0113-tensor-cores-without-warpgroups.md));
-`fp32-range` 2.7x on a Quadro RTX, 1.3x on an RTX 2080 Ti, less what packing takes
-([0118](../decisions/0118-scaled-operands-without-warpgroups.md)).
+`autotune_create_accuracy` ask for it; a call that does not is served as before. `fp32-range` is asked for
+alike: its tables hold its kernels, for shapes that were searched, and strict ones. `fp32` has kernels on
+tensor cores from compute capability 8.0 on, `fp32-range` from 7.5 on; elsewhere strict kernels serve the
+class. By their rates, computed and not measured, `fp32` can gain 2.7x on an A100, and nothing on GeForce
+cards, whose FMAs are faster than six products of parts
+([0113](../decisions/0113-tensor-cores-without-warpgroups.md)); `fp32-range` 2.7x on a Quadro RTX, 1.3x on an
+RTX 2080 Ti, less what packing takes ([0118](../decisions/0118-scaled-operands-without-warpgroups.md)).
 The search refuses a kernel whose error is larger than SGEMM's on normal, uniform positive, wide (2^-20 to
 2^20 by element), scaled (2^-15 to 2^15 by row) or cancelling operands (the second half of k nearly undoes
 the first). On 9.0 shapes that were not searched are served by tensor kernels where their sums are surely no

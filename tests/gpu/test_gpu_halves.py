@@ -1,26 +1,32 @@
 """The kernel on scaled operands without warpgroups, on any GPU since sm_75: right on any shape and layout, as
-accurate as its class promises, and special values as cublasSgemm has them."""
+accurate as its class promises, and special values as cublasSgemm has them. And a table of the class."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts.accuracy_class import FP32_RANGE
+from autotune.facts.device import Environment
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.facts.measurement import Outcome
 from autotune.gpu import GpuTarget
 from autotune.gpu.driver import device_limits
 from autotune.gpu.sgemm import EpilogueArgument
 from autotune.kernel import halves_config as halves
+from autotune.kernel import template, templates
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Epilogue, Variant
+from autotune.runtime.dispatcher import Dispatcher
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -162,3 +168,35 @@ def test_a_search_for_the_class_holds_candidates_to_it(compiler: Compiler, shape
     assert len(starts) == len(CONFIGS) * 2
     assert {one.outcome for one in found} <= {Outcome.OK, Outcome.INACCURATE, Outcome.SPILLED}, found
     assert any(one.is_ok for one in found)
+
+
+def test_a_table_serves_who_asks_for_the_class(torch: Any, compiler: Compiler, tmp_path: Path) -> None:
+    """By the kernel that a search on this GPU searches, with warpgroups or without; launched by the core."""
+    limits = device_limits(0)
+    its = templates.searched_for(FP32_RANGE, limits)
+    plain: Any = its.config()
+    split = replace(plain, reduction="two_pass", split_k=4)
+    winners = {Gemm(512, 512, 4096): split}
+    for one in LAYOUTS:
+        winners[Gemm(1024, 768, 640, one[0] == "T", one[1] == "T")] = plain
+        winners[Gemm(256, 132, 200, one[0] == "T", one[1] == "T", batch=3)] = plain
+    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
+    results = partial(TunedResults, environment, limits, policy="cold", policy_version=1)
+    tensor = results(
+        templates.source_of(FP32_RANGE, limits=limits),
+        shapes=tuple(TunedShape(gemm, (TunedPoint(won, 10.0, True),)) for gemm, won in winners.items()),
+    )
+    strict = results(template.source_hash(), shapes=())
+    folder = export_table(strict, tmp_path / "range_dispatch", compiler, tensor=tensor, max_kernels=0)
+    runtime = Dispatcher(folder, accuracy=FP32_RANGE, cublas=False)
+    for gemm in winners:
+        batch = (gemm.batch,) if gemm.is_batched else ()
+        a = torch.randn(*batch, *((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)), device="cuda")
+        b = torch.randn(*batch, *((gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)), device="cuda")
+        x, y = (a.mT if gemm.trans_a else a).double(), (b.mT if gemm.trans_b else b).double()
+        flags = {"trans_a": gemm.trans_a, "trans_b": gemm.trans_b}
+        found = runtime.sgemm(a, b, **flags)
+        assert ((found.double() - x @ y).abs() <= 2.0**-20 * (x.abs() @ y.abs())).all(), gemm
+        torch.testing.assert_close(runtime.sgemm(a, b, **flags), found, rtol=0, atol=0)
+    served = {one.gemm for one in runtime.counts() if "-tensor-" in one.kernel_id}
+    assert served == winners.keys()

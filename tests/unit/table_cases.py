@@ -27,10 +27,9 @@ import pytest
 from autotune.export import manifest
 from autotune.export.model_folders import packed, render
 from autotune.export.package import write_folder
-from autotune.facts.accuracy_class import FP32
 from autotune.facts.device import Conditions, DeviceLimits, Environment, known_limits
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
-from autotune.kernel import identity
+from autotune.kernel import identity, templates
 from autotune.kernel.config import Config
 from autotune.kernel.launch import (
     PACK_SMEM_BYTES,
@@ -48,9 +47,9 @@ from autotune.kernel.launch import (
     schedule,
 )
 from autotune.kernel.resources import launch_spec
+from autotune.kernel.scaled_config import OnTensorCores
 from autotune.kernel.summation_order import reference
 from autotune.kernel.tensor_config import TensorConfig
-from autotune.kernel.tensor_config import launch_spec as tensor_spec
 from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import Depths, ModelFigures
 from autotune.perf_model.sum_depths import Sums
@@ -106,13 +105,16 @@ def marked(name: str, code: str) -> bytes:
 CUBE = Gemm(512, 512, 512)
 
 
-def with_tensor_kernel(table: Table, *, time_us: float = 1.0, gemm: Gemm = CUBE) -> Table:
-    """The table with a kernel on tensor cores, as it is exported for accuracy fp32: the fastest on this
-    shape."""
-    config = TensorConfig()
+def with_tensor_kernel(
+    table: Table, config: OnTensorCores | None = None, *, time_us: float = 1.0, gemm: Gemm = CUBE
+) -> Table:
+    """The table with a kernel on tensor cores, as it is exported for its class of accuracy: the fastest on
+    this shape."""
+    config = config or TensorConfig()
     variant = Variant(gemm.trans_a, gemm.trans_b, a_type=gemm.a_type)
-    spec = tensor_spec(config, variant)
-    kernel = Kernel("tensor", config, variant, "", 1, 1, 128, 1, None, "", spec, TENSOR_SOURCE)
+    resident = templates.residency(config, table.limits, gemm, 128)
+    spec = templates.launch_spec(config, gemm, table.limits)
+    kernel = Kernel("tensor", config, variant, "", 1, 1, 128, resident, None, "", spec, TENSOR_SOURCE)
     code = code_of(kernel)
     sizes = {"code_bytes": len(code), "packed_bytes": len(packed(code))}
     kernel = replace(kernel, sha256=hashlib.sha256(code).hexdigest(), **sizes)
@@ -120,7 +122,8 @@ def with_tensor_kernel(table: Table, *, time_us: float = 1.0, gemm: Gemm = CUBE)
     entry = replace(entry, ranked=(RankedKernel("tensor", time_us, True), *entry.ranked))
     others = tuple(one for one in table.entries if one.gemm != gemm)
     return replace(
-        table, kernels=(*table.kernels, kernel), entries=(*others, entry), accuracy=FP32,
+        table, kernels=(*table.kernels, kernel), entries=(*others, entry),
+        accuracy=kernel.accuracy,
         tensor_source_hash=TENSOR_SOURCE,
     )  # fmt: skip
 
@@ -225,6 +228,8 @@ def put_packed(folder: Path, sha256: str, content: bytes) -> None:
 def older_text(table: Table, version: int) -> str:
     """The text of a table that says that it is of an earlier schema."""
     tree = json.loads(render(table)) | {"schema_version": version}
+    if version < 21:
+        del tree["scaled_kernels"], tree["halves_kernels"]
     if version < 17:
         del tree["mma_kernels"]
     for record in tree["tensor_kernels"]:

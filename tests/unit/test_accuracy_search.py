@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -231,6 +232,20 @@ def test_a_search_for_a_class_leaves_strict_studies_alone(tmp_path):
         other = _target(feasible_set(H100, SQUARE), template.source_hash())
         search(other, store, [SQUARE], Options(trials=12))
         assert [point_key(point) for _, point in other.submitted] == alone  # the same trials for a seed
+
+
+def test_a_quadro_rtx_searches_scaled_operands(tmp_path):
+    limits = KNOWN["quadro-rtx-5000"]
+    source = templates.source_of(FP32_RANGE, limits=limits)
+    target = _target(tensor_set(limits, SQUARE, halves), source)
+    target.limits = limits
+    starts = partial(on_tensor_cores, accuracy=FP32_RANGE, limits=limits)
+    with Store.open(tmp_path / "a.db") as store:
+        search(target, store, [SQUARE], Options(trials=20, starts=starts))
+        (study,) = store.latest_studies(target.environment, CachePolicy.COLD, accuracy=FP32_RANGE)
+        assert study.source_hash == source
+        assert all(isinstance(templates.read(t.point), HalvesConfig) for t in store.trials(study))
+        assert templates.read(store.final(study).winner.point).depth in (16, 32)
 
 
 def test_a_way_of_summing_that_broke_the_promise_is_not_tried_again(tmp_path):

@@ -40,9 +40,11 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel import template, templates
 from autotune.kernel.config import values_in
-from autotune.kernel.launch import PLAIN
+from autotune.kernel.halves_config import HalvesConfig
+from autotune.kernel.launch import PLAIN, plan
 from autotune.kernel.mma_config import MmaConfig
-from autotune.kernel.templates import MMA, TENSOR, launch_spec, source_of, tflops
+from autotune.kernel.scaled_config import OnTensorCores, ScaledConfig
+from autotune.kernel.templates import HALVES, MMA, RANGE, TENSOR, launch_spec, source_of, tflops
 from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
@@ -65,7 +67,7 @@ class NamingCompiler(FakeCompiler):
     """Compiles either template to what says so."""
 
     def submit(self, config, variant, /):
-        if not isinstance(config, TensorConfig | MmaConfig):
+        if not isinstance(config, OnTensorCores):
             return super().submit(config, variant)
         done = super().submit(EXACT, variant)
         self.requested[-1] = (config, variant)
@@ -180,6 +182,60 @@ def test_a_table_of_a_gpu_without_warpgroups_serves_what_was_searched(tmp_path):
     tree["mma_kernels"][0]["config"]["stages"] = 9
     with pytest.raises(DispatchError, match="stages"):
         parse(sign(tree))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arch", "its", "config"),
+    [("quadro-rtx-5000", "sm_75", HALVES, HalvesConfig()), ("h200", "sm_90", RANGE, ScaledConfig())],
+)
+def test_scaled_operands_serve_only_who_asks_for_their_class(tmp_path, gpu, arch, its, config):
+    limits = known_limits(gpu)
+    environment = replace(ENVIRONMENT, gpu_name=limits.name, compute_capability=limits.compute_capability)
+    split = replace(config, bn=64, reduction="two_pass", split_k=4)
+    shapes = (
+        TunedShape(SQUARE, (TunedPoint(config, 5210.0, True),)),
+        TunedShape(CUBE, (TunedPoint(split, 20.0, True),)),
+    )
+    tensor = TunedResults(environment, limits, source_of(FP32_RANGE, limits=limits), "cold", 1, shapes)
+    strict = replace(tensor, shapes=(), source_hash=template.source_hash())
+    folder = export_table(strict, tmp_path / "t", NamingCompiler(arch=arch), tensor=tensor, max_kernels=4)
+    table = load(folder)
+    assert (table.accuracy, table.tensor_source_hash) == (FP32_RANGE, its.source_hash)
+    assert parse(render(table)) == table
+    assert {k.config for k in table.kernels if k.accuracy == FP32_RANGE} == {config, split}
+    assert all(k.spec.pack_depth == 64 for k in table.kernels if k.accuracy == FP32_RANGE)
+    runtime = Dispatcher(folder, accuracy=FP32_RANGE, driver=FakeDriver(table))
+    for gemm, chosen in ((SQUARE, config), (CUBE, split)):
+        extents = gemm.m, gemm.n, gemm.k
+        pick = runtime.pick(*extents)
+        assert "tensor" in pick.kernel_id
+        (kernel,) = [one for one in table.kernels if one.id == pick.kernel_id]
+        assert runtime.pick(*extents, accuracy=FP32).kernel_id != pick.kernel_id
+        assert "tensor" not in runtime.pick(*extents, accuracy=STRICT).kernel_id
+        expected = templates.workspace_bytes(chosen, gemm, limits)
+        assert kernel.config == chosen
+        assert plan(kernel.spec, *extents).workspace_bytes == expected
+    assert "tensor" not in runtime.pick(3000, 3000, 3000).kernel_id
+    tree = json.loads(render(table))
+    (name,) = [one for one in tree if one in ("scaled_kernels", "halves_kernels") and tree[one]]
+    tree[name][0]["config"]["bn"] = 96
+    with pytest.raises(DispatchError, match="bn = 96"):
+        parse(sign(tree))
+    with pytest.raises(DispatchError, match="wider class than the table"):
+        parse(sign(json.loads(render(table)) | {"accuracy": FP32}))
+
+
+@pytest.mark.parametrize("config", [ScaledConfig(), HalvesConfig(bm=64, bn=64, wm=32)], ids=str)
+def test_scaled_operands_are_packed_as_planned(tmp_path, config):
+    """The driver asserts the grid of each launch."""
+    split = replace(config, reduction="two_pass", split_k=2)
+    table = with_tensor_kernel(make_table(make_kernel("plain", make_spec())), split)
+    driver = FakeDriver(table)
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    a, b, c = operands(CUBE)
+    runtime.sgemm(a, b, c, accuracy=FP32_RANGE)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+    assert [one.name for one in driver.launches] == ["sgemm_pack"] * 2 + ["sgemm", "sgemm_reduce"]
 
 
 def _launched(driver):

@@ -21,6 +21,7 @@ from test_core import STRICT, drawn_table
 
 from autotune.export.c_source import c_files
 from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Variant, named
 from autotune.runtime.calls.product import packed
 from autotune.runtime.choose.chooser import Call, Chooser
@@ -383,7 +384,8 @@ def test_a_handle_is_for_a_class_of_accuracy(table, objects, tmp_path):
     """The one that was asked for, and none where no table serves it."""
     wider = with_tensor_kernel(make_table(make_kernel("plain", make_spec()), entries=(rank(CUBE, "plain"),)))
     lines = {}
-    for name, one in (("strict", table), ("wider", wider)):
+    widest = with_tensor_kernel(make_table(make_kernel("plain", make_spec())), HalvesConfig())
+    for name, one in (("strict", table), ("wider", wider), ("widest", widest)):
         sources = write(one, tmp_path / name)
         (tmp_path / f"{name}.c").write_text(_CLASSES)
         link([tmp_path / f"{name}.c"], sources, objects, tmp_path / f"run-{name}", "gcc")
@@ -391,6 +393,7 @@ def test_a_handle_is_for_a_class_of_accuracy(table, objects, tmp_path):
         lines[name] = done.stdout.splitlines()
     assert [line for line in lines["strict"][1:] if "no table serves that class" not in line] == []
     assert lines["wider"][:2] == ["plain", "tensor"] and "no table serves that class" in lines["wider"][2]
+    assert lines["widest"] == ["plain", "plain", "tensor"]
 
 
 def test_calls_are_recorded(program, tmp_path):

@@ -19,8 +19,10 @@ from ...facts.gemm import A_TYPES, FP32, LAYOUTS, MAX_EXTENT
 from ...files.errors import UsageError
 from ...files.folder_files import is_hex, is_sha256
 from ...files.strict import Mismatch
+from ...kernel import halves_config as halves
 from ...kernel import identity
 from ...kernel import mma_config as mma
+from ...kernel import scaled_config as scaled
 from ...kernel import tensor_config as tensor
 from ...kernel.config import PARAMETER, Config
 from ...kernel.launch import EPILOGUES, PLAIN, WORKSPACE_LIMIT, LaunchSpec, name_of, plan, rejection
@@ -35,12 +37,17 @@ if TYPE_CHECKING:
         Entry,
         Kernel,
         KernelRecord,
-        MmaRecord,
+        OnTensorCoresRecord,
         StrictRecord,
         Table,
-        TensorRecord,
     )
 
+_MODULES: dict[type, Any] = {  # of configs on tensor cores
+    tensor.TensorConfig: tensor,
+    mma.MmaConfig: mma,
+    scaled.ScaledConfig: scaled,
+    halves.HalvesConfig: halves,
+}
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
 
@@ -68,7 +75,7 @@ def check_kernels(records: Sequence[StrictRecord], limits: DeviceLimits) -> Conf
     return columns
 
 
-def check_tensor_kernels(records: Sequence[TensorRecord | MmaRecord], table: Table) -> None:
+def check_tensor_kernels(records: Sequence[OnTensorCoresRecord], table: Table) -> None:
     """The same for kernels on tensor cores, of which there are few."""
     _require(table.accuracy in CLASSES, f"it serves an unknown class of accuracy, {table.accuracy!r:.60}")
     is_named = bool(table.tensor_source_hash) if records else not table.tensor_source_hash
@@ -88,17 +95,19 @@ def check_tensor_kernels(records: Sequence[TensorRecord | MmaRecord], table: Tab
         _require(stated == feasible, f"{where} has {stated} blocks per SM, where {feasible} fit")
 
 
-def _broken(record: TensorRecord | MmaRecord, limits: DeviceLimits) -> Sequence[Rule]:
-    its: Any = mma if isinstance(record.config, mma.MmaConfig) else tensor
+def _broken(record: OnTensorCoresRecord, limits: DeviceLimits) -> Sequence[Rule]:
+    its = _MODULES[type(record.config)]
     broken: Sequence[Rule] = its.broken_rules(record.config, limits, record.example, ("template", "device"))
     return broken
 
 
-def _resident(record: TensorRecord | MmaRecord, limits: DeviceLimits) -> int:
+def _resident(record: OnTensorCoresRecord, limits: DeviceLimits) -> int:
     """As `templates.residency`."""
     config, registers = record.config, record.registers
     if isinstance(config, mma.MmaConfig):
         return max(1, int(mma.blocks_per_sm(config, limits, record.example, registers)))
+    if isinstance(config, halves.HalvesConfig):
+        return max(1, int(halves.blocks_per_sm(config, limits, registers)))
     return max(1, limits.regs_per_sm // (config.threads * registers))
 
 

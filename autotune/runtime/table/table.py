@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from ...facts.accuracy_class import FP32, STRICT, held_by
+from ...facts.accuracy_class import FP32, FP32_RANGE, STRICT, held_by
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
 from ...facts.gemm import FP32 as FP32_TYPE
@@ -25,20 +25,24 @@ from ...files.errors import DispatchError, UsageError
 from ...files.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 from ...files.strict import Within
 from ...files.words import counted
+from ...kernel import halves_config as halves
 from ...kernel import identity
 from ...kernel import mma_config as mma
+from ...kernel import scaled_config as scaled
 from ...kernel import tensor_config as tensor
 from ...kernel.config import Config
+from ...kernel.halves_config import HalvesConfig
 from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ...kernel.mma_config import MmaConfig
 from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
+from ...kernel.scaled_config import AnyConfig, ScaledConfig
 from ...kernel.summation_order import most_k
 from ...kernel.tensor_config import TF32X3, TensorConfig
 from ...perf_model.model_figures import ModelFigures
 from . import soundness
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 20  # soundness.py says how earlier ones differ
+SCHEMA_VERSION = 21  # soundness.py says how earlier ones differ
 NUM_EXTENTS = 3  # m, n and k
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
@@ -63,7 +67,7 @@ class KernelRecord:
     """A kernel as in `table.json`: no derived value except its residency."""
 
     id: str
-    config: Config | TensorConfig | MmaConfig
+    config: AnyConfig
     variant: Variant
     sha256: str  # of the cubin
     code_bytes: CubinBytes  # of the cubin
@@ -78,6 +82,8 @@ class KernelRecord:
     @property
     def accuracy(self) -> str:
         """Its class."""
+        if isinstance(self.config, ScaledConfig | HalvesConfig):
+            return FP32_RANGE
         return STRICT if isinstance(self.config, Config) else FP32
 
     @property
@@ -111,6 +117,26 @@ class MmaRecord(KernelRecord):
     config: MmaConfig
 
 
+@frozen()
+class ScaledRecord(KernelRecord):
+    config: ScaledConfig
+
+
+@frozen()
+class HalvesRecord(KernelRecord):
+    config: HalvesConfig
+
+
+OnTensorCoresRecord = TensorRecord | MmaRecord | ScaledRecord | HalvesRecord
+KERNEL_LISTS: dict[str, type] = {  # in `table.json`, by the template
+    "kernels": Config,
+    "tensor_kernels": TensorConfig,
+    "mma_kernels": MmaConfig,
+    "scaled_kernels": ScaledConfig,
+    "halves_kernels": HalvesConfig,
+}
+
+
 _RECORDED = attrgetter(*(one.name for one in fields(KernelRecord)))
 
 
@@ -139,6 +165,10 @@ def launchable(
     if not isinstance(record.config, Config):
         if isinstance(record.config, MmaConfig):
             spec = mma.launch_spec(record.config, record.variant, limits)
+        elif isinstance(record.config, HalvesConfig):
+            spec = halves.launch_spec(record.config, record.variant, limits)
+        elif isinstance(record.config, ScaledConfig):
+            spec = scaled.launch_spec(record.config, record.variant)
         else:
             spec = tensor.launch_spec(record.config, record.variant)
         spec = replace(spec, max_workspace=max_workspace)
@@ -365,6 +395,7 @@ _WITH_MMA = 17  # the first that may hold kernels on tensor cores without warpgr
 _WITH_BIAS = 18  # the first that tells what cuBLAS takes as it adds a bias
 _BY_LAUNCH = 19  # the first whose kernels' errors are by launch: of others none are read
 _WITH_BATCHES = 20  # the first that tells what cuBLAS takes for batches
+_WITH_RANGE = 21  # the first that may hold kernels on scaled operands
 _HEAD = ("format", "schema_version", "checksum")
 
 
@@ -413,6 +444,8 @@ def _read(body: dict[str, Any], version: int) -> Table:
         _name_types(body, ("entries",), "gemm")
     if version < _WITH_MMA:
         body = {"mma_kernels": []} | body
+    if version < _WITH_RANGE:
+        body = {"scaled_kernels": [], "halves_kernels": []} | body
     if version < _WITH_BIAS:
         body = {"cublas_adding": {}} | body
         for record in _records(body, "entries"):
@@ -420,9 +453,11 @@ def _read(body: dict[str, Any], version: int) -> Table:
     records: tuple[StrictRecord, ...] = strict.read(
         tuple[StrictRecord, ...], body.get("kernels"), "table.kernels"
     )
-    on_tensor_cores: tuple[TensorRecord | MmaRecord, ...] = (
+    on_tensor_cores: tuple[OnTensorCoresRecord, ...] = (
         *strict.read(tuple[TensorRecord, ...], body.pop("tensor_kernels", None), "table.tensor_kernels"),
         *strict.read(tuple[MmaRecord, ...], body.pop("mma_kernels", None), "table.mma_kernels"),
+        *strict.read(tuple[ScaledRecord, ...], body.pop("scaled_kernels", None), "table.scaled_kernels"),
+        *strict.read(tuple[HalvesRecord, ...], body.pop("halves_kernels", None), "table.halves_kernels"),
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
     if version < _BY_LAUNCH:
