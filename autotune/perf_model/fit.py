@@ -52,6 +52,7 @@ _MOST_MISSED = number("_MOST_MISSED")  # by which a single outlier counts
 # Power of the ratio of a shape's best time to another time, which is the weight of that time
 _LEADING = number("_LEADING")
 _UNSEEN = number("_UNSEEN")  # samples: as if as many more were off by _MISFIT, where launches are explained
+_AT_ONCE = 8192  # launches whose work is counted: it takes some hundred bytes for each
 _MISFIT = number("_MISFIT")  # relative, of the model itself: a more accurate sample counts in full
 
 
@@ -105,20 +106,30 @@ def fit(
     return _fit(known, np.ones(known.times_us.size))[0]
 
 
+_NO_WORK = Work(*[np.empty(0)] * len(Work._fields))
+
+
 def _work_of(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Work:
     """The work of kernels of one layout for their samples, those of the first before those of the next."""
     samples = list(chain.from_iterable(kernels))
     resident = np.repeat(np.array(blocks_per_sm), [len(own) for own in kernels])
     # A kernel has few numbers of splits, so few specs: what follows from one is computed once.
-    _, spec_at = np.unique([id(sample.spec) for sample in samples], return_inverse=True)
+    ids = np.fromiter((id(sample.spec) for sample in samples), np.int64, len(samples))
+    _, spec_at = np.unique(ids, return_inverse=True)
     _, first, launched = np.unique(
         spec_at * (resident.max() + 1) + resident, return_index=True, return_inverse=True
     )
-    launches = Launches.of([samples[i].spec for i in first], resident[first].tolist()).take(launched)
-    gemms = [sample.gemm for sample in samples]
-    m, n, k = (np.fromiter(map(attrgetter(name), gemms), np.int64, len(gemms)) for name in "mnk")
-    shapes = Shapes(m, n, k, gemms[0].trans_a, gemms[0].trans_b)
-    return TimeModel(launches, limits).work(shapes, grids(launches, shapes))
+    distinct = Launches.of([samples[i].spec for i in first], resident[first].tolist())
+
+    def work(begin: int) -> Work:
+        gemms = [sample.gemm for sample in samples[begin : begin + _AT_ONCE]]
+        launches = distinct.take(launched[begin : begin + _AT_ONCE])
+        m, n, k = (np.fromiter(map(attrgetter(name), gemms), np.int64, len(gemms)) for name in "mnk")
+        shapes = Shapes(m, n, k, gemms[0].trans_a, gemms[0].trans_b)
+        return TimeModel(launches, limits).work(shapes, grids(launches, shapes))
+
+    parts = zip(*map(work, range(0, len(samples), _AT_ONCE)), strict=True)
+    return Work(*(np.concatenate(some, axis=-1) for some in parts))
 
 
 def modelled(
@@ -151,9 +162,10 @@ class _Known(NamedTuple):
     ) -> _Known:
         """At least one sample of each kernel."""
         nums = np.array([len(samples) for samples in kernels])
-        times_us, deviations = np.array(
-            [(s.time_us, s.deviation) for s in chain.from_iterable(kernels)], float
-        ).T
+        times_us, deviations = (
+            np.fromiter(map(attrgetter(name), chain.from_iterable(kernels)), float, nums.sum())
+            for name in ("time_us", "deviation")
+        )
         specs = [samples[0].spec for samples in kernels]
         return cls(
             np.repeat(np.arange(len(kernels)), nums),
@@ -270,7 +282,8 @@ def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], lim
     at = {shape: i for i, shape in enumerate(extents)}
     places = np.array([at[gemm.m, gemm.n, gemm.k] for gemm in columns])
     weights = leads**2 / (1 + (known.deviations / _MISFIT) ** 2)
-    terms = launch_errors.terms(Speeds.of(figures).take(known.kernel), known.todo)
+    terms = launch_errors.terms(Speeds.of(figures).take(known.kernel), known.todo, kind=np.float32)
+    known = known._replace(todo=_NO_WORK)  # it takes as much memory as the terms
     traits = launch_errors.traits([samples[0].spec for samples in kernels], blocks_per_sm)
     missed, left = launch_errors.learn(
         TimedLaunches(known.begin, places[of_gemm], terms, logs, weights),

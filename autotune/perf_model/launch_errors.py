@@ -49,15 +49,16 @@ def none(num_kernels: int) -> LaunchErrors:
     return LaunchErrors(np.zeros((num_kernels, NUM_TERMS)), residual.none(1))
 
 
-def terms(speeds: Speeds, todo: Work, level: Floats | float = 0.0) -> Floats:
-    """(NUM_TERMS, launches): 1, the logarithm of the shape's level, the numbers, and products of pairs."""
+def terms(speeds: Speeds, todo: Work, level: Floats | float = 0.0, kind: type = float) -> Floats:
+    """(NUM_TERMS, launches): 1, the logarithm of the shape's level, the numbers, and products of pairs; of
+    this type."""
     parts = parts_us(speeds, todo)
     of_time = np.array([parts.memory_us, todo.overhead_us, speeds.fixed_us, todo.l2_us, parts.round_us])
-    found = np.empty((NUM_TERMS, of_time.shape[1]))
+    found: Floats = np.empty((NUM_TERMS, of_time.shape[1]), kind)
     found[0], found[1] = 1, level
     numbers = found[2 : 2 + len(TERM_CENTRES)]
     numbers[: len(todo.form)] = todo.form
-    np.divide(of_time, parts.time_us, out=numbers[len(todo.form) :])
+    np.divide(of_time, parts.time_us, out=numbers[len(todo.form) :], casting="same_kind")
     numbers -= np.array(TERM_CENTRES)[:, None]
     numbers /= np.array(TERM_SCALES)[:, None]
     np.clip(numbers, -TERM_MOST, TERM_MOST, out=numbers)
