@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..facts.measurement import Outcome
-from ..files import wheel_libraries
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
 from ..files.output_file import NotOwn, check_own, default_cache_dir, own_folder
-from ..files.wheel_libraries import NVRTC, pip_install
 from . import identity, machine_code, nvrtc, template, templates
 from .launch import Variant
 from .scaled_config import AnyConfig
@@ -123,28 +121,14 @@ class Helpers(Protocol):
         """A kernel as `Cubin.packed`; None: compile it here. Raises TrialFailure if it does not compile."""
 
 
-def _nvrtc() -> Any:
-    try:
-        from cuda.bindings import nvrtc as binding
-
-        wheel_libraries.load("nvrtc")
-        binding.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
-        raise EnvironmentProblem(
-            f"NVRTC cannot be loaded ({error}); install it with: {pip_install(NVRTC)}"
-        ) from error
-    return binding
-
-
 def compiler_version() -> str:
-    """`nvrtc 13.0`"""
-    _, major, minor = _nvrtc().nvrtcVersion()
-    return f"nvrtc {major}.{minor}"
+    """`nvrtc 13.0`. Raises EnvironmentProblem where there is none."""
+    return nvrtc.installed().version
 
 
 def _check_arch(arch: str) -> None:
     """Raises EnvironmentProblem where NVRTC cannot serve this GPU at all: no candidate would compile."""
-    _, known = _nvrtc().nvrtcGetSupportedArchs()
+    known = nvrtc.installed().archs
     if _BASIS.get(arch, arch) not in [f"sm_{number}" for number in known]:
         raise EnvironmentProblem(
             f"{compiler_version()} does not compile for {arch}, only for sm_{min(known)} to sm_{max(known)}; "

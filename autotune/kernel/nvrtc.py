@@ -19,16 +19,25 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 from ..facts.measurement import Outcome
 from ..files.errors import EnvironmentProblem, TrialFailure
 from ..files.shortage import WorkerProcess
+from ..files.wheel_libraries import NVRTC, pip_install
 
 COMMAND = (sys.executable, "-m", "autotune.kernel.nvrtc_worker")
-READY = "ready"  # the first answer
 WAITS = 4  # by the clock a compile may take so many times its limit
 _END_S = 5.0  # an idle process ends at once when its pipe is closed
 _LOG_LIMIT = 2000  # characters of a compiler's log that go into a reason
+
+
+@dataclass(frozen=True)
+class NvrtcFacts:
+    """The first answer: the version, such as `nvrtc 13.0`, and the architectures that it compiles for."""
+
+    version: str
+    archs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -52,14 +61,21 @@ class CompileAnswer:
 
 class Process:
     """One compiling process, used by one thread at a time. `command` starts it; the number of its end of the
-    pipe is appended. Raises EnvironmentProblem where it cannot be started."""
+    pipe is appended. Raises EnvironmentProblem where it cannot be started, or cannot load NVRTC."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._process = WorkerProcess("no process can be started to compile in", command)
+        answer: NvrtcFacts | str = ""
         with suppress(EOFError, OSError):
-            if self._process.connection.recv() == READY:
-                return
+            answer = self._process.connection.recv()
+        if isinstance(answer, NvrtcFacts):
+            self.installed = answer
+            return
         words = self.end() or "without a word"
+        if answer:
+            raise EnvironmentProblem(
+                f"NVRTC cannot be loaded ({answer}); install it with: {pip_install(NVRTC)}"
+            )
         raise EnvironmentProblem(f"the compiling process does not start ({words}); run `autotune doctor`")
 
     def compile(self, request: CompileRequest) -> CompileAnswer:
@@ -98,3 +114,12 @@ class Process:
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         hint = ", for want of memory?" if code == -signal.SIGKILL else ""
         return TrialFailure(Outcome.COMPILE_CRASHED, f"the compiler died of it ({how}{hint}) {words}".strip())
+
+
+@cache
+def installed(start: type[Process] = Process) -> NvrtcFacts:
+    """What compiles, asked of a process that ends: NVRTC has 40 MB of this one's memory once it is loaded.
+    Raises as `Process`."""
+    process = start()
+    process.end()
+    return process.installed

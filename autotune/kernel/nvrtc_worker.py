@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import wheel_libraries
-from .nvrtc import READY, WAITS, CompileAnswer, CompileRequest
+from .nvrtc import WAITS, CompileAnswer, CompileRequest, NvrtcFacts
 
 _LEAST_TIMEOUT_S = 1e-6  # zero would disarm the timers
 _OOM_SCORE = "500"  # of 1000: where memory runs out, a compile dies before a search does
@@ -65,11 +65,17 @@ def main(descriptor: int) -> None:
     os.nice(LATER)
     with suppress(OSError):  # elsewhere than on Linux
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
-    from cuda.bindings import nvrtc
-
-    wheel_libraries.load("nvrtc")
     with Connection(descriptor) as connection:
-        connection.send(READY)
+        try:
+            from cuda.bindings import nvrtc
+
+            wheel_libraries.load("nvrtc")
+            _, major, minor = nvrtc.nvrtcVersion()
+        except (ImportError, RuntimeError) as error:
+            connection.send(str(error) or type(error).__name__)
+            return
+        _, archs = nvrtc.nvrtcGetSupportedArchs()
+        connection.send(NvrtcFacts(f"nvrtc {major}.{minor}", tuple(archs)))
         with suppress(EOFError, ConnectionError):
             while True:
                 connection.send(run(nvrtc, connection.recv()))

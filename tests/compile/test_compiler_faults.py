@@ -41,6 +41,13 @@ nvrtc_worker.run = faulty
 nvrtc_worker.main(int(sys.argv[1]))
 """
 
+WITHOUT_NVRTC = """
+import sys
+sys.modules["cuda.bindings.nvrtc"] = None
+from autotune.kernel import nvrtc_worker
+nvrtc_worker.main(int(sys.argv[1]))
+"""
+
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Compiler]]:
@@ -139,6 +146,7 @@ def test_a_compiler_without_memory_costs_one_compile(
     [
         (("/nonexistent",), "no process can be started to compile in .*; run `autotune doctor`"),
         ((sys.executable, "-c", "raise SystemExit('NVRTC is gone')"), r"does not start \(NVRTC is gone\)"),
+        ((sys.executable, "-c", WITHOUT_NVRTC), r"NVRTC cannot be loaded \(.*nvrtc.*\); install it"),
     ],
 )
 def test_what_the_machine_lacks_is_no_fault_of_a_kernel(

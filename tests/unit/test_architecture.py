@@ -52,7 +52,7 @@ RULES: dict[str, Room] = {
     "target": Room(FACTS | {"kernel"}, frozenset()),
     "suite": Room(FACTS | {"kernel"}, frozenset()),
     "kernel/nvrtc_worker": _room("kernel", packages=("cuda.bindings.nvrtc",)),
-    "kernel/compiler": _room("kernel", packages=("cuda.core", "cuda.bindings.nvrtc", "cuda.pathfinder")),
+    "kernel/compiler": _room("kernel", packages=("cuda.core",)),
     "perf_model": _room("perf_model", "kernel", packages=("numpy",)),
     "gpu": _room("gpu", "kernel", packages=("cuda", "numpy")),
     "store": _room("store", "kernel", packages=("sqlalchemy", "optuna")),
