@@ -111,7 +111,7 @@ def with_tensor_kernel(
     """The table with a kernel on tensor cores, as it is exported for its class of accuracy: the fastest on
     this shape."""
     config = config or TensorConfig()
-    variant = Variant(gemm.trans_a, gemm.trans_b, a_type=gemm.a_type)
+    variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched, a_type=gemm.a_type)
     resident = templates.residency(config, table.limits, gemm, 128)
     spec = templates.launch_spec(config, gemm, table.limits)
     kernel = Kernel("tensor", config, variant, "", 1, 1, 128, resident, None, "", spec, TENSOR_SOURCE)
@@ -667,9 +667,11 @@ class FakeDriver:
         packed = {pack.is_a: pack for pack in planned.packs}
         assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)
         assert False not in packed or (ldb, b % 16) == (packed[False].padded, 0)
-        if spec.reduction == "last_block":
+        if planned.sum_bytes:
             matrix_at(workspace, 1, planned.sum_bytes // 4, planned.sum_bytes // 4)[...] = np.nan
-            counters = matrix_at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
+        if planned.counter_bytes:
+            num = planned.counter_bytes // 4
+            counters = matrix_at(workspace + planned.sum_bytes, 1, num, num)
             assert not counters.view(np.uint32).any(), "counters are not zero"
         for i in range(batch.products):
             at_a, at_b, at_c = (at + 4 * i * stride for at, stride in zip((a, b, c), batch[1:], strict=True))
