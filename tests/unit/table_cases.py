@@ -437,14 +437,18 @@ def calls_of(driver: FakeDriver) -> Any:
     return struct(**{name: kinds[name](_guarded(action)) for name, action in actions.items()})
 
 
+unexpected: list[BaseException] = []  # what the core was told as an error, which it may not pass on
+
+
 def _guarded(action: Callable[..., None]) -> Callable[..., int]:
     def call(*arguments: int | None) -> int:
         try:
             action(*(argument or 0 for argument in arguments))
         except CudaFault as fault:
             return fault.code
-        except BaseException:
+        except BaseException as fault:
             traceback.print_exc()
+            unexpected.append(fault)
             return 999
         return 0
 

@@ -34,6 +34,7 @@ from table_cases import (
     make_spec,
     make_table,
     rank,
+    unexpected,
     with_epilogues,
     with_tensor_kernel,
     write_table,
@@ -422,6 +423,7 @@ class Graphs:
                 self._held.append((graph, drawn, (drawn.alpha, drawn.beta)))
         else:
             is_served = serve()
+            assert not unexpected
             drawn.check(is_served=is_served)
             may_settle = self._driver.is_short  # by launches into memory of its own, before it is short
             assert is_served or may_settle or len(self._driver.launches) == num_launches
@@ -489,6 +491,11 @@ def aliased(drawn: Drawn) -> Array | None:
     if start + 4 * drawn.c.x.size > a.whole.nbytes:
         return None
     return np.ndarray(shape, np.float32, a.whole, start)
+
+
+@pytest.fixture(autouse=True)
+def nothing_unexpected_yet() -> None:
+    unexpected.clear()
 
 
 @pytest.fixture
@@ -751,6 +758,7 @@ def routed_call(rng: random.Random, torch: Any, table: Table, decided: list[Any]
         assert not is_left or table.order != "chain" or is_odd, "all that a kernel takes is served"
         np.testing.assert_allclose(found.data, want, rtol=1e-4, atol=2e-4)
         c.check(want if has_out else None, 1e-4 * (2 + np.abs(want)))
+        assert not unexpected
         for engine, one, planned in decided:
             launches_are_the_product(engine, one, planned, views)
         decided.clear()
