@@ -245,15 +245,13 @@ def learned(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, *, are_many: bool = False
 ) -> tuple[list[ModelFigures], Prediction]:
     """The figures of candidates, and derived values. Where these are many, the least of the expected times
-    would be those that are most wrong: instead of each launch's error, the kernel's mean counts, and its
-    doubt."""
+    would be those that are most wrong: what is little known counts as slower."""
     specs = [
         replace(launch_spec(c.config, example(layout), limits), max_workspace=c.max_workspace) for c in found
     ]
     blocks = [residency(c.config, limits, example(layout)) for c in found]
     figures, missed, _ = learn([c.samples for c in found], blocks, limits)
     if are_many:
-        missed.weights[:, 2:] = 0.0
         missed.weights[:, 0] += np.log1p(_DOUBT * np.array([one.relative_error for one in figures]))
     return figures, Prediction(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 

@@ -214,6 +214,17 @@ def test_of_two_times_of_a_shape_that_of_this_gpu_counts() -> None:
     assert len(mine.samples) > 5
 
 
+def test_many_candidates_are_compared_by_their_launches_and_by_how_well_these_are_known() -> None:
+    found = portfolio.candidates("TT", (), matrices(), H200)
+    shapes = Shapes.of(in_layout("3152x768x768", "TT"))
+    figures, few = portfolio.learned("TT", found, H200)
+    _, many = portfolio.learned("TT", found, H200, are_many=True)
+    one, other = few.expected(shapes), many.expected(shapes)
+    assert (one.kernel == other.kernel).all() and (one.split_k == other.split_k).all()
+    errors = np.array([known.relative_error for known in figures])
+    assert other.time_us / one.time_us == pytest.approx(1 + portfolio._DOUBT * errors[one.kernel])
+
+
 def test_greedy_choice_takes_specialists_and_stops_where_nothing_is_gained() -> None:
     even, odd, both = ([0.0, 0.7] * 5, [0.7, 0.0] * 5, [0.2] * 10)
     regret = np.array([even, odd, both])
