@@ -128,7 +128,7 @@ class SeveralGpus:
                 gpu = open_gpus[pipe]  # type: ignore[index]
                 if not self._hear(gpu):
                     del open_gpus[gpu.child.pipe]
-                    self._close(gpu)
+                    self._close(gpu, is_told=is_told)
 
     def _signal(self, number: int) -> None:
         for gpu in self._gpus:
@@ -158,9 +158,10 @@ class SeveralGpus:
                 setattr(gpu, what, values[0])  # its result, or error
         return True
 
-    def _close(self, gpu: _Gpu) -> None:
+    def _close(self, gpu: _Gpu, *, is_told: bool) -> None:
+        """`is_told`: a signal was passed on, which ends a process at once that has not begun its search."""
         gpu.child.end(_LONGEST_END_S)
-        if gpu.result is None:
+        if gpu.result is None and not (is_told and gpu.error is None):
             gpu.error = gpu.error or DeviceLost(
                 f"{gpu.child.ending}; what was measured is stored, run the same command again to resume"
             )
@@ -242,6 +243,8 @@ def tune(
     Errors of one end none of the others; the error of all is raised. Ctrl-C as there."""
     with InterruptHandler() as interrupt_handler:
         found = SeveralGpus(selected, arguments, on_event, on_fill, note, start).run(interrupt_handler)
+    if not found.results and not found.errors:  # a signal came before any had begun
+        signal.raise_signal(interrupt_handler.number or signal.SIGINT)
     if not found.results:
         raise next(iter(found.errors.values()))
     return found

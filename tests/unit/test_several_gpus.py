@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sqlite3
@@ -17,6 +18,8 @@ from autotune.files.errors import DeviceLost, UsageError
 from autotune.search import InterruptHandler
 from autotune.search.part import Dispenser
 from autotune.search.progress import Event, TrialDone
+from autotune.service import several_gpus
+from autotune.service.child_process import ChildHandle
 from autotune.service.several_gpus import SeveralGpus
 from autotune.target_finder import Selected
 
@@ -126,6 +129,35 @@ def test_a_signal_ends_all_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (result,) = found.results
     assert (result.search.reason, result.search.signal) == ("interrupted", signal.SIGINT)
     assert not found.errors and result.search.num_new >= 1
+
+
+class _Starting(ChildHandle):
+    """Of a process that loads its modules yet: a signal ends it at once."""
+
+    ending = "its process ended (-15)"
+    num_started = 0
+
+    def __init__(self, *_: object) -> None:
+        ours, self._theirs = multiprocessing.Pipe()
+        super().__init__(ours)
+        _Starting.num_started += 1
+        if _Starting.num_started == 1:
+            signal.raise_signal(signal.SIGINT)  # Ctrl-C
+
+    def signal(self, number: int) -> None:
+        self._theirs.close()
+
+    def kill(self) -> None:
+        self._theirs.close()
+
+
+def test_a_signal_before_any_gpu_has_begun_is_no_loss_of_these() -> None:
+    noted: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        several_gpus.tune(
+            2 * [Selected("0", "h200")], {}, on_event=print, on_fill=print, note=noted.append, start=_Starting
+        )
+    assert noted == []
 
 
 def test_an_error_of_all_is_told_once(tmp_path: Path) -> None:
