@@ -53,7 +53,7 @@ from autotune import target_finder as targets
 from autotune.cli import bench, common, console
 from autotune.facts import distribution
 from autotune.facts.accuracy_class import STRICT
-from autotune.facts.fitted import MAX_ERROR
+from autotune.facts.fitted import MAX_ERROR, MOST_DRAWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.facts.measurement import CachePolicy
 from autotune.files.errors import AutotuneError, UsageError, is_sticky
@@ -105,14 +105,14 @@ def drawn_calls(
 ) -> list[JudgedCall]:
     """So many products, or batches, for a GPU of such a roofline, of extents that are not less. The first of
     more are those of fewer. `is_long`: products with more rows or columns than a search draws."""
-    draw = _batches if is_batched else partial(_of_layout, most=_LONGEST if is_long else distribution.MOST)
+    draw = _batches if is_batched else partial(_of_layout, most=_LONGEST if is_long else MOST_DRAWN)
     sources = {x: draw(x, seed, i, fma_tflops, bandwidth_gbs) for i, x in enumerate(LAYOUTS)}
     turns = cycle([layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)])
     found: dict[Call, JudgedCall] = {}
     while len(found) < num:
         evaluated = next(sources[next(turns)])
         gemm = evaluated.call.gemm
-        if min(gemm.m, gemm.n, gemm.k) >= least and (not is_long or max(gemm.m, gemm.n) > distribution.MOST):
+        if min(gemm.m, gemm.n, gemm.k) >= least and (not is_long or max(gemm.m, gemm.n) > MOST_DRAWN):
             found.setdefault(evaluated.call, evaluated)
     return list(found.values())
 

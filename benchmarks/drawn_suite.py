@@ -31,7 +31,7 @@ def drawn(
     layouts: tuple[str, ...] = ("NN",),
 ) -> Iterator[Gemm]:
     """Shapes without end, the same for equal arguments."""
-    more = {"more": _batch} if is_batched else {}
+    more: dict[str, Any] = {"more": _batch} if is_batched else {}
     return distribution.drawn(
         seed, FMA_TFLOPS, BANDWIDTH_GBS, layouts=layouts, is_odd=is_odd, is_mixed=is_mixed, **more
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
-from .fitted import MOST_DRAWN as MOST
+from .fitted import MOST_DRAWN
 from .gemm import LAYOUTS, Gemm
 
 DEPTHS = (16, 65536)
@@ -63,7 +63,7 @@ def drawn(
     layouts: tuple[str, ...] = ("NN",),
     is_odd: bool = False,
     is_mixed: bool = False,
-    most: int = MOST,
+    most: int = MOST_DRAWN,
     more: Callable[[random.Random], dict[str, Any]] = lambda rng: {},
 ) -> Iterator[Gemm]:
     """Shapes without end for a GPU of such a roofline, the same for equal arguments. `is_odd` makes every

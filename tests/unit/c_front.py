@@ -59,7 +59,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory()
 
 
-class Library:
+class PatchedCore:
     """The core for programs in C. `has_blas`: it finds a cuBLAS. `path`: of the core, unless it is ours."""
 
     def __init__(self, has_blas: bool, path: Path = core.FOLDER / core.LIBRARY) -> None:
@@ -156,10 +156,10 @@ class Library:
 
 
 @cache
-def library(has_blas: bool) -> Library:
+def library(has_blas: bool) -> PatchedCore:
     """Skips where there is no gcc."""
     try:
-        return Library(has_blas)
+        return PatchedCore(has_blas)
     except FileNotFoundError:
         pytest.skip("gcc is not installed")
 

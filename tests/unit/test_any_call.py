@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from c_front import Handle, Library, library
+from c_front import Handle, PatchedCore, library
 from fake_blas import FakeBlas, install
 from host_torch import HostTorch
 from kind_cases import add
@@ -685,7 +685,7 @@ def one_call_in_c(
     return is_served
 
 
-def calls_in_c(seed: int, of: Callable[[bool], Library]) -> int:
+def calls_in_c(seed: int, of: Callable[[bool], PatchedCore]) -> int:
     """How many of those that are drawn for a seed were served."""
     rng = random.Random(seed)
     tables = [drawn_table(rng)]

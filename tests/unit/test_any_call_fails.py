@@ -40,9 +40,9 @@ RUNS = """
 import sys
 from functools import cache
 from pathlib import Path
-from c_front import Library
+from c_front import PatchedCore
 from test_any_call import calls_in_c
-of = cache(lambda has_blas: Library(has_blas, Path(sys.argv[1])))
+of = cache(lambda has_blas: PatchedCore(has_blas, Path(sys.argv[1])))
 for seed in range(96):
     calls_in_c(seed, of)
 """

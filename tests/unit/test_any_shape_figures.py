@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from table_cases import make_spec
 
 from autotune.facts.device import KNOWN
-from autotune.facts.distribution import MOST
+from autotune.facts.fitted import MOST_DRAWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel.launch import rejection
@@ -56,7 +56,7 @@ def test_a_seed_draws_all_layouts_and_each_sort(seed: int) -> None:
 def test_long_products_are_longer_than_what_a_search_draws(seed: int) -> None:
     found = drawn_calls(8, seed, H200.fma_tflops, H200.bandwidth_gbs, 16, is_long=True)
     sides = [(one.call.gemm.m, one.call.gemm.n) for one in found]
-    assert all(min(both) >= 16 and MOST < max(both) <= 2**18 for both in sides)
+    assert all(min(both) >= 16 and MOST_DRAWN < max(both) <= 2**18 for both in sides)
 
 
 @settings(max_examples=10, deadline=None)

@@ -20,7 +20,8 @@ from autotune.export import figures as export_figures
 from autotune.export.figures import known_of_cublas, times_of_cublas
 from autotune.export.model_folders import render
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.facts.distribution import MOST, drawn
+from autotune.facts.distribution import drawn
+from autotune.facts.fitted import MOST_DRAWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import Config
@@ -101,9 +102,9 @@ def test_longer_sides_than_any_that_were_timed_have_the_factor_of_these() -> Non
         return model.expected_us(gemm, LIMITS) / cublas_model.least_us(gemm, LIMITS)
 
     for longer in (Gemm(2**18, 256, 256), Gemm(2**17, 256, 256)):
-        assert factor(longer) == pytest.approx(factor(replace(longer, m=MOST)), rel=1e-12)
+        assert factor(longer) == pytest.approx(factor(replace(longer, m=MOST_DRAWN)), rel=1e-12)
         wide = replace(longer, m=256, n=longer.m)
-        assert factor(wide) == pytest.approx(factor(replace(wide, n=MOST)), rel=1e-12)
+        assert factor(wide) == pytest.approx(factor(replace(wide, n=MOST_DRAWN)), rel=1e-12)
 
 
 def test_tiles_of_cublas_are_learned() -> None:
