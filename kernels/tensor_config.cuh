@@ -6,7 +6,7 @@
 //   PROMOTE_K      k after which sums leave the tensor cores               MMA_K 16, multiples of BK (tensor-promote)
 //   FLUSH_K        k after which they go on to shared memory, 0: never     multiple of PROMOTE_K and BK (tensor-flush)
 //   LOADERS        warpgroups that load: a tile together, or tiles in turn where BN is 64                1 2
-//   AHEAD          tiles that a loading thread has on their way, if stages allow        1 ... 4, 6
+//   AHEAD          tiles of B that a loading thread has on their way        1 ... 4, 6
 //   SCHEME         of which parts a float is, and which of their products count (tensor_split.cuh)        0 1
 //   VEC_A VEC_B    words of 4 bytes per copy from global memory             1 4
 //   VEC_C          floats per access to C                                   1 2
@@ -51,7 +51,6 @@ constexpr int SUMS = MMA_M * BN / WARPGROUP;    // of C, of a multiplying thread
 constexpr int LOADING = LOADERS * WARPGROUP;    // threads
 constexpr int TEAM = LOADERS * 64 > BN ? WARPGROUP : LOADING;  // of these, that load a tile: more take turns
 constexpr int TEAMS = LOADING / TEAM;
-constexpr int ON_THE_WAY = AHEAD * TEAMS < STAGES ? AHEAD : STAGES / TEAMS;  // tiles of a team, in stages of theirs
 constexpr int THREADS = LOADING + MULTIPLIERS * WARPGROUP;
 
 static_assert(SCHEME == SCHEME_TF32X3 || SCHEME == SCHEME_BF16X6, "SCHEME");

@@ -1,9 +1,7 @@
-// The loading warpgroups: tiles of both operands copied as they are, B's then split into its planes.
+// The loading warpgroups: A's tile copied as it is, B's tile split into its planes.
 //
-// Copies begin ON_THE_WAY tiles before a tile is needed, straight to shared memory: a load to registers would be waited for
-// with all that began after it, since ptxas counts them together. B's tile lies in the planes of its stage until it is split:
-// each thread reads what it copied itself, all of the team meet, and then each stores parts. Each of a thread's tasks is 4 x 4
-// elements:
+// A thread has the tiles of B that come next, AHEAD of them, in registers or on their way there: the latency of memory
+// passes while earlier ones are stored. Each of its tasks is 4 x 4 elements:
 //
 //   B along n     columns 4 quad ... + 3 of four k side by side in a plane: a vector for each k, a piece for each column
 //   B along k     one column: whole chunks, for which it reads four vectors along k
@@ -48,8 +46,6 @@ struct LoadA {
     }
 
     __device__ __forceinline__ void copy(int stage) {
-        long long apart = this->apart;
-        forget(apart);  // or its multiples would be kept in registers
 #pragma unroll
         for (int i = 0; i < ROWS / ROWS_AT_ONCE; ++i) {
             const int at = i * ROWS_AT_ONCE;
@@ -63,13 +59,14 @@ struct LoadA {
 };
 
 struct LoadB {
-    const float* from;  // what the thread copies first of the next tile
+    const float* from;  // what the thread reads first of the next tile
     long long ld;
     int left_n;         // columns of B, and k, from there on
     int left_k;
     int column;         // of the thread's first task
     int share;          // B along n: which four k; along k: which half of the chunks
     int turned;         // B along n: which of two neighbouring columns is stored first
+    Vec<CHUNK> next[AHEAD][TASKS][CHUNK];
 
     static constexpr int SHARES = IS_K_MAJOR_B ? 2 : CHUNKS;  // of k
     static constexpr int COLUMNS = IS_K_MAJOR_B ? 1 : CHUNK;  // of a task
@@ -77,7 +74,7 @@ struct LoadB {
     static constexpr int WORDS = IS_K_MAJOR_B ? CHUNK : CHUNK / PACKED;  // of a piece
     static constexpr int PIECES = CHUNK * CHUNK / PACKED / WORDS;        // of a task
 
-    // Of the vectors of a task: the k of the first, and how far the others are from it.
+    // Of the vectors that a task reads: the k of the first, and how far the others are from it.
     __device__ __forceinline__ static int first_k(int share) {
         return !IS_K_MAJOR_B ? k_at(CHUNK * share) : IS_K_MAJOR_A ? CHUNK * share : CHUNK * CHUNK * share;
     }
@@ -103,15 +100,8 @@ struct LoadB {
         left_k = k - at_k;
     }
 
-    // Where vector `i` of a task lies in the planes until it is split.
-    __device__ __forceinline__ static int place(int task, int i) {
-        return ((task * CHUNK + i) * TEAM + thread_index() % TEAM) * CHUNK;
-    }
-
-    // Begins to copy the thread's part of the next tile.
-    __device__ __forceinline__ void copy(float* planes) {
-        long long ld = this->ld;
-        forget(ld);
+    // Begins to load the thread's part of the next tile.
+    __device__ __forceinline__ void load(int number) {
 #pragma unroll
         for (int task = 0; task < TASKS; ++task) {
 #pragma unroll
@@ -120,29 +110,38 @@ struct LoadB {
                 const long long at = IS_K_MAJOR_B ? at_n * ld + at_k : at_k * ld + at_n;
                 const int rows = IS_K_MAJOR_B ? left_n - at_n : left_k - at_k;  // edge: n, k
                 const int count = IS_K_MAJOR_B ? left_k - at_k : left_n - at_n;
-#pragma unroll
-                for (int e = 0; e < CHUNK; e += VEC_B) {
-                    const bool is_valid = rows > 0 && e < count;
-                    copy_async<VEC_B>(planes + place(task, i) + e, global_address(from) + (is_valid ? (at + e) * 4 : 0), is_valid);
-                }
+                next[number][task][i] = vector(from + at, rows > 0 ? count : 0);
             }
         }
         from += TEAMS * (IS_K_MAJOR_B ? BK : BK * ld);
         left_k -= TEAMS * BK;
     }
 
-    // Splits the tile that was copied to the planes of its stage.
-    __device__ __forceinline__ void split(float* planes) const {
-        Vec<CHUNK> copied[TASKS][CHUNK];
+    // All that are on their way at first.
+    __device__ __forceinline__ void load_first(int num_tiles) {
 #pragma unroll
-        for (int task = 0; task < TASKS; ++task) {
-#pragma unroll
-            for (int i = 0; i < CHUNK; ++i) copied[task][i] = load_shared<CHUNK>(planes + place(task, i));
+        for (int i = 0; i < AHEAD; ++i) {
+            if (thread_index() / TEAM + i * TEAMS < num_tiles) load(i);
         }
-        team_barrier<TEAM>(thread_index() / TEAM);  // WAR: all of the tile has been read where parts are stored
+    }
+
+    // Neighbours in memory, of which so many exist; 0 for the others.
+    __device__ __forceinline__ static Vec<CHUNK> vector(const float* at, int count) {
+        if constexpr (VEC_B == CHUNK) {
+            return count > 0 ? load_operand<CHUNK>(global_address(at)) : Vec<CHUNK>{};  // whole, or none of it
+        } else {
+            Vec<CHUNK> x;
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e) x.v[e] = e < count ? load_operand<1>(global_address(at + e)).v[0] : 0;
+            return x;
+        }
+    }
+
+    // Splits the tile that was loaded, and stores it in a stage.
+    __device__ __forceinline__ void store(int number, float* planes) const {
 #pragma unroll
         for (int task = 0; task < TASKS; ++task) {
-            const Vec<CHUNK> (&x)[CHUNK] = copied[task];
+            const Vec<CHUNK> (&x)[CHUNK] = next[number][task];
             const int first = column + task * COLUMNS_AT_ONCE;
 #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece) {
@@ -173,31 +172,32 @@ struct LoadB {
     }
 };
 
-// Fills stages until there are no more tiles, of TEAMS every one of theirs. Nothing here may wait for all that a thread has
-// asked of memory, as a fence does: the one for tensor cores is of those that multiply.
+// Fills stages until there are no more tiles, of TEAMS every one of theirs. All stages are free at first: A's copies to these
+// are under way before B's first tile has arrived, so that a split of few tiles waits for memory once. Nothing here may
+// wait for all that a thread has asked of memory, as a fence does: the one for tensor cores is of those that multiply.
 __device__ __forceinline__ void load_tiles(const Stages& stages, LoadA& load_a, LoadB& load_b, int num_tiles) {
     const int team = thread_index() / TEAM;
-    Turn turn;  // of the tile that is copied next
+    for (int tile = team; tile < STAGES && tile < num_tiles; tile += TEAMS) {
+        load_a.copy(tile);
+        stages.filled[tile].arrive_after_copies();
+    }
+    Turn turn;
     for (int i = 0; i < team; ++i) turn.advance();
-    Turn split = turn;
-    const auto begin_copies = [&](int tile) {
-        if (tile < num_tiles) {
-            if (tile >= STAGES) stages.freed[turn.stage].wait(!turn.is_odd);  // WAR: the tile before in its stage
-            load_a.copy(turn.stage);
-            stages.filled[turn.stage].arrive_after_copies();
-            load_b.copy(stages.plane(turn.stage));
-            turn.advance_by(TEAMS);
+    for (int first = team; first < num_tiles; first += AHEAD * TEAMS) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            const int tile = first + i * TEAMS;
+            if (tile >= num_tiles) return;
+            if (tile >= STAGES) {
+                stages.freed[turn.stage].wait(!turn.is_odd);  // WAR: the tile of STAGES before has been multiplied
+                load_a.copy(turn.stage);
+                stages.filled[turn.stage].arrive_after_copies();
+            }
+            load_b.store(i, stages.plane(turn.stage));
+            if (tile + AHEAD * TEAMS < num_tiles) load_b.load(i);
+            stages.filled[turn.stage].arrive();
+#pragma unroll
+            for (int passed = 0; passed < TEAMS; ++passed) turn.advance();
         }
-        commit_copies();  // of no tile, too: they are counted
-    };
-#pragma unroll 1
-    for (int i = 0; i < ON_THE_WAY; ++i) begin_copies(team + i * TEAMS);
-#pragma unroll 1
-    for (int tile = team; tile < num_tiles; tile += TEAMS) {
-        wait_copies<ON_THE_WAY - 1>();
-        load_b.split(stages.plane(split.stage));
-        stages.filled[split.stage].arrive();
-        split.advance_by(TEAMS);
-        begin_copies(tile + ON_THE_WAY * TEAMS);
     }
 }

@@ -8,11 +8,6 @@
 
 #if defined(__CUDACC_RTC__) || defined(__CUDACC__)
 
-// The threads of a team of warps meet; shared memory written before is visible to all after. Barrier 0 is the block's.
-template <int THREADS_OF_TEAM> __device__ __forceinline__ void team_barrier(int team) {
-    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(THREADS_OF_TEAM) : "memory");
-}
-
 // The planes of B, of its parts one after another, as an instruction finds them: rows of 128 or 64 bytes, swizzled in
 // groups of eight (PTX ISA, "Matrix descriptor").
 struct Plane {

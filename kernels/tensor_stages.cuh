@@ -47,8 +47,4 @@ struct Turn {
         stage = 0;
         is_odd ^= 1;
     }
-    __device__ __forceinline__ void advance_by(int tiles) {
-#pragma unroll
-        for (int i = 0; i < tiles; ++i) advance();
-    }
 };

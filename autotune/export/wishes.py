@@ -25,7 +25,7 @@ from .tuned import TunedResults
 
 # Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
 OF_LAYERS = ("NN", "NT")
-_TENSOR_TILES = (TensorConfig(group=16), TensorConfig(bn=64, loaders=1, stages=4))
+_TENSOR_TILES = (TensorConfig(group=16), TensorConfig(bn=64, loaders=1, stages=4, ahead=4))
 _TENSOR_SUMS = ((TF32X3, 0), (TF32X3, 1024), (BF16X6, 1024), (BF16X6, 256))  # scheme, flush_k
 
 

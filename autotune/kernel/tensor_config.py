@@ -122,7 +122,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "steps",
     ),
     Parameter("loaders", (1, 2), "warpgroups that load", "warpgroups"),
-    Parameter("ahead", (1, 2, 3, 4, 6), "tiles that a loading thread has on their way", "tiles"),
+    Parameter("ahead", (1, 2, 3, 4, 6), "tiles of B that a loading thread has on their way", "tiles"),
     Parameter("vec_a", (1, 4), "words of A, of 4 bytes, per copy from global memory", "words"),
     Parameter("vec_b", (1, 4), "elements of B per copy from global memory", "elements"),
     Parameter("vec_c", (1, 2), "elements of C per access to global memory", "elements"),
@@ -174,9 +174,21 @@ def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
     return FLOAT_BYTES * floats + BARRIER_BYTES * c.stages + PLANE_ALIGNMENT
 
 
-def _teams(c: Any) -> Any:
-    """Of loading warpgroups, that take turns in tiles: a narrow tile is one's."""
-    return np.where(64 * c.loaders > c.bn, c.loaders, 1)
+def _loading(c: Any) -> Any:
+    return WARPGROUP * c.loaders
+
+
+def _team(c: Any) -> Any:
+    """Threads that load a tile: of narrow tiles a warpgroup, several of which take turns."""
+    return np.minimum(_loading(c), 2 * c.bn)
+
+
+def _loading_registers(c: Any) -> Any:
+    """Of a loading thread, as tensor_config.cuh shares them out."""
+    given = REGISTERS // (_loading(c) + WARPGROUP * NUM_MULTIPLIERS) // 8 * 8
+    multiplying = BM * c.bn // (WARPGROUP * NUM_MULTIPLIERS) * 2 + 64
+    left = (given * (c.loaders + NUM_MULTIPLIERS) - multiplying * NUM_MULTIPLIERS) // c.loaders // 8 * 8
+    return np.where(multiplying > given, left, given)
 
 
 def _is_widest(vec: Any, most: int, lead: int, packs: Any = 0) -> Any:
@@ -201,6 +213,11 @@ RULES: tuple[Rule, ...] = (
     Rule("tensor-stages", "device", ("bn", "stages", "flush_k", "pack_a", "scheme"),
          "stages and flushed sums fit the shared memory of a block",
          lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
+    Rule("tensor-ahead", "template", ("bn", "loaders", "ahead"),
+         "the tiles on their way, and 32 more, are the registers of a loading thread; of a warpgroup that "
+         "takes turns at most 4",
+         lambda c, d, g: (BK * c.ahead * c.bn // _team(c) + 32 <= _loading_registers(c))
+         & ((c.ahead <= 4) | (_team(c) == _loading(c)))),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
          lambda c, d, g: (g.lda % (per_word(g.a_type) * c.vec_a) == 0) | (c.pack_a == 1)),
     Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
@@ -227,9 +244,11 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
     Rule("worth-vector-a", "worth", ("vec_a", "pack_a"), "the widest vectors that A allows",
          lambda c, d, g: _is_widest(c.vec_a, 4, g.lda // per_word(g.a_type), c.pack_a)),
-    Rule("worth-ahead", "worth", ("bn", "stages", "loaders", "ahead"),
-         "there are stages for the tiles that are on their way",
-         lambda c, d, g: c.ahead * _teams(c) <= c.stages),
+    Rule("worth-narrow-a", "worth", ("bn", "loaders", "ahead", "vec_a", "pack_a"),
+         "where A is copied float by float, its addresses leave registers for few tiles of B, and none to "
+         "take turns",
+         lambda c, d, g: (c.vec_a > 1)
+         | np.where(c.bn == 64, (c.loaders == 1) & (c.ahead <= 2), (c.loaders == 2) & (c.ahead == 1))),
     Rule("worth-vector-b", "worth", ("vec_b", "pack_b"), "the widest vectors that B allows",
          lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb, c.pack_b)),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),

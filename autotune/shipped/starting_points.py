@@ -27,7 +27,6 @@ from ..kernel.summation_order import SummationOrder
 from ..kernel.templates import HALVES, MMA, searched_for
 from ..kernel.tensor_config import (
     BF16X6,
-    BK,
     BM,
     LEAST_DEPTH,
     PACK_USES,
@@ -43,7 +42,7 @@ from ..recording.matrix import TimeMatrix
 
 _FLUSH_K = 256  # without warpgroups, where k is twice as deep: then errors are as small as promised
 _SMS = 132  # of the GPUs that run kernels on tensor cores
-_MOST_STAGES = 6  # of narrow tiles
+_MOST_STAGES = 6  # of narrow tiles, all of which are on their way at first
 
 
 class StartingPoints:
@@ -178,8 +177,7 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
             if splits > 1:
                 split = replace(config, reduction="two_pass", split_k=splits)
                 if bn == 64 and flush_k == 0 and config.vec_a > 1:
-                    is_short = gemm.k <= BK * _MOST_STAGES * splits
-                    yield replace(split, stages=_MOST_STAGES, loaders=2, ahead=3 if is_short else 2)
+                    yield replace(split, stages=_MOST_STAGES, loaders=2, ahead=_MOST_STAGES // 2)
                 yield split
             yield config
 

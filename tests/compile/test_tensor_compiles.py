@@ -70,14 +70,12 @@ def test_no_fence_waits_for_loads_under_way(compiler: Compiler, config: TensorCo
     assert "HGMMA" in following
 
 
-@pytest.mark.parametrize("bn", [64, 128])
-@pytest.mark.parametrize("loaders", [1, 2])
-def test_copies_of_single_words_leave_registers(compiler: Compiler, bn: int, loaders: int) -> None:
-    """Their addresses are computed for each tile, and tiles on their way take none."""
-    config = replace(TensorConfig(bn=bn, loaders=loaders, stages=6, ahead=6, flush_k=0), **UNALIGNED)
-    config = replace(config, scheme=BF16X6) if bn == 64 else replace(config, stages=3)
-    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, Variant(True)))
-    assert cubin.spill_bytes == 0
+def test_what_no_register_is_left_for_is_known_before(compiler: Compiler) -> None:
+    """More tiles on their way than the rule allows are spilled."""
+    config = TensorConfig(ahead=3)
+    assert [r.id for r in tensor.broken_rules(config, KNOWN["h100"], Gemm(512, 512, 512))] == ["tensor-ahead"]
+    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, Variant()))
+    assert cubin.spill_bytes > 64
 
 
 def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:

@@ -46,7 +46,7 @@ struct Meeting {
 };
 
 std::vector<std::vector<Product>> pending;  // by thread, until it is waited for
-std::map<int, Meeting> meetings, warps, teams;
+std::map<int, Meeting> meetings, warps;
 
 // Element `place` of a word: it is TF32, or two of BF16.
 float element(float word, int place, int packed) {
@@ -181,7 +181,6 @@ void begin_barrier(BarrierState* barrier, int arrivals) {
     pending.assign(MAX_THREADS, {});
     meetings.clear();
     warps.clear();
-    teams.clear();
 }
 
 void arrive_at(BarrierState* barrier) {
@@ -219,10 +218,6 @@ void wait_for_phase(const BarrierState* barrier, int is_odd, const char* file, i
 
 void meet_warp(const char* file, int line) {
     meet(warps[here.thread / WARP], WARP, [] {}, file, line);
-}
-
-void meet_team(int team, int threads, const char* file, int line) {
-    meet(teams[team], threads, [] {}, file, line);
 }
 
 void post_multiplication(float* sums, int num_sums, const MmaFragment* a, const float* b, int step, bool adds) {

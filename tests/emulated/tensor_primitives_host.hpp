@@ -10,15 +10,9 @@ struct MmaFragment {
 namespace emulated {
 
 void post_multiplication(float* sums, int num_sums, const MmaFragment* a, const float* b, int step, bool adds);
-void meet_team(int team, int threads, const char* file, int line);
 void finish_multiplications(int width, int depth, int packed, const char* file, int line);
 
 }  // namespace emulated
-
-template <int THREADS_OF_TEAM>
-inline void team_barrier(int team, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    emulated::meet_team(team, THREADS_OF_TEAM, file, line);
-}
 
 struct PlaneAt {
     const float* plane;
