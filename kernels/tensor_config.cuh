@@ -5,7 +5,7 @@
 //   STAGES         tiles of A and planes of B in shared memory              2 ... 6
 //   PROMOTE_K      k after which sums leave the tensor cores               MMA_K 16, multiples of BK (tensor-promote)
 //   FLUSH_K        k after which they go on to shared memory, 0: never     multiple of PROMOTE_K and BK (tensor-flush)
-//   LOADERS        warpgroups that load: a tile together, or tiles in turn where BN is 64                1 2
+//   LOADERS        warpgroups that load                                     1 2
 //   AHEAD          tiles of B that a loading thread has on their way        1 ... 4, 6
 //   SCHEME         of which parts a float is, and which of their products count (tensor_split.cuh)        0 1
 //   VEC_A VEC_B    words of 4 bytes per copy from global memory             1 4
@@ -49,8 +49,6 @@ constexpr int MMA_M = 64, MMA_K = 8 * PACKED;   // of an instruction, which take
 constexpr int STEPS = BK / MMA_K;               // of k, of a tile
 constexpr int SUMS = MMA_M * BN / WARPGROUP;    // of C, of a multiplying thread
 constexpr int LOADING = LOADERS * WARPGROUP;    // threads
-constexpr int TEAM = LOADERS * 64 > BN ? WARPGROUP : LOADING;  // of these, that load a tile: more take turns
-constexpr int TEAMS = LOADING / TEAM;
 constexpr int THREADS = LOADING + MULTIPLIERS * WARPGROUP;
 
 static_assert(SCHEME == SCHEME_TF32X3 || SCHEME == SCHEME_BF16X6, "SCHEME");
@@ -83,7 +81,7 @@ constexpr int ROW = BK / PACKED;                            // words of a plane
 constexpr int SWIZZLED_ROWS = 8;
 constexpr int PLANE = BN * ROW;                             // words
 constexpr int PLANE_ALIGNMENT = 1024;                       // bytes: of SWIZZLED_ROWS of the longest
-constexpr int TASKS = BN * BK / (TEAM * CHUNK * CHUNK);     // of a loading thread and tile: 4 x 4 elements of B each
+constexpr int TASKS = BN * BK / (LOADING * CHUNK * CHUNK);  // of a loading thread and tile: 4 x 4 elements of B each
 
 // Which k the element `at` of a row's chunk holds, where a word is one element; where it is two, word `at` of a chunk
 // holds those that two neighbouring chunks would. Four lanes of a warp read A for the same step, and where A is along

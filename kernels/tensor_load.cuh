@@ -23,23 +23,22 @@ __device__ __forceinline__ const float* further(const float* a, long long elemen
 struct LoadA {
     const float* next;  // what the thread copies first of the next tile
     long long apart;    // bytes between rows that it copies
-    long long along;    // elements from one of its tiles to the next
+    long long along;    // elements from tile to tile
     int left_m;         // rows of A, and k, from there on
     int left_k;
     float* to;          // in a stage, from the first of its tiles on
 
     static constexpr int ACROSS = (IS_K_MAJOR_A ? BK : BM) / PER_WORD_A;  // words of a row of the tile
     static constexpr int ROWS = TILE_A / PITCH_A;
-    static constexpr int ROWS_AT_ONCE = TEAM * VEC_A / ACROSS;
+    static constexpr int ROWS_AT_ONCE = LOADING * VEC_A / ACROSS;
 
     __device__ __forceinline__ LoadA(const float* a, long long ld, int origin_m, int m, int k, float* tiles) {
-        const int thread = thread_index() % TEAM, before = thread_index() / TEAM * BK;
-        const int row = thread / (ACROSS / VEC_A), column = thread % (ACROSS / VEC_A) * VEC_A;
+        const int row = thread_index() / (ACROSS / VEC_A), column = thread_index() % (ACROSS / VEC_A) * VEC_A;
         const int element = column * PER_WORD_A;
-        const int at_m = IS_K_MAJOR_A ? row : element, at_k = before + (IS_K_MAJOR_A ? element : row);
+        const int at_m = IS_K_MAJOR_A ? row : element, at_k = IS_K_MAJOR_A ? element : row;
         next = further(a, IS_K_MAJOR_A ? (origin_m + at_m) * ld + at_k : at_k * ld + origin_m + at_m);
         apart = ROWS_AT_ONCE * ld * (4 / PER_WORD_A);
-        along = TEAMS * (IS_K_MAJOR_A ? BK : BK * ld);
+        along = IS_K_MAJOR_A ? BK : BK * ld;
         left_m = m - origin_m - at_m;
         left_k = k - at_k;
         to = tiles + row * PITCH_A + column;
@@ -54,7 +53,7 @@ struct LoadA {
             copy_async<VEC_A>(to + stage * TILE_A + at * PITCH_A, from, is_valid);
         }
         next = further(next, along);
-        left_k -= TEAMS * BK;
+        left_k -= BK;
     }
 };
 
@@ -70,7 +69,7 @@ struct LoadB {
 
     static constexpr int SHARES = IS_K_MAJOR_B ? 2 : CHUNKS;  // of k
     static constexpr int COLUMNS = IS_K_MAJOR_B ? 1 : CHUNK;  // of a task
-    static constexpr int COLUMNS_AT_ONCE = TEAM / SHARES * COLUMNS;
+    static constexpr int COLUMNS_AT_ONCE = LOADING / SHARES * COLUMNS;
     static constexpr int WORDS = IS_K_MAJOR_B ? CHUNK : CHUNK / PACKED;  // of a piece
     static constexpr int PIECES = CHUNK * CHUNK / PACKED / WORDS;        // of a task
 
@@ -83,7 +82,7 @@ struct LoadB {
     }
 
     __device__ __forceinline__ LoadB(const float* b, long long ld, int origin_n, int n, int k) : ld(ld) {
-        const int thread = thread_index() % TEAM, before = thread_index() / TEAM * BK;
+        const int thread = thread_index();
         if constexpr (IS_K_MAJOR_B) {
             share = thread % 2;
             column = thread / 2;
@@ -94,7 +93,7 @@ struct LoadB {
             column = (thread % 4 + thread / WARP * 4) * COLUMNS;
             turned = thread >> 1 & 1;
         }
-        const int at_n = origin_n + column, at_k = before + first_k(share);
+        const int at_n = origin_n + column, at_k = first_k(share);
         from = b + (IS_K_MAJOR_B ? at_n * ld + at_k : at_k * ld + at_n);
         left_n = n - at_n;
         left_k = k - at_k;
@@ -113,16 +112,8 @@ struct LoadB {
                 next[number][task][i] = vector(from + at, rows > 0 ? count : 0);
             }
         }
-        from += TEAMS * (IS_K_MAJOR_B ? BK : BK * ld);
-        left_k -= TEAMS * BK;
-    }
-
-    // All that are on their way at first.
-    __device__ __forceinline__ void load_first(int num_tiles) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            if (thread_index() / TEAM + i * TEAMS < num_tiles) load(i);
-        }
+        from += IS_K_MAJOR_B ? BK : BK * ld;
+        left_k -= BK;
     }
 
     // Neighbours in memory, of which so many exist; 0 for the others.
@@ -172,21 +163,22 @@ struct LoadB {
     }
 };
 
-// Fills stages until there are no more tiles, of TEAMS every one of theirs. All stages are free at first: A's copies to these
-// are under way before B's first tile has arrived, so that a split of few tiles waits for memory once. Nothing here may
-// wait for all that a thread has asked of memory, as a fence does: the one for tensor cores is of those that multiply.
+// Fills stages until there are no more tiles. All of them are free at first: A's copies to these are under way before B's
+// first tile has arrived, so that a split of few tiles waits for memory once.
 __device__ __forceinline__ void load_tiles(const Stages& stages, LoadA& load_a, LoadB& load_b, int num_tiles) {
-    const int team = thread_index() / TEAM;
-    for (int tile = team; tile < STAGES && tile < num_tiles; tile += TEAMS) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+        if (i < num_tiles) load_b.load(i);
+    }
+    for (int tile = 0; tile < STAGES && tile < num_tiles; ++tile) {
         load_a.copy(tile);
         stages.filled[tile].arrive_after_copies();
     }
     Turn turn;
-    for (int i = 0; i < team; ++i) turn.advance();
-    for (int first = team; first < num_tiles; first += AHEAD * TEAMS) {
+    for (int first = 0; first < num_tiles; first += AHEAD) {
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            const int tile = first + i * TEAMS;
+            const int tile = first + i;
             if (tile >= num_tiles) return;
             if (tile >= STAGES) {
                 stages.freed[turn.stage].wait(!turn.is_odd);  // WAR: the tile of STAGES before has been multiplied
@@ -194,10 +186,10 @@ __device__ __forceinline__ void load_tiles(const Stages& stages, LoadA& load_a, 
                 stages.filled[turn.stage].arrive_after_copies();
             }
             load_b.store(i, stages.plane(turn.stage));
-            if (tile + AHEAD * TEAMS < num_tiles) load_b.load(i);
+            if (tile + AHEAD < num_tiles) load_b.load(i);
+            show_tensor_cores();
             stages.filled[turn.stage].arrive();
-#pragma unroll
-            for (int passed = 0; passed < TEAMS; ++passed) turn.advance();
+            turn.advance();
         }
     }
 }

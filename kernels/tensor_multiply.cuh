@@ -1,6 +1,6 @@
 // The multiplying warpgroups: sums += A's tile * B's tile, tile after tile, in the products of their parts that count.
 //
-//   for each tile      split       what was read of A, in registers; show tensor cores B's planes, which others stored
+//   for each tile      split       what was read of A, in registers
 //                      multiply    small products of all steps first, high high' of all steps last
 //                      read        A's next tile, while the tensor cores work
 //                      wait        for them; the stage is free
@@ -136,7 +136,6 @@ __device__ __forceinline__ void multiply_tiles(const Stages& stages, ReadA& a, i
         const int stage = turn.stage;
         turn.advance();
         parts.split_all(a);
-        show_tensor_cores();
         multiply_tile(parts, Plane(stages.plane(stage)), tile % TILES > 0, is_last || (tile + 1) % TILES == 0,
                       tensor_sums, sums, [&] {
                           if (is_last) return;

@@ -59,22 +59,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         k -= first * BK;  // what is beyond this split is in tiles that it does not load
     }
 
-    // 2. The barriers, before anyone waits at them, while B's first tiles are on their way. A warpgroup without rows of C
-    // does nothing.
+    // 2. The barriers, before anyone waits at them. A warpgroup without rows of C does nothing.
     const int multipliers = m - origin_m > MMA_M ? MULTIPLIERS : 1;
     const Stages stages(shared_memory());
-    if (thread_index() == LOADING) stages.begin(multipliers);
+    if (thread_index() == 0) stages.begin(multipliers);
+    barrier();  // RAW: barriers are there before they are used
     wait_for_kernels_before();
     if constexpr (IS_SPLIT) let_next_kernel_begin();
-    LoadB load_b(b, ldb, origin_n, n, k);
-    if (!MOVES_REGISTERS && thread_index() < LOADING) load_b.load_first(num_tiles);
-    barrier();  // RAW: barriers are there before they are used
 
     // 3. Warpgroups part: each does its own to the end.
     if (thread_index() < LOADING) {
         if constexpr (MOVES_REGISTERS) give_registers<LOADING_REGISTERS>();
         LoadA load_a(a, lda, origin_m, m, k, stages.tile_a(0));
-        if constexpr (MOVES_REGISTERS) load_b.load_first(num_tiles);
+        LoadB load_b(b, ldb, origin_n, n, k);
         load_tiles(stages, load_a, load_b, num_tiles);
     } else if (thread_index() < LOADING + multipliers * WARPGROUP) {
         if constexpr (MOVES_REGISTERS) take_registers<MULTIPLYING_REGISTERS>();

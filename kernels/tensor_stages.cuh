@@ -27,7 +27,7 @@ struct Stages {
     // Once, by one thread, before a barrier of the block, for so many warpgroups that multiply.
     __device__ __forceinline__ void begin(int multipliers) const {
         for (int stage = 0; stage < STAGES; ++stage) {
-            filled[stage].begin(2 * TEAM);
+            filled[stage].begin(2 * LOADING);
             freed[stage].begin(multipliers);
         }
     }

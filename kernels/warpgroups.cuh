@@ -54,8 +54,7 @@ struct Barrier {
     }
 };
 
-// Tensor cores that this thread asks, or others that it tells, find what it knows to be in shared memory: what it stored, and
-// what it waited for. It waits for all that the thread has asked of memory, too: by 13.0 it is MEMBAR.ALL.CTA, then FENCE.
+// What this thread stored in shared memory can be read by tensor cores, once others know that it is there.
 __device__ __forceinline__ void show_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 #define SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])

@@ -178,11 +178,6 @@ def _loading(c: Any) -> Any:
     return WARPGROUP * c.loaders
 
 
-def _team(c: Any) -> Any:
-    """Threads that load a tile: of narrow tiles a warpgroup, several of which take turns."""
-    return np.minimum(_loading(c), 2 * c.bn)
-
-
 def _loading_registers(c: Any) -> Any:
     """Of a loading thread, as tensor_config.cuh shares them out."""
     given = REGISTERS // (_loading(c) + WARPGROUP * NUM_MULTIPLIERS) // 8 * 8
@@ -213,11 +208,11 @@ RULES: tuple[Rule, ...] = (
     Rule("tensor-stages", "device", ("bn", "stages", "flush_k", "pack_a", "scheme"),
          "stages and flushed sums fit the shared memory of a block",
          lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
+    Rule("tensor-tasks", "template", ("bn", "loaders"), "a tile is loaded by whole tasks of 4 x 4 elements",
+         lambda c, d, g: 2 * c.bn % _loading(c) == 0),
     Rule("tensor-ahead", "template", ("bn", "loaders", "ahead"),
-         "the tiles on their way, and 32 more, are the registers of a loading thread; of a warpgroup that "
-         "takes turns at most 4",
-         lambda c, d, g: (BK * c.ahead * c.bn // _team(c) + 32 <= _loading_registers(c))
-         & ((c.ahead <= 4) | (_team(c) == _loading(c)))),
+         "the tiles on their way, and 32 more, are the registers of a loading thread",
+         lambda c, d, g: BK * c.ahead * c.bn // _loading(c) + 32 <= _loading_registers(c)),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
          lambda c, d, g: (g.lda % (per_word(g.a_type) * c.vec_a) == 0) | (c.pack_a == 1)),
     Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
@@ -245,10 +240,9 @@ RULES: tuple[Rule, ...] = (
     Rule("worth-vector-a", "worth", ("vec_a", "pack_a"), "the widest vectors that A allows",
          lambda c, d, g: _is_widest(c.vec_a, 4, g.lda // per_word(g.a_type), c.pack_a)),
     Rule("worth-narrow-a", "worth", ("bn", "loaders", "ahead", "vec_a", "pack_a"),
-         "where A is copied float by float, its addresses leave registers for few tiles of B, and none to "
-         "take turns",
+         "where A is copied float by float, its addresses leave registers for few tiles of B",
          lambda c, d, g: (c.vec_a > 1)
-         | np.where(c.bn == 64, (c.loaders == 1) & (c.ahead <= 2), (c.loaders == 2) & (c.ahead == 1))),
+         | np.where(c.bn == 64, c.ahead <= 2, (c.loaders == 2) & (c.ahead == 1))),
     Rule("worth-vector-b", "worth", ("vec_b", "pack_b"), "the widest vectors that B allows",
          lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb, c.pack_b)),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),

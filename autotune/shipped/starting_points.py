@@ -27,6 +27,7 @@ from ..kernel.summation_order import SummationOrder
 from ..kernel.templates import HALVES, MMA, searched_for
 from ..kernel.tensor_config import (
     BF16X6,
+    BK,
     BM,
     LEAST_DEPTH,
     PACK_USES,
@@ -42,7 +43,7 @@ from ..recording.matrix import TimeMatrix
 
 _FLUSH_K = 256  # without warpgroups, where k is twice as deep: then errors are as small as promised
 _SMS = 132  # of the GPUs that run kernels on tensor cores
-_MOST_STAGES = 6  # of narrow tiles, all of which are on their way at first
+_MOST_AHEAD = 6  # tiles, of narrow ones
 
 
 class StartingPoints:
@@ -151,7 +152,7 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
     """Those first that were the fastest (docs/notes/0076), and then
     those whose errors are smaller; with the widest vectors that the operands allow, packed where that gives
     wider ones, and in so many splits that all SMs work. A split of few tiles waits for memory once, as all of
-    them are on their way at the same time, and warpgroups that split B take turns."""
+    them are on their way at the same time."""
     pack_a, pack_b = (
         int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
     )
@@ -176,8 +177,8 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
             splits = _splits(gemm, bn)
             if splits > 1:
                 split = replace(config, reduction="two_pass", split_k=splits)
-                if bn == 64 and flush_k == 0 and config.vec_a > 1:
-                    yield replace(split, stages=_MOST_STAGES, loaders=2, ahead=_MOST_STAGES // 2)
+                if bn == 64 and flush_k == 0 and config.vec_a > 1 and gemm.k <= _MOST_AHEAD * BK * splits:
+                    yield replace(split, stages=_MOST_AHEAD, ahead=_MOST_AHEAD)
                 yield split
             yield config
 

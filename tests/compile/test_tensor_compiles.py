@@ -30,8 +30,6 @@ CONFIGS = (
     TensorConfig(pack_a=1, pack_b=1, reduction="two_pass", split_k=4),
     TensorConfig(scheme=BF16X6, flush_k=0),
     TensorConfig(scheme=BF16X6, bn=64, loaders=1, stages=4, ahead=4, promote_k=128),
-    TensorConfig(bn=64, stages=5, ahead=4, flush_k=0),
-    TensorConfig(scheme=BF16X6, bn=64, stages=5, ahead=4, flush_k=0),
 )
 MULTIPLICATIONS = 12  # of a tile: 3 products of parts in 4 steps, or 6 in 2
 
@@ -58,16 +56,6 @@ def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: st
     assert cubin.registers * config.threads <= tensor.REGISTERS
     loop = sass.Code(cubin.code, template.ENTRY, "sm_90").count()
     assert loop.kinds["warpgroup_mmas"] == MULTIPLICATIONS
-
-
-@pytest.mark.parametrize("config", [TensorConfig(), TensorConfig(bn=64, stages=5, ahead=3, flush_k=0)])
-def test_no_fence_waits_for_loads_under_way(compiler: Compiler, config: TensorConfig) -> None:
-    """One alone, of those that multiply: it waits for all that its thread has asked of memory."""
-    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, Variant()))
-    code = instructions_of(cubin.code)
-    (fence,) = (at for at, line in enumerate(code) if line.startswith("MEMBAR"))
-    following = next(line for line in code[fence:] if re.search("HGMMA|LDG|LDGSTS", line))
-    assert "HGMMA" in following
 
 
 def test_what_no_register_is_left_for_is_known_before(compiler: Compiler) -> None:

@@ -60,9 +60,8 @@ struct Block {
     std::vector<bool> has_acquired;  // by thread: once found to be so, it stays
     std::vector<bool> has_waited;    // by thread: for the kernels before
     bool has_barriers = false;       // of its own (tensor.cpp): then races are not looked for
-    size_t stores = 0;               // to shared memory, where there are such
-    std::vector<size_t> last_store;  // by float: its number among them
-    std::vector<size_t> shown;       // by thread: how many there were when it last showed them to tensor cores
+    std::vector<bool> is_hidden;     // by float: stored, and not shown to tensor cores
+    std::vector<std::vector<size_t>> to_show;  // by thread
     bool has_left = false;
 };
 
@@ -140,9 +139,11 @@ void mark_written(size_t index) {
     touch.writer = here.thread;
 }
 
-// From tensor cores, until this thread shows it, or the one that asks them.
+// From tensor cores, until this thread shows it.
 void hide(size_t index) {
-    if (own().has_barriers) own().last_store[index] = ++own().stores;
+    if (!own().has_barriers) return;
+    own().is_hidden[index] = true;
+    own().to_show[here.thread].push_back(index);
 }
 
 void land(const std::vector<Copy>& group) {
@@ -224,8 +225,8 @@ bool is_foreign(const float* address) {
 void expect_barriers() {
     Block& block = own();
     block.has_barriers = true;
-    block.last_store.assign(shared_floats, 0);
-    block.shown.assign(current->threads, 0);
+    block.is_hidden.assign(shared_floats, false);
+    block.to_show.assign(current->threads, {});
 }
 
 float* shared_base() { return own().shared.get(); }
@@ -350,13 +351,14 @@ void wait_for_counted(unsigned* counter) {
     if (add_to_counter(counter, 0) == 0) fault("it waits for a block that has not begun");
 }
 
-void show_stores() { own().shown[here.thread] = own().stores; }
+void show_stores() {
+    for (size_t index : own().to_show[here.thread]) own().is_hidden[index] = false;
+    own().to_show[here.thread].clear();
+}
 
 void check_shown(const float* address) {
     const size_t index = shared_index(address, 1, "tensor cores' read");
-    const Block& block = own();
-    const size_t shown = std::max(block.shown[here.thread], block.shown[std::max(block.touches[index].writer, 0)]);
-    if (block.last_store[index] > shown) fault("tensor cores read shared[%zu], which was not shown to them", index);
+    if (own().is_hidden[index]) fault("tensor cores read shared[%zu], which was not shown to them", index);
 }
 
 void wait_for_launches() { own().has_waited[here.thread] = true; }

@@ -16,7 +16,6 @@ from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.tensor_config import TensorConfig
 
 NARROW = TensorConfig(bn=64, stages=2, loaders=1, ahead=1, group=1, flush_k=64)
-IN_TURNS = replace(NARROW, stages=3, loaders=2, ahead=2)
 _UNALIGNED = {"vec_a": 1, "vec_b": 1, "vec_c": 1}
 
 
@@ -77,7 +76,7 @@ def epilogue_operands(epilogue: Epilogue, c: Stored, random: np.random.Generator
 
 def instances() -> Iterator[tuple[TensorConfig, Variant]]:
     """Thirty-two: of each layout and scheme one that is plain, one whose rows are no vectors, one that packs
-    and splits, and one for batches with an epilogue, whose loading warpgroups take turns."""
+    and splits, and one for batches with an epilogue."""
     ragged = replace(NARROW, **_UNALIGNED, promote_k=64)
     packed = replace(NARROW, pack_a=1, pack_b=1, vec_c=1, reduction="two_pass", split_k=3, promote_k=16)
     for layout in LAYOUTS:
@@ -87,7 +86,7 @@ def instances() -> Iterator[tuple[TensorConfig, Variant]]:
             yield TensorConfig(flush_k=0, scheme=scheme), variant
             yield replace(ragged, scheme=scheme), variant
             yield replace(packed, scheme=scheme), variant
-            yield replace(IN_TURNS, scheme=scheme), batched
+            yield replace(NARROW, scheme=scheme), batched
 
 
 def problems(config: TensorConfig, variant: Variant) -> list[LaunchProblem]:

@@ -13,10 +13,10 @@ import pytest
 from emulator import Builder, EmulatedFault, LaunchProblem, run
 from problems import FORWARD, REVERSE, SHUFFLED
 from product_check import check
-from tensor_problems import IN_TURNS, NARROW, problem
+from tensor_problems import NARROW, problem
 
 from autotune.facts.device import KNOWN
-from autotune.facts.gemm import A_TYPES, FP32, LAYOUTS, Gemm
+from autotune.facts.gemm import A_TYPES, LAYOUTS, Gemm
 from autotune.kernel import template
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.launch import Epilogue, Variant
@@ -129,29 +129,6 @@ def test_wide_tiles_and_two_loading_warpgroups(build: Build, scheme: str) -> Non
     run_and_check(build, config, variant, problem(config, variant, (256, 256, 128), order=SHUFFLED))
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize(
-    ("layout", "scheme", "a_type"),
-    [
-        *((layout, tensor.SCHEMES[i % 2], FP32) for i, layout in enumerate(LAYOUTS)),
-        *((layout, tensor.SCHEMES[i % 2], "bf16") for i, layout in enumerate(LAYOUTS[1:])),
-    ],
-)
-def test_loading_warpgroups_take_turns(build: Build, layout: str, scheme: str, a_type: str) -> None:
-    """In stages of which the number is odd, more than all of them, and one; splits of fewer tiles than
-    warpgroups."""
-    variant = Variant(layout[0] == "T", layout[1] == "T", a_type=a_type)
-    config = replace(IN_TURNS, scheme=scheme)
-    cases = [problem(config, variant, (128, 64, 416), order=order, gap=1) for order in ORDERS]
-    cases += [problem(config, variant, extents) for extents in ((136, 72, 40), (8, 8, 8))]
-    for one, result in zip(cases, run(build(config, variant).result(), cases), strict=True):
-        check(one, result, variant.trans_a, variant.trans_b)
-        _check_no_part_is_missing(one, result.c, variant)
-    config = replace(config, reduction="two_pass", split_k=3)
-    cases = [problem(config, variant, (64, 64, k), order=order) for order in ORDERS for k in (312, 40)]
-    run_and_check(build, config, variant, *cases)
-
-
 def test_batches_and_epilogues(build: Build) -> None:
     variant = Variant(is_batched=True, epilogue=Epilogue("columns", "gelu", keeps=True))
     run_and_check(build, NARROW, variant, problem(NARROW, variant, (136, 72, 64), products=3, gap=2))
@@ -211,7 +188,7 @@ FAULTS = {
     "a warpgroup without rows is waited for": ("stages.begin(multipliers)", "stages.begin(MULTIPLIERS)"),
     "one with rows does nothing": ("m - origin_m > MMA_M ? MULTIPLIERS : 1", "1"),
     "sums are read before they are there": ("        wait_for_sums();\n", ""),
-    "tensor cores were not shown what they read": ("        show_tensor_cores();\n", ""),
+    "tensor cores were not shown what they read": ("            show_tensor_cores();\n", ""),
     "a stage is never free again": ("stages.freed[stage].arrive();", ";"),
     "the low parts of A are left out": ("a.part[of_a][step]", "a.part[0][step]"),
     "the low parts of B are left out": ("b.at(smallest - of_a, step)", "b.at(0, step)"),
@@ -221,9 +198,6 @@ FAULTS = {
     "chunks are not swizzled": ("(at / CHUNK ^ row / PACKED % (ROW / CHUNK))", "at / CHUNK"),
     "a split stores in the plane of another": ("(product * splits + block_index_y()) * plane", "0"),
     "a split begins where another does": ("further(a, IS_K_MAJOR_A ? first * BK : first * BK * lda)", "a"),
-    "a warpgroup that takes turns loads the tiles of another": ("thread_index() / TEAM * BK", "0"),
-    "its tiles follow one another": ("TEAMS * (IS_K_MAJOR_B ? BK : BK * ld)", "IS_K_MAJOR_B ? BK : BK * ld"),
-    "it fills another's stage": ("for (int i = 0; i < team; ++i) turn.advance();", ""),
     "the edge of k is not looked at": ("&& left_k > (IS_K_MAJOR_A ? 0 : at)", ""),
 }
 OF_BF16 = {
@@ -245,8 +219,6 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str, scheme: 
     old, new = (FAULTS | OF_BF16)[fault]
     variant, config, is_changed = Variant(), replace(NARROW, vec_a=1, promote_k=64), False
     config = replace(config, scheme=scheme)
-    if "its" in fault or "it fills" in fault or "turns" in fault:
-        config = replace(config, loaders=2, stages=3)
     if "split" in fault:
         config = replace(config, reduction="two_pass", split_k=2)
     for path in template.kernel_dir().glob("*.cu*"):

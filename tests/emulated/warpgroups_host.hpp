@@ -4,8 +4,8 @@
 //   barriers        a thread that waits at one sleeps until its phase has ended; if all sleep, that is a fault. Races in
 //                   shared memory are not looked for: warpgroups that do not wait read what is not there yet, or no more,
 //                   in one order of threads or another
-//   tensor cores    read fragments and planes, and write sums, when they are waited for: until then sums are NaN. What
-//                   neither who stored it nor who asks them has shown them is a fault to multiply
+//   tensor cores    read fragments and planes, and write sums, when they are waited for: until then sums are NaN. What a
+//                   thread has stored and not shown them is a fault to multiply
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ void expect_at(BarrierState* barrier, int bytes);
 void copy_at_once(float* to, const float* from, int floats, BarrierState* barrier);
 void land_copies();  // all of the running thread's
 void wait_for_phase(const BarrierState* barrier, int is_odd, const char* file, int line);
-void show_stores();  // of all threads so far, to tensor cores that the running thread asks; its own, to all
+void show_stores();  // to tensor cores, those of the running thread
 void meet_warp(const char* file, int line);
 
 }  // namespace emulated

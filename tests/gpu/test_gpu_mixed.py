@@ -37,7 +37,6 @@ CONFIGS = (
     TensorConfig(),
     TensorConfig(scheme=BF16X6, flush_k=0, promote_k=64),
     TensorConfig(scheme=BF16X6, bn=64, loaders=1, stages=4, ahead=2, flush_k=64, promote_k=16),
-    TensorConfig(bn=64, stages=6, ahead=3, flush_k=0),
 )
 TYPES = ("bf16", "fp16")
 TUNED = Gemm(64, 256, 6144)
