@@ -112,6 +112,8 @@ class TensorKernel:
     def __init__(self, compiler: Compiler, config: OnTensorCores, variant: Variant) -> None:
         from cuda.bindings import driver
 
+        if config.reduction != "none":
+            raise ValueError(f"{config.key}: splits need planes and a second kernel, which this does not launch")
         torch.zeros(1, device="cuda")  # its context is the one
         self._driver, self.config = driver, config
         of = Gemm(128, 128, 128, variant.trans_a, variant.trans_b, batch=2 if variant.is_batched else 1)

@@ -810,6 +810,9 @@ static int by_batch(const at_chooser *chooser, const at_call *call, at_call *who
     const double of_a = (double)at_bytes(call->layout, 0) * m * k * (call->batch.stride[0] ? (double)products : 1);
     const double of_b = k * n * (call->batch.stride[1] ? (double)products : 1);
     by->of.batch = call;
+    const at_call one = one_of(call); /* of few rows or columns cuBLAS splits k in a batch, too */
+    const autotune_constants *c = &chooser->table->constants;
+    if (fmin(m, n) <= c->narrow_side) by->of.allowed = allowed_anywhere(chooser->table, &one, c->large_elements);
     by->of.least_bytes = AT_FLOAT_BYTES * (of_b + m * n * (double)products) + of_a;
     return choose_modelled(chooser, by, choice) ? 0 : 1;
 }

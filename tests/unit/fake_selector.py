@@ -23,6 +23,7 @@ from autotune.perf_model.launch_errors import LaunchErrors
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
 from autotune.perf_model.model_figures import (
     LARGE,
+    NARROW,
     NUM_TERMS,
     PROMISED_LARGE,
     Depths,
@@ -297,6 +298,8 @@ class Selector:
         near = self._near(call.gemm)
         of_sgemm = allowed or allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
         allowed = allowed or self._allowed_depths(call.gemm, near)
+        if batch is not None and min(batch.gemm.m, batch.gemm.n) <= NARROW:
+            allowed = allowed_depths(batch.call.single.gemm, self._table.limits.num_sms)
         found = known.candidates(call, allowed, of_sgemm, batch)
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])
