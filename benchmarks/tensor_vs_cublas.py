@@ -113,7 +113,7 @@ class TensorKernel:
         from cuda.bindings import driver
 
         if config.reduction != "none":
-            raise ValueError(f"{config.key}: splits need planes and a second kernel, which this does not launch")
+            raise ValueError(f"{config.key}: splits need planes and a second kernel, which are not launched")
         torch.zeros(1, device="cuda")  # its context is the one
         self._driver, self.config = driver, config
         of = Gemm(128, 128, 128, variant.trans_a, variant.trans_b, batch=2 if variant.is_batched else 1)

@@ -842,7 +842,9 @@ static int by_all(const at_chooser *chooser, const at_call *call, const char *cu
     *choice = (autotune_choice){.entry = -1};
     if (!is_single && (choose_exact(chooser, call, choice) || choose_near_batch(chooser, call, choice))) return 0;
     forecast by = {0};
-    if (!is_single && !call->has_epilogue && chooser->table->layouts[call->layout].cublas[AUTOTUNE_BATCHED].version) {
+    const bool is_timed = chooser->table->layouts[call->layout].cublas[AUTOTUNE_BATCHED].version != NULL;
+    const bool is_of_vectors = call->m == 1 || call->n == 1; /* neither side's time is known well (0120) */
+    if (!is_single && !call->has_epilogue && is_timed && !is_of_vectors) {
         at_call whole;
         const int found = by_batch(chooser, call, &whole, &by, choice);
         if (!found) look_at_cublas(chooser, &by, cublas_version, choice);

@@ -211,7 +211,8 @@ class Selector:
 
     def _in_batch(self, call: Call) -> Pick | None:
         is_timed = call.gemm.layout in self._cublas[2]
-        if call.has_epilogue or not is_timed or call.gemm.m * call.gemm.batch > MAX_EXTENT:
+        is_large = call.gemm.m * call.gemm.batch > MAX_EXTENT
+        if call.has_epilogue or not is_timed or is_large or 1 in (call.gemm.m, call.gemm.n):
             return None
         batch = InBatch(call, self._for_batches)
         pick = self._modelled(batch.whole, None, batch)
