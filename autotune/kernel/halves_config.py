@@ -34,9 +34,8 @@ STAGES = 2
 # 12.0), 2,250 TFLOP/s beside 75 (10.0). GeForce cards have half of it.
 OVER_FMA = {(7, 5): 512 / 3 / 64, (8, 0): 1024 / 3 / 64, (10, 0): 2250 / 3 / 75}
 OVER_FMA_OF_OTHERS = 512 / 3 / 128
-SPARE_REGISTERS = (
-    112  # of addresses, sums of tensor cores, what is read ahead: with fewer the compiler spills
-)
+# Of addresses, sums of tensor cores and what is read ahead: with fewer the compiler spills
+SPARE_REGISTERS = 112
 
 
 @frozen()
