@@ -166,7 +166,7 @@ def test_no_such_gpu_says_what_to_do(tmp_path: Path) -> None:
     done = run(
         "search", "--gpu", "0", "--db", tmp_path / "a.db", "--shape", "512", code=3, CUDA_VISIBLE_DEVICES=""
     )
-    assert "replay:" in done.stderr
+    assert "`autotune search --gpu auto`" in done.stderr
 
 
 def test_without_a_gpu_auto_says_so_and_searches_the_shipped_recording(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_classes_hold_those_before_them():
     assert accuracy.held_by("fp32") == ("strict", "fp32")
     assert accuracy.held_by("fp32-range") == accuracy.CLASSES
     assert not accuracy.serves(accuracy.read("fp32-range"), "fp32")
-    with pytest.raises(UsageError, match="one of strict, fp32, fp32-range"):
+    with pytest.raises(UsageError, match="say 'strict', 'fp32' or 'fp32-range'"):
         accuracy.read("FP32")
     assert accuracy.excess((0.0, 1.0), (0.0, 2.0)) == 0.5
     assert accuracy.excess((1e-9, 1.0), (0.0, 2.0)) == float("inf")

@@ -15,7 +15,6 @@ from autotune.facts.distribution import (
     HEADS,
     KINDS,
     LIMITS_US,
-    MOST,
     MOST_BYTES,
     ROUND,
     ROWS,
@@ -25,6 +24,7 @@ from autotune.facts.distribution import (
     drawn_suite,
     signature_of_shape,
 )
+from autotune.facts.fitted import MOST_DRAWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 
 H200 = KNOWN["h200"]
@@ -44,7 +44,7 @@ def test_half_are_nn_and_half_of_each_layout_round(seed: int) -> None:
     found = drawn_suite(60, seed, *ROOFLINE)
     assert Counter(gemm.layout for gemm in found) == {x: 30 if x == "NN" else 10 for x in LAYOUTS}
     for gemm in found:
-        assert min(gemm.m, gemm.n) >= 1 and max(gemm.m, gemm.n) <= MOST + ROUND
+        assert min(gemm.m, gemm.n) >= 1 and max(gemm.m, gemm.n) <= MOST_DRAWN + ROUND
         assert DEPTHS[0] <= gemm.k <= DEPTHS[1] + ROUND
         assert LIMITS_US[0] <= gemm.limit_us(*ROOFLINE) <= LIMITS_US[1]
     is_round = [all(x < ROUND or x % ROUND == 0 for x in (gemm.m, gemm.n, gemm.k)) for gemm in found]

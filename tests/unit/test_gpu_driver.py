@@ -60,7 +60,7 @@ def test_what_names_no_gpu_of_any_machine_is_no_fault_of_the_driver(selector, te
 
 
 def test_no_gpu_is_the_environments_problem():
-    with pytest.raises(EnvironmentProblem, match=r"sees no GPU.*replay:FILE"):
+    with pytest.raises(EnvironmentProblem, match=r"sees no GPU.*a recorded space"):
         driver.select_gpu("auto", [])
 
 

@@ -209,7 +209,7 @@ def test_a_result_tells_how_its_trials_were_timed(tmp_path):
     assert found.cache == "cold" and {shape.study.policy for shape in found.shapes} == {"cold"}
 
 
-@pytest.mark.parametrize(("granted", "left"), [(10.0, 7.0), (2.0, tuning._LEAST_S)])
+@pytest.mark.parametrize(("granted", "left"), [(10.0, 5.5), (2.0, tuning._LEAST_S)])
 def test_a_search_whose_seconds_cublas_took_still_has_some(monkeypatch, granted, left):
     """Else it would be told that it was granted 0, which nobody did."""
     clock = [100.0]

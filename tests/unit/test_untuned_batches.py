@@ -158,5 +158,7 @@ def test_an_export_learns_from_times_of_batches(monkeypatch: pytest.MonkeyPatch)
     assert read.cublas_batched == known and not read.cublas
     chooser = Chooser(replace(table_of(None), cublas_batched=known))
     for gemm in many[::4]:  # of NN
+        if min(gemm.m, gemm.n) == 1:  # left to cuBLAS
+            continue
         found = chooser.pick(Call.packed(gemm))
         assert found.cublas_us == pytest.approx(took_us(gemm), rel=0.4)
