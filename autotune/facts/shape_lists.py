@@ -12,7 +12,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..files.errors import UsageError
@@ -35,13 +35,17 @@ _TRANSPOSED = {
 }
 _WHOLE = re.compile(r"([+-]?[0-9]{1,20})(\.0*)?")
 _TUNABLE = re.compile(r"^(\w*)TunableOp_(.+)_[NTC]{2}$")
+_STAMP = "Validator,"
 _PARAMS = re.compile(
     r"(?P<a>[ntc])(?P<b>[ntc])_(?P<m>\d+)_(?P<n>\d+)_(?P<k>\d+)(_B_(?P<batch>\d+))?"
     r"(_ld_(?P<lda>\d+)_(?P<ldb>\d+)_(?P<ldc>\d+))?(_.*)?",
     re.IGNORECASE,
 )
+_HIP_FP32 = "f32_r"
 _FP32 = ("float", "tf32")  # the latter: FP32 operands, multiplied in TF32
 _LOG = re.compile(r"^\s*(-\s*\{\s*)?(\S*/)?(rocblas|hipblas)", re.IGNORECASE | re.MULTILINE)
+_SPACES = re.compile(rf'" +(?=[{_SEPARATORS}]|$)')  # behind a quotation mark: csv takes none there
+_BENCHED = re.compile("(roc|hip)blas(lt)?-gflops", re.IGNORECASE)  # a column that their benchmarks print
 # Of lines of rocblas-bench and hipblaslt-bench, the YAML of profiles, and traces
 _FROM_LOG = (
     "it looks like a log of rocBLAS or hipBLASLt; this line converts its products of FP32: "
@@ -72,12 +76,15 @@ def read_list(text: str, note: Note) -> list[ListedShape] | None:
     first = lines[0][1].strip() if lines else ""
     if not first:
         return None
-    if any(_TUNABLE.match(line.partition(",")[0].strip()) for _, line in lines):
+    if any(_TUNABLE.match(line.partition(",")[0].strip()) for _, line in lines) or first.startswith(_STAMP):
         return _of_tunable_op(lines, note)
+    if _BENCHED.search(text):
+        return _of_benchmark(lines, note)
     if _LOG.search(text):
         raise ValueError(_FROM_LOG)
-    if first[0] in "[{":
-        return _of_json(text, lines, note)
+    found = _of_json(text, lines, note) if first[0] in '[{"' else None
+    if found is not None or first[0] in "[{":
+        return found
     names = [_name(cell) for cell in _cells(first)]
     if set(EXTENTS) <= set(names):
         return _of_csv(names, lines[1:], _separator(first), note)
@@ -99,15 +106,25 @@ def _separator(line: str) -> str:
     return found if found in line else " "
 
 
-def _cells(line: str, separator: str | None = None) -> list[str]:
-    separator = separator or _separator(line)
-    if separator == " ":
-        return line.split()
+def _cells(line: str) -> list[str]:
+    return next(cells for _, cells in _rows([(1, line)], _separator(line)))
+
+
+def _rows(lines: Iterable[tuple[int, str]], separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, and the number of its last line: a cell in quotation marks may hold several."""
+    number = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal number
+        for numbered in lines:
+            number, line = numbered
+            yield " ".join(line.split()) if separator == " " else _SPACES.sub('"', line) + "\n"
+
     try:
-        cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True))
+        for cells in csv.reader(texts(), delimiter=separator, skipinitialspace=True, strict=True):
+            yield number, [cell.strip() for cell in cells]
     except csv.Error as error:
-        raise ValueError(f"{shown(line)}: {error}") from None
-    return [cell.strip() for cell in cells]
+        raise ValueError(f"line {number}: {error}") from None
 
 
 def _of_csv(
@@ -117,8 +134,7 @@ def _of_csv(
     if repeated:
         raise ValueError(f"line 1: the column {repeated[0]!r} is there twice")
     found = []
-    for number, line in lines:
-        cells = _cells(line, separator)
+    for number, cells in _rows(lines, separator):
         if len(cells) != len(names):
             raise ValueError(f"line {number}: expected {len(names)} values, found {len(cells)}")
         given = {name: _value(cell) for name, cell in zip(names, cells, strict=True) if name and cell}
@@ -167,17 +183,26 @@ def _of_json(text: str, lines: Sequence[tuple[int, str]], note: Note) -> list[Li
     try:
         data = json.loads(text)
     except ValueError:
-        if len(lines) < 2 or lines[0][1].lstrip().startswith("[["):
-            return None  # TOML, or damaged
-        try:
-            data = [json.loads(line) for _, line in lines]
-        except ValueError:
-            return None
-    if isinstance(data, dict) and set(EXTENTS) <= {*map(_name, data)}:
+        data = _of_lines(lines)
+    is_one = isinstance(data, list) and bool(data) and not any(isinstance(x, list | dict | str) for x in data)
+    if is_one or isinstance(data, str) or (isinstance(data, dict) and set(EXTENTS) <= {*map(_name, data)}):
         data = [data]
     if not isinstance(data, list):
         return None
     return _used([(f"shape {i}", _object(each, f"shape {i}")) for i, each in enumerate(data, 1)], note)
+
+
+def _of_lines(lines: Sequence[tuple[int, str]]) -> list[Any] | None:
+    """A value a line; None where the first is none: TOML, CSV, or JSON that is damaged."""
+    found: list[Any] = []
+    for number, line in lines if len(lines) > 1 else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            if found and not lines[0][1].lstrip().startswith("[["):  # of TOML
+                raise ValueError(f"line {number}: {error}") from None
+            return None
+    return found or None
 
 
 def _object(each: Any, where: str) -> dict[str, Any]:
@@ -198,6 +223,28 @@ def _object(each: Any, where: str) -> dict[str, Any]:
         typed = {} if gemm.is_float else {"a_type": gemm.a_type}
         return {**extents, "batch": gemm.batch, **shared, **typed}
     raise ValueError(f"{where}: {shown(each)} is no object with m, n and k, no [m, n, k], and no text")
+
+
+# ------------------------------------------------ what rocblas-bench and hipblaslt-bench print
+
+
+def _of_benchmark(lines: Iterable[tuple[int, str]], note: Note) -> list[ListedShape]:
+    """Names in one line, values in the next ones: of products that are column-major."""
+    names, found = list[str](), []
+    for number, line in lines:
+        cells = [cell.strip() for cell in line.split(",")]
+        if _BENCHED.search(line):
+            names = [_name(cell.rpartition(":")[2]) for cell in cells]
+        elif set(EXTENTS) <= set(names) and len(cells) == len(names):
+            given = dict(zip(names, map(_value, cells), strict=True))
+            if given.pop("a_type", _HIP_FP32) == _HIP_FP32:
+                table = _with_layout(given, where := f"line {number}")
+                extents = {"m": table["n"], "n": table["m"], "layout": table.get("layout", "NN")[::-1]}
+                found.append(ListedShape(where, table | extents))
+    if not found:
+        raise ValueError("it holds no product of FP32")
+    note("products of rocBLAS are column-major: m and n, and the operands, change places; taken for FP32")
+    return found
 
 
 # ------------------ PyTorch's TunableOp: GemmTunableOp_float_TN,tn_M_N_K_ld_LDA_LDB_LDC,SOLUTION,MS

@@ -60,6 +60,7 @@ def test_marks_ends_of_lines_comments_and_gzip(tmp_path, encoding, end, is_packe
         ("m,n,k,a_t\n4,5,6,1", ["4x5x6:TN"]),
         ("m,n,k,layout,batch,\n4.0,5.,6.000,,,\n", ["4x5x6:NN"]),  # as others write a table with gaps
         ("m,n,k,batch,shared\n4,5,6,2,a", ["4x5x6b2:NN:shared-a"]),
+        ('m,n,k,note\n4,5,6,"one\n\ntwo, ""three"""\n7,8,9,\n', ["4x5x6:NN", "7x8x9:NN"]),
     ],
 )
 def test_what_a_csv_may_leave_out(tmp_path: Path, text: str, shapes: list[str]) -> None:
@@ -88,6 +89,7 @@ def test_columns_that_nobody_knows_are_named(tmp_path: Path) -> None:
         ("m,n,k\n", "it holds no shape"),
         ("m;n\n1;2\n", "it is no list of shapes: 'm;n'; write .* a CSV of m,n,k"),
         ("", "it is no list of shapes"),
+        ('m,n,k,note\n4,5,6,"open\n7,8,9,x\n', "line 3: unexpected end of data"),
         ('m,n,k\n"' + "4" * 200_000, "field larger than field limit"),
     ],
 )
@@ -111,26 +113,26 @@ def test_lists_of_json_are_read(tmp_path: Path, name: str, listed: list) -> None
     expected = {"4x5x6:NN": None, "7x8x9:NN": None}
     assert shapes_of(tmp_path / name, json.dumps(listed)) == expected
     assert shapes_of(tmp_path / name, json.dumps(listed, indent=1)) == expected
-    if isinstance(listed[1], dict):  # a line alone
-        assert shapes_of(tmp_path / name, json.dumps(listed[1])) == {"7x8x9:NN": None}
-    if not isinstance(listed[0], str):
-        assert shapes_of(tmp_path / name, "\ufeff" + "\r\n".join(map(json.dumps, listed))) == expected
+    assert shapes_of(tmp_path / name, json.dumps(listed[1])) == {"7x8x9:NN": None}  # a line alone
+    assert shapes_of(tmp_path / name, "\ufeff" + "\r\n".join(map(json.dumps, listed))) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[[4, 5]]", r"shape 1: \[4, 5\] is no object with m, n and k, no \[m, n, k\], and no text"),
-        ("[4, 5, 6]", "shape 1: 4 is no object"),
+        ("[4, 5]", r"shape 1: \[4, 5\] is no object"),
         ('[{"M": 4, "n": 5, "k": 6, "m": 7}]', "shape 1: .* names something twice"),
         ('[{"m": 4, "n": 5}]', "shape 1: the key 'k' is missing"),
         ('[{"m": 4, "n": 5, "k": NaN}]', "shape 1: k is nan"),
         ('[{"m": 4, "n": 5, "k": true}]', "shape 1: k is True"),
         ('[{"m": 4, "n": 5, "k": {"is": [6]}}]', "shape 1: k is {'is'"),
         ('["4by5"]', "shape 1: shape '4by5' is neither"),
-        ("[null]", "shape 1: None is no object"),
+        ("[null]", r"shape 1: \[None\] is no object"),
         ("[]", "it holds no shape"),
         ("[[4, 5, 6]", "is not a suite"),
+        ('{"m": 4, "n": 5, "k": 6}\n{"m": 4, "n":', "s.json is not a suite: line 2: "),
+        ("[4, 5, 6]\n[4, 5", "s.json is not a suite: line 2: "),
         ("[" * 5000, "is not a suite"),
     ],
 )
@@ -244,6 +246,30 @@ def test_a_log_of_rocblas_is_converted_by_the_line_that_is_told(tmp_path: Path, 
     subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
     found = {str(gemm): count for gemm, count in read_suite(tmp_path / "shapes.csv").items()}
     assert found == shapes
+
+
+_PRINTED = "transA,transB,M,N,K,alpha,lda,beta,ldb,ldc,rocblas-Gflops,us\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (
+            "Query device success: there are 1 devices, a, b\nrocBLAS info: ...\n"
+            f"{_PRINTED}N,T,2,7,3,1,2,0,7,2,99.5,2\n{_PRINTED}T,N,4,5,6,1,6,0,6,4,9.5,3\nall done\n",
+            {"7x2x3:TN": None, "5x4x6:NT": None},
+        ),
+        (
+            "[0]:transA,transB,batch_count,m,n,k,a_type,hipblaslt-Gflops,us\n"
+            "    N,T,4,2,7,3,f32_r,99.5,2\n    N,T,1,2,9,3,f16_r,99.5,2\n",
+            {"7x2x3b4:TN": None},
+        ),
+        (_PRINTED.replace("transA,transB,", "").lower() + "2,7,3,1,2,0,7,2,99.5,2\n", {"7x2x3:NN": None}),
+    ],
+)
+def test_what_a_benchmark_of_rocblas_prints_is_read_by_rows(tmp_path: Path, text: str, shapes) -> None:
+    notes: list[str] = []
+    assert shapes_of(tmp_path / "s.csv", text, notes) == shapes and "column-major" in notes[0]
 
 
 # ---- TOML
