@@ -6,6 +6,7 @@ be read, or is there twice, is left out, and a sentence names it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -29,6 +30,7 @@ from .recorded_space import LEAST_US, MOST_S, MOST_US, Recording, collect
 
 NO_DATE = "undated"  # most files do not say when they were recorded
 UNNAMED = "unnamed GPU"
+_MARK = 6  # hexadecimal digits
 _NAMED = 3  # results left out that a note names
 _LONGEST_SIZE = 60  # of a size that is no number, in characters
 _MOST_SIZES = 3
@@ -94,6 +96,13 @@ class Results:
         return ", ".join(parts)
 
     @property
+    def unnamed(self) -> str:
+        """A GPU that a file does not name: told from others by the first time. A file that grows keeps it."""
+        timed = next(((point, m.time_us) for point, m in self.trials if m.is_ok), None)
+        mark = hashlib.sha256(repr(timed).encode()).hexdigest()[:_MARK]
+        return f"{UNNAMED} {mark}" if timed else UNNAMED
+
+    @property
     def _named(self) -> str:
         more = "; ..." if len(self._left_out) > _NAMED else ""
         return "; ".join(self._left_out[:_NAMED]) + more
@@ -121,7 +130,7 @@ class Made:
     @classmethod
     def external(cls, problem: Gemm, kernel_name: str, device: str, recorded_on: str = NO_DATE) -> Made:
         """By another tool, which says no more."""
-        limits = _limits(device or UNNAMED)
+        limits = _limits(device)
         environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "", recorded_on)
         source = OTHER + problem.name if isinstance(problem, OtherProblem) else KERNEL_TUNER + kernel_name
         return cls(problem, source, environment, CachePolicy.WARM)

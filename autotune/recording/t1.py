@@ -74,7 +74,7 @@ def from_t1(data: Mapping[str, Any], path: Path) -> Recording:
             where = f"cache[{key[:_LONGEST_KEY]!r}]"
             results.add(where, partial(_trial, names, entry, where))
         kernel = text(data.get("kernel_name") or "kernel", "kernel_name")
-        device = text(data.get("device_name") or "", "device_name")
+        device = text(data.get("device_name") or results.unnamed, "device_name")
         external = Made.external(problem(kernel, data.get("problem_size")), kernel, device)
         return results.recording(path, Made.read(data.get("metadata"), NO_DATE) or external)
     except (ValueError, LookupError, TypeError, UsageError) as error:

@@ -138,7 +138,7 @@ def from_t4(data: Mapping[str, Any], path: Path) -> Recording:
         for i, result in enumerate(found):
             results.add(f"results[{i}]", partial(_trial, names, result, unit_s, f"results[{i}]"))
         day, name = _day(found), path.name.partition(".")[0]
-        external = Made.external(OtherProblem.of(name, ()), name, "", day)
+        external = Made.external(OtherProblem.of(name, ()), name, results.unnamed, day)
         return results.recording(path, Made.read(metadata, day) or external)
     except (ValueError, LookupError, TypeError, UsageError) as error:
         raise UsageError(f"{path} is no usable T4 file: {error}") from error
@@ -181,11 +181,12 @@ def _trial(names: tuple[str, ...], result: Any, unit_s: float, where: str) -> tu
     if invalidity != _CORRECT:
         return config, _failed(invalidity, facts, took_s)
     listed = times.get("runtimes")
-    samples = [s * unit_s for s in listed if type(s) in (int, float)] if isinstance(listed, list) else []
+    samples = [s for s in listed if type(s) in (int, float)] if isinstance(listed, list) else []
     if "time" not in facts:
-        return config, measured(samples, stats.median(samples) if samples else None, 1e6, took_s)
-    time, own_s = facts["time"].get("value"), _UNITS_S.get(str(facts["time"].get("unit")).lower(), unit_s)
-    return config, measured(samples, time * own_s if isinstance(time, int | float) else time, 1e6, took_s)
+        return config, measured(samples, stats.median(samples) if samples else None, unit_s * 1e6, took_s)
+    own_s = _UNITS_S.get(str(facts["time"].get("unit")).lower(), unit_s)
+    in_its_unit = [s * unit_s / own_s for s in samples]
+    return config, measured(in_its_unit, facts["time"].get("value"), own_s * 1e6, took_s)
 
 
 def _failed(invalidity: Any, facts: Mapping[str, Any], took_s: dict[str, Any]) -> Measurement:

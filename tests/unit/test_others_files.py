@@ -192,7 +192,7 @@ def test_what_a_cache_need_not_say(tmp_path: Path) -> None:
     path.write_text(json.dumps({"tune_params": {"x": [1], "y": ["a"]}, "cache": {"1,a": SOUND}}))
     read = read_recording(path)
     assert list(read.problems) == [OtherProblem.of("kernel", ())]
-    assert read.environment.gpu_name == "unnamed GPU"
+    assert read.environment.gpu_name.startswith("unnamed GPU ")
 
 
 # ---- Problems
@@ -384,6 +384,31 @@ def test_a_cache_is_merged_and_what_failed_is_told(tmp_path: Path, capsys, begin
         told = capsys.readouterr()
         assert json.loads(told.out)["num_new"] == new
         assert "2 results, 1 failed (CompilationFailedConfig)" in told.err
+
+
+# ---- GPUs without a name
+
+
+@pytest.mark.parametrize("form", ["t1", "t4"])
+def test_two_gpus_that_nobody_named_are_not_mixed(tmp_path: Path, form: str) -> None:
+    """A GPU is the same where its file has grown meanwhile."""
+
+    def gpu_of(*times: float) -> str:
+        if form == "t4":
+            timed = [result(x, time, times={}) for x, time in enumerate(times)]
+            read = read_recording(t4_of(tmp_path, [result(9, invalidity="compile"), *timed]))
+        else:
+            failed = {"x": 9, "y": "a", "__error__": "InvalidConfig"}
+            entries = {str(x): {**SOUND, "x": x, "times": [time]} for x, time in enumerate(times)}
+            read = read_recording(cache_of(tmp_path, {"9,a": failed, **entries}, device_name=""))
+        return read.environment.gpu_name
+
+    assert gpu_of(2.0) == gpu_of(2.0, 3.0) != gpu_of(3.0, 2.0)
+
+
+def test_an_unusable_time_is_told_in_its_own_unit(tmp_path: Path) -> None:
+    read = read_recording(t4_of(tmp_path, [result(1), result(2, -1.0)]))
+    assert [m.reason for _, m in only(read)] == ["", "time -1.0"]
 
 
 # ---- What we write
