@@ -409,7 +409,7 @@ def _check_head(data: Any, where: str) -> None:
     if version < soundness.OLDEST:
         raise DispatchError(
             f"{where} is of schema {version}, and {soundness.OLDEST} is the oldest that this code reads; "
-            f"{_HINT} with `autotune export-table`"
+            f"{_HINT}"
         )
 
 
