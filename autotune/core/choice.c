@@ -812,7 +812,10 @@ static int by_batch(const at_chooser *chooser, const at_call *call, at_call *who
     by->of.batch = call;
     const at_call one = one_of(call); /* of few rows or columns cuBLAS splits k in a batch, too */
     const autotune_constants *c = &chooser->table->constants;
-    if (fmin(m, n) <= c->narrow_side) by->of.allowed = allowed_anywhere(chooser->table, &one, c->large_elements);
+    if (fmin(m, n) <= c->narrow_side) {
+        by->of.allowed = allowed_anywhere(chooser->table, &one, c->large_elements);
+        by->of.of_sgemm = least_of_sgemm(chooser->table, &one);
+    }
     by->of.least_bytes = AT_FLOAT_BYTES * (of_b + m * n * (double)products) + of_a;
     return choose_modelled(chooser, by, choice) ? 0 : 1;
 }

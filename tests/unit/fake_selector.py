@@ -300,7 +300,9 @@ class Selector:
         of_sgemm = allowed or allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
         allowed = allowed or self._allowed_depths(call.gemm, near)
         if batch is not None and min(batch.gemm.m, batch.gemm.n) <= NARROW:
-            allowed = allowed_depths(batch.call.single.gemm, self._table.limits.num_sms)
+            one, num_sms = batch.call.single.gemm, self._table.limits.num_sms
+            allowed = allowed_depths(one, num_sms)
+            of_sgemm = allowed_depths(one, num_sms, PROMISED_LARGE * LARGE)
         found = known.candidates(call, allowed, of_sgemm, batch)
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])

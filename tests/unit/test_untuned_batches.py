@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_blas import FakeBlas, install
-from table_cases import FIGURES, LIMITS, FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
+from table_cases import (
+    FIGURES,
+    LIMITS,
+    FakeDriver,
+    OnGpu,
+    make_kernel,
+    make_spec,
+    make_table,
+    with_tensor_kernel,
+    write_table,
+)
 from test_batches import close, expected, operands
 from test_cublas_model import results_of
 
@@ -24,6 +34,7 @@ from autotune.facts.distribution import drawn as drawn_shapes
 from autotune.facts.distribution import drawn_batches, products
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import Variant
+from autotune.kernel.tensor_config import BF16X6, TensorConfig
 from autotune.perf_model import cublas_model
 from autotune.perf_model.launches import Shapes
 from autotune.runtime.choose.chooser import Call, Chooser
@@ -92,6 +103,23 @@ def test_what_is_not_timed_and_what_has_an_epilogue_is_looped_as_before() -> Non
     assert Chooser(alone).pick(Call.packed(BATCH)).is_looped and not Chooser(alone).ranked_in_batch(
         Call.packed(BATCH), 4
     )
+
+
+@pytest.mark.parametrize("narrow", [Gemm(4, 1024, 2048, batch=256), Gemm(2, 4096, 512, batch=1024)])
+def test_a_promise_is_held_by_one_product_of_a_narrow_batch(narrow: Gemm) -> None:
+    """Of few rows cuBLAS splits k in a batch, too: its sums are less deep than those of one product of all
+    rows would be, and tensor cores err more."""
+    table = with_tensor_kernel(table_of(1e3), TensorConfig(scheme=BF16X6, flush_k=256))
+    tensor = replace(table.kernels[-1], model=replace(FIGURES, step_us=FIGURES.step_us / 1e3))
+    batched = replace(tensor, id="in batches", model=None, variant=Variant(is_batched=True))
+    batched = replace(batched, spec=replace(tensor.spec, variant=batched.variant))
+    chooser = Chooser(replace(table, kernels=(*table.kernels[:-1], tensor, batched)))
+
+    def ranked(gemm: Gemm) -> set[str]:
+        return {one.kernel_id for one in chooser.ranked_in_batch(Call.packed(gemm), 8)}
+
+    assert ranked(Gemm(512, 512, 1024, batch=64)) == {"batched", "in batches"}
+    assert ranked(narrow) == {"batched"} and chooser.pick(Call.packed(narrow)).kernel_id == "batched"
 
 
 def test_tiles_end_with_each_product_and_each_reads_what_it_does_not_share() -> None:
