@@ -98,12 +98,14 @@ class _FirstAsk(Exception):
 
 
 class _Waiting(ask_cost.SimulatedTarget):
-    """A GPU under the conditions of a study; what it is asked for first ends the search."""
+    """A GPU under the conditions of a trial; what it is asked for first ends the search."""
 
-    def __init__(self, db: str, study: int) -> None:
+    def __init__(self, db: str, trial: int) -> None:
         super().__init__("h200")
         with Store.open_existing(db) as store:
-            ref = next(one.study for one in store.studies(is_brief=True) if one.study.id == study)
+            found = store.find_trial(trial)
+        assert found is not None
+        ref, _ = found
         self.environment, self.source_hash, self.gemm = ref.environment, ref.source_hash, ref.gemm
 
     def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Any:
@@ -113,9 +115,9 @@ class _Waiting(ask_cost.SimulatedTarget):
         raise _FirstAsk
 
 
-def _resume(db: str, study: int) -> None:
-    """Continue the search of a study until it asks for a trial."""
-    target = _Waiting(db, study)
+def _resume(db: str, trial: int) -> None:
+    """Continue the search that made a trial until it asks for another."""
+    target = _Waiting(db, trial)
     with Store.open(db) as store:
         try:
             tune(target, store, [target.gemm], Options(seconds=3600))
@@ -184,7 +186,7 @@ def _measure(db: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         console.show(f"{name:<30}{figures} {verdict}{message}")
 
     steps = list(_commands(db, str(largest.gemm), best.id, other.id, largest.id))
-    resume = [sys.executable, __file__, "--resume", str(largest.id), db]
+    resume = [sys.executable, __file__, "--resume", str(best.id), db]
     for name, command in [("search, until it asks", resume), *((n, _with_db(c, db)) for n, c in steps)]:
         if name == "trials forget" and args.only in "view":
             for page, measured in _pages(db, folder, largest.id):

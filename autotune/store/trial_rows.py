@@ -84,15 +84,16 @@ def tried(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TriedP
     return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _tried, _tried_of)
 
 
-def _tried(some: Rows) -> Iterator[TriedPoint]:
-    columns = [*zip(*some, strict=True)]
-    for name, values in zip((*TriedPoint._fields, "outcome"), columns[1:], strict=True):
+def _tried(some: Rows) -> Iterable[TriedPoint]:
+    _, keys, points, times_us, *figures, samples, origin, outcomes = zip(*some, strict=True)
+    columns = keys, points, times_us, *figures, samples, origin, outcomes
+    for name, values in zip((*TriedPoint._fields, "outcome"), columns, strict=True):
         _check(name, values)
-    _need_timed(Outcome.OK, columns[-1], columns[3])
-    for _, key, point, time_us, *figures, samples, origin, outcome in some:
-        samples_us = range(samples.count(",") + 1 if len(samples) > len("[]") else 0)
-        measured = (time_us if outcome == Outcome.OK else None, *figures, samples_us)
-        yield TriedPoint(*(key, dict(parts_of(key, point)[0]), *measured, origin))
+    _need_timed(Outcome.OK, outcomes, times_us)
+    read = [dict(parts_of(*one)[0]) for one in zip(keys, points, strict=True)]
+    won_us = [one if outcome == Outcome.OK else None for one, outcome in zip(times_us, outcomes, strict=True)]
+    counted = [range(one.count(",") + 1 if len(one) > len("[]") else 0) for one in samples]
+    return map(TriedPoint._make, zip(keys, read, won_us, *figures, counted, origin, strict=True))
 
 
 def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
