@@ -40,7 +40,6 @@ from autotune.gpu.driver import check, device_limits
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
 from autotune.kernel import halves_config as halves
 from autotune.kernel import launch, template, templates
-from autotune.kernel import mma_config as mma
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.halves_config import HalvesConfig
@@ -198,7 +197,7 @@ def of_warps(limits: DeviceLimits, gemm: Gemm) -> Iterator[MmaConfig]:
     vectors: dict[str, Any] = {"vec_a": vec_a, "vec_b": vec_b, "vec_c": 2 - gemm.ldc % 2}
     for tile, scheme, sums in itertools.product(OF_WARPS, SCHEMES, ((16, 0), (32, 0), (16, 256), (32, 512))):
         config = MmaConfig(*tile, *sums, scheme=scheme, **vectors)
-        if not mma.broken_rules(config, limits, gemm):
+        if not templates.MMA.broken_rules(config, limits, gemm):
             yield config
 
 
@@ -212,7 +211,7 @@ def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str, its: str) -> Iterat
             one = HalvesConfig.from_dict(
                 {**dict(zip(OF_HALVES, values, strict=True)), "vec_c": 2 - gemm.ldc % 2}
             )
-            if not halves.broken_rules(one, limits, gemm):
+            if not templates.HALVES.broken_rules(one, limits, gemm):
                 yield one
         return
     is_range = accuracy == FP32_RANGE
@@ -228,7 +227,7 @@ def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str, its: str) -> Iterat
             bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, group=group, scheme=scheme
         )
         for config in (plain, replace(plain, vec_a=1, vec_b=1, vec_c=1)):
-            if not tensor.broken_rules(config, limits, gemm):
+            if not templates.TENSOR.broken_rules(config, limits, gemm):
                 yield config
                 break
 

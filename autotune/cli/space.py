@@ -13,8 +13,6 @@ from ..facts.gemm import Gemm
 from ..facts.other_problem import read_problem
 from ..files.errors import UsageError
 from ..files.words import counted
-from ..kernel import halves_config as halves
-from ..kernel import mma_config as mma
 from ..kernel import templates
 from ..kernel.config import Config, Parameter, values_in
 from ..kernel.excess import excess
@@ -178,10 +176,8 @@ def _needs(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> str:
     spec, registers = templates.launch_spec(config, gemm, limits), "all registers of an SM"
     if isinstance(config, Config):
         registers = f"at least {register_estimate(config)} registers"
-    elif isinstance(config, MmaConfig):
-        registers = f"at least {mma.register_estimate(config)} registers"
-    elif isinstance(config, HalvesConfig):
-        registers = f"some {halves.register_estimate(config)} registers"
+    elif isinstance(config, MmaConfig | HalvesConfig):
+        registers = f"some {config.expected_registers} registers"
     needs = f"{counted(spec.threads, 'thread')}, {counted(spec.smem_bytes, 'byte')} of shared memory"
     return f"{needs}, {registers}"
 

@@ -7,21 +7,21 @@ faster, and is what a search there tries; this one is legal all the same. Copied
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
-from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
+from ..facts.gemm import FLOAT_BYTES, Gemm
 from . import tensor_config as tensor
 from .config import WARP, Parameter, checked
-from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed_floats
+from .launch import WORKSPACE_LIMIT, LaunchSpec, Variant
 from .mma_config import resident, sum_bytes
 from .resources import MAX_REGISTERS, launched
-from .rules import LEGAL, Rule, RuleKind
-from .tensor_config import LEAST_DEPTH, LEAST_RESULTS, ConfigOnTensorCores
+from .rules import Rule
+from .tensor_config import ConfigOnTensorCores
 
 MAIN_FILE = "halves_sgemm.cu"
 FIRST = 7, 5  # compute capability
@@ -38,8 +38,19 @@ OVER_FMA_OF_OTHERS = 512 / 3 / 128
 SPARE_REGISTERS = 112
 
 
+class ConfigOnScaled(ConfigOnTensorCores):
+    """What is asked of any config, and alike in all of kernels on scaled operands."""
+
+    pack_a: ClassVar[int] = 1
+    pack_b: ClassVar[int] = 1
+    vec_a: ClassVar[int] = 1
+    vec_b: ClassVar[int] = 1
+    flush_k: ClassVar[int] = 0
+    scheme: ClassVar[str] = FP16X3
+
+
 @frozen()
-class HalvesConfig(ConfigOnTensorCores):
+class HalvesConfig(ConfigOnScaled):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
     bm: int = 128
@@ -51,14 +62,6 @@ class HalvesConfig(ConfigOnTensorCores):
     raster: str = "n"
     reduction: str = "none"
     split_k: int = 1
-
-    # What is asked of any config, and alike in all of these
-    pack_a: ClassVar[int] = 1
-    pack_b: ClassVar[int] = 1
-    vec_a: ClassVar[int] = 1
-    vec_b: ClassVar[int] = 1
-    flush_k: ClassVar[int] = 0
-    scheme: ClassVar[str] = FP16X3
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HalvesConfig:
@@ -73,6 +76,20 @@ class HalvesConfig(ConfigOnTensorCores):
     @property
     def threads(self) -> int:
         return int(threads(self))
+
+    @property
+    def expected_registers(self) -> int:
+        return int(register_estimate(self))
+
+    def blocks_per_sm(self, limits: DeviceLimits, of: Gemm | Variant, registers: int) -> int:
+        return resident(limits, self.threads, int(smem_bytes(self)), registers)
+
+    def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
+        return LaunchSpec(
+            **launched(self), bm=self.bm, bk=self.depth, threads=self.threads,
+            smem_bytes=int(smem_bytes(self)), is_exact=False, overlaps=limits.has_dependent_launch,
+            variant=variant, pack_depth=PACK_DEPTH,
+        )  # fmt: skip
 
 
 def has_named(point: Collection[str]) -> bool:
@@ -97,13 +114,7 @@ def threads(c: Any) -> Any:
 
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
-    """Memory of packed operands; as launch.plan lays them out."""
-    found: Any = 0
-    for tile, extent, is_shared in ((c.bm, g.m, g.shares_a), (c.bn, g.n, g.shares_b)):
-        products = 1 if is_shared else g.batch
-        own = FLOAT_BYTES * products * packed_floats(PACK_DEPTH, g.k, -(-extent // tile) * tile)
-        found = found + -(-own // PACK_ALIGNMENT) * PACK_ALIGNMENT
-    return found
+    return tensor.packed_of(g, (c.bm, c.bn), depth=PACK_DEPTH)
 
 
 def workspaces(c: Any, g: Gemm) -> Any:
@@ -123,15 +134,6 @@ def register_estimate(c: Any) -> Any:
     return c.wm * WN // WARP + WN // 8 * 2 * words + 4 * words + copied + SPARE_REGISTERS
 
 
-def blocks_per_sm(c: Any, limits: DeviceLimits, registers: Any) -> Any:
-    """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
-    return resident(limits, threads(c), smem_bytes(c), registers)
-
-
-def _tiles(g: Gemm) -> int:
-    return -(-g.m // 128) * -(-g.n // 64) * g.batch
-
-
 _TILE = ("bm", "bn", "wm")
 
 RULES: tuple[Rule, ...] = (
@@ -144,44 +146,15 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: register_estimate(c) <= np.minimum(MAX_REGISTERS, d.regs_per_sm // threads(c))),
     Rule("halves-stages", "device", ("bm", "bn", "depth"), "two stages fit the shared memory of a block",
          lambda c, d, g: smem_bytes(c) <= d.smem_per_block),
-    Rule("split-reduction", "shape", ("reduction", "split_k"),
-         "split-K needs a reduction, and nothing else does",
-         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+    tensor.SPLIT_REDUCTION,
     Rule("pack-workspace", "shape", ("bm", "bn"), "packed operands fit 1 GiB",
          lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
-    Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
-         lambda c, d, g: g.ldc % c.vec_c == 0),
-    Rule("halves-type", "shape", ("bm",), "operands are floats: an A of two-byte elements needs no scale",
-         lambda c, d, g: (c.bm > 0) & (g.a_type == FP32)),
-    Rule("halves-results", "shape", ("bm",),
-         "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
-         lambda c, d, g: (c.bm > 0) & (g.num_results >= LEAST_RESULTS)),
-    Rule("worth-height", "worth", ("bm",), "a block tile is not taller than twice C",
-         lambda c, d, g: (c.bm == 64) | (c.bm < 2 * g.m)),
-    Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
-         lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
-    Rule("worth-split", "worth", ("reduction", "split_k"),
-         f"shares of k at least {LEAST_DEPTH} deep, where tiles alone leave SMs idle",
-         lambda c, d, g: (c.split_k == 1)
-         | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
-    Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
-         lambda c, d, g: c.vec_c == (2 if g.ldc % 2 == 0 else 1)),
-    Rule("worth-group", "worth", ("raster", "group"),
-         "walk along m in plain order or not at all: groups go along n",
-         lambda c, d, g: (c.raster == "n") | (c.group == 1)),
+    tensor.EXTENT_C,
+    tensor.type_rule("halves", "bm", "needs no scale"),
+    tensor.results_rule("halves", "bm"),
+    tensor.WORTH_HEIGHT,
+    tensor.WORTH_WIDTH,
+    tensor.worth_split(64),
+    tensor.WORTH_VECTOR_C,
+    tensor.WORTH_GROUP,
 )  # fmt: skip
-
-
-def broken_rules(
-    config: HalvesConfig, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
-) -> tuple[Rule, ...]:
-    """The rules of those kinds that this config breaks."""
-    return tuple(r for r in RULES if r.kind in kinds and not r.holds(config, limits, gemm))
-
-
-def launch_spec(config: HalvesConfig, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
-    return LaunchSpec(
-        **launched(config), bm=config.bm, bk=config.depth, threads=config.threads,
-        smem_bytes=int(smem_bytes(config)), is_exact=False, overlaps=limits.has_dependent_launch,
-        variant=variant, pack_depth=PACK_DEPTH,
-    )  # fmt: skip

@@ -7,20 +7,20 @@ tries; this one is legal all the same. Copied into exported tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
-from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
+from ..facts.gemm import FLOAT_BYTES, Gemm
 from . import tensor_config as tensor
 from .config import WARP, Parameter, checked
-from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
+from .launch import WORKSPACE_LIMIT, LaunchSpec, Variant
 from .resources import MAX_REGISTERS, REGISTER_GRANULE, launched
-from .rules import LEGAL, Rule, RuleKind
-from .tensor_config import BF16X6, LEAST_DEPTH, LEAST_RESULTS, PACK_USES, TF32X3, ConfigOnTensorCores
+from .rules import Rule
+from .tensor_config import BF16X6, TF32X3, ConfigOnTensorCores
 
 MAIN_FILE = "mma_sgemm.cu"
 FIRST = 8, 0  # compute capability: earlier ones have no asynchronous copies, and neither TF32 nor BF16
@@ -63,6 +63,20 @@ class MmaConfig(ConfigOnTensorCores):
     def threads(self) -> int:
         return int(threads(self))
 
+    @property
+    def expected_registers(self) -> int:
+        return int(register_estimate(self))
+
+    def blocks_per_sm(self, limits: DeviceLimits, of: Gemm | Variant, registers: int) -> int:
+        return resident(limits, self.threads, int(smem_bytes(self, of)), registers)
+
+    def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
+        return LaunchSpec(
+            **launched(self), bm=self.bm, bk=self.bk, threads=self.threads,
+            smem_bytes=int(smem_bytes(self, variant)), is_exact=False, overlaps=limits.has_dependent_launch,
+            variant=variant,
+        )  # fmt: skip
+
 
 def has_named(point: Collection[str]) -> bool:
     """Whether these are parameters of this kernel, not of another: some of warp tiles beside some of tensor
@@ -94,22 +108,11 @@ def threads(c: Any) -> Any:
 
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
-    """Memory of packed operands, padded to whole tiles; as launch.plan lays them out."""
-    found: Any = 0
-    for packs, tile, extent, is_shared in (
-        (c.pack_a, c.bm, g.m, g.shares_a),
-        (c.pack_b, c.bn, g.n, g.shares_b),
-    ):
-        products = 1 if is_shared else g.batch
-        own = packs * FLOAT_BYTES * products * g.k * (-(-extent // tile) * tile)
-        found = found + -(-own // PACK_ALIGNMENT) * PACK_ALIGNMENT
-    return found
+    return tensor.packed_of(g, (c.bm, c.bn), (c.pack_a, c.pack_b))
 
 
 def sum_bytes(c: Any, g: Gemm) -> Any:
-    """`Grid.sum_bytes` of launches."""
-    planes = (c.reduction == "two_pass") * c.split_k * g.batch
-    return 1.0 * FLOAT_BYTES * planes * (-(-g.m // c.bm) * c.bm) * (-(-g.n // c.bn) * c.bn)
+    return tensor.sum_bytes(c, g, c.bm)
 
 
 def workspaces(c: Any, g: Gemm) -> Any:
@@ -131,23 +134,13 @@ def register_estimate(c: Any) -> Any:
     return c.wm * c.wn // WARP * 2 + c.wn // 8 * words + 2 * words + SPARE_REGISTERS
 
 
-def blocks_per_sm(c: Any, limits: DeviceLimits, of: Gemm | Variant, registers: Any) -> Any:
-    """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
-    return resident(limits, threads(c), smem_bytes(c, of), registers)
-
-
-def resident(limits: DeviceLimits, num_threads: Any, smem: Any, registers: Any) -> Any:
-    """The same of blocks of so many threads and bytes of shared memory."""
+def resident(limits: DeviceLimits, num_threads: int, smem: int, registers: int) -> int:
+    """Blocks of so many threads, bytes of shared memory and registers a thread that an SM holds at a time."""
     of_registers = limits.regs_per_sm // (
         num_threads * (-(-registers // REGISTER_GRANULE) * REGISTER_GRANULE)
     )
     of_smem = limits.smem_per_sm // (smem + limits.smem_reserved)
-    found = np.minimum(np.minimum(of_registers, of_smem), limits.threads_per_sm // num_threads)
-    return np.minimum(found, limits.blocks_per_sm)
-
-
-def _tiles(g: Gemm) -> int:
-    return -(-g.m // 128) * -(-g.n // 64) * g.batch
+    return min(of_registers, of_smem, limits.threads_per_sm // num_threads, limits.blocks_per_sm)
 
 
 _WARPS = ("bm", "bn", "wm", "wn")
@@ -170,60 +163,21 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
          lambda c, d, g: (g.lda % c.vec_a == 0) | (c.pack_a == 1)),
-    Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
-         lambda c, d, g: (g.ldb % c.vec_b == 0) | (c.pack_b == 1)),
-    Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
-         lambda c, d, g: g.ldc % c.vec_c == 0),
-    Rule("mma-type", "shape", ("bm",), "operands are floats: an A of two-byte elements is converted before",
-         lambda c, d, g: (c.bm > 0) & (g.a_type == FP32)),
-    Rule("split-reduction", "shape", ("reduction", "split_k"),
-         "split-K needs a reduction, and nothing else does",
-         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+    tensor.EXTENT_B,
+    tensor.EXTENT_C,
+    tensor.type_rule("mma", "bm", "is converted before"),
+    tensor.SPLIT_REDUCTION,
     Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
          lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
-    Rule("mma-results", "shape", ("bm",),
-         "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
-         lambda c, d, g: (c.bm > 0) & (g.num_results >= LEAST_RESULTS)),
-    Rule("worth-flush", "worth", ("flush_k",), "flush the sums of a k that is at least twice as deep",
-         lambda c, d, g: (c.flush_k == 0) | (g.k >= 2 * c.flush_k)),
-    Rule("worth-height", "worth", ("bm",), "a block tile is not taller than twice C",
-         lambda c, d, g: (c.bm == 64) | (c.bm < 2 * g.m)),
-    Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
-         lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
+    tensor.results_rule("mma", "bm"),
+    tensor.WORTH_FLUSH,
+    tensor.WORTH_HEIGHT,
+    tensor.WORTH_WIDTH,
     Rule("worth-vector-a", "worth", ("vec_a", "pack_a"), "the widest vectors that A allows",
-         lambda c, d, g: _is_widest(c.vec_a, 4, g.lda, c.pack_a)),
-    Rule("worth-vector-b", "worth", ("vec_b", "pack_b"), "the widest vectors that B allows",
-         lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb, c.pack_b)),
-    Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
-         lambda c, d, g: _is_widest(c.vec_c, 2, g.ldc, 0)),
-    Rule("worth-pack", "worth", ("pack_a", "pack_b"),
-         "an operand is packed whose rows are no vectors, and of which every element is used 512 times",
-         lambda c, d, g: ((c.pack_a == 0) | ((g.lda % 4 != 0) & (g.n >= PACK_USES)))
-         & ((c.pack_b == 0) | ((g.ldb % 4 != 0) & (g.m >= PACK_USES)))),
-    Rule("worth-split", "worth", ("reduction", "split_k"),
-         f"shares of k at least {LEAST_DEPTH} deep, where tiles alone leave SMs idle",
-         lambda c, d, g: (c.split_k == 1)
-         | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
-    Rule("worth-group", "worth", ("raster", "group"),
-         "walk along m in plain order or not at all: groups go along n",
-         lambda c, d, g: (c.raster == "n") | (c.group == 1)),
+         lambda c, d, g: tensor.is_widest(c.vec_a, 4, g.lda, c.pack_a)),
+    tensor.WORTH_VECTOR_B,
+    tensor.WORTH_VECTOR_C,
+    tensor.WORTH_PACK,
+    tensor.worth_split(64),
+    tensor.WORTH_GROUP,
 )  # fmt: skip
-
-
-def _is_widest(vec: Any, most: int, lead: int, packs: Any) -> Any:
-    return vec == np.where((packs == 1) | (lead % most == 0), most, 1)
-
-
-def broken_rules(
-    config: MmaConfig, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
-) -> tuple[Rule, ...]:
-    """The rules of those kinds that this config breaks."""
-    return tuple(r for r in RULES if r.kind in kinds and not r.holds(config, limits, gemm))
-
-
-def launch_spec(config: MmaConfig, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
-    return LaunchSpec(
-        **launched(config), bm=config.bm, bk=config.bk, threads=config.threads,
-        smem_bytes=int(smem_bytes(config, variant)), is_exact=False, overlaps=limits.has_dependent_launch,
-        variant=variant,
-    )  # fmt: skip

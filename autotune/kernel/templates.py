@@ -11,7 +11,7 @@ Their arguments and launches are the same. A point names all parameters of one o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,7 @@ from .config import PARAMETER, Config, Parameter, Value, values_in
 from .halves_config import HalvesConfig
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
 from .mma_config import MmaConfig
+from .rules import LEGAL, Rule, RuleKind
 from .scaled_config import AnyConfig, OnTensorCores, ScaledConfig
 from .tensor_config import TensorConfig
 
@@ -46,7 +47,7 @@ class Template:
     accuracy: str  # the class of its kernels
     parameters: Mapping[str, Parameter]
     config: type[AnyConfig]
-    broken_rules: Callable[..., tuple[rules.Rule, ...]]
+    rules: tuple[Rule, ...]
     arch: str | None = None
 
     @property
@@ -54,21 +55,23 @@ class Template:
         """Of parameters, as conditions name them."""
         return {name: one.values for name, one in self.parameters.items()}
 
+    def broken_rules(
+        self, config: AnyConfig, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
+    ) -> tuple[Rule, ...]:
+        """As `rules.broken_rules`."""
+        return rules.broken_rules(config, limits, gemm, kinds, self.rules)
+
     @property
     def source_hash(self) -> str:
         """Of the text, or of the oldest with the same code."""
         return same_code.kept_as(template.source_hash(self.main_file))
 
 
-SGEMM = Template(template.MAIN_FILE, STRICT, PARAMETER, Config, rules.broken_rules)
-TENSOR = Template(
-    tensor.MAIN_FILE, FP32, tensor.PARAMETER, TensorConfig, tensor.broken_rules, arch=tensor.ARCH
-)
-MMA = Template(mma.MAIN_FILE, FP32, mma.PARAMETER, MmaConfig, mma.broken_rules)
-RANGE = Template(
-    scaled.MAIN_FILE, FP32_RANGE, scaled.PARAMETER, ScaledConfig, scaled.broken_rules, arch=tensor.ARCH
-)
-HALVES = Template(halves.MAIN_FILE, FP32_RANGE, halves.PARAMETER, HalvesConfig, halves.broken_rules)
+SGEMM = Template(template.MAIN_FILE, STRICT, PARAMETER, Config, rules.RULES)
+TENSOR = Template(tensor.MAIN_FILE, FP32, tensor.PARAMETER, TensorConfig, tensor.RULES, arch=tensor.ARCH)
+MMA = Template(mma.MAIN_FILE, FP32, mma.PARAMETER, MmaConfig, mma.RULES)
+RANGE = Template(scaled.MAIN_FILE, FP32_RANGE, scaled.PARAMETER, ScaledConfig, scaled.RULES, arch=tensor.ARCH)
+HALVES = Template(halves.MAIN_FILE, FP32_RANGE, halves.PARAMETER, HalvesConfig, halves.RULES)
 OF_CLASS = {one.accuracy: one for one in (SGEMM, TENSOR, RANGE)}  # what a search for a class searches
 TEMPLATES = (SGEMM, TENSOR, MMA, RANGE, HALVES)
 _MODULES: dict[type, ModuleType] = {
@@ -136,41 +139,23 @@ def launch_spec(
 ) -> LaunchSpec:
     """What a launch of this config needs to know, for problems of this layout, on this GPU model."""
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue, gemm.a_type)
-    if isinstance(config, TensorConfig):
-        return tensor.launch_spec(config, variant)
-    if isinstance(config, MmaConfig):
-        return mma.launch_spec(config, variant, limits)
-    if isinstance(config, ScaledConfig):
-        return scaled.launch_spec(config, variant)
-    if isinstance(config, HalvesConfig):
-        return halves.launch_spec(config, variant, limits)
+    if isinstance(config, OnTensorCores):
+        return config.launch_spec(variant, limits)
     return resources.launch_spec(config, gemm, limits, is_wide=is_wide, epilogue=epilogue)
 
 
 def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int) -> int:
     """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
-    if isinstance(config, MmaConfig):
-        return int(mma.blocks_per_sm(config, limits, gemm, registers))
-    if isinstance(config, HalvesConfig):
-        return int(halves.blocks_per_sm(config, limits, registers))
     if isinstance(config, OnTensorCores):
-        return limits.regs_per_sm // (config.threads * registers)
+        return config.blocks_per_sm(limits, gemm, registers)
     return int(resources.blocks_per_sm(config, limits, gemm, registers))
 
 
 def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int | None = None) -> int:
     """Blocks of one kernel that an SM holds at a time, at least 1: by the compiler's registers per thread, or
     else by those that are expected."""
-    if isinstance(config, MmaConfig):
-        expected = registers or int(mma.register_estimate(config))
-        return max(1, int(mma.blocks_per_sm(config, limits, gemm, expected)))
-    if isinstance(config, HalvesConfig):
-        expected = registers or int(halves.register_estimate(config))
-        return max(1, int(halves.blocks_per_sm(config, limits, expected)))
     if isinstance(config, OnTensorCores):
-        return max(
-            1, limits.regs_per_sm // (config.threads * (registers or tensor.REGISTERS // config.threads))
-        )
+        return max(1, config.blocks_per_sm(limits, gemm, registers or config.expected_registers))
     return resources.residency(config, limits, gemm, registers)
 
 
@@ -240,7 +225,7 @@ def has_kernels(accuracy: str, limits: DeviceLimits) -> bool:
     return accuracy == STRICT or not _broken(searched_for(accuracy, limits), limits)
 
 
-def _broken(its: Template, limits: DeviceLimits) -> tuple[rules.Rule, ...]:
+def _broken(its: Template, limits: DeviceLimits) -> tuple[Rule, ...]:
     """Why the GPU runs none of its kernels."""
     return its.broken_rules(its.config(), limits, _ANY, ("device",))
 

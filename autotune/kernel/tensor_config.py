@@ -6,7 +6,7 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -16,9 +16,9 @@ from ..facts.fitted import numbers
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, FP32, Gemm, per_word
 from .config import Parameter, checked
-from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant
+from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed_floats
 from .resources import launched
-from .rules import LEGAL, Rule, RuleKind
+from .rules import Rule
 
 MAIN_FILE = "tensor_sgemm.cu"
 ARCH = "sm_90a"
@@ -42,6 +42,11 @@ class ConfigOnTensorCores:
 
     reduction: str
 
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        raise NotImplementedError
+
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
@@ -61,6 +66,19 @@ class ConfigOnTensorCores:
 
     def _launched(self, **parameters: int | str) -> Self:
         return type(self)(**(vars(self) | parameters))
+
+    @property
+    def expected_registers(self) -> int:
+        """Of a thread: blocks have an SM alone."""
+        return REGISTERS // self.threads
+
+    def blocks_per_sm(self, limits: DeviceLimits, of: Gemm | Variant, registers: int) -> int:
+        """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
+        return limits.regs_per_sm // (self.threads * registers)
+
+    def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
+        """What launches of it need to know."""
+        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.key
@@ -101,6 +119,12 @@ class TensorConfig(ConfigOnTensorCores):
     def threads(self) -> int:
         return WARPGROUP * (self.loaders + NUM_MULTIPLIERS)
 
+    def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
+        return LaunchSpec(
+            **launched(self), bm=BM, bk=BK, threads=self.threads, smem_bytes=int(smem_bytes(self, variant)),
+            is_exact=False, overlaps=True, variant=variant,
+        )  # fmt: skip
+
 
 _OWN = {"loaders", "ahead"}  # parameters that no other kernel has
 _OF_WARPS = {"bm", "bk", "wm", "wn"}  # which mma_config.py has beside a scheme
@@ -139,23 +163,28 @@ PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
 SUMMED = ("promote_k", "flush_k", "pack_a", "reduction", "split_k", "scheme")
 
 
-def packed_bytes(c: Any, g: Gemm) -> Any:
-    """Memory of packed operands, padded to whole tiles; as launch.plan lays them out."""
+def packed_of(g: Gemm, tiles: tuple[Any, Any], packs: tuple[Any, Any] = (1, 1), depth: int = 0) -> Any:
+    """Memory of packed operands, padded to whole tiles of so many rows and columns; as launch.plan lays them
+    out. `depth`: as packed_floats takes it."""
     found: Any = 0
-    for packs, tile, extent, is_shared in (
-        (c.pack_a, BM, g.m, g.shares_a),
-        (c.pack_b, c.bn, g.n, g.shares_b),
+    for is_packed, tile, extent, is_shared in zip(
+        packs, tiles, (g.m, g.n), (g.shares_a, g.shares_b), strict=True
     ):
         products = 1 if is_shared else g.batch
-        own = packs * FLOAT_BYTES * products * g.k * (-(-extent // tile) * tile)
+        padded = -(-extent // tile) * tile
+        own = is_packed * FLOAT_BYTES * products * packed_floats(depth, g.k, padded)
         found = found + -(-own // PACK_ALIGNMENT) * PACK_ALIGNMENT
     return found
 
 
-def sum_bytes(c: Any, g: Gemm) -> Any:
+def packed_bytes(c: Any, g: Gemm) -> Any:
+    return packed_of(g, (BM, c.bn), (c.pack_a, c.pack_b))
+
+
+def sum_bytes(c: Any, g: Gemm, bm: Any = BM) -> Any:
     """`Grid.sum_bytes` of launches."""
     planes = (c.reduction == "two_pass") * c.split_k * g.batch
-    return 1.0 * FLOAT_BYTES * planes * (-(-g.m // BM) * BM) * (-(-g.n // c.bn) * c.bn)
+    return 1.0 * FLOAT_BYTES * planes * (-(-g.m // bm) * bm) * (-(-g.n // c.bn) * c.bn)
 
 
 def workspaces(c: Any, g: Gemm) -> Any:
@@ -186,13 +215,87 @@ def _loading_registers(c: Any) -> Any:
     return np.where(multiplying > given, left, given)
 
 
-def _is_widest(vec: Any, most: int, lead: int, packs: Any = 0) -> Any:
+def is_widest(vec: Any, most: int, lead: int, packs: Any = 0) -> Any:
+    """Whether vectors are the widest that rows so far apart allow, or those of a packed operand."""
     return vec == np.where((packs == 1) | (lead % most == 0), most, 1)
 
 
-def _tiles(g: Gemm) -> int:
-    return -(-g.m // BM) * -(-g.n // 64) * g.batch
+# ---- rules of several of these kernels
 
+
+def results_rule(kernel: str, needs: str) -> Rule:
+    """Of C. It reads one parameter, as rules answer for each config."""
+    return Rule(
+        f"{kernel}-results", "shape", (needs,),
+        "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
+        lambda c, d, g: (getattr(c, needs) > 0) & (g.num_results >= LEAST_RESULTS),
+    )  # fmt: skip
+
+
+def type_rule(kernel: str, needs: str, why: str) -> Rule:
+    """Of A, for kernels that read floats alone."""
+    return Rule(
+        f"{kernel}-type", "shape", (needs,), f"operands are floats: an A of two-byte elements {why}",
+        lambda c, d, g: (getattr(c, needs) > 0) & (g.a_type == FP32),
+    )  # fmt: skip
+
+
+def worth_split(bn: int) -> Rule:
+    """Of tiles so wide."""
+
+    def tiles(g: Gemm) -> int:
+        return -(-g.m // BM) * -(-g.n // bn) * g.batch
+
+    return Rule(
+        "worth-split", "worth", ("reduction", "split_k"),
+        f"shares of k at least {LEAST_DEPTH} deep, where tiles alone leave SMs idle",
+        lambda c, d, g: (c.split_k == 1)
+        | ((g.k >= LEAST_DEPTH * c.split_k) & (tiles(g) * c.split_k <= 4 * d.num_sms)),
+    )  # fmt: skip
+
+
+SPLIT_REDUCTION = Rule(
+    "split-reduction", "shape", ("reduction", "split_k"), "split-K needs a reduction, and nothing else does",
+    lambda c, d, g: (c.reduction != "none") == (c.split_k > 1),
+)  # fmt: skip
+EXTENT_B = Rule(
+    "extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
+    lambda c, d, g: (g.ldb % c.vec_b == 0) | (c.pack_b == 1),
+)  # fmt: skip
+EXTENT_C = Rule(
+    "extent-c", "shape", ("vec_c",), "rows of C are whole vectors", lambda c, d, g: g.ldc % c.vec_c == 0
+)
+WORTH_FLUSH = Rule(
+    "worth-flush", "worth", ("flush_k",), "flush the sums of a k that is at least twice as deep",
+    lambda c, d, g: (c.flush_k == 0) | (g.k >= 2 * c.flush_k),
+)  # fmt: skip
+WORTH_HEIGHT = Rule(
+    "worth-height", "worth", ("bm",), "a block tile is not taller than twice C",
+    lambda c, d, g: (c.bm == 64) | (c.bm < 2 * g.m),
+)  # fmt: skip
+WORTH_WIDTH = Rule(
+    "worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
+    lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n),
+)  # fmt: skip
+WORTH_VECTOR_B = Rule(
+    "worth-vector-b", "worth", ("vec_b", "pack_b"), "the widest vectors that B allows",
+    lambda c, d, g: is_widest(c.vec_b, 4, g.ldb, c.pack_b),
+)  # fmt: skip
+WORTH_VECTOR_C = Rule(
+    "worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
+    lambda c, d, g: is_widest(c.vec_c, 2, g.ldc),
+)  # fmt: skip
+WORTH_PACK = Rule(
+    "worth-pack", "worth", ("pack_a", "pack_b"),
+    "an operand is packed whose rows are no vectors, and of which every element is used 512 times",
+    lambda c, d, g: ((c.pack_a == 0) | ((g.lda % 4 != 0) & (g.n >= PACK_USES)))
+    & ((c.pack_b == 0) | ((g.ldb % 4 != 0) & (g.m >= PACK_USES))),
+)  # fmt: skip
+WORTH_GROUP = Rule(
+    "worth-group", "worth", ("raster", "group"),
+    "walk along m in plain order or not at all: groups go along n",
+    lambda c, d, g: (c.raster == "n") | (c.group == 1),
+)  # fmt: skip
 
 RULES: tuple[Rule, ...] = (
     Rule("tensor-promote", "template", ("promote_k", "scheme"),
@@ -215,62 +318,29 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: BK * c.ahead * c.bn // _loading(c) + 32 <= _loading_registers(c)),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
          lambda c, d, g: (g.lda % (per_word(g.a_type) * c.vec_a) == 0) | (c.pack_a == 1)),
-    Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
-         lambda c, d, g: (g.ldb % c.vec_b == 0) | (c.pack_b == 1)),
+    EXTENT_B,
     Rule("tensor-type", "shape", ("pack_a",), "an A of two-byte elements is read as it is, not packed",
          lambda c, d, g: (c.pack_a == 0) | (g.a_type == FP32)),
-    Rule("split-reduction", "shape", ("reduction", "split_k"),
-         "split-K needs a reduction, and nothing else does",
-         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+    SPLIT_REDUCTION,
     Rule("pack-workspace", "shape", ("bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
          lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
-    Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
-         lambda c, d, g: g.ldc % c.vec_c == 0),
-    Rule("tensor-results", "shape", ("bn",),
-         "C has 64 x 64 elements or more: of fewer no error can be compared with SGEMM's",
-         lambda c, d, g: (c.bn > 0) & (g.num_results >= LEAST_RESULTS)),
+    EXTENT_C,
+    results_rule("tensor", "bn"),
     Rule("worth-promote", "worth", ("promote_k", "scheme"),
          "sums leave after 16 of k or more: each time rounds, and after every 8 errors grow; those of TF32, "
          "whose products have more bits, after 64 at most",
          lambda c, d, g: (c.promote_k > 8) & ((c.promote_k <= 64) | (c.scheme == BF16X6))),
-    Rule("worth-flush", "worth", ("flush_k",), "flush the sums of a k that is at least twice as deep",
-         lambda c, d, g: (c.flush_k == 0) | (g.k >= 2 * c.flush_k)),
-    Rule("worth-width", "worth", ("bn",), "a block tile is not wider than twice C",
-         lambda c, d, g: (c.bn == 64) | (c.bn < 2 * g.n)),
+    WORTH_FLUSH,
+    WORTH_WIDTH,
     Rule("worth-vector-a", "worth", ("vec_a", "pack_a"), "the widest vectors that A allows",
-         lambda c, d, g: _is_widest(c.vec_a, 4, g.lda // per_word(g.a_type), c.pack_a)),
+         lambda c, d, g: is_widest(c.vec_a, 4, g.lda // per_word(g.a_type), c.pack_a)),
     Rule("worth-narrow-a", "worth", ("bn", "loaders", "ahead", "vec_a", "pack_a"),
          "where A is copied float by float, its addresses leave registers for few tiles of B",
          lambda c, d, g: (c.vec_a > 1)
          | np.where(c.bn == 64, c.ahead <= 2, (c.loaders == 2) & (c.ahead == 1))),
-    Rule("worth-vector-b", "worth", ("vec_b", "pack_b"), "the widest vectors that B allows",
-         lambda c, d, g: _is_widest(c.vec_b, 4, g.ldb, c.pack_b)),
-    Rule("worth-pack", "worth", ("pack_a", "pack_b"),
-         "an operand is packed whose rows are no vectors, and of which every element is used 512 times",
-         lambda c, d, g: ((c.pack_a == 0) | ((g.lda % 4 != 0) & (g.n >= PACK_USES)))
-         & ((c.pack_b == 0) | ((g.ldb % 4 != 0) & (g.m >= PACK_USES)))),
-    Rule("worth-split", "worth", ("reduction", "split_k"),
-         f"shares of k at least {LEAST_DEPTH} deep, where tiles alone leave SMs idle",
-         lambda c, d, g: (c.split_k == 1)
-         | ((g.k >= LEAST_DEPTH * c.split_k) & (_tiles(g) * c.split_k <= 4 * d.num_sms))),
-    Rule("worth-vector-c", "worth", ("vec_c",), "the widest vectors that C allows",
-         lambda c, d, g: _is_widest(c.vec_c, 2, g.ldc)),
-    Rule("worth-group", "worth", ("raster", "group"),
-         "walk along m in plain order or not at all: groups go along n",
-         lambda c, d, g: (c.raster == "n") | (c.group == 1)),
+    WORTH_VECTOR_B,
+    WORTH_PACK,
+    worth_split(64),
+    WORTH_VECTOR_C,
+    WORTH_GROUP,
 )  # fmt: skip
-
-
-def broken_rules(
-    config: TensorConfig, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
-) -> tuple[Rule, ...]:
-    """The rules of those kinds that this config breaks."""
-    return tuple(r for r in RULES if r.kind in kinds and not r.holds(config, limits, gemm))
-
-
-def launch_spec(config: TensorConfig, variant: Variant) -> LaunchSpec:
-    smem, threads = int(smem_bytes(config, variant)), config.threads
-    return LaunchSpec(
-        **launched(config), bm=BM, bk=BK, threads=threads, smem_bytes=smem, is_exact=False, overlaps=True,
-        variant=variant,
-    )  # fmt: skip

@@ -15,8 +15,6 @@ from ..facts.accuracy_class import FP32, FP32_RANGE
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import LAYOUTS, MAX_EXTENT, Gemm, per_word
-from ..kernel import halves_config as halves
-from ..kernel import mma_config as mma
 from ..kernel.config import Config
 from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
@@ -129,9 +127,9 @@ def on_tensor_cores(
     with warpgroups)."""
     its = searched_for(accuracy, limits) if limits else None
     if limits and its is MMA:
-        return [one for one in _without_warpgroups(gemm, limits) if not mma.broken_rules(one, limits, gemm)]
+        return [one for one in _without_warpgroups(gemm, limits) if not MMA.broken_rules(one, limits, gemm)]
     if limits and its is HALVES:
-        return [one for one in _in_halves(gemm, limits) if not halves.broken_rules(one, limits, gemm)]
+        return [one for one in _in_halves(gemm, limits) if not HALVES.broken_rules(one, limits, gemm)]
     return list(_scaled_operands(gemm) if accuracy == FP32_RANGE else _operands_as_they_are(gemm))
 
 

@@ -13,7 +13,7 @@ import pytest
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.kernel import halves_config as halves
-from autotune.kernel import template
+from autotune.kernel import template, templates
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Epilogue, Variant
@@ -51,10 +51,10 @@ def compiled(compiler: Compiler, config: HalvesConfig, variant: Variant) -> Cubi
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.key)
 def test_nothing_is_spilled(compiler: Compiler, gpu: str, config: HalvesConfig) -> None:
     for gemm in (Gemm.parse(f"512:{layout}") for layout in ("NN", "TT")):  # alike but for the pass before
-        assert halves.broken_rules(config, KNOWN[gpu], gemm) == ()
+        assert templates.HALVES.broken_rules(config, KNOWN[gpu], gemm) == ()
         cubin = compiled(compiler, config, Variant(gemm.trans_a, gemm.trans_b))
         assert cubin.spill_bytes == cubin.stack_bytes == 0
-        assert halves.blocks_per_sm(config, KNOWN[gpu], cubin.registers) >= 1
+        assert config.blocks_per_sm(KNOWN[gpu], gemm, cubin.registers) >= 1
 
 
 def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:
@@ -77,6 +77,8 @@ def test_what_spills_is_refused() -> None:
     for depth in (16, 32):
         for bm, bn, wm in ((128, 64, 32), (64, 128, 32), (64, 128, 64), (128, 64, 64), (128, 128, 32)):
             config = HalvesConfig(bm, bn, wm, depth)
-            if not halves.broken_rules(config, replace(limits, smem_per_block=1 << 20), Gemm.parse("512")):
+            if not templates.HALVES.broken_rules(
+                config, replace(limits, smem_per_block=1 << 20), Gemm.parse("512")
+            ):
                 assert compiled(made, config, Variant()).spill_bytes == 0, config
     made.close()

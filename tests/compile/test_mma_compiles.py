@@ -12,7 +12,7 @@ import pytest
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import mma_config as mma
-from autotune.kernel import template
+from autotune.kernel import template, templates
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.mma_config import MmaConfig
@@ -53,10 +53,10 @@ def compiled(compiler: Compiler, config: MmaConfig, variant: Variant) -> Cubin:
 def test_nothing_is_spilled(compiler: Compiler, gpu: str, config: MmaConfig) -> None:
     layouts = LAYOUTS if config == MmaConfig() else ("NN",)
     for gemm in (Gemm.parse(f"512:{layout}") for layout in layouts):
-        assert mma.broken_rules(config, KNOWN[gpu], gemm) == ()
+        assert templates.MMA.broken_rules(config, KNOWN[gpu], gemm) == ()
         cubin = compiled(compiler, config, Variant(gemm.trans_a, gemm.trans_b))
         assert cubin.spill_bytes == cubin.stack_bytes == 0
-        assert mma.blocks_per_sm(config, KNOWN[gpu], gemm, cubin.registers) >= 1
+        assert config.blocks_per_sm(KNOWN[gpu], gemm, cubin.registers) >= 1
 
 
 def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:

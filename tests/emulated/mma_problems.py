@@ -13,7 +13,6 @@ from tensor_problems import epilogue_operands
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Batch
 from autotune.kernel import launch
-from autotune.kernel import mma_config as mma
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.tensor_config import SCHEMES
@@ -37,7 +36,7 @@ def problem(
     a = stored(*((k, m) if variant.trans_a else (m, k)), 1 if config.pack_a else config.vec_a)
     b = stored(*((n, k) if variant.trans_b else (k, n)), 1 if config.pack_b else config.vec_b)
     c = stored(m, n, config.vec_c)
-    spec = mma.launch_spec(config, variant, LIMITS)
+    spec = config.launch_spec(variant, LIMITS)
     grid = launch.plan(spec, m, n, k, Batch(products, a.stride, b.stride, c.stride))
     return LaunchProblem(
         str(extents), m, n, k, a, b, c, spec.threads, spec.smem_bytes, grid.size, grid.split_k,

@@ -12,9 +12,7 @@ from tensor_problems import epilogue_operands
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Batch
-from autotune.kernel import halves_config as halves
 from autotune.kernel import launch
-from autotune.kernel import scaled_config as scaled
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.scaled_config import ScaledConfig
@@ -45,10 +43,7 @@ def problem(
     if spoil is not None:
         x, y = a.matrices, b.matrices
         spoil(x.mT if variant.trans_a else x, y.mT if variant.trans_b else y)
-    if isinstance(config, ScaledConfig):
-        spec = scaled.launch_spec(config, variant)
-    else:
-        spec = halves.launch_spec(config, variant, LIMITS)
+    spec = config.launch_spec(variant, LIMITS)
     grid = launch.plan(spec, m, n, k, Batch(products, a.stride, b.stride, c.stride))
     return LaunchProblem(
         str(extents), m, n, k, a, b, c, spec.threads, spec.smem_bytes, grid.size, grid.split_k,

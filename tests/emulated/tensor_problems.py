@@ -9,6 +9,7 @@ import numpy as np
 from emulator import LaunchProblem, Stored
 from problems import FORWARD, SHUFFLED
 
+from autotune.facts.device import KNOWN
 from autotune.facts.gemm import FP32, LAYOUTS, Batch
 from autotune.kernel import launch
 from autotune.kernel import tensor_config as tensor
@@ -37,7 +38,7 @@ def problem(
         a = narrowed(a, variant.a_type, gap * config.vec_a)
     b = stored(*((n, k) if variant.trans_b else (k, n)), 1 if config.pack_b else config.vec_b)
     c = stored(m, n, config.vec_c)
-    spec = tensor.launch_spec(config, variant)
+    spec = config.launch_spec(variant, KNOWN["h100"])
     grid = launch.plan(spec, m, n, k, Batch(products, a.stride, b.stride, c.stride))
     return LaunchProblem(
         str(extents), m, n, k, a, b, c, spec.threads, spec.smem_bytes, grid.size, grid.split_k,

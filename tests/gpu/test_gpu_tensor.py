@@ -16,6 +16,7 @@ from autotune.facts.measurement import Outcome
 from autotune.gpu import GpuTarget
 from autotune.gpu.driver import device_limits
 from autotune.gpu.sgemm import EpilogueArgument
+from autotune.kernel import templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Epilogue, Variant
@@ -60,7 +61,7 @@ def _fitted(config: OnTensorCores, gemm: Gemm) -> OnTensorCores:
     if isinstance(config, ScaledConfig):
         return replace(config, vec_c=2 - gemm.ldc % 2)
     limits = device_limits(0)
-    return replace(config, **UNALIGNED) if tensor.broken_rules(config, limits, gemm) else config
+    return replace(config, **UNALIGNED) if templates.TENSOR.broken_rules(config, limits, gemm) else config
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_blas import FakeBlas
+from fake_blas import FakeBlas, install
 from table_cases import FakeDriver, write_table
 
-from autotune.runtime.choose import blas_provider
-from autotune.runtime.choose.blas_provider import BlasLibrary
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.store import Store
 
@@ -77,6 +75,5 @@ def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
 def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeBlas:
     """A cuBLAS that is simulated on the test's driver, and found by whoever looks for one."""
     fake = FakeBlas(driver)
-    library = BlasLibrary(fake)
-    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
+    install(monkeypatch, fake)
     return fake

@@ -49,6 +49,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeBlas | None) -> None:
     """This process has that cuBLAS, or none."""
     library = None if fake is None else BlasLibrary(fake)
     monkeypatch.setattr(blas_provider, "find_library", lambda: library)
+    monkeypatch.setattr(blas_provider, "loaded_library", lambda: None)  # one that another test loaded
 
 
 def by_columns(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:

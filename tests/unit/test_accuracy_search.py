@@ -111,7 +111,9 @@ def test_gpus_without_warpgroups_search_the_kernel_without_them(kind):
         starts = on_tensor_cores(gemm, FP32, limits)
         assert starts
         assert all(
-            not mma.broken_rules(config, limits, gemm, kinds) for config in starts if config.bm < 2 * gemm.m
+            not templates.MMA.broken_rules(config, limits, gemm, kinds)
+            for config in starts
+            if config.bm < 2 * gemm.m
         )
 
 
@@ -176,7 +178,7 @@ def test_the_starts_are_legal_and_the_fastest_comes_first():
     for shape in ("4096", "4097", "4096x4096x4096:TT", "512x512x4096", "100x4099x300"):
         gemm = Gemm.parse(shape)
         starts = [c for c in on_tensor_cores(gemm) if not (c.flush_k and gemm.k < 2 * c.flush_k)]
-        assert all(not tensor.broken_rules(config, H100, gemm, kinds) for config in starts)
+        assert all(not templates.TENSOR.broken_rules(config, H100, gemm, kinds) for config in starts)
     assert on_tensor_cores(SQUARE)[0] == TensorConfig(flush_k=0)
     assert on_tensor_cores(Gemm(4097, 4097, 4097))[0] == TensorConfig(flush_k=0, pack_a=1, pack_b=1, vec_c=1)
     split = on_tensor_cores(Gemm(512, 512, 4096))[0]

@@ -27,7 +27,7 @@ from ...kernel import tensor_config as tensor
 from ...kernel.config import PARAMETER, Config
 from ...kernel.launch import EPILOGUES, PLAIN, WORKSPACE_LIMIT, LaunchSpec, name_of, plan, rejection
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
-from ...kernel.rules import RULES, Rule
+from ...kernel.rules import RULES, Rule, broken_rules
 from ...kernel.summation_order import SummationOrder, has_order
 from ...perf_model.model_figures import NUM_TERMS
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
         Table,
     )
 
-_MODULES: dict[type, Any] = {  # of configs on tensor cores
-    tensor.TensorConfig: tensor,
-    mma.MmaConfig: mma,
-    scaled.ScaledConfig: scaled,
-    halves.HalvesConfig: halves,
+_RULES: dict[type, tuple[Rule, ...]] = {  # of configs on tensor cores
+    tensor.TensorConfig: tensor.RULES,
+    mma.MmaConfig: mma.RULES,
+    scaled.ScaledConfig: scaled.RULES,
+    halves.HalvesConfig: halves.RULES,
 }
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
@@ -91,24 +91,14 @@ def check_tensor_kernels(records: Sequence[OnTensorCoresRecord], table: Table) -
         for rule in _broken(record, limits):
             raise Mismatch(f"{where} breaks the rule {rule.id}: {rule.sentence}")
         _check_place(record)
-        feasible, stated = _resident(record, limits), record.blocks_per_sm
+        feasible = max(1, record.config.blocks_per_sm(limits, record.example, record.registers))
+        stated = record.blocks_per_sm
         _require(stated == feasible, f"{where} has {stated} blocks per SM, where {feasible} fit")
 
 
 def _broken(record: OnTensorCoresRecord, limits: DeviceLimits) -> Sequence[Rule]:
-    its = _MODULES[type(record.config)]
-    broken: Sequence[Rule] = its.broken_rules(record.config, limits, record.example, ("template", "device"))
-    return broken
-
-
-def _resident(record: OnTensorCoresRecord, limits: DeviceLimits) -> int:
-    """As `templates.residency`."""
-    config, registers = record.config, record.registers
-    if isinstance(config, mma.MmaConfig):
-        return max(1, int(mma.blocks_per_sm(config, limits, record.example, registers)))
-    if isinstance(config, halves.HalvesConfig):
-        return max(1, int(halves.blocks_per_sm(config, limits, registers)))
-    return max(1, limits.regs_per_sm // (config.threads * registers))
+    rules = _RULES[type(record.config)]
+    return broken_rules(record.config, limits, record.example, ("template", "device"), rules)
 
 
 def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, ...]]) -> None:

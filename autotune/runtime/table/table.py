@@ -25,11 +25,7 @@ from ...files.errors import DispatchError, UsageError
 from ...files.folder_files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 from ...files.strict import Within
 from ...files.words import counted
-from ...kernel import halves_config as halves
 from ...kernel import identity
-from ...kernel import mma_config as mma
-from ...kernel import scaled_config as scaled
-from ...kernel import tensor_config as tensor
 from ...kernel.config import Config
 from ...kernel.halves_config import HalvesConfig
 from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
@@ -163,14 +159,7 @@ def launchable(
     """A kernel, what it is compiled from and how it is launched on this GPU model, by a table with this limit
     and order."""
     if not isinstance(record.config, Config):
-        if isinstance(record.config, MmaConfig):
-            spec = mma.launch_spec(record.config, record.variant, limits)
-        elif isinstance(record.config, HalvesConfig):
-            spec = halves.launch_spec(record.config, record.variant, limits)
-        elif isinstance(record.config, ScaledConfig):
-            spec = scaled.launch_spec(record.config, record.variant)
-        else:
-            spec = tensor.launch_spec(record.config, record.variant)
+        spec = record.config.launch_spec(record.variant, limits)
         spec = replace(spec, max_workspace=max_workspace)
         made: Callable[..., Kernel] = Kernel
         return made(*_RECORDED(record), spec, source_hash)
