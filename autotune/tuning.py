@@ -67,7 +67,7 @@ from .search.propose.origins import FILL, TRANSFERRED
 from .search.stale import Stale, compared, stale_shapes
 from .search_policy import SearchPolicy, read_effort
 from .shipped.starting_points import StartingPoints, on_tensor_cores
-from .store import Store, TrialRecord, shown
+from .store import Store, TrialRecord, by_problem, shown
 from .suite import MOST_CALLS
 from .target import CellTarget, Target, point_key
 from .target_finder import Note
@@ -568,7 +568,8 @@ def export_table(
     conditions.check(values_of_class(accuracy) | VALUES)
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
     with Store.open_existing(db) as store, store.bad_rows.reported(note):
-        environments = store.environments(max_error)
+        studies = store.measured_studies(max_error)
+        environments = list(dict.fromkeys(study.environment for study in studies))
         if gpu_name:
             environments = [one for one in environments if one.gpu_name == gpu_name]
         if not environments:
@@ -583,16 +584,16 @@ def export_table(
         latest, limits = environments[0], _limits(environments[0])
         read = read_policy(given["cache"])
         reading: Callable[..., TunedResults] = partial(
-            read_results, store, latest, limits, policy=read, max_error=max_error, drawn_origin=FILL,
+            read_results, store, latest, limits, studies, policy=read, max_error=max_error, drawn_origin=FILL,
             foreign_origins=TRANSFERRED,
         )  # fmt: skip
         tensor, wider = None, {}
         if accuracy != STRICT:
-            wider = store.studies_by_problem(latest, read, max_error, accuracy)
+            wider = by_problem(studies, latest, read, accuracy)
             tensor = _of_wider(reading, latest, limits, gemms, conditions, accuracy, bool(wider), note)
         conditions = conditions.within(VALUES)
         is_limited = bool(conditions) and not gemms
-        known = store.studies_by_problem(latest, read, max_error)
+        known = by_problem(studies, latest, read)
         also = {shape.gemm for shape in tensor.shapes} if tensor else set()
         wanted = [gemm for gemm in gemms if gemm in known or gemm not in also]
         if tensor is not None and also and not (wanted if gemms else known):

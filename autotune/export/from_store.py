@@ -16,17 +16,20 @@ from ..files.words import command
 from ..kernel import templates
 from ..kernel.scaled_config import AnyConfig
 from ..kernel.where import ANY, Where
-from ..store import Store, StudyRef
+from ..store import Final, Store, StudyRef, by_problem
+from ..target import Baseline
 from .tuned import TunedPoint, TunedResults, TunedShape, spread
 
 # Of a study, and of all: what is slower than so many is in no portfolio, and a model learns no more.
 MOST_TIMES, MOST_OF_ALL = 2000, 250_000
+_AT_ONCE = 200  # studies whose rankings are read
 
 
 def read_results(
     store: Store,
     environment: Environment,
     limits: DeviceLimits,
+    measured: Sequence[StudyRef] | None = None,
     *,
     policy: CachePolicy = CachePolicy.COLD,
     gemms: Collection[Gemm] | None = None,
@@ -38,32 +41,38 @@ def read_results(
 ) -> TunedResults:
     """The newest results for GPUs of this model (or this recording), of one kernel source, that of a class.
 
-    `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
-    left out (None: no limit), and those that do not obey `where`. A shape without a final and with trials of
-    `drawn_origin` was drawn: its times count, but it has no ranking unless it is among `gemms`. Trials of
-    `foreign_origins` are of kernels found on other shapes. Raises DispatchError if none of the shapes, or not
-    all of those asked for, was tuned, or if the results are of kernels that are not autotune's; StoreError if
-    they are all damaged.
+    `measured`: the studies with an accurate ok trial, where they were read. `gemms` restricts the shapes
+    (None: all). Kernels whose error is more than `max_error` times cuBLAS's are left out (None: no limit),
+    and those that do not obey `where`. A shape without a final and with trials of `drawn_origin` was drawn:
+    its times count, but it has no ranking unless it is among `gemms`. Trials of `foreign_origins` are of
+    kernels found on other shapes. Raises DispatchError if none of the shapes, or not all of those asked for,
+    was tuned, or if the results are of kernels that are not autotune's; StoreError if they are all damaged.
     """
-    found = store.studies_by_problem(environment, policy, max_error, accuracy)
+    if measured is None:
+        measured = store.measured_studies(max_error)
+    found = by_problem(measured, environment, policy, accuracy)
     studies = [found[gemm] for gemm in sorted(found) if gemms is None or gemm in gemms]
     modelled = spread(ones[0].gemm for ones in studies)
     most = min(MOST_TIMES, MOST_OF_ALL // max(1, len(modelled)))
     drawn, parse = "" if gemms else drawn_origin, cache(templates.parse)
-    shapes = [
-        _shape(
-            store,
-            ones,
-            most if ones[0].gemm in modelled else 0,
-            max_error,
-            where.on(ones[0].gemm, limits),
-            foreign_origins,
-            drawn,
-            parse,
-        )
-        for ones in studies
-    ]
-    tuned = tuple(shape for shape in shapes if shape is not None)
+    tuned: list[TunedShape] = []
+    for at in range(0, len(studies), _AT_ONCE):
+        some = studies[at : at + _AT_ONCE]
+        wheres = {ones[0]: where.on(ones[0].gemm, limits) for ones in some}
+        finals, baselines = store.finals(wheres, max_error), store.baselines(wheres)
+        for ones in some:
+            shape = _shape(
+                store,
+                ones,
+                (finals.get(ones[0].id), baselines.get(ones[0].id)),
+                most if ones[0].gemm in modelled else 0,
+                max_error,
+                wheres[ones[0]],
+                foreign_origins,
+                drawn,
+                parse,
+            )
+            tuned += [] if shape is None else [shape]
     missing = sorted(set(gemms or ()) - {shape.gemm for shape in tuned})
     if missing or not tuned:
         store.bad_rows.refuse()
@@ -80,7 +89,7 @@ def read_results(
         source_hash=untyped(studies[-1][0].source_hash),
         policy=studies[-1][0].policy.value,
         policy_version=studies[-1][0].policy_version,
-        shapes=tuned,
+        shapes=tuple(tuned),
         cublas_us=store.cublas_times(environment, policy),
         adding_us=store.cublas_times(environment, policy, has_bias=True),
         batched_us=store.cublas_times(environment, policy, is_batched=True),
@@ -90,6 +99,7 @@ def read_results(
 def _shape(
     store: Store,
     studies: Sequence[StudyRef],
+    stored: tuple[Final | None, Baseline | None],
     most: int,
     max_error: float | None,
     where: Where,
@@ -99,9 +109,9 @@ def _shape(
 ) -> TunedShape | None:
     """The final ranking if there was one, else only the fastest trial, or none for a drawn shape; None if
     every trial is damaged, or none obeys. `studies`: those of a problem on GPUs of a model, the newest first,
-    whose times all count, so many of each at `most`."""
+    whose times all count, so many of each at `most`. `stored`: of the newest."""
     study = studies[0]
-    final, baseline = store.final(study, max_error, where), store.baseline(study)
+    final, baseline = stored
     try:
         found: dict[AnyConfig, float] = {}
         own: set[AnyConfig] = set()

@@ -21,7 +21,7 @@ from .records import (
     TrialRecord,
     TriedPoint,
 )
-from .repository import Store
+from .repository import Store, by_problem
 
 __all__ = [
     "EVER",
@@ -54,6 +54,7 @@ __all__ = [
     "TriedPoint",
     "Usage",
     "Wanted",
+    "by_problem",
     "exists",
     "shown",
     "typed",

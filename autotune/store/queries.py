@@ -136,11 +136,12 @@ def _latest(model: type[BaselineRow | FinalRow]) -> tuple[ColumnElement[Any], ..
     return model.created_at.desc(), model.id.desc()
 
 
-_BASELINES = select(BaselineRow).where(BaselineRow.study_id == ITS_STUDY).order_by(*_latest(BaselineRow))
+_OF_THESE: Any = bindparam("ids", expanding=True)
+_BASELINES = select(BaselineRow).where(BaselineRow.study_id.in_(_OF_THESE)).order_by(*_latest(BaselineRow))
 _FINALS = (
     select(FinalRow, BaselineRow)
     .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
-    .where(FinalRow.study_id == ITS_STUDY)
+    .where(FinalRow.study_id.in_(_OF_THESE))
     .order_by(*_latest(FinalRow))
 )
 
@@ -344,8 +345,14 @@ def _add(found: dict[int, TrialTotals], study: int, outcome: Outcome, num: int, 
     found[study] = counts + Counter({outcome: num}), latest_at
 
 
-def latest_baseline(session: Session, bad_rows: BadRows, study_id: int) -> Baseline | None:
-    return next(bad_rows.readable(session.execute(_BASELINES, {"its_study": study_id}), rows.baseline), None)
+def latest_baselines(session: Session, bad_rows: BadRows, study_ids: Collection[int]) -> dict[int, Baseline]:
+    """The newest that is readable of each of these studies that has one, by its id."""
+    found: dict[int, Baseline] = {}
+    for some in chunks(study_ids):
+        for row in session.scalars(_BASELINES, {"ids": some}):
+            if row.study_id not in found:
+                found.update((row.study_id, one) for one in bad_rows.readable([(row,)], rows.baseline))
+    return found
 
 
 def comparisons(study_id: int) -> Select[ComparisonRow, ConfigRow, ConfigRow]:
@@ -360,51 +367,69 @@ def comparisons(study_id: int) -> Select[ComparisonRow, ConfigRow, ConfigRow]:
     )
 
 
-def latest_final(
+def latest_finals(
     session: Session,
     bad_rows: BadRows,
-    study_id: int,
+    wheres: Mapping[int, Where],
     max_error: float | None,
-    where: Where = ANY,
     period: Period = EVER,
-) -> Final | None:
-    """The newest final with an entry that is readable, accurate and obeys. With conditions, none that is
-    older than a faster trial that obeys."""
-    for final, timed in session.execute(_FINALS, {"its_study": study_id}):
-        for readable in bad_rows.readable([(final,)], rows.check):
-            if not period.since <= readable.created_at <= period.until:
+) -> dict[int, Final]:
+    """The newest final of each study with an entry that is readable, accurate and obeys the conditions named
+    with its id. With conditions, none that is older than a faster trial that obeys."""
+    held: dict[int, list[tuple[FinalRow, BaselineRow | None]]] = {}
+    for final, timed in session.execute(_FINALS, {"ids": [*wheres]}):
+        held.setdefault(final.study_id, []).append((final, timed))
+
+    def in_period(some: Iterable[tuple[FinalRow, BaselineRow | None]]) -> Iterator[Any]:
+        for final, timed in some:
+            for readable in bad_rows.readable([(final,)], rows.check):
+                if period.since <= readable.created_at <= period.until:
+                    yield readable, timed
+
+    left = {study_id: in_period(some) for study_id, some in held.items()}
+    found: dict[int, Final] = {}
+    while newest := {study_id: one for study_id, some in left.items() if (one := next(some, None))}:
+        ranked = _final_entries(session, bad_rows, [final.id for final, _ in newest.values()], max_error)
+        for study_id, (final, timed) in newest.items():
+            where = wheres[study_id]
+            entries = tuple(one for one in ranked.get(final.id, ()) if where.holds(one.point))
+            if not entries:
                 continue
-            if entries := _final_entries(session, bad_rows, readable, max_error, where):
-                if where and _is_stale(session, bad_rows, readable, entries, max_error, where):
-                    return None
-                baseline = next(bad_rows.readable([(timed,)] if timed else [], rows.baseline), None)
-                return Final(entries, baseline, final.created_at, tuple(final.marks))
-    return None
+            del left[study_id]
+            if where and _is_stale(session, bad_rows, final, entries, max_error, where):
+                continue
+            entries = (replace(entries[0], is_tied=True), *entries[1:])
+            baseline = next(bad_rows.readable([(timed,)] if timed else [], rows.baseline), None)
+            found[study_id] = Final(entries, baseline, final.created_at, tuple(final.marks))
+    return found
 
 
 @cache
 def _entries(max_error: float | None) -> Select[FinalEntryRow, ConfigRow]:
-    of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == ITS_STUDY)
+    of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == FinalRow.study_id)
     return (
         select(FinalEntryRow, ConfigRow)
+        .join(FinalRow, FinalEntryRow.final_id == FinalRow.id)
         .join(ConfigRow, FinalEntryRow.config_id == ConfigRow.id, isouter=True)
         .join(TrialRow, of_trial, isouter=True)
-        .where(FinalEntryRow.final_id == bindparam("its_final"), is_accurate(max_error))
+        .where(FinalEntryRow.final_id.in_(_OF_THESE), is_accurate(max_error))
         .where(TrialRow.id.is_(None) | IS_OK)
-        .order_by(FinalEntryRow.rank)
+        .order_by(FinalEntryRow.final_id, FinalEntryRow.rank)
     )
 
 
 def _final_entries(
-    session: Session, bad_rows: BadRows, final: FinalRow, max_error: float | None, where: Where
-) -> tuple[FinalEntry, ...]:
-    """The accurate entries that obey, by rank, without those whose trials a later final condemned: that final
+    session: Session, bad_rows: BadRows, final_ids: Sequence[int], max_error: float | None
+) -> dict[int, list[FinalEntry]]:
+    """The accurate entries of finals by rank, without those whose trials a later final condemned: that final
     may have ended before it was stored. If the winner is left out, the next ones replace it: those tied with
     it, or else only the next."""
-    its = {"its_final": final.id, "its_study": final.study_id}
-    readable = bad_rows.readable(session.execute(_entries(max_error), its), rows.final_entry)
-    entries = tuple(entry for entry in readable if where.holds(entry.point))
-    return entries and (replace(entries[0], is_tied=True), *entries[1:])
+    found: dict[int, list[FinalEntry]] = {}
+    entries = session.execute(_entries(max_error), {"ids": final_ids})
+    readable = bad_rows.readable(entries, lambda row, config: (row.final_id, rows.final_entry(row, config)))
+    for final_id, entry in readable:
+        found.setdefault(final_id, []).append(entry)
+    return found
 
 
 def _is_stale(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -211,13 +211,13 @@ class Store(Closing):
             refs = [one for one in read if not gemms or one[1].gemm in gemms]
             within = {ref.id for _, ref in refs} if len(refs) <= queries.MOST_NAMED and gemms else None
             seen = queries.trial_totals(session, self.bad_rows, within)
+            its = [] if is_brief else [ref.id for _, ref in refs]
+            baselines = queries.latest_baselines(session, self.bad_rows, its)
             summaries = []
             for row, ref in refs:
                 counts, latest_at = seen.get(ref.id, (Counter(), None))
-                its = session, self.bad_rows, ref.id
-                best = [] if is_brief else queries.fastest(*its, 1, max_error)
-                baseline = None if is_brief else queries.latest_baseline(*its)
-                cublas_us = None if baseline is None else baseline.time_us
+                best = [] if is_brief else queries.fastest(session, self.bad_rows, ref.id, 1, max_error)
+                cublas_us = baselines[ref.id].time_us if ref.id in baselines else None
                 updated_at = max(row.created_at, latest_at or row.created_at)
                 summaries.append(StudySummary(ref, counts, next(iter(best), None), cublas_us, updated_at))
             return summaries
@@ -265,7 +265,7 @@ class Store(Closing):
 
     def environments(self, max_error: float | None = None) -> list[Environment]:
         """Those with an ok trial that is accurate to `max_error`, the most recently measured first."""
-        return list(dict.fromkeys(ref.environment for ref in self._measured_studies(max_error)))
+        return list(dict.fromkeys(ref.environment for ref in self.measured_studies(max_error)))
 
     def latest_studies(
         self,
@@ -277,24 +277,10 @@ class Store(Closing):
         """The studies of an export: of GPUs of this name (and of the same recording, if it is one), the
         kernel code of the newest ok trial that is accurate to `max_error`; for each problem the newest study
         with such a trial. Sorted by problem."""
-        found = self.studies_by_problem(environment, policy, max_error, accuracy)
+        found = by_problem(self.measured_studies(max_error), environment, policy, accuracy)
         return [found[gemm][0] for gemm in sorted(found)]
 
-    def studies_by_problem(
-        self, environment: Environment, policy: CachePolicy, max_error: float | None, accuracy: str = STRICT
-    ) -> dict[Gemm, list[StudyRef]]:
-        """As `latest_studies`, with the older ones behind the newest."""
-        matching = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION, accuracy)
-        newest, found = "", dict[Gemm, list[StudyRef]]()
-        for ref in self._measured_studies(max_error):
-            alike = ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version
-            if (*alike, accuracy_of(ref.source_hash)) == matching:
-                newest = newest or ref.source_hash
-                if same_code.is_same(untyped(ref.source_hash), untyped(newest)):
-                    found.setdefault(ref.gemm, []).append(ref)
-        return found
-
-    def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
+    def measured_studies(self, max_error: float | None) -> list[StudyRef]:
         """Of our kernels, with an ok trial that is accurate to `max_error`, the last measured first."""
         found = self.read_all(queries.measured(max_error), rows.study_ref)
         return [ref for ref in found if not is_external(ref.source_hash)]
@@ -526,8 +512,12 @@ class Store(Closing):
 
     def baseline(self, study: StudyRef) -> Baseline | None:
         """The newest timing of cuBLAS; None if there was none yet."""
+        return self.baselines([study]).get(study.id)
+
+    def baselines(self, studies: Iterable[StudyRef]) -> dict[int, Baseline]:
+        """The same of many, by their ids."""
         with self._reading() as session:
-            return queries.latest_baseline(session, self.bad_rows, study.id)
+            return queries.latest_baselines(session, self.bad_rows, [study.id for study in studies])
 
     def cublas_us(self, study: StudyRef) -> float | None:
         """Its time; None where it is absent or was not timed."""
@@ -688,8 +678,30 @@ class Store(Closing):
         at most so many times cuBLAS's, or unknown, of the newest final that has any. With conditions, only
         entries that obey; None if a faster trial that obeys was stored since: a later final, of points that
         do not, left it out."""
+        return self.finals({study: where}, max_error, period).get(study.id)
+
+    def finals(
+        self, studies: Mapping[StudyRef, Where], max_error: float | None = None, period: Period = EVER
+    ) -> dict[int, Final]:
+        """The same of some hundred at most, each with its own conditions, by their ids."""
+        wheres = {study.id: where for study, where in studies.items()}
         with self._reading() as session:
-            return queries.latest_final(session, self.bad_rows, study.id, max_error, where, period)
+            return queries.latest_finals(session, self.bad_rows, wheres, max_error, period)
+
+
+def by_problem(
+    measured: Iterable[StudyRef], environment: Environment, policy: CachePolicy, accuracy: str = STRICT
+) -> dict[Gemm, list[StudyRef]]:
+    """Those of `Store.latest_studies`, with the older ones behind the newest, of all `measured_studies`."""
+    matching = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION, accuracy)
+    newest, found = "", dict[Gemm, list[StudyRef]]()
+    for ref in measured:
+        alike = ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version
+        if (*alike, accuracy_of(ref.source_hash)) == matching:
+            newest = newest or ref.source_hash
+            if same_code.is_same(untyped(ref.source_hash), untyped(newest)):
+                found.setdefault(ref.gemm, []).append(ref)
+    return found
 
 
 def _prepare(engine: Engine, timeout_s: float) -> None:
