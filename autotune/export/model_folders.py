@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from ..facts.accuracy_class import STRICT
@@ -32,6 +33,7 @@ from .manifest import GpuModelFiles, check_files
 
 _MOST_NAME = 60  # characters of a model's folder
 _HINT = "export it again"
+_PACKED = 1024  # cubins that are remembered: an export asks first for their sizes, then for what it writes
 _LEVEL = 6  # of zlib: 9 takes nine times as long and packs 2 % more
 
 
@@ -121,6 +123,7 @@ def names_of(tables: Sequence[Table]) -> str:
     return ", ".join(table.environment.gpu_name for table in tables)
 
 
+@lru_cache(_PACKED)
 def packed(code: bytes) -> bytes:
     """A cubin as it is in a file: the same for the same code."""
     packer = zlib.compressobj(_LEVEL, wbits=GZIP)
