@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...facts.accuracy_class import CLASSES, STRICT, serves
+from ...facts.accuracy_class import CLASSES, STRICT
 from ...facts.device import DeviceLimits
 from ...facts.gemm import A_TYPES, FP32, LAYOUTS, MAX_EXTENT
 from ...files.errors import UsageError
@@ -82,7 +82,7 @@ def check_tensor_kernels(records: Sequence[OnTensorCoresRecord], table: Table) -
     _require(is_named, "it does not say what its kernels on tensor cores are compiled from, and only that")
     for record in records:
         where, limits = f"kernel {record.id!r}", table.limits
-        _require(serves(record.accuracy, table.accuracy), f"{where} is of a wider class than the table")
+        _require(record.accuracy == table.accuracy, f"{where} is of another class than the table")
         _require(record.variant.a_type in A_TYPES, f"{where} takes an A of an unknown type")
         try:
             type(record.config).from_dict(record.config.to_dict())
