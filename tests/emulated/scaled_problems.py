@@ -27,9 +27,10 @@ Spoil = Callable[[np.ndarray, np.ndarray], None]
 def problem(
     config: OnScaledOperands, variant: Variant, extents: tuple[int, int, int], *, order: int = FORWARD,
     gap: int = 0, scales: tuple[float, float] = (1.0, 0.0), products: int = 1, spoil: Spoil | None = None,
+    shares: str = "",
 ) -> LaunchProblem:  # fmt: skip
     """Random operands, rows `gap` elements further apart than they must be. `spoil` changes op(A) and op(B),
-    (products, m, k) and (products, k, n)."""
+    (products, m, k) and (products, k, n). `shares`: the operand, "a" or "b", that all products share."""
     (m, n, k), random = extents, np.random.default_rng(sum(extents))
 
     def stored(rows: int, columns: int, gap: int) -> Stored:
@@ -40,6 +41,10 @@ def problem(
     a = stored(*((k, m) if variant.trans_a else (m, k)), gap)
     b = stored(*((n, k) if variant.trans_b else (k, n)), gap)
     c = stored(m, n, gap * config.vec_c)
+    a, b = (
+        replace(one, matrices=one.matrices[:1], stride=0) if name == shares else one
+        for name, one in (("a", a), ("b", b))
+    )
     if spoil is not None:
         x, y = a.matrices, b.matrices
         spoil(x.mT if variant.trans_a else x, y.mT if variant.trans_b else y)

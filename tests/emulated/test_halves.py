@@ -95,6 +95,7 @@ def test_a_batch_may_share_an_operand_and_splits_may_be_empty(build: Build) -> N
     variant = Variant(is_batched=True, epilogue=Epilogue("rows"))
     config = replace(OF_HALVES, reduction="two_pass", split_k=4)
     cases = [problem(config, variant, (70, 66, k), products=3, gap=1) for k in (200, 40)]
+    cases += [problem(config, variant, (70, 66, 130), products=3, shares=name) for name in "ab"]
     run_and_check(build, config, variant, *cases)
 
 
