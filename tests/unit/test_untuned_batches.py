@@ -30,6 +30,7 @@ from autotune import Dispatcher
 from autotune.export import figures
 from autotune.export.figures import known_of_cublas, times_of_batches
 from autotune.export.model_folders import render
+from autotune.facts import fitted
 from autotune.facts.distribution import drawn as drawn_shapes
 from autotune.facts.distribution import drawn_batches, products
 from autotune.facts.gemm import LAYOUTS, Gemm
@@ -190,3 +191,9 @@ def test_an_export_learns_from_times_of_batches(monkeypatch: pytest.MonkeyPatch)
             continue
         found = chooser.pick(Call.packed(gemm))
         assert found.cublas_us == pytest.approx(took_us(gemm), rel=0.4)
+
+
+def test_the_manual_tells_by_how_much_a_near_batch_has_to_be_faster() -> None:
+    least = 100 * math.expm1(cublas_model.MARGIN * fitted.number("BATCH_SHARE"))
+    text = (Path(__file__).parents[2] / "docs/manual/using.md").read_text("utf-8")
+    assert f"at least {least:.0f} % faster than cuBLAS there" in text
