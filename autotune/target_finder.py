@@ -154,11 +154,16 @@ def open_gpu(
 ) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError, also if it has too little memory for one of
     these problems, or EnvironmentProblem."""
-    if selector.startswith(REPLAY):
-        raise UsageError(f"{option('gpu')} {selector}: a recording cannot run kernels; name a GPU")
+    refuse_recording(selector)
     _need_memory(selector, gemms)
     kind = {"policy": policy, "max_error": max_error, "accuracy": accuracy, "a_type": a_type}
     return GpuTarget(selector, **kind, note=note, helpers=helpers)  # type: ignore[arg-type]
+
+
+def refuse_recording(selector: str) -> None:
+    """Raises UsageError where a GPU is needed, and a recording is named."""
+    if selector.startswith(REPLAY):
+        raise UsageError(f"{option('gpu')} {selector}: a recording cannot run kernels; name a GPU")
 
 
 def why_no_gpu() -> str | None:

@@ -43,6 +43,7 @@ def run(request: ContributeRequest, *, is_json: bool, is_quiet: bool) -> None:
     EnvironmentProblem, DeviceLost and StoreError."""
     suites = request.suites or ([] if request.shapes else [targets.studies_dir() / "suites/recorded.toml"])
     gemms = common.need_shapes(request.shapes, suites)
+    targets.refuse_recording(request.gpu)
     name = gpu.find_gpu(request.gpu).name
     out = request.out or Path(f"{re.sub('[^a-z0-9]+', '-', name.lower())}.json.gz")
     check_writable(out)

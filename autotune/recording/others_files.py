@@ -141,8 +141,10 @@ class Made:
         if not isinstance(found, dict) or not found.keys() >= _MADE:
             return None
         environment = read_record(Environment, found["environment"], "environment")
+        timed = read_problem(text(found["shape"], "shape"))
+        timed.need_output()
         return cls(
-            read_problem(text(found["shape"], "shape")),
+            timed,
             text(found["source_hash"], "source_hash"),
             replace(environment, recorded_on=environment.recorded_on or recorded_on),
             CachePolicy(found["policy"]),

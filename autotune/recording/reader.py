@@ -157,6 +157,7 @@ def _problems(
         gemm = Gemm.parse(text(entry["gemm"], f"{where}: gemm"))
         if gemm in problems:
             raise ValueError(f"{where}: {gemm} is there twice")
+        gemm.need_output()
         problems[gemm] = _problem(entry, _codes(_configs_of(entry, configs, where), values, where), where)
     if not problems:
         raise ValueError("it holds no problem")

@@ -16,6 +16,7 @@ from autotune import gpu
 from autotune import target_finder as targets
 from autotune.cli import contribute
 from autotune.facts.measurement import Measurement, Outcome
+from autotune.files.errors import UsageError
 from autotune.store import Store, run_facts
 
 from .conftest import ENVIRONMENT, SQUARE
@@ -97,6 +98,11 @@ def test_it_is_replayed_merged_and_exported(bundle: Path, tmp_path: Path) -> Non
     found = run("search", "--gpu", f"replay:{bundle}", "--shape", "512", "--db", tmp_path / "c.db", "--json")
     best_us = square.best.measurement.time_us
     assert json.loads(found.stdout)["best_time_us"] == pytest.approx(best_us, rel=0.01)
+
+
+def test_a_recording_contributes_nothing() -> None:
+    with pytest.raises(UsageError, match="a recording cannot run kernels; name a GPU"):
+        contribute.run(contribute.ContributeRequest("replay:a.json"), is_json=False, is_quiet=True)
 
 
 @pytest.mark.stress

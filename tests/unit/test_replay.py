@@ -187,6 +187,7 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, problems, reason):
         lambda d: d["problems"][0]["samples_us"].__setitem__(0, 7),
         lambda d: d["problems"][0].pop("compile_s"),
         lambda d: d["problems"][0].update(gemm="four"),
+        lambda d: d["problems"][0].update(gemm="0x4x4:NN"),
         lambda d: d.update(problems=None),
     ],
 )
