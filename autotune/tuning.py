@@ -278,6 +278,8 @@ def tune(
     max_error = None if conditions.order else _no_less_than_0("max_error", given["max_error"])
     _check_class(accuracy, conditions, num_drawn)
     a_type = gemms[0].a_type if gemms else FP32
+    if stale:
+        Store.open_existing(db).close()
     selector, cache = targets.selector_of(given["gpu"]), read_policy(given["cache"])
     opened = targets.open_target(
         selector, cache, gemms, max_error, note=note, accuracy=accuracy, a_type=a_type,

@@ -71,7 +71,9 @@ def _best_head(studies: Sequence[dict[str, Any]]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     trials = counted(sum(s["num_trials"] for s in studies), "trial")
     failed = sum(s["num_trials"] - s["num_ok"] for s in studies)
-    notes = [f"{counted(len(studies), 'shape')}, {trials} ({failed:,} failed), the newest of {when}"]
+    shapes = counted(len({s["shape"] for s in studies}), "shape")
+    several = f" in {len(studies):,} studies" if len(studies) > len({s["shape"] for s in studies}) else ""
+    notes = [f"{shapes}{several}, {trials} ({failed:,} failed), the newest of {when}"]
     speedups = [common.share(s["cublas_time_us"], s["best_time_us"]) for s in studies]
     known = [speedup for speedup in speedups if speedup]
     if len(known) > 1:

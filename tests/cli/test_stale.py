@@ -61,6 +61,7 @@ def test_only_finalists_of_stale_shapes_are_timed_again(
     assert shape["num_trials"] == int(re.findall(r"; (\d+) finalist", done.stderr)[0])
     assert shape["best_time_us"] is not None
     told = run("trials", "best", "--db", db)
+    assert ": 2 shapes in 3 studies, " in told.stdout
     assert f"times of 1 shape may no longer hold: {text} (16x512x4096:NN). `autotune search" in told.stderr
     listed = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
     stale = {(one["shape"], *one["stale"]) for one in listed if one["stale"]}
@@ -69,6 +70,12 @@ def test_only_finalists_of_stale_shapes_are_timed_again(
     assert [shape["shape"] for shape in again["shapes"]] == ["16x512x4096:NN"]
     assert set(again["shapes"][0]["tied"]) <= {*tied["16x512x4096:NN"], *again["shapes"][0]["tied"]}
     assert "no shape with a final" in run(*now, code=2).stderr
+
+
+def test_nothing_is_stale_in_a_database_that_is_not_there(recording: Path, tmp_path: Path) -> None:
+    typo = tmp_path / "typo.db"
+    asked = run("search", "--gpu", f"replay:{recording}", "--db", typo, "--stale", code=5)
+    assert f"no database {typo}" in asked.stderr and not typo.exists()
 
 
 @pytest.mark.stress
