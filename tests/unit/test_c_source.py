@@ -486,7 +486,7 @@ def test_without_a_driver_it_says_so(sources, objects, tmp_path):
 @pytest.mark.every(2)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_picks_are_python_s(compiler, objects, tmp_path):
-    table, rng = drawn_table(7), random.Random(7)
+    table, rng = drawn_table(7, times_batches=True), random.Random(7)
     run = build(write(table, tmp_path), tmp_path / "p", objects, compiler)
     gemms = [entry.gemm for entry in table.entries]
     gemms += [replace(gemm, batch=gemm.batch + 1) for gemm in gemms if gemm.is_batched]
