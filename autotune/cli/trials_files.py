@@ -66,7 +66,7 @@ def _of_study(db: str, gemm: Gemm | None) -> Iterator[tuple[Made, Iterator[Tried
         _need_one({summary.study.gemm for summary in studies}, shown(db))
         study = max(studies, key=lambda summary: summary.updated_at).study
         made = Made(study.gemm, study.source_hash, study.environment, study.policy)
-        yield made, (Tried(t.point, t.measurement, t.created_at.isoformat()) for t in store.each_trial(study))
+        yield made, (Tried(one.items, one.values, one, one.created_at) for one in store.facts(study))
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _of_recording(path: Path, gemm: Gemm | None) -> Iterator[tuple[Made, Iterato
     )
     measured = zip(points, problem.measurements, strict=True)
     made = Made(found, recording.source_hash, environment, recording.policy)
-    yield made, (Tried(point, one, environment.recorded_on) for point, one in measured)
+    yield made, (Tried.of(point, one, environment.recorded_on) for point, one in measured)
 
 
 def _need_one(gemms: set[Gemm], source: str | Path) -> set[Gemm]:

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from .recorded_space import LEAST_US, MOST_S, MOST_US, Recording, collect
 NO_DATE = "undated"  # most files do not say when they were recorded
 UNNAMED = "unnamed GPU"
 _MARK = 6  # hexadecimal digits
+_REMEMBERED = 4096  # items
 _NAMED = 3  # results left out that a note names
 _LONGEST_SIZE = 60  # of a size that is no number, in characters
 _MOST_SIZES = 3
@@ -40,23 +42,20 @@ _MADE = {"shape", "source_hash", "environment", "policy"}  # all of it: a name a
 class Tried(NamedTuple):
     """A trial that is written; `timestamp` is ISO 8601, as exact as it is known."""
 
-    point: Point
-    measurement: Measurement
+    items: Sequence[str]  # JSON of each parameter and its value
+    values: Sequence[str]  # as text
+    measurement: Any  # one, or what has its names
     timestamp: str
 
+    @classmethod
+    def of(cls, point: Point, measurement: Measurement, timestamp: str) -> Tried:
+        items = [*map(_item, point, point.values())]
+        return cls(items, [*map(str, point.values())], measurement, timestamp)
 
-class ItemTexts(dict[tuple[str, Value], str]):
-    """JSON of names with their values, each made once: configs are written many times faster. In the order in
-    which they were asked for first."""
 
-    def __missing__(self, item: tuple[str, Value]) -> str:
-        name, value = item
-        self[item] = f"{json.dumps(name)}: {json.dumps(value)}"
-        return self[item]
-
-    def of(self, point: Point) -> str:
-        """A config's, without braces."""
-        return ", ".join(map(self.__getitem__, point.items()))
+@lru_cache(_REMEMBERED, typed=True)
+def _item(name: str, value: Value) -> str:
+    return f"{json.dumps(name)}: {json.dumps(value)}"
 
 
 @dataclass

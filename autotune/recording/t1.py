@@ -13,7 +13,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -26,7 +25,6 @@ from ..kernel.config import Value
 from ..target import Point
 from .others_files import (
     NO_DATE,
-    ItemTexts,
     Made,
     Results,
     Tried,
@@ -53,7 +51,6 @@ _ERRORS = {  # by outcome; others failed when they ran
 }
 _ERROR = "__error__"
 _STEPS = {"compile_s": "compile_time", "verify_s": "verification_time", "measure_s": "benchmark_time"}
-_took_s = attrgetter(*_STEPS)
 _MS, _MS_US = 1e-3, 1e3  # a millisecond in seconds and in us
 _PIECE = 1 << 20  # characters
 _LONGEST_KEY = 200  # that a message shows, in characters
@@ -107,12 +104,14 @@ def to_t1(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     """A cache that Kernel Tuner searches in its simulation mode, in pieces: the trials of one problem. What
     it has no field for is `metadata`. The values of parameters, which come first, are known last: entries
     wait in a file meanwhile."""
-    found = ItemTexts()
+    found = dict[str, None]()
     with TemporaryFile("w+", encoding="utf-8") as entries:
         for trial in trials:
-            entries.write(f"{',' if found else ''}\n{_line(trial, found)}")
+            entries.write(f"{',' if found else ''}\n{_line(trial)}")
+            found.update(dict.fromkeys(trial.items))
         values: defaultdict[str, list[Value]] = defaultdict(list)
-        for name, value in found:
+        for item in found:
+            ((name, value),) = json.loads(f"{{{item}}}").items()
             values[name].append(value)
         sizes = made.problem.m, made.problem.n, made.problem.k
         head = {
@@ -130,15 +129,14 @@ def to_t1(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     yield "\n}\n}\n"
 
 
-def _line(trial: Tried, texts: ItemTexts) -> str:
-    key = ",".join(map(str, trial.point.values()))
-    return f"{json.dumps(key)}: {{{texts.of(trial.point)}, {_results(trial.measurement)}}}"
+def _line(trial: Tried) -> str:
+    key = json.dumps(",".join(trial.values))
+    return f"{key}: {{{', '.join(trial.items)}, {_results(trial.measurement)}}}"
 
 
-def _results(found: Measurement) -> str:
+def _results(found: Any) -> str:
     """Times in ms. Text, as an encoder of JSON takes three times as long."""
-    took_ms = (took_s / _MS for took_s in _took_s(found))
-    entry = _TOOK(*took_ms)
+    entry = _TOOK((found.compile_s / _MS, found.verify_s / _MS, found.measure_s / _MS))
     if found.time_us is None:
         return f'{entry}, "{_ERROR}": "{_ERRORS.get(found.outcome, "RuntimeFailedConfig")}"'
     times = [sample / _MS_US for sample in found.samples_us]
@@ -146,7 +144,5 @@ def _results(found: Measurement) -> str:
 
 
 _TOOK = (
-    ", ".join(
-        [*(f'"{key}": {{}}' for key in _STEPS.values()), '"framework_time": 0.0', '"strategy_time": 0.0']
-    )
-).format
+    "".join([*(f'"{key}": %r, ' for key in _STEPS.values()), '"framework_time": 0.0, "strategy_time": 0.0'])
+).__mod__

@@ -82,6 +82,29 @@ class TriedPoint(NamedTuple):
         return self.time_us is not None
 
 
+class TrialFacts(NamedTuple):
+    """As much of a trial as files of others hold: named as in a measurement, `created_at` as ISO 8601."""
+
+    items: Sequence[str]  # JSON of each parameter and its value
+    values: Sequence[str]  # as text
+    outcome: Outcome
+    reason: str
+    time_us: float | None
+    samples_us: Sequence[float]
+    error_ratio: float | None
+    registers: int | None
+    spill_bytes: int | None
+    smem_bytes: int | None
+    compile_s: float
+    verify_s: float
+    measure_s: float
+    created_at: str
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is Outcome.OK
+
+
 class TrialColumns(NamedTuple):
     """As much of trials as sums and curves take: each a column of many."""
 

@@ -61,6 +61,7 @@ from .records import (
     StudyRef,
     StudySummary,
     TrialColumns,
+    TrialFacts,
     TrialRecord,
     TriedPoint,
 )
@@ -394,6 +395,11 @@ class Store(Closing):
         with self._reading() as session:
             coming = trial_rows.tried(session, self.bad_rows, study.id)
             yield from iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
+
+    def facts(self, study: StudyRef) -> Iterator[TrialFacts]:
+        """In the order they were stored, a few at a time, as far as files of others hold them."""
+        with self._reading() as session:
+            yield from trial_rows.facts(session, self.bad_rows, study.id)
 
     def curve(self, study: StudyRef) -> Iterator[TrialColumns]:
         """In the order they were stored, a few at a time, without those that cannot be read."""

@@ -27,7 +27,7 @@ from . import queries, rows
 from .bad_rows import BadRows
 from .columns import EARLIEST, Flag, Json, Number, UtcDateTime, Whole
 from .models import ConfigRow, TrialRow
-from .records import PREFIX, TrialColumns, TrialRecord, TriedPoint
+from .records import PREFIX, TrialColumns, TrialFacts, TrialRecord, TriedPoint
 
 _FETCHED = 1000  # rows at a time
 _REMEMBERED = 4096  # texts of JSON: those of most trials are alike
@@ -84,6 +84,50 @@ def tried(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TriedP
     return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _tried, _tried_of)
 
 
+def facts(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TrialFacts]:
+    """The same, as far as files of others hold them."""
+    figures = (_TRIAL.c[name] for name in TrialFacts._fields[2:])
+    query = _as_fetched((_TRIAL.c.id, _CONFIG.c.key, _CONFIG.c.point, *figures)).select_from(_JOINED)
+    return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _facts, _facts_of)
+
+
+def _facts(some: Rows) -> Iterable[TrialFacts]:
+    _, keys, points, *figures = zip(*some, strict=True)
+    found: Any = TrialFacts._make((*_configs_of(keys, points), *figures))
+    _checked(found)
+    _need_timed(Outcome.OK, found.outcome, found.time_us)
+    _need({text[:1] + text[-1:] for text in found.samples_us} == {"[]"})
+    _moments(found.created_at)
+    read = found._replace(
+        outcome=map(queries.OUTCOMES.__getitem__, found.outcome),
+        samples_us=samples_in(",".join(found.samples_us), len(found.samples_us)),
+        created_at=_moment_cells(found.created_at),
+    )
+    return map(TrialFacts._make, zip(*read, strict=True))
+
+
+def _facts_of(_: int, record: TrialRecord) -> TrialFacts:
+    figures = (getattr(record.measurement, name) for name in TrialFacts._fields[2:-1])
+    items = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.point.items()]
+    values = [*map(str, record.point.values())]
+    return TrialFacts._make((items, values, *figures, record.created_at.isoformat()))
+
+
+def _configs_of(keys: Sequence[str], points: Sequence[str]) -> list[list[Sequence[str]]]:
+    """`TrialFacts.items` and `.values` of configs. Raises ValueError where one is not surely sound."""
+    _need({point[:1] + point[-1:] for point in points} == {"{}"})
+    (num,) = {text.count(",") + 1 for text in chain(keys, points)}
+    joined = ",".join([point[1:-1] for point in points])
+    _need("\\" not in joined)  # else a cell is not the value itself
+    listed = joined.split(",")
+    parts = [*map(_part, listed)]
+    if ",".join([named for _, named, _ in parts]) != ",".join(keys):  # they are in another order
+        for one in zip(keys, points, strict=True):
+            parts_of(*one)
+    columns = [*map(_item, listed)], [cell for _, _, cell in parts]
+    return [[column[at : at + num] for at in range(0, len(listed), num)] for column in columns]
+
+
 def _tried(some: Rows) -> Iterable[TriedPoint]:
     _, keys, points, times_us, *figures, samples, origin, outcomes = zip(*some, strict=True)
     columns = keys, points, times_us, *figures, samples, origin, outcomes
@@ -113,8 +157,7 @@ def curve(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TrialC
 
 def _curve(some: Rows) -> Iterator[TrialColumns]:
     found = TrialColumns(*zip(*some, strict=True))
-    for name, values in found._asdict().items():
-        _check(name, values)
+    _checked(found)
     _need(all(one is None or one.partition(":")[0] in queries.OUTCOMES for one in {*found.failure}))
     _need_timed(None, found.failure, found.time_us)
     yield found._replace(created_at=_moments_of(found.created_at))
@@ -208,6 +251,13 @@ class _Parts(dict[str, tuple[tuple[str, Value], str, str]]):
 _part = _Parts().__getitem__
 
 
+@lru_cache(_REMEMBERED)
+def _item(part: str) -> str:
+    """The same as JSON is written elsewhere."""
+    (name, value), *_ = _part(part)
+    return f"{json.dumps(name)}: {json.dumps(value)}"
+
+
 def parts_of(key: str, point: str) -> tuple[Sequence[tuple[str, Value]], Sequence[str]]:
     """Names and values of a config, and cells. Raises ValueError for a point that is not the key's."""
     _need(point[:1] + point[-1:] == "{}")
@@ -236,6 +286,11 @@ def _need(is_so: object) -> None:
     """Raises ValueError."""
     if not is_so:
         raise ValueError("not surely sound")
+
+
+def _checked(columns: TrialColumns | TrialFacts) -> None:
+    for name, values in columns._asdict().items():
+        _check(name, values)
 
 
 def _check(name: str, values: Sequence[Any]) -> None:

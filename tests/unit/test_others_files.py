@@ -419,7 +419,7 @@ def test_a_cache_that_we_write_is_read_again(tmp_path: Path, shape: str) -> None
     failed = {"x": 2, "y": "b", "__error__": "CompilationFailedConfig"}
     read = read_recording(cache_of(tmp_path, {"1,a": SOUND, "2,b": failed}))
     made = Made(read_problem(shape), "5" * 64, H200, CachePolicy.COLD)
-    (tmp_path / "t1.json").write_text("".join(to_t1(made, (Tried(*one, "") for one in only(read)))))
+    (tmp_path / "t1.json").write_text("".join(to_t1(made, (Tried.of(*one, "") for one in only(read)))))
     again = read_recording(tmp_path / "t1.json")
     assert list(again.problems) == [made.problem] and again.source_hash == made.source
     assert only(again) == only(read)

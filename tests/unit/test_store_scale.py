@@ -24,6 +24,7 @@ from autotune.facts.measurement import Discarded, Outcome
 from autotune.kernel.where import Where
 from autotune.report import feed, numbers
 from autotune.store import Follower, Store, rows
+from autotune.store.records import TrialFacts
 from autotune.target import read_key
 
 NUM = 300
@@ -177,6 +178,12 @@ def test_a_table_has_what_records_have(kind: str, request: pytest.FixtureRequest
             assert {name: json.loads(cells.pop(name)) for name in listed} == listed
             texts = {name: str(record[name]) for name in record.keys() - listed.keys()}
             assert cells == {name: one for name, one in texts.items() if one not in ("", "None")}
+        for facts, record in zip(store.facts(study), store.each_trial(study), strict=True):
+            assert json.loads(f"{{{','.join(facts.items)}}}") == record.point
+            assert facts.values == [*map(str, record.point.values())]
+            told = {**facts._asdict(), "samples_us": tuple(facts.samples_us)}
+            known = {**record.flat(), "items": facts.items, "values": facts.values}
+            assert told == {name: known[name] for name in facts._fields}
 
 
 DAMAGED = (
@@ -210,3 +217,6 @@ def test_damaged_trials_hide_no_sound_one_among_which_they_stand(path: Path, tmp
         lines = list(store.csv_lines({study: {"study": 2}}, names))
         read = [int(row["id"]) for row in csv.DictReader(io.StringIO("".join(lines)), names)]
         assert read == [record.id for record in expected]
+        written = [one.created_at for one in store.facts(study)]
+        assert len(written) == len(expected) + sum(name not in TrialFacts._fields for name, _ in DAMAGED) - 1
+        assert {record.created_at.isoformat() for record in expected} <= {*written}

@@ -68,7 +68,7 @@ def test_every_outcome_has_its_word() -> None:
 
 @given(st.lists(measurements, max_size=5))
 def test_any_trials_obey_the_schema(found) -> None:
-    trials = [Tried({"bm": 64, "order": f"row{i}"}, m, STAMP) for i, m in enumerate(found)]
+    trials = [Tried.of({"bm": 64, "order": f"row{i}"}, m, STAMP) for i, m in enumerate(found)]
     data = json.loads("".join(to_t4(MADE, trials)))
     obeys_the_schema(data)
     by_order = {result["configuration"]["order"]: result for result in data["results"]}
@@ -105,7 +105,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         4: Measurement(Outcome.ILLEGAL, "breaks a-rule"),
     }
     path = tmp_path / "t4.json"
-    path.write_text("".join(to_t4(MADE, [Tried({"bm": bm}, m, STAMP) for bm, m in found.items()])))
+    path.write_text("".join(to_t4(MADE, [Tried.of({"bm": bm}, m, STAMP) for bm, m in found.items()])))
     read = read_recording(path)
     assert (read.source_hash, read.policy, read.environment.recorded_on) == ("5" * 64, "cold", "2026-11-21")
     assert list(read.problems) == [GEMM] and read.limits.name == "NVIDIA H200"
