@@ -7,6 +7,7 @@ changes compile.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -328,8 +329,10 @@ def remove_oldest(folder: Path, keep: int, unused_s: float) -> None:
     """Keeps the `keep` files of `folder` that were used last, and what was used in the last `unused_s`
     seconds: other processes may be at it."""
     begin = time.time() - unused_s
-    found = [path for path in folder.iterdir() if path.is_file()]
-    files = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in files[keep:]:
-        if path.stat().st_mtime < begin:
+    used: list[tuple[float, Path]] = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # removed by another process
+            used += [(path.stat().st_mtime, path)] if path.is_file() else []
+    for used_at, path in sorted(used, reverse=True)[keep:]:
+        if used_at < begin:
             path.unlink(missing_ok=True)

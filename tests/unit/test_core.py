@@ -573,6 +573,7 @@ ELSEWHERE = (
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(900)  # all tests of launching, several times as slow
 def test_sanitizers_find_nothing(tmp_path):
     """In choosing, and in all tests of launching."""
     sanitizer = subprocess.run(
