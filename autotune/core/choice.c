@@ -356,6 +356,16 @@ static double tiles_along_m(const shape *of, const autotune_kernel *kernel) {
     return ceil((double)of->batch->m / kernel->bm) * (double)of->batch->batch.products;
 }
 
+/* Of the tiles along all rows, those whose A is read: fewer where the products of a batch share it. */
+static double own_a(const shape *of) {
+    return of->batch && !of->batch->batch.stride[0] ? 1 / (double)of->batch->batch.products : 1;
+}
+
+/* Products that have a B of their own. */
+static double own_b(const shape *of) {
+    return of->batch && of->batch->batch.stride[1] ? (double)of->batch->batch.products : 1;
+}
+
 /* Adds the steps of waves, and of the queue on the busiest SM, for blocks of `k_steps` steps each. */
 static void add_steps(const shape *of, const autotune_kernel *kernel, double blocks, double k_steps,
                       double *wave_steps, double *queue_steps) {
@@ -370,10 +380,9 @@ static double lost_of(const shape *of, const modelled *row, double tiles_m, doub
     const autotune_kernel *kernel = row->kernel;
     const double m = of->call->m, n = of->call->n, k = of->call->k;
     const double cuts_k = fmax(k_tiles - 1, 0) * row->lost_k;
-    double lost = 0;
-    if (!kernel->packs_a) lost += at_trans_a(kernel->layout) ? k * ((tiles_m - 1) * row->lost_m) : m * cuts_k;
-    if (!kernel->packs_b) lost += at_trans_b(kernel->layout) ? n * cuts_k : k * ((tiles_n - 1) * row->lost_n);
-    return lost;
+    const double of_a = at_trans_a(kernel->layout) ? k * ((tiles_m - 1) * row->lost_m) : m * cuts_k;
+    const double of_b = at_trans_b(kernel->layout) ? n * cuts_k : k * ((tiles_n - 1) * row->lost_n);
+    return (kernel->packs_a ? 0 : of_a * own_a(of)) + (kernel->packs_b ? 0 : of_b * own_b(of));
 }
 
 /* The logarithm of the factor by which a kernel takes longer than modelled. `numbers` of the launch, as they are. */
@@ -409,8 +418,8 @@ static double expected_us(const shape *of, const modelled *row, const float *wei
                                  : 0;
     const double granule = (double)AT_FLOAT_BYTES / AT_PACK_ALIGNMENT;
     double pack_bytes = 0, wave_steps = 0, queue_steps = 0;
-    if (kernel->packs_a) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bm * granule * tiles_m * k);
-    if (kernel->packs_b) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bn * granule * tiles_n * k);
+    if (kernel->packs_a) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bm * granule * (tiles_m * own_a(of)) * k);
+    if (kernel->packs_b) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bn * granule * (tiles_n * own_b(of)) * k);
 
     const double k_tiles = ceil(k / kernel->bk);
     double num_blocks = split_tiles * split_k, wait_us = row->wait_us * split_k;

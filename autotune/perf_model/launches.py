@@ -53,6 +53,8 @@ class Shapes(NamedTuple):
     addresses: tuple[int, int, int] = (0, 0, 0)
     rows: Any = None  # of each product of a batch, of which m is all rows; None: it is one product
     more_bytes: Any = 0.0  # that products of a batch read, beyond those of one with all rows
+    own_a: Any = 1.0  # of the tiles along all rows, those whose A is packed: fewer where products share it
+    own_b: Any = 1.0  # products that have a B of their own
 
     @classmethod
     def of(
@@ -66,7 +68,10 @@ class Shapes(NamedTuple):
         """A packed batch, as one product of all its rows."""
         rows = gemm.m * gemm.batch
         whole = cls(rows, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, gemm.lds, addresses)
-        return whole._replace(rows=gemm.m, more_bytes=gemm.num_bytes - whole.num_bytes)
+        own_a = 1 / gemm.batch if gemm.shares_a else 1.0
+        own_b = 1.0 if gemm.shares_b else float(gemm.batch)
+        more_bytes = gemm.num_bytes - whole.num_bytes
+        return whole._replace(rows=gemm.m, more_bytes=more_bytes, own_a=own_a, own_b=own_b)
 
     def tiles_m(self, bm: Floats) -> Floats:
         """Tiles along all rows: those of a batch end with each product."""
@@ -241,7 +246,8 @@ def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> 
     tiles = tiles_m * tiles_n
     split_tiles = np.fmod(tiles, launches.wave) if launches.has_last_wave else tiles
     packed = _NOT_PACKED
-    for units, tiles_along in ((launches.packed_a, tiles_m), (launches.packed_b, tiles_n)):
+    along = tiles_m * shapes.own_a, tiles_n * shapes.own_b
+    for units, tiles_along in zip((launches.packed_a, launches.packed_b), along, strict=True):
         if units is not None:
             packed = packed + PACK_ALIGNMENT * np.ceil(units * tiles_along * shapes.k)
     if not launches.has_chunks:

@@ -160,7 +160,8 @@ class TimeModel:
             return (tiles - 1.0) * (lost.along * k)
 
         of_a = of(self._lost_a, m, shapes.tiles_m(launches.bm), is_k_major=not shapes.trans_a)
-        lost: Floats = of_a + of(self._lost_b, n, ceil_div(n, launches.bn), is_k_major=shapes.trans_b)
+        of_b = of(self._lost_b, n, ceil_div(n, launches.bn), is_k_major=shapes.trans_b)
+        lost: Floats = of_a * shapes.own_a + of_b * shapes.own_b
         return lost
 
     def _steps(self, num_blocks: Floats, k_steps: Floats) -> tuple[Floats, Floats]:

@@ -34,10 +34,10 @@ from autotune.facts import fitted
 from autotune.facts.distribution import drawn as drawn_shapes
 from autotune.facts.distribution import drawn_batches, products
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel.launch import Variant
+from autotune.kernel.launch import Variant, plan
 from autotune.kernel.tensor_config import BF16X6, TensorConfig
 from autotune.perf_model import cublas_model
-from autotune.perf_model.launches import Shapes
+from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.launch.planner import key_of
 from autotune.runtime.table import table as tables
@@ -134,6 +134,14 @@ def test_tiles_end_with_each_product_and_each_reads_what_it_does_not_share() -> 
     assert few == pytest.approx(full, rel=0.1) and expected_us(Gemm(65, 64, 512, batch=600)) > 1.7 * full
     for gemm in (BATCH, replace(BATCH, shares_a=True), replace(BATCH, shares_b=True)):
         assert Shapes.in_batch(gemm).num_bytes == gemm.num_bytes
+
+
+@pytest.mark.parametrize("shared", [{}, {"shares_a": True}, {"shares_b": True}], ids=str)
+def test_packing_is_modelled_as_it_is_planned(shared: dict[str, bool]) -> None:
+    gemm = Gemm(64, 1024, 64, batch=32, **shared)
+    spec = make_spec(packs_a=True, packs_b=True, variant=Variant(is_batched=True))
+    planned = plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides).pack_bytes
+    assert float(grids(Launches.of([spec], [1]), Shapes.in_batch(gemm)).pack_bytes[0]) == planned
 
 
 def decided(folder: Path, table: Table, gemm: Gemm, *, has_bias: bool = False) -> Decided:
