@@ -92,7 +92,10 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         both = zip(found.results, facts, strict=True)
         return "\n".join(part for one, its in both for part in _parts(one, its, request.db, suites))
 
-    console.answer(document, text, is_json=is_json)
+    if str(request.events) == "-":
+        console.note(text())  # stdout has JSON lines alone: the last one says the same
+    else:
+        console.answer(document, text, is_json=is_json)
     _end(found)
 
 

@@ -312,8 +312,10 @@ def test_a_search_tells_programs_what_happens(recording: Path, tmp_path: Path) -
     done = next(line for line in lines[::-1] if line["event"] == "trial_done")
     assert done["best"]["speedup"] > 0 and done["measurement"]["outcome"] and done["point"]["bm"]
     assert lines[-1]["num_new"] == 12
-    out = run("search", *arguments, "--db", tmp_path / "b.db", "--events", "-").stdout
-    assert json.loads(out.splitlines()[0])["event"] == "shape_started"
+    done = run("search", *arguments, "--db", tmp_path / "b.db", "--events", "-")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (lines[0]["event"], lines[-1]["event"]) == ("shape_started", "result")
+    assert "Next: autotune export-table" in done.stderr
     bad = run("search", *arguments, "--db", tmp_path / "c.db", "--events", tmp_path / "no" / "x", code=2)
     assert "--events" in bad.stderr and "cannot be written" in bad.stderr
 
