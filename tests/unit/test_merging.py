@@ -295,7 +295,24 @@ def test_of_several_studies_of_a_shape_the_latest_with_a_result_counts(tmp_path:
         assert ("driver", "2.0", "3.0") in stale_shapes(mine, target)[SQUARE].changes
         assert expected_us(target, mine, [SQUARE]) == {SQUARE: 2.0}
         add(mine, mine.study(now, SOURCE, COMPILER, SQUARE), 0, failed())
-    assert _winners(str(path), None)[SQUARE].driver == "2.0"
+    assert [winner.driver for winner in _winners(str(path), None)[SQUARE]] == ["2.0"]
+
+
+def test_times_of_one_gpu_policy_and_class_are_compared(tmp_path: Path, capsys) -> None:
+    """Whichever of its studies a shape has as the newest."""
+    fp32, h100 = f"{SOURCE}:fp32", replace(H200, gpu_name="NVIDIA H100")
+    kinds = [(H200, SOURCE, "cold"), (h100, SOURCE, "cold"), (H200, SOURCE, "warm"), (H200, fp32, "cold")]
+    urls = [str(tmp_path / name) for name in ("a.db", "b.db")]
+    for url, order, factor in zip(urls, (kinds, kinds[::-1]), (1.0, 2.0), strict=True):
+        with Store.open(url) as store:
+            for environment, source, policy in order:
+                time_us = factor * (1 + kinds.index((environment, source, policy)))
+                study = store.study(environment, source, COMPILER, SQUARE, CachePolicy(policy))
+                add(store, study, 0, ok(time_us))
+    trials_compare.run(CompareRequest(*urls), is_json=False)
+    out = capsys.readouterr().out
+    assert out.count("2.000x") == 5 and "1 shape: " in out and "; too few samples to tell on 4" in out
+    assert "driver 580.1, warm operands" in out and "accuracy fp32" in out
 
 
 def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
