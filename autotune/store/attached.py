@@ -15,12 +15,12 @@ from . import connect, read_only, trial_rows
 from .columns import EARLIEST, Flag, Number, UtcDateTime, Whole
 from .database import Database
 from .models import TrialRow
-from .queries import INSTANT
 
 _COLUMNS = {column.name: column for column in TrialRow.__table__.columns if column.name != "id"}
 _TYPES: dict[type, str] = {
     Whole: "'integer'", Number: "'integer', 'real'", Flag: "'integer'", UtcDateTime: "'text'",
 }  # fmt: skip
+_INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
 _WORDS = [name for name, one in _COLUMNS.items() if type(one.type) not in _TYPES and name != "samples_us"]
 _SOUND = " AND ".join(
     [
@@ -31,7 +31,7 @@ _SOUND = " AND ".join(
         ),
         "is_cut_short IN (0, 1) AND outcome IN ({})".format(", ".join(repr(one.value) for one in Outcome)),
         "CASE WHEN time_us IS NULL THEN outcome <> 'ok' ELSE time_us > 0 AND time_us < 9e999 END",
-        f"created_at GLOB '{INSTANT}' AND created_at >= '{EARLIEST}'",
+        f"created_at GLOB '{_INSTANT}' AND created_at >= '{EARLIEST}'",
         "date(created_at) = substr(created_at, 1, 10) AND samples_us GLOB '[[]*]'",
     ]
 )

@@ -14,11 +14,9 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Select,
-    String,
     and_,
     bindparam,
     case,
-    cast,
     delete,
     func,
     literal,
@@ -306,12 +304,12 @@ def _is_valid(dialect: str) -> ColumnElement[bool]:
         at >= datetime(1970, 1, 1, tzinfo=UTC),
     ]
     if dialect == "sqlite":  # which keeps anything in any column
-        valid += [cast(at, String).op("GLOB")(INSTANT), func.typeof(at) == "text"]
+        is_instant = func.length(at) == len("2026-11-27 08:00:00.000000"), func.julianday(at).is_not(None)
+        valid += [*is_instant, func.typeof(at) == "text"]
     return case((and_(*valid), True), else_=False)
 
 
 OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-INSTANT = "dddd-dd-dd dd:dd:dd.dddddd".replace("d", "[0-9]")
 
 
 def trial_totals(
