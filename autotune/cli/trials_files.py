@@ -65,6 +65,9 @@ def _of_study(db: str, gemm: Gemm | None) -> Iterator[tuple[Made, Iterator[Tried
         studies = common.studies_of(store, () if gemm is None else (gemm,), is_brief=True)
         _need_one({summary.study.gemm for summary in studies}, shown(db))
         study = max(studies, key=lambda summary: summary.updated_at).study
+        if len(studies) > 1:
+            newest = f"the newest is written ({common.source_text(study.environment)})"
+            console.note(f"{shown(db)} holds {len(studies):,} studies of {study.gemm}: {newest}")
         made = Made(study.gemm, study.source_hash, study.environment, study.policy)
         yield made, (Tried(one.items, one.values, one, one.created_at) for one in store.facts(study))
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from autotune.cli import one_config, search, space, trials_merge
-from autotune.cli.requests import MergeRequest, SearchRequest, SpaceRequest, TimeRequest
+from autotune.cli import one_config, search, space, trials_files, trials_merge
+from autotune.cli.requests import MergeRequest, SearchRequest, SpaceRequest, T1Request, TimeRequest
 from autotune.facts.device import KNOWN, Environment
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement, Outcome
@@ -404,6 +404,17 @@ def test_two_gpus_that_nobody_named_are_not_mixed(tmp_path: Path, form: str) -> 
         return read.environment.gpu_name
 
     assert gpu_of(2.0) == gpu_of(2.0, 3.0) != gpu_of(3.0, 2.0)
+
+
+def test_of_several_gpus_it_is_told_which_one_is_written(tmp_path: Path, capsys) -> None:
+    db = str(tmp_path / "a.db")
+    for name in ("One", "Other"):
+        cache = cache_of(tmp_path, {"1,a": SOUND}, device_name=name)
+        trials_merge.merge(MergeRequest(str(cache), db), is_json=True, is_quiet=True)
+    trials_files.t1(T1Request(tmp_path / "t1.json", db), is_json=True)
+    told = capsys.readouterr().err
+    assert "holds 2 studies of convolution:64x48: the newest is written (recorded on Other, undated)" in told
+    assert read_recording(tmp_path / "t1.json").environment.gpu_name == "Other"
 
 
 def test_an_unusable_time_is_told_in_its_own_unit(tmp_path: Path) -> None:
