@@ -28,7 +28,7 @@ from ..perf_model.launches import Shapes
 from ..runtime.choose.chooser import NUM_FIRST
 from ..runtime.table.table import AgainstCublas, HeldOut
 from .figures import LEAST_TIMES, error_of
-from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio
+from .portfolio import LEAST_SHAPES, TimedCandidates, TimedKernel, chosen, general, learned
 
 NUM_FOLDS = 3  # five take twice as long (0045)
 ALL = "all"
@@ -75,10 +75,11 @@ def held_out(
         best[sample.gemm] = min(sample.time_us, best.get(sample.gemm, math.inf))
     cublas = cublas_model.TimedCublas(cublas_us, limits) if len(cublas_us) >= LEAST_TIMES else None
     folds = [columns[fold::num_folds] for fold in range(num_folds)]
+    timed = TimedCandidates.of(columns[0].layout, general(known), limits)
     return [
         one
         for apart in folds
-        for one in _Without(known, apart, cublas_us, cublas, limits, most, calls).evaluated(best)
+        for one in _Without(timed, apart, cublas_us, cublas, most, calls).evaluated(best)
     ]
 
 
@@ -107,26 +108,26 @@ class _Without:
 
     def __init__(
         self,
-        known: Sequence[TimedKernel],
+        known: TimedCandidates,
         apart: Sequence[Gemm],
         cublas_us: Mapping[Gemm, float],
         cublas: cublas_model.TimedCublas | None,
-        limits: DeviceLimits,
         most: int,
         calls: Mapping[Gemm, int],
     ) -> None:
-        self._apart, self._cublas_us, self._limits = apart, cublas_us, limits
+        self._apart, self._cublas_us, self._limits = apart, cublas_us, known.limits
         layout = apart[0].layout
         hidden = frozenset(apart)
-        rest = {kernel.config: kernel for one in known if (kernel := one.without(hidden)) is not None}
-        configs = portfolio(layout, list(rest.values()), limits, most, calls)
-        self._chosen = [rest[config] for config in configs]
-        whole = {kernel.config: kernel for kernel in known}
+        rest = known.without(hidden)
+        configs = [] if rest is None else chosen(layout, rest, most, calls)
+        whole = {kernel.config: kernel for kernel in known.found}
+        left = (whole[config].without(hidden) for config in configs)
+        self._chosen = [kernel for kernel in left if kernel is not None]
         self._cells = [_cells(whole[config]) for config in configs]
         num_left = len(cublas_us.keys() - hidden)
         self._cublas = cublas.model(hidden) if cublas and num_left >= LEAST_TIMES else None
         if self._chosen:
-            figures, self._prediction = learned(layout, self._chosen, limits)
+            figures, self._prediction = learned(layout, self._chosen, known.limits)
             self._errors = [
                 error_of(one, kernel.samples) for one, kernel in zip(figures, self._chosen, strict=True)
             ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,9 @@ from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, plan
 from ..kernel.relatives import base_config, example, fitted
 from ..kernel.resources import launch_spec, residency
-from ..perf_model.fit import Sample, fit, fma_step_us, learn, modelled
-from ..perf_model.launches import Launches, Shapes, Whole
+from ..perf_model.fit import KnownSamples, Sample, fma_step_us, modelled
+from ..perf_model.fit import learned as learned_of
+from ..perf_model.launches import Flags, Launches, Shapes, Whole
 from ..perf_model.model_figures import Floats, ModelFigures, excess_depth, slower_by
 from ..perf_model.prediction import Prediction
 from ..perf_model.sum_depths import Sums, allowed_depths
@@ -50,6 +51,7 @@ FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and th
 CARRIED = number("CARRIED")  # deviation of a time that was measured on another GPU model
 _DOUBT = number("_DOUBT")  # deviations by which a candidate's expected times are taken to be longer
 OTHER_LAYOUT = number("OTHER_LAYOUT")  # and of one that was measured in another layout
+_NOT_TIMED = np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
 _SIMILAR = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)}  # whose times stand in
 
 
@@ -64,12 +66,12 @@ class TimedKernel:
     max_workspace: int | None = None  # bytes that a launch may take
 
     @property
-    def allowed(self) -> Iterator[Sample]:
-        """The times of launches that take no more workspace than that."""
+    def allowed(self) -> Iterator[bool]:
+        """Whether the launch of each time takes no more workspace than that."""
+        most = self.max_workspace
         for one in self.samples:
-            g, most = one.gemm, self.max_workspace
-            if most is None or plan(one.spec, g.m, g.n, g.k, g.strides).workspace_bytes <= most:
-                yield one
+            g = one.gemm
+            yield most is None or plan(one.spec, g.m, g.n, g.k, g.strides).workspace_bytes <= most
 
     def without(self, apart: Collection[Gemm]) -> TimedKernel | None:
         """What would be known of it if these shapes had not been searched or timed; None: nothing."""
@@ -178,8 +180,9 @@ def _as_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits)
         return rows
     timed, moved = [one.timed for one in rows], [one.moved for one in rows]
     resident = [residency(r.config, there, example(source), matrix.known[r].registers) for r, *_ in rows]
-    figures = fit(timed, resident, there)
-    before = modelled(figures, timed, resident, there)
+    known = KnownSamples.of(timed, resident, there)
+    figures = known.fit()
+    before = known.modelled(figures)
     slower = [
         replace(own, step_us=own.step_us * (fma_step_us(b[0].spec, limits) / fma_step_us(a[0].spec, there)))
         for own, a, b in zip(figures, timed, moved, strict=True)
@@ -241,34 +244,94 @@ def _samples(
 # The choice
 
 
+class TimedCandidates(NamedTuple):
+    """Candidates of a layout, their times and the work of these as arrays: computed once, whatever shapes are
+    left out then."""
+
+    found: list[TimedKernel]
+    launches: Launches
+    sums: Sums
+    known: KnownSamples
+    is_allowed: Flags  # of each sample, by its workspace
+    splits: Floats  # of each sample
+    limits: DeviceLimits
+
+    @classmethod
+    def of(cls, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> TimedCandidates:
+        """At least one."""
+        blocks = [residency(c.config, limits, example(layout)) for c in found]
+        specs = [
+            replace(launch_spec(c.config, example(layout), limits), max_workspace=c.max_workspace)
+            for c in found
+        ]
+        samples = [sample for one in found for sample in one.samples]
+        return cls(
+            list(found),
+            Launches.of(specs, blocks),
+            Sums.of([one.config for one in found]),
+            KnownSamples.of([one.samples for one in found], blocks, limits),
+            np.array([is_allowed for one in found for is_allowed in one.allowed]),
+            np.array([sample.spec.split_k for sample in samples], float),
+            limits,
+        )
+
+    def without(self, apart: Collection[Gemm]) -> TimedCandidates | None:
+        """What would be known of them without these shapes, as far as it would be enough; None: nothing."""
+        is_found = [not one.origins or any(gemm not in apart for gemm in one.origins) for one in self.found]
+        is_left = np.array([gemm not in apart for gemm in self.known.gemms])
+        which = is_left[self.known.gemm] & np.array(is_found)[self.known.kernel]
+        pairs = np.unique(self.known.kernel[which] * len(is_left) + self.known.gemm[which])
+        nums = np.bincount(pairs // len(is_left), minlength=len(self.found))
+        which &= (nums >= LEAST_SHAPES)[self.known.kernel]
+        if not which.any():
+            return None
+        known, left = self.known.only(which)
+        return TimedCandidates(
+            [self.found[at] for at in left],
+            self.launches.take(left),
+            self.sums.take(left),
+            known,
+            self.is_allowed[which],
+            self.splits[which],
+            self.limits,
+        )
+
+    def learned(self, *, are_many: bool = False) -> tuple[list[ModelFigures], Prediction]:
+        """The figures of candidates, and derived values. Where these are many, the least of the expected
+        times would be those that are most wrong: what is little known counts as slower."""
+        figures, missed, _ = learned_of(self.known)
+        if are_many:
+            missed.weights[:, 0] += np.log1p(_DOUBT * np.array([one.relative_error for one in figures]))
+        return figures, Prediction(self.launches, Speeds.of(figures), missed, self.limits)
+
+
 def learned(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, *, are_many: bool = False
 ) -> tuple[list[ModelFigures], Prediction]:
-    """The figures of candidates, and derived values. Where these are many, the least of the expected times
-    would be those that are most wrong: what is little known counts as slower."""
-    specs = [
-        replace(launch_spec(c.config, example(layout), limits), max_workspace=c.max_workspace) for c in found
-    ]
-    blocks = [residency(c.config, limits, example(layout)) for c in found]
-    figures, missed, _ = learn([c.samples for c in found], blocks, limits)
-    if are_many:
-        missed.weights[:, 0] += np.log1p(_DOUBT * np.array([one.relative_error for one in figures]))
-    return figures, Prediction(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
+    """As `TimedCandidates.learned`."""
+    return TimedCandidates.of(layout, found, limits).learned(are_many=are_many)
 
 
 class Costs:
     """The costs of candidates of a layout on shapes: the least time, in us, measured or else expected. A
     launch whose sums are too deep counts as slower by far (sum_depths.py), as when a table picks."""
 
-    def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
-        self._limits, self._num = limits, len(found)
-        self.figures, self._prediction = learned(layout, found, limits, are_many=True)
-        self.configs = [candidate.config for candidate in found]
-        self._sums = Sums.of(self.configs)
-        self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch
-        for at, candidate in enumerate(found):
-            for sample in candidate.allowed:
-                self._timed.setdefault(sample.gemm, []).append((at, sample.spec.split_k, sample.time_us))
+    def __init__(
+        self, layout: str, found: Sequence[TimedKernel] | TimedCandidates, limits: DeviceLimits
+    ) -> None:
+        its = found if isinstance(found, TimedCandidates) else TimedCandidates.of(layout, found, limits)
+        self._limits, self._num, self._sums = limits, len(its.found), its.sums
+        self.figures, self._prediction = its.learned(are_many=True)
+        self.configs = [candidate.config for candidate in its.found]
+        allowed = np.flatnonzero(its.is_allowed)
+        order = allowed[np.argsort(its.known.gemm[allowed], kind="stable")]
+        begins = np.flatnonzero(np.diff(its.known.gemm[order]))
+        groups = [] if not len(order) else np.split(order, begins + 1)
+        columns = its.known.kernel, its.splits, its.known.times_us
+        self._timed: dict[Gemm, list[Any]] = {  # kernel, splits and time of each launch
+            its.known.gemms[its.known.gemm[group[0]]]: [column[group] for column in columns]
+            for group in sorted(groups, key=lambda group: int(group[0]))
+        }
 
     @property
     def timed(self) -> list[Gemm]:
@@ -305,20 +368,22 @@ class Costs:
         timed launches, for another all promising ones; (launches,) each."""
         allowed, k = allowed_depths(gemm, self._limits.num_sms), max(gemm.k, 1)
         expected = self._prediction.expected(shapes, self._sums.accurate_splits(k, allowed))
-        known = np.array(self._timed.get(gemm, []), dtype=float).reshape(-1, 3)
-        timed = known[:, 0].astype(int)
+        timed, known_splits, known_us = self._timed.get(gemm, _NOT_TIMED)
         is_timed = np.zeros(self._num, bool)
         is_timed[timed] = True
         is_new = ~is_timed[expected.kernel]
         kernels = np.concatenate([timed, expected.kernel[is_new]])
-        splits = np.concatenate([known[:, 1], expected.split_k[is_new]])
-        times_us = np.concatenate([known[:, 2], expected.time_us[is_new]])
+        splits = np.concatenate([known_splits, expected.split_k[is_new]])
+        times_us = np.concatenate([known_us, expected.time_us[is_new]])
         depths = self._sums.take(kernels).depths(splits, gemm)
         return kernels, splits, times_us * slower_by(excess_depth(depths, allowed))
 
 
 def regrets(
-    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, calls: Mapping[Gemm, int]
+    layout: str,
+    found: Sequence[TimedKernel] | TimedCandidates,
+    limits: DeviceLimits,
+    calls: Mapping[Gemm, int],
 ) -> tuple[Floats, Floats]:
     """(candidates, shapes) logarithms of each candidate's cost over the least of all, at most FAR; and the
     weight of each shape, 1 in all. `calls`: how often a program asks for a shape."""
@@ -380,10 +445,18 @@ def portfolio(
 ) -> list[Config]:
     """At most this many candidates of a layout that were timed on enough shapes; the one that serves the most
     shapes comes first. `calls`: how often a program asks for a shape, where that is known."""
-    known = [c for c in found if len({sample.gemm for sample in c.samples}) >= LEAST_SHAPES]
-    if not known or not most:
-        return []
-    return [known[at].config for at in choose(*regrets(layout, known, limits, calls), most)]
+    known = general(found)
+    return chosen(layout, TimedCandidates.of(layout, known, limits), most, calls) if known and most else []
+
+
+def general(found: Iterable[TimedKernel]) -> list[TimedKernel]:
+    """Those that were timed on enough shapes to serve others."""
+    return [c for c in found if len({sample.gemm for sample in c.samples}) >= LEAST_SHAPES]
+
+
+def chosen(layout: str, known: TimedCandidates, most: int, calls: Mapping[Gemm, int]) -> list[Config]:
+    """As `portfolio`, of these."""
+    return [known.found[at].config for at in choose(*regrets(layout, known, known.limits, calls), most)]
 
 
 def for_batches(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,34 +102,24 @@ def fit(
     cubin, all kernels a layout. `num_samples` counts the measured ones. `relative_error` is the error of one
     of its modelled times, as far as samples show: the root mean square of the model's errors and of inferred
     times' deviations."""
-    known = _Known.of(kernels, blocks_per_sm, limits)
-    return _fit(known, np.ones(known.times_us.size))[0]
+    return KnownSamples.of(kernels, blocks_per_sm, limits).fit()
 
 
-_NO_WORK = Work(*[np.empty(0)] * len(Work._fields))
-
-
-def _work_of(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Work:
-    """The work of kernels of one layout for their samples, those of the first before those of the next."""
-    samples = list(chain.from_iterable(kernels))
-    resident = np.repeat(np.array(blocks_per_sm), [len(own) for own in kernels])
-    # A kernel has few numbers of splits, so few specs: what follows from one is computed once.
-    ids = np.fromiter((id(sample.spec) for sample in samples), np.int64, len(samples))
-    _, spec_at = np.unique(ids, return_inverse=True)
-    _, first, launched = np.unique(
-        spec_at * (resident.max() + 1) + resident, return_index=True, return_inverse=True
+def _distinct(known: Sequence[Any]) -> tuple[list[Any], Whole]:
+    """The objects that occur, the first first, and the number of each."""
+    _, first, at = np.unique(
+        np.fromiter(map(id, known), np.int64, len(known)), return_index=True, return_inverse=True
     )
-    distinct = Launches.of([samples[i].spec for i in first], resident[first].tolist())
+    order = np.argsort(first)
+    return [known[i] for i in first[order]], np.argsort(order)[at]
 
-    def work(begin: int) -> Work:
-        gemms = [sample.gemm for sample in samples[begin : begin + _AT_ONCE]]
-        launches = distinct.take(launched[begin : begin + _AT_ONCE])
-        m, n, k = (np.fromiter(map(attrgetter(name), gemms), np.int64, len(gemms)) for name in "mnk")
-        shapes = Shapes(m, n, k, gemms[0].trans_a, gemms[0].trans_b)
-        return TimeModel(launches, limits).work(shapes, grids(launches, shapes))
 
-    parts = zip(*map(work, range(0, len(samples), _AT_ONCE)), strict=True)
-    return Work(*(np.concatenate(some, axis=-1) for some in parts))
+def _numbered(gemms: Sequence[Gemm]) -> tuple[list[Gemm], Whole]:
+    """The same of equal shapes, of which there are some objects each."""
+    objects, at = _distinct(gemms)
+    columns: dict[Gemm, int] = {}
+    numbers = np.array([columns.setdefault(gemm, len(columns)) for gemm in objects], np.int64)
+    return list(columns), numbers[at]
 
 
 def modelled(
@@ -139,60 +129,121 @@ def modelled(
     limits: DeviceLimits,
 ) -> list[Floats]:
     """The modelled us of kernels of one layout with these figures on their samples: an array for each."""
-    nums = [len(samples) for samples in kernels]
-    speeds = Speeds.of(figures).take(np.repeat(np.arange(len(kernels)), nums))
-    times_us = modelled_us(speeds, _work_of(kernels, blocks_per_sm, limits))
-    return np.split(times_us, np.cumsum(nums)[:-1])
+    return KnownSamples.of(kernels, blocks_per_sm, limits).modelled(figures)
 
 
-class _Known(NamedTuple):
-    """Samples of several kernels, those of the first before those of the next; arrays."""
+class KnownSamples(NamedTuple):
+    """Samples of several kernels of one layout, those of the first before those of the next; arrays."""
 
     kernel: Whole  # of each sample
     begin: Whole  # the first sample of each kernel
+    gemms: list[Gemm]  # in the order in which the samples first name them
+    gemm: Whole  # of each sample, its place among these
     times_us: Floats
     deviations: Floats
-    todo: Work
+    launches: Launches  # each once, as a kernel has few numbers of splits
+    launched: Whole  # of each sample, its place among these
+    limits: DeviceLimits
+    specs: list[LaunchSpec]  # of each kernel, in some number of splits
+    blocks_per_sm: Whole  # of each kernel
     default_speeds: Speeds  # figures of thumb of each kernel
     least_step_us: Floats  # of each kernel
 
     @classmethod
     def of(
         cls, kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits
-    ) -> _Known:
+    ) -> KnownSamples:
         """At least one sample of each kernel."""
-        nums = np.array([len(samples) for samples in kernels])
+        samples = list(chain.from_iterable(kernels))
+        nums = np.array([len(own) for own in kernels])
+        blocks = np.array(blocks_per_sm)
         times_us, deviations = (
-            np.fromiter(map(attrgetter(name), chain.from_iterable(kernels)), float, nums.sum())
+            np.fromiter(map(attrgetter(name), samples), float, len(samples))
             for name in ("time_us", "deviation")
         )
-        specs = [samples[0].spec for samples in kernels]
+        gemms, gemm = _numbered([sample.gemm for sample in samples])
+        resident = np.repeat(blocks, nums)
+        _, spec = _distinct([sample.spec for sample in samples])
+        _, first, launched = np.unique(
+            spec * (resident.max() + 1) + resident, return_index=True, return_inverse=True
+        )
+        specs = [own[0].spec for own in kernels]
         return cls(
             np.repeat(np.arange(len(kernels)), nums),
             np.cumsum(nums) - nums,
+            gemms,
+            gemm,
             times_us,
             deviations,
-            _work_of(kernels, blocks_per_sm, limits),
+            Launches.of([samples[at].spec for at in first], resident[first].tolist()),
+            launched,
+            limits,
+            specs,
+            blocks,
             Speeds.of([guess(spec, limits) for spec in specs]),
             np.array([fma_step_us(spec, limits) for spec in specs]),
         )
+
+    def only(self, which: Flags) -> tuple[KnownSamples, Whole]:
+        """What is known by some of the samples, and the places of the kernels that are left."""
+        left, kernel = np.unique(self.kernel[which], return_inverse=True)
+        places, first, gemm = np.unique(self.gemm[which], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        some = KnownSamples(
+            kernel,
+            np.searchsorted(kernel, np.arange(len(left))),
+            [self.gemms[at] for at in places[order]],
+            np.argsort(order)[gemm],
+            self.times_us[which],
+            self.deviations[which],
+            self.launches,
+            self.launched[which],
+            self.limits,
+            [self.specs[at] for at in left],
+            self.blocks_per_sm[left],
+            self.default_speeds.take(left),
+            self.least_step_us[left],
+        )
+        return some, left
 
     def sums(self, values: Floats) -> Floats:
         """(samples, ...) -> (kernels, ...)."""
         added: Floats = np.add.reduceat(values, self.begin)
         return added
 
+    def work(self) -> Work:
+        """Of each sample."""
+        extents = np.array([(gemm.m, gemm.n, gemm.k) for gemm in self.gemms], np.int64).T
 
-def _fit(known: _Known, lead_weights: Floats) -> tuple[list[ModelFigures], Floats]:
+        def part(begin: int) -> Work:
+            some = slice(begin, begin + _AT_ONCE)
+            launches, (m, n, k) = self.launches.take(self.launched[some]), extents[:, self.gemm[some]]
+            shapes = Shapes(m, n, k, self.gemms[0].trans_a, self.gemms[0].trans_b)
+            return TimeModel(launches, self.limits).work(shapes, grids(launches, shapes))
+
+        parts = zip(*map(part, range(0, len(self.gemm), _AT_ONCE)), strict=True)
+        return Work(*(np.concatenate(some, axis=-1) for some in parts))
+
+    def fit(self) -> list[ModelFigures]:
+        """As the function of this name."""
+        return _fit(self, self.work(), np.ones(self.times_us.size))[0]
+
+    def modelled(self, figures: Sequence[ModelFigures]) -> list[Floats]:
+        """As the function of this name."""
+        times_us = modelled_us(Speeds.of(figures).take(self.kernel), self.work())
+        return np.split(times_us, self.begin[1:])
+
+
+def _fit(known: KnownSamples, todo: Work, lead_weights: Floats) -> tuple[list[ModelFigures], Floats]:
     """The figures of each kernel; and the logarithm of each time over the modelled one. `leads`: of each
     sample, the best time of any kernel on its shape over its own."""
     sample_weights = lead_weights**_LEADING / np.hypot(1, known.deviations / _MISFIT)
-    shares = known.todo.memory_us / known.times_us
+    shares = todo.memory_us / known.times_us
     is_memory = shares >= _BOUND
-    is_compute = ~is_memory & (known.todo.l2_us / known.times_us < _BOUND)
+    is_compute = ~is_memory & (todo.l2_us / known.times_us < _BOUND)
     efficiencies = _efficiencies(known, shares, sample_weights**2, is_memory)
-    speeds = Speeds(*_fit_compute(known, sample_weights, is_compute), efficiencies)
-    missed: Floats = np.log(known.times_us / modelled_us(speeds.take(known.kernel), known.todo))
+    speeds = Speeds(*_fit_compute(known, todo, sample_weights, is_compute), efficiencies)
+    missed: Floats = np.log(known.times_us / modelled_us(speeds.take(known.kernel), todo))
     squares = np.minimum(missed**2, _MOST_MISSED**2) + known.deviations**2
     errors = np.sqrt(known.sums(squares * sample_weights**2) / known.sums(sample_weights**2))
     nums = known.sums((known.deviations == 0).astype(int))
@@ -200,7 +251,7 @@ def _fit(known: _Known, lead_weights: Floats) -> tuple[list[ModelFigures], Float
     return [ModelFigures(*row) for row in rows], missed
 
 
-def _efficiencies(known: _Known, shares: Floats, weights: Floats, is_memory: Flags) -> Floats:
+def _efficiencies(known: KnownSamples, shares: Floats, weights: Floats, is_memory: Flags) -> Floats:
     """(kernels,) shares of the bandwidth, from samples that inform on them."""
     found: Floats = np.full(known.begin.size, _EFFICIENCY)
     for kernel in np.unique(known.kernel[is_memory]):
@@ -216,9 +267,11 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     return float(values[order][middle])
 
 
-def _fit_compute(known: _Known, sample_weights: Floats, is_compute: Flags) -> tuple[Floats, Floats, Floats]:
+def _fit_compute(
+    known: KnownSamples, todo: Work, sample_weights: Floats, is_compute: Flags
+) -> tuple[Floats, Floats, Floats]:
     """(kernels,) fixed, wave and step times, no less than the least, from samples that inform on them."""
-    todo, default_speeds, least = known.todo, known.default_speeds, known.least_step_us
+    default_speeds, least = known.default_speeds, known.least_step_us
     prior = np.stack(
         [default_speeds.fixed_us - _LEAST_FIXED_US, default_speeds.round_us, default_speeds.step_us - least],
         axis=1,
@@ -271,22 +324,25 @@ class Learned(NamedTuple):
 
 def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Learned:
     """From at least one sample of each kernel, and at least one kernel."""
-    columns: dict[Gemm, int] = {}
-    of_gemm = np.array([columns.setdefault(s.gemm, len(columns)) for s in chain.from_iterable(kernels)])
-    extents = tuple(dict.fromkeys((gemm.m, gemm.n, gemm.k) for gemm in columns))
-    known = _Known.of(kernels, blocks_per_sm, limits)
-    best_us = np.full(len(columns), np.inf)
-    np.minimum.at(best_us, of_gemm, known.times_us)
-    leads = best_us[of_gemm] / known.times_us
-    figures, logs = _fit(known, leads)
+    return learned(KnownSamples.of(kernels, blocks_per_sm, limits))
+
+
+def learned(known: KnownSamples) -> Learned:
+    """The same of what is known."""
+    extents = tuple(dict.fromkeys((gemm.m, gemm.n, gemm.k) for gemm in known.gemms))
+    best_us = np.full(len(known.gemms), np.inf)
+    np.minimum.at(best_us, known.gemm, known.times_us)
+    leads = best_us[known.gemm] / known.times_us
+    todo = known.work()
+    figures, logs = _fit(known, todo, leads)
     at = {shape: i for i, shape in enumerate(extents)}
-    places = np.array([at[gemm.m, gemm.n, gemm.k] for gemm in columns])
+    places = np.array([at[gemm.m, gemm.n, gemm.k] for gemm in known.gemms])
     weights = leads**2 / (1 + (known.deviations / _MISFIT) ** 2)
-    terms = launch_errors.terms(Speeds.of(figures).take(known.kernel), known.todo, kind=np.float32)
-    known = known._replace(todo=_NO_WORK)  # it takes as much memory as the terms
-    traits = launch_errors.traits([samples[0].spec for samples in kernels], blocks_per_sm)
+    terms = launch_errors.terms(Speeds.of(figures).take(known.kernel), todo, kind=np.float32)
+    del todo  # it takes as much memory as the terms
+    traits = launch_errors.traits(known.specs, known.blocks_per_sm.tolist())
     missed, left = launch_errors.learn(
-        TimedLaunches(known.begin, places[of_gemm], terms, logs, weights),
+        TimedLaunches(known.begin, places[known.gemm], terms, logs, weights),
         traits,
         residual.place(*np.array(extents).T),
     )
