@@ -171,7 +171,7 @@ def _known(
     single = tuple(one for one in results.shapes if one.gemm in modelled)
     return {
         x: [
-            replace(one, max_workspace=where.max_workspace)
+            one if where.max_workspace is None else replace(one, max_workspace=where.max_workspace)
             for one in candidates(x, single, matrices, results.limits)
             if where.in_least_splits(one.config)
         ]
