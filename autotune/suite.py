@@ -132,11 +132,16 @@ def read_calls(
 
 def merged(suites: Iterable[Suite]) -> Suite:
     """All calls of several suites. Raises ValueError if some of them have counts, and others do not."""
+    return _added_up((suite.calls.items(), suite.others) for suite in suites)
+
+
+def _added_up(parts: Iterable[tuple[Iterable[tuple[CallSignature, int | None]], int]]) -> Suite:
+    """Of kinds with counts, and of calls of unknown kinds."""
     calls: Calls = {}
     others = 0
-    for suite in suites:
-        others += suite.others
-        for kind, count in suite.calls.items():
+    for counted_kinds, num_others in parts:
+        others += num_others
+        for kind, count in counted_kinds:
             before = calls.get(kind)
             calls[kind] = None if count is None else count + (before or 0)
     if len({count is None for count in calls.values()}) > 1:
@@ -225,7 +230,7 @@ def _tables(entries: Sequence[ListedShape], others: int = 0) -> Suite:
     if len({count is not None for _, count in shapes}) > 1:
         missing = next(entry.where for entry in entries if entry.table.get("count") is None)
         raise ValueError(f"{missing}: the key 'count' is missing, which others have")
-    return merged([Suite({}, others), *(Suite({kind: count}) for kind, count in shapes)])
+    return _added_up([(shapes, others)])
 
 
 def _kind(entry: Any, where: str) -> CallSignature:

@@ -83,10 +83,15 @@ class Gemm:
     a_type: str = FP32
 
     def __post_init__(self) -> None:
+        # what is right already stays: this runs for each of many thousand calls
         for name, least, most in _NUMBERS:
-            _put(self, name, whole(name, getattr(self, name), least, most))
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                _put(self, name, whole(name, value, least, most))
         for name in _FLAGS:
-            _put(self, name, flag(name, getattr(self, name)))
+            value = getattr(self, name)
+            if type(value) is not bool:
+                _put(self, name, flag(name, value))
         one_of(option("a_type"), self.a_type, A_TYPES)
         if self.batch == 1 and (self.shares_a or self.shares_b):
             raise UsageError(
