@@ -156,7 +156,7 @@ def _unit_of_time(result: Any) -> Any:
 def _trial(names: tuple[str, ...], result: Any, unit_s: float, where: str) -> tuple[Point, Measurement]:
     found = table(result, where)
     config = point(names, table(found["configuration"], f"{where}: configuration"), where)
-    times, facts = table(found.get("times", {}), f"{where}: times"), _measured(found)
+    times, facts = table(found.get("times") or {}, f"{where}: times"), _measured(found)
     took_s = {
         "compile_s": seconds(times.get("compilation", times.get("compilation_time")), unit_s),
         "verify_s": seconds(times.get("validation"), unit_s),

@@ -352,6 +352,11 @@ def test_a_result_without_a_time_has_that_of_its_samples(tmp_path: Path) -> None
     assert found.time_us == 2000.0
 
 
+def test_a_result_without_times_has_what_was_measured(tmp_path: Path) -> None:
+    ((_, found),) = only(read_recording(t4_of(tmp_path, [result(1, times=None)])))
+    assert (found.time_us, found.samples_us) == (2000.0, (2000.0,))
+
+
 def test_what_others_name_as_we_do_is_theirs(tmp_path: Path) -> None:
     metadata = {"timeunit": "ms", "source_hash": "5" * 64, "environment": {"gpu": "H200"}}
     read = read_recording(t4_of(tmp_path, [result(1)], **metadata))
