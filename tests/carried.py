@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ from autotune.export import exporter, portfolio
 from autotune.export.portfolio import Costs, TimedKernel
 from autotune.facts.device import DeviceLimits, known_limits
 from autotune.facts.gemm import Gemm
+from autotune.kernel.config import Config
 from autotune.recording.matrix import TimeMatrix
 from autotune.shipped import starting_points
 
@@ -31,15 +32,18 @@ def once() -> Iterator[None]:
 
     @cache
     def carried_here(layout: str, limits: DeviceLimits) -> tuple[TimedKernel, ...]:
-        return tuple(carry(layout, shipped(), limits))
+        return tuple(carry(layout, shipped(), limits, None))
 
     @cache
     def costs_here(layout: str, limits: DeviceLimits) -> Costs:
         return Costs(layout, carried_here(layout, limits), limits)
 
-    def carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> list[TimedKernel]:
-        are_shipped = _are_the_same(matrices, shipped())
-        return list(carried_here(layout, limits)) if are_shipped else carry(layout, matrices, limits)
+    def carried(
+        layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits, only: Collection[Config] | None
+    ) -> list[TimedKernel]:
+        if not _are_the_same(matrices, shipped()):
+            return carry(layout, matrices, limits, only)
+        return [one for one in carried_here(layout, limits) if only is None or one.config in only]
 
     def costs(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> Costs:
         are_shipped = _are_the_same(found, carried_here(layout, limits))

@@ -8,7 +8,7 @@ matrices of times ─► portfolio.py ─────────┘        held
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +24,7 @@ from ..files.strict import Mismatch
 from ..files.words import command, counted, option
 from ..kernel import same_code, template, templates
 from ..kernel.compiler import Compiler
+from ..kernel.config import Config
 from ..kernel.launch import Epilogue
 from ..kernel.summation_order import most_k
 from ..kernel.templates import TENSOR, has_kernels, searched_for
@@ -94,12 +95,13 @@ def export_table(
     limits, compiling = results.limits, Compiling(compiler)
     accuracy = STRICT if tensor is None else templates.accuracy_of(tensor.source_hash)
     its = searched_for(accuracy, limits)
-    compiling.begin(all_wishes(tuned, {}, {}, where.order))
+    winners = all_wishes(tuned, {}, {}, where.order)
+    compiling.begin(winners)
     most = max_kernels // len(LAYOUTS)
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
     if most:
         on_step(f"choosing kernels for shapes that were not tuned ({option('max_kernels')} 0: none)")
-    known = _known(results, matrices, where)
+    known = _known(results, matrices, where, None if most else {w.config.in_any_splits for w in winners})
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
     # it is in no order that anyone promises: no model picks it beside kernels of one
     cublas = {} if where.order else times_of_cublas(results, matrices)
@@ -164,15 +166,19 @@ def export_table(
 
 
 def _known(
-    results: TunedResults, matrices: Sequence[TimeMatrix], where: Where
+    results: TunedResults,
+    matrices: Sequence[TimeMatrix],
+    where: Where,
+    only: Collection[Config] | None = None,
 ) -> dict[str, list[TimedKernel]]:
-    """The candidates for shapes that were not tuned, by layout: those that obey in some number of splits."""
+    """The candidates for shapes that were not tuned, by layout: those that obey in some number of splits. Or,
+    where none is chosen, `only` those whose times the models of a table need."""
     modelled = spread(one.gemm for one in results.shapes if not one.gemm.is_batched)
     single = tuple(one for one in results.shapes if one.gemm in modelled)
     return {
         x: [
             one if where.max_workspace is None else replace(one, max_workspace=where.max_workspace)
-            for one in candidates(x, single, matrices, results.limits)
+            for one in candidates(x, single, matrices, results.limits, only)
             if where.in_least_splits(one.config)
         ]
         for x in LAYOUTS

@@ -86,11 +86,16 @@ class TimedKernel:
 
 
 def candidates(
-    layout: str, shapes: Iterable[TunedShape], matrices: Sequence[TimeMatrix], limits: DeviceLimits
+    layout: str,
+    shapes: Iterable[TunedShape],
+    matrices: Sequence[TimeMatrix],
+    limits: DeviceLimits,
+    only: Collection[Config] | None = None,
 ) -> list[TimedKernel]:
-    """Kernels that were timed, here or elsewhere. Times of this GPU have priority."""
-    found = {kernel.config: kernel for kernel in _own(layout, shapes, limits)}
-    for shipped in _carried(layout, matrices, limits):
+    """Kernels that were timed, here or elsewhere, or `only` some of these, in any splits. Times of this GPU
+    have priority."""
+    found = {kernel.config: kernel for kernel in _own(layout, shapes, limits, only)}
+    for shipped in _carried(layout, matrices, limits, only):
         own = found.get(shipped.config)
         found[shipped.config] = shipped if own is None else _merged(own, shipped)
     return list(found.values())
@@ -105,12 +110,16 @@ def _merged(own: TimedKernel, shipped: TimedKernel) -> TimedKernel:
     return TimedKernel(own.config, samples, origins)
 
 
-def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> list[TimedKernel]:
+def _own(
+    layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits, only: Collection[Config] | None
+) -> list[TimedKernel]:
     searched = [shape for shape in shapes if shape.gemm.layout == layout]
     specs: dict[Config, LaunchSpec] = {}  # of the layout: computing them takes most of the time
     samples: dict[Config, list[Sample]] = {}
     for shape in searched:
         for config, time_us in shape.all_times.items():
+            if only is not None and config.in_any_splits not in only:
+                continue
             if config not in specs:
                 specs[config] = launch_spec(config, shape.gemm, limits)
             samples.setdefault(config.in_any_splits, []).append(Sample(specs[config], shape.gemm, time_us))
@@ -145,13 +154,15 @@ def _finders_of(origins: Collection[Gemm | None]) -> frozenset[Gemm]:
     return found if len(found) == len(origins) else frozenset()
 
 
-def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> list[TimedKernel]:
+def _carried(
+    layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits, only: Collection[Config] | None
+) -> list[TimedKernel]:
     """Times of shipped matrices as they would be here, of this layout or else of a similar one."""
     for source in (layout, *_SIMILAR[layout]):
         samples: dict[Config, list[Sample]] = {}
         origins: dict[Config, set[Gemm | None]] = {}
         for matrix in matrices:
-            for one in _as_here(matrix, source, layout, limits):
+            for one in _as_here(matrix, source, layout, limits, only):
                 origin = matrix.known[one.row].origin
                 samples.setdefault(one.config, []).extend(one.moved)
                 origins.setdefault(one.config, set()).add(Gemm.parse(origin) if origin else None)
@@ -159,6 +170,7 @@ def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) 
             return [
                 TimedKernel(config, tuple(found), _finders_of(origins[config]))
                 for config, found in samples.items()
+                if only is None or config in only
             ]
     return []
 
@@ -172,13 +184,17 @@ class _Moved(NamedTuple):
     moved: list[Sample]
 
 
-def _as_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits) -> list[_Moved]:
+def _as_here(
+    matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits, only: Collection[Config] | None
+) -> list[_Moved]:
     """The rows of one layout that spill nothing, with their times converted by the model to this layout on
     this GPU."""
     there = matrix.limits
-    rows = list(_rows_here(matrix, source, layout, limits))
+    rows = list(_rows_here(matrix, source, layout, limits, only))
+    others = [one for one in rows if not one.moved]
+    rows = [one for one in rows if one.moved]
     if there.name == limits.name or not rows:
-        return rows
+        return rows + others
     timed, moved = [one.timed for one in rows], [one.moved for one in rows]
     resident = [residency(r.config, there, example(source), matrix.known[r].registers) for r, *_ in rows]
     known = KnownSamples.of(timed, resident, there)
@@ -193,7 +209,7 @@ def _as_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits)
     return [
         one._replace(moved=_slower(one.moved, (late / early).tolist()))
         for one, early, late in zip(rows, before, after, strict=True)
-    ]
+    ] + others
 
 
 def _slower(samples: Iterable[Sample], factors: Iterable[float]) -> list[Sample]:
@@ -203,8 +219,10 @@ def _slower(samples: Iterable[Sample], factors: Iterable[float]) -> list[Sample]
     ]
 
 
-def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits) -> Iterator[_Moved]:
-    """As `_as_here`, with the times of there."""
+def _rows_here(
+    matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits, only: Collection[Config] | None
+) -> Iterator[_Moved]:
+    """As `_as_here`, with the times of there, but none of those that are not asked for."""
     if all(row.layout != source for row in matrix.known):
         return
     is_same = matrix.limits.name == limits.name
@@ -216,6 +234,9 @@ def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimit
             continue
         here = fitted(row.config, layout, limits)
         if here is None or not cells:
+            continue
+        if only is not None and here.in_any_splits not in only:
+            yield _Moved(row, here.in_any_splits, [], [])
             continue
         measured = [(gemm, split_k, cell.time_us) for (gemm, split_k), cell in cells.items()]
         placed = [(in_layout(gemm), split_k, time_us) for gemm, split_k, time_us in measured]
