@@ -177,7 +177,8 @@ def _needs(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> str:
     if isinstance(config, Config):
         registers = f"at least {register_estimate(config)} registers"
     elif isinstance(config, MmaConfig | HalvesConfig):
-        registers = f"some {config.expected_registers} registers"
+        about = "at least" if isinstance(config, MmaConfig) else "some"
+        registers = f"{about} {config.expected_registers} registers"
     needs = f"{counted(spec.threads, 'thread')}, {counted(spec.smem_bytes, 'byte')} of shared memory"
     return f"{needs}, {registers}"
 

@@ -28,6 +28,7 @@ from autotune.kernel.feasible_set import feasible_set, tensor_set
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import plan
 from autotune.kernel.mma_config import MmaConfig
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, SUMMED, TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options
@@ -66,12 +67,15 @@ def test_the_space_holds_exactly_what_the_rules_allow(shape, accuracy, its, gpu,
     assert space.on_tensor_cores is its
     assert templates.module_of(accuracy, limits) is its
     kinds = ("template", "device", "shape", "worth")
-    assert all(not its.broken_rules(templates.read(point), limits, gemm, kinds) for point in points[::7])
+
+    def is_legal(point):
+        return not broken_rules(templates.read(point), limits, gemm, kinds, its.RULES)
+
+    assert all(map(is_legal, points[::7]))
     rng = np.random.default_rng(0)
     for _ in range(300):
         drawn = {name: one.values[rng.integers(len(one.values))] for name, one in its.PARAMETER.items()}
-        is_legal = not its.broken_rules(templates.read(drawn), limits, gemm, kinds)
-        assert (space.find(drawn) is not None) == is_legal, drawn
+        assert (space.find(drawn) is not None) == is_legal(drawn), drawn
 
 
 @pytest.mark.parametrize("its", [tensor, mma, scaled, halves])
