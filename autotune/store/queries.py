@@ -103,11 +103,11 @@ def insert_into(session: Session, model: type[Base]) -> Any:
     return INSERTS[session.get_bind().dialect.name](model.__table__)
 
 
-def chunks(values: Iterable[V]) -> Iterator[list[V]]:
+def chunks(values: Iterable[V], most: int = MOST_NAMED) -> Iterator[list[V]]:
     """Values in ascending order, a few at a time: each that a statement names is a parameter, and the number
     of these is limited (SQLite: 32,766)."""
     ordered = sorted(values)
-    return (ordered[begin : begin + MOST_NAMED] for begin in range(0, len(ordered), MOST_NAMED))
+    return (ordered[begin : begin + most] for begin in range(0, len(ordered), most))
 
 
 def copy_trials(session: Session, which: ColumnElement[bool], to: int) -> None:
@@ -319,17 +319,22 @@ def trial_totals(
     is_valid, found = _is_valid(session.get_bind().dialect.name), dict[int, TrialTotals]()
     study_id = TrialRow.study_id
     which = true() if within is None else study_id.in_(within)
-    counted = select(study_id, TrialRow.outcome, is_valid, func.count(), func.max(TrialRow.created_at))
+    # a column for each outcome: by groups of outcomes all trials would be sorted
+    counted = [func.count().filter(TrialRow.outcome == outcome, is_valid) for outcome in OUTCOMES]
+    latest_at = func.max(TrialRow.created_at)
+    totals = select(study_id, func.count(), latest_at, *counted).where(which).group_by(study_id)
     are_odd = False
-    for study, outcome, valid, num, at in session.execute(
-        counted.where(which).group_by(study_id, TrialRow.outcome, is_valid)
-    ):
-        if is_counted := valid and outcome in OUTCOMES:
-            is_known = not isinstance(at, InvalidValue)  # SQLite takes a 30th of February
-            _add(found, study, OUTCOMES[outcome], num, at if is_known else None)
-        are_odd |= not is_counted
+    for study, num, at, *nums in session.execute(totals):
+        counts = Counter({outcome: n for outcome, n in zip(OUTCOMES.values(), nums, strict=True) if n})
+        found[study] = counts, None if isinstance(at, InvalidValue) else at  # as a 30th of February
+        are_odd |= counts.total() < num
+    if not are_odd:
+        return found
     odd = ~is_valid | TrialRow.outcome.not_in(OUTCOMES)
-    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(which, odd)) if are_odd else ()
+    newest = dict(session.execute(select(study_id, latest_at).where(which, ~odd).group_by(study_id)).all())
+    for study, (counts, _) in found.items():
+        found[study] = counts, None if isinstance(newest.get(study), InvalidValue) else newest.get(study)
+    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(which, odd))
     for study, (outcome, at) in bad_rows.readable(
         unchecked, lambda study, *row: (study, rows.totals_of(*row))
     ):
