@@ -137,9 +137,9 @@ def values_in(text: str) -> Mapping[str, Any]:
 
 def checked(data: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     """Values of parameters, as Python's own. Raises UsageError for an unknown name or value."""
-    data = {name: plain(value) for name, value in data.items()}
-    unknown = sorted(set(data) - set(parameters))
-    if unknown:
+    is_plain = _PLAIN.issuperset(map(type, data.values()))
+    data = dict(data) if is_plain else {name: plain(value) for name, value in data.items()}
+    if unknown := sorted(data.keys() - parameters.keys()):
         raise UsageError(f"unknown parameter {shown(unknown[0])} ({hint(str(unknown[0]), parameters)})")
     for name, value in data.items():
         if type(value) not in _PLAIN or value not in parameters[name].values:

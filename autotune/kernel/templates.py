@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -80,6 +81,7 @@ _MODULES: dict[type, ModuleType] = {
 _WITHOUT_WARPGROUPS = {TENSOR.main_file: MMA, RANGE.main_file: HALVES}
 
 
+@cache
 def searched_for(accuracy: str, limits: DeviceLimits) -> Template:
     """What a search for a class searches on this GPU model: without warpgroups the kernels that do without
     them."""
