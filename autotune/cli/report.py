@@ -9,6 +9,7 @@ from typing import Any
 from ..facts.frozen import picked
 from ..files.output_file import check_writable, write_file
 from ..files.words import counted
+from ..kernel.where import ANY
 from ..report import documents, page
 from ..report.ladder_steps import LadderFacts, read_ladder
 from ..report.numbers import StudyNumbers, latest_of, read_records, shown_of
@@ -53,9 +54,12 @@ def _summaries(store: Store, shapes: Sequence[str]) -> list[StudySummary]:
 
 def _numbers(store: Store, summaries: Sequence[StudySummary], max_error: float | None) -> list[StudyNumbers]:
     num_all = sum(summary.num_trials for summary in summaries)
+    studies = [summary.study for summary in summaries]
+    finals, baselines = store.finals(dict.fromkeys(studies, ANY), max_error), store.baselines(studies)
     found = []
     for s in summaries:
-        final, cublas_us = store.final(s.study, max_error), store.cublas_us(s.study)
+        final, baseline = finals.get(s.study.id), baselines.get(s.study.id)
+        cublas_us = baseline.time_us if baseline else None
         records = read_records(store, s.study, s.num_trials, num_all, final, cublas_us, max_error)
         found.append(StudyNumbers(records))
     return found

@@ -15,8 +15,9 @@ from ..facts.measurement import Outcome
 from ..files.words import counted
 from ..kernel import templates
 from ..kernel.resources import workspace_of
+from ..kernel.where import ANY
 from ..search import stale
-from ..store import RunRecord, Store, StudyRef, StudySummary, TrialRecord
+from ..store import Final, RunRecord, Store, StudyRef, StudySummary, TrialRecord
 from . import common, console
 from .facts_table import OF_PRODUCTS, facts_table
 from .requests import BestRequest, FailuresRequest, HistoryRequest, RunsRequest
@@ -42,9 +43,10 @@ def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
         found = sorted(summaries, key=lambda summary: summary.study.gemm)
         newest_first = sorted(summaries, key=lambda summary: summary.updated_at, reverse=True)
         changed = stale.outdated((one.study for one in newest_first), targets.installed_here)
+        finals = store.finals(dict.fromkeys((one.study for one in found), ANY), max_error)
         studies = [
             {
-                **_study_facts(store, summary, max_error),
+                **_study_facts(store, summary, finals.get(summary.study.id), max_error),
                 "stale": [*map(stale.describe, changed.get(summary.study, ()))],
             }
             for summary in found
@@ -85,9 +87,11 @@ def _best_head(studies: Sequence[dict[str, Any]]) -> str:
     return console.wrap_text(console.one_line(head))
 
 
-def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:
+def _study_facts(
+    store: Store, summary: StudySummary, final: Final | None, max_error: float | None
+) -> dict[str, Any]:
     """A study's winner: of its final if there was one, else its fastest trial."""
-    study, final = summary.study, store.final(summary.study, max_error)
+    study = summary.study
     fastest = None if final else next(iter(store.best(study, 1, max_error)), None)
     winner = final.winner if final else fastest
     tried = store.trial(study, final.winner.key) if final else fastest

@@ -16,8 +16,9 @@ from ..facts.measurement import CachePolicy
 from ..files.errors import UsageError
 from ..files.words import counted
 from ..kernel.templates import accuracy_of
+from ..kernel.where import ANY
 from ..runtime.table.gpu_models import load_models
-from ..store import EVER, Period, Store, StudyRef, shown
+from ..store import EVER, Final, Period, Store, StudyRef, shown
 from . import common, console
 from .facts_table import facts_table
 from .requests import CompareRequest
@@ -117,7 +118,11 @@ def _winners(source: str, max_error: float | None) -> Winners:
             if not chosen:
                 raise UsageError(f"{shown(db)} holds no study {number} (`trials best --json` lists them)")
         oldest_first = sorted(chosen, key=lambda summary: summary.updated_at)
-        found = ((s.study.gemm, _winner(store, s.study, max_error, period)) for s in oldest_first)
+        finals = store.finals(dict.fromkeys((s.study for s in chosen), ANY), max_error, period)
+        found = (
+            (s.study.gemm, _winner(store, s.study, finals.get(s.study.id), max_error, period))
+            for s in oldest_first
+        )
         return _by_kind((gemm, winner) for gemm, winner in found if winner is not None)
 
 
@@ -134,10 +139,12 @@ def _where(environment: Environment) -> tuple[str, str]:
     return environment.gpu_name, environment.driver_version
 
 
-def _winner(store: Store, study: StudyRef, max_error: float | None, period: Period) -> Winner | None:
+def _winner(
+    store: Store, study: StudyRef, final: Final | None, max_error: float | None, period: Period
+) -> Winner | None:
     """Of the final, if there was one, else the fastest trial."""
     where = *_where(study.environment), study.policy, accuracy_of(study.source_hash)
-    if final := store.final(study, max_error, period=period):
+    if final:
         return Winner(*where, final.winner.time_us, final.winner.samples_us)
     best = next((trial.measurement for trial in store.best(study, 1, max_error, period=period)), None)
     return None if best is None or best.time_us is None else Winner(*where, best.time_us, best.samples_us)

@@ -97,7 +97,7 @@ def read_records(
     most, totals = share(num_trials, num_all), NO_TOTALS
     if most < num_trials:
         keys = [entry.key for entry in final.entries] if final else []
-        ranked = [trial.id for key in keys if (trial := store.trial(study, key))]
+        ranked = store.ids(study, keys)
         ids, totals = thin(
             store.curve(study), num_trials, most,
             is_recorded=study.environment.is_recorded, max_error=max_error, wanted=ranked,

@@ -67,6 +67,7 @@ from .records import (
 )
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
+_FINALS_AT_ONCE = 200  # studies whose finals are read
 T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it fails
 
@@ -406,6 +407,13 @@ class Store(Closing):
         with self._reading() as session:
             yield from trial_rows.curve(session, self.bad_rows, study.id)
 
+    def ids(self, study: StudyRef, keys: Collection[str]) -> list[int]:
+        """Of the trials of these points, as far as they were tried."""
+        configs = select(ConfigRow.id).where(ConfigRow.key.in_(keys))
+        with self._reading() as session:
+            own = select(TrialRow.id).where(TrialRow.study_id == study.id, TrialRow.config_id.in_(configs))
+            return list(session.scalars(own))
+
     def trials_by_id(self, study: StudyRef, ids: Sequence[int]) -> list[TrialRecord]:
         """These trials of a study, in the order they were stored."""
         with self._reading() as session:
@@ -689,10 +697,13 @@ class Store(Closing):
     def finals(
         self, studies: Mapping[StudyRef, Where], max_error: float | None = None, period: Period = EVER
     ) -> dict[int, Final]:
-        """The same of some hundred at most, each with its own conditions, by their ids."""
-        wheres = {study.id: where for study, where in studies.items()}
+        """The same of many, each with its own conditions, by their ids."""
+        wheres, found = {study.id: where for study, where in studies.items()}, dict[int, Final]()
         with self._reading() as session:
-            return queries.latest_finals(session, self.bad_rows, wheres, max_error, period)
+            for some in queries.chunks(wheres, _FINALS_AT_ONCE):
+                its = {study_id: wheres[study_id] for study_id in some}
+                found |= queries.latest_finals(session, self.bad_rows, its, max_error, period)
+        return found
 
 
 def by_problem(

@@ -68,7 +68,10 @@ def test_everything_that_names_a_winner(store: Store, study: StudyRef, has_final
         rank(store, study, 3, 0, 1, 2)
     for limit, best in ((None, 3), (MAX_ERROR, 1)):
         (summary,) = store.studies(limit)
-        assert _study_facts(store, summary, limit)["best_config"] == config(best).to_dict()
+        assert (
+            _study_facts(store, summary, store.final(study, limit), limit)["best_config"]
+            == config(best).to_dict()
+        )
         (numbers,) = numbers_of(store, (), limit)
         assert numbers.best_point == config(best).to_dict()
         assert numbers.best_so_far[-1].key == config(best).key

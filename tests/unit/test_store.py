@@ -17,7 +17,8 @@ from store_cases import COMPILER, H200, SOURCE, SQUARE, add, config, failed, ok,
 from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.facts.measurement import CachePolicy, Failure, GpuState, Measurement, Outcome
 from autotune.files.errors import DuplicateTrial, StoreError
-from autotune.store import Final, FinalEntry, Store, StudyRef
+from autotune.kernel.where import ANY
+from autotune.store import Final, FinalEntry, Store, StudyRef, repository
 from autotune.target import Baseline
 
 _FRESH = itertools.count()
@@ -330,6 +331,19 @@ def test_the_latest_final_counts(store: Store) -> None:
     assert [entry.rank for entry in final.tied] == [1, 2]
     assert store.baseline(study) == Baseline(5.0, (5.0,))
     assert store.final(study_of(store, Gemm(1, 1, 1))) is None
+
+
+def test_finals_of_many_are_those_of_each(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "_FINALS_AT_ONCE", 2)
+    studies = [study_of(store, Gemm(extent, 64, 64)) for extent in (8, 16, 24, 32, 40)]
+    for number, study in enumerate(studies[1:], 1):
+        add(store, study, number, ok(3.0))
+        store.set_final(study, _entries(number), Baseline(5.0 + number))
+    found = store.finals(dict.fromkeys(studies, ANY))
+    assert found == {study.id: store.final(study) for study in studies[1:]}
+    assert [store.ids(study, [config(2).key, config(3).key]) for study in studies[1:4]] == [
+        [], [trial.id for trial in store.trials(studies[2])], [trial.id for trial in store.trials(studies[3])]
+    ]  # fmt: skip
 
 
 def test_who_was_condemned_since_a_final_is_not_its_winner(store: Store) -> None:
