@@ -22,7 +22,7 @@ import reports
 
 from autotune import target_finder as targets
 from autotune.cli import common, console
-from autotune.export.portfolio import LEAST_SHAPES, candidates, choose, regrets
+from autotune.export.portfolio import LEAST_SHAPES, TimedCandidates, candidates, choose, regrets
 from autotune.facts.device import DeviceLimits, limits_by_name
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.facts.measurement import LATENT_US, CachePolicy
@@ -100,7 +100,7 @@ def keep_best(found: TimeMatrix, most: int) -> TimeMatrix:
         return found
     (layout,) = {row.layout for row in found.known}
     kernels = candidates(layout, (), [found], found.limits)
-    chosen = choose(*regrets(layout, kernels, found.limits, {}), most, least_gain=0.0)
+    chosen = choose(*regrets(TimedCandidates.of(layout, kernels, found.limits), {}), most, least_gain=0.0)
     configs = {kernels[at].config for at in chosen}
     known = {row: facts for row, facts in found.known.items() if row.config in configs}
     cells = {key: cell for key, cell in found.cells.items() if key[0] in known}

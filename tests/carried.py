@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ import kept
 
 from autotune import target_finder as targets
 from autotune.export import exporter, portfolio
-from autotune.export.portfolio import Costs, TimedKernel
+from autotune.export.portfolio import Costs, TimedCandidates, TimedKernel
 from autotune.facts.device import DeviceLimits, known_limits
 from autotune.facts.gemm import Gemm
 from autotune.kernel.config import Config
@@ -35,8 +36,12 @@ def once() -> Iterator[None]:
         return tuple(carry(layout, shipped(), limits, None))
 
     @cache
+    def known_here(layout: str, limits: DeviceLimits) -> TimedCandidates:
+        return TimedCandidates.of(layout, carried_here(layout, limits), limits)
+
+    @cache
     def costs_here(layout: str, limits: DeviceLimits) -> Costs:
-        return Costs(layout, carried_here(layout, limits), limits)
+        return Costs(known_here(layout, limits))
 
     def carried(
         layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits, only: Collection[Config] | None
@@ -45,13 +50,18 @@ def once() -> Iterator[None]:
             return carry(layout, matrices, limits, only)
         return [one for one in carried_here(layout, limits) if only is None or one.config in only]
 
-    def costs(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> Costs:
+    def known(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> TimedCandidates:
         are_shipped = _are_the_same(found, carried_here(layout, limits))
-        return costs_here(layout, limits) if are_shipped else Costs(layout, found, limits)
+        return known_here(layout, limits) if are_shipped else TimedCandidates.of(layout, found, limits)
+
+    def costs(its: TimedCandidates) -> Costs:
+        are_shipped = _are_the_same(its.found, carried_here(its.layout, its.limits))
+        return costs_here(its.layout, its.limits) if are_shipped else Costs(its)
 
     with (
         patch.object(targets, "matrices", lambda: [*shipped()]),
         patch.object(portfolio, "_carried", carried),
+        patch.object(starting_points, "TimedCandidates", SimpleNamespace(of=known)),
         patch.object(starting_points, "Costs", costs),
         patch.object(exporter, "portfolio", _by_what_is_given(exporter.portfolio)),
         patch.object(exporter, "held_out", _by_what_is_given(exporter.held_out)),

@@ -28,7 +28,7 @@ from ..perf_model.launches import Shapes
 from ..runtime.choose.chooser import NUM_FIRST
 from ..runtime.table.table import AgainstCublas, HeldOut
 from .figures import LEAST_TIMES, error_of
-from .portfolio import LEAST_SHAPES, TimedCandidates, TimedKernel, chosen, general, learned
+from .portfolio import LEAST_SHAPES, TimedCandidates, TimedKernel, chosen, general
 
 NUM_FOLDS = 3  # five take twice as long (0045)
 ALL = "all"
@@ -116,10 +116,9 @@ class _Without:
         calls: Mapping[Gemm, int],
     ) -> None:
         self._apart, self._cublas_us, self._limits = apart, cublas_us, known.limits
-        layout = apart[0].layout
         hidden = frozenset(apart)
         rest = known.without(hidden)
-        configs = [] if rest is None else chosen(layout, rest, most, calls)
+        configs = [] if rest is None else chosen(rest, most, calls)
         whole = {kernel.config: kernel for kernel in known.found}
         left = (whole[config].without(hidden) for config in configs)
         self._chosen = [kernel for kernel in left if kernel is not None]
@@ -127,7 +126,8 @@ class _Without:
         num_left = len(cublas_us.keys() - hidden)
         self._cublas = cublas.model(hidden) if cublas and num_left >= LEAST_TIMES else None
         if self._chosen:
-            figures, self._prediction = learned(layout, self._chosen, known.limits)
+            left_over = TimedCandidates.of(known.layout, self._chosen, known.limits)
+            figures, self._prediction = left_over.learned()
             self._errors = [
                 error_of(one, kernel.samples) for one, kernel in zip(figures, self._chosen, strict=True)
             ]

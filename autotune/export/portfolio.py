@@ -277,6 +277,7 @@ class TimedCandidates(NamedTuple):
     """Candidates of a layout, their times and the work of these as arrays: computed once, whatever shapes are
     left out then."""
 
+    layout: str
     found: list[TimedKernel]
     launches: Launches
     sums: Sums
@@ -295,6 +296,7 @@ class TimedCandidates(NamedTuple):
         ]
         samples = [sample for one in found for sample in one.samples]
         return cls(
+            layout,
             list(found),
             Launches.of(specs, blocks),
             Sums.of([one.config for one in found]),
@@ -315,14 +317,13 @@ class TimedCandidates(NamedTuple):
         if not which.any():
             return None
         known, left = self.known.only(which)
-        return TimedCandidates(
-            [self.found[at] for at in left],
-            self.launches.take(left),
-            self.sums.take(left),
-            known,
-            self.is_allowed[which],
-            self.splits[which],
-            self.limits,
+        return self._replace(
+            found=[self.found[at] for at in left],
+            launches=self.launches.take(left),
+            sums=self.sums.take(left),
+            known=known,
+            is_allowed=self.is_allowed[which],
+            splits=self.splits[which],
         )
 
     def learned(self, *, are_many: bool = False) -> tuple[list[ModelFigures], Prediction]:
@@ -334,22 +335,12 @@ class TimedCandidates(NamedTuple):
         return figures, Prediction(self.launches, Speeds.of(figures), missed, self.limits)
 
 
-def learned(
-    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, *, are_many: bool = False
-) -> tuple[list[ModelFigures], Prediction]:
-    """As `TimedCandidates.learned`."""
-    return TimedCandidates.of(layout, found, limits).learned(are_many=are_many)
-
-
 class Costs:
     """The costs of candidates of a layout on shapes: the least time, in us, measured or else expected. A
     launch whose sums are too deep counts as slower by far (sum_depths.py), as when a table picks."""
 
-    def __init__(
-        self, layout: str, found: Sequence[TimedKernel] | TimedCandidates, limits: DeviceLimits
-    ) -> None:
-        its = found if isinstance(found, TimedCandidates) else TimedCandidates.of(layout, found, limits)
-        self._limits, self._num, self._sums = limits, len(its.found), its.sums
+    def __init__(self, its: TimedCandidates) -> None:
+        self._limits, self._num, self._sums = its.limits, len(its.found), its.sums
         self.figures, self._prediction = its.learned(are_many=True)
         self.configs = [candidate.config for candidate in its.found]
         allowed = np.flatnonzero(its.is_allowed)
@@ -408,21 +399,13 @@ class Costs:
         return kernels, splits, times_us * slower_by(excess_depth(depths, allowed))
 
 
-def regrets(
-    layout: str,
-    found: Sequence[TimedKernel] | TimedCandidates,
-    limits: DeviceLimits,
-    calls: Mapping[Gemm, int],
-) -> tuple[Floats, Floats]:
+def regrets(known: TimedCandidates, calls: Mapping[Gemm, int]) -> tuple[Floats, Floats]:
     """(candidates, shapes) logarithms of each candidate's cost over the least of all, at most FAR; and the
     weight of each shape, 1 in all. `calls`: how often a program asks for a shape."""
-    costs = Costs(layout, found, limits)
-    drawn = islice(
-        distribution.drawn(SEED, limits.fma_tflops, limits.bandwidth_gbs, layouts=(layout,), is_mixed=True),
-        NUM_DRAWN,
-    )
-    timed = costs.timed
-    called = [gemm for gemm in calls if gemm.layout == layout and gemm not in set(timed)]
+    costs, roofline = Costs(known), (known.limits.fma_tflops, known.limits.bandwidth_gbs)
+    source = distribution.drawn(SEED, *roofline, layouts=(known.layout,), is_mixed=True)
+    drawn, timed = islice(source, NUM_DRAWN), costs.timed
+    called = [gemm for gemm in calls if gemm.layout == known.layout and gemm not in set(timed)]
     shapes = [*drawn, *called, *timed]
     found_costs = np.stack([costs.on(gemm) for gemm in shapes], axis=1)
     return _regrets(
@@ -482,7 +465,7 @@ def portfolio(
     """At most this many candidates of a layout that were timed on enough shapes; the one that serves the most
     shapes comes first. `calls`: how often a program asks for a shape, where that is known."""
     known = general(found)
-    return chosen(layout, TimedCandidates.of(layout, known, limits), most, calls) if known and most else []
+    return chosen(TimedCandidates.of(layout, known, limits), most, calls) if known and most else []
 
 
 def general(found: Iterable[TimedKernel]) -> list[TimedKernel]:
@@ -490,9 +473,9 @@ def general(found: Iterable[TimedKernel]) -> list[TimedKernel]:
     return [c for c in found if len({sample.gemm for sample in c.samples}) >= LEAST_SHAPES]
 
 
-def chosen(layout: str, known: TimedCandidates, most: int, calls: Mapping[Gemm, int]) -> list[Config]:
+def chosen(known: TimedCandidates, most: int, calls: Mapping[Gemm, int]) -> list[Config]:
     """As `portfolio`, of these."""
-    return [known.found[at].config for at in choose(*regrets(layout, known, known.limits, calls), most)]
+    return [known.found[at].config for at in choose(*regrets(known, calls), most)]
 
 
 def for_batches(
@@ -503,7 +486,8 @@ def for_batches(
     known = [candidate for candidate in found if candidate.config in chosen]
     if not known:
         return []
-    costs, roofline = Costs(layout, known, limits), (limits.fma_tflops, limits.bandwidth_gbs)
+    costs = Costs(TimedCandidates.of(layout, known, limits))
+    roofline = limits.fma_tflops, limits.bandwidth_gbs
     source = distribution.drawn(
         SEED + 1, *roofline, layouts=(layout,), is_mixed=True, more=distribution.products
     )

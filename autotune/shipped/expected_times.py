@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..export.figures import error_of
-from ..export.portfolio import Costs, candidates
+from ..export.portfolio import Costs, TimedCandidates, candidates
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.words import counted
@@ -71,8 +71,10 @@ def expected_on(matrices: Sequence[TimeMatrix], limits: DeviceLimits, gemm: Gemm
         kernel_us, cublas_us = ShippedFigures(matrices, limits).predict(gemm)[1::-1]
         return Expectation(kernel_us, cublas_us, tables)
     kernels = candidates(single.layout, (), matrices, limits)
-    costs_us = Costs(single.layout, kernels, limits).on(single) if kernels else np.array([])
-    return Expectation(float(costs_us.min()), None, tables) if costs_us.size else None
+    if not kernels:
+        return None
+    costs_us = Costs(TimedCandidates.of(single.layout, kernels, limits)).on(single)
+    return Expectation(float(costs_us.min()), None, tables)
 
 
 class _OfLayout:
@@ -80,7 +82,7 @@ class _OfLayout:
 
     def __init__(self, layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> None:
         kernels = candidates(layout, (), matrices, limits)
-        self._limits, self._costs = limits, Costs(layout, kernels, limits)
+        self._limits, self._costs = limits, Costs(TimedCandidates.of(layout, kernels, limits))
         figures = self._costs.figures
         self._errors = [error_of(one, own.samples) for one, own in zip(figures, kernels, strict=True)]
         times_us = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..export.portfolio import Costs, TimedKernel, candidates
+from ..export.portfolio import Costs, TimedCandidates, TimedKernel, candidates
 from ..facts.accuracy_class import FP32, FP32_RANGE
 from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32 as FLOATS
@@ -73,7 +73,7 @@ class StartingPoints:
             if not kernels:
                 return []
             if layout not in self._costs:
-                self._costs[layout] = Costs(layout, kernels, self._limits)
+                self._costs[layout] = Costs(TimedCandidates.of(layout, kernels, self._limits))
             costs = self._costs[layout]
             if order is None:
                 return costs.ranked(single)

@@ -25,7 +25,7 @@ import reports
 
 from autotune import target_finder as targets
 from autotune.cli import console
-from autotune.export.portfolio import candidates, learned
+from autotune.export.portfolio import TimedCandidates, candidates
 from autotune.export.wishes import Wish
 from autotune.facts import stats
 from autotune.facts.device import DeviceLimits, known_limits
@@ -43,7 +43,7 @@ def launches(layout: str, shapes: Sequence[dict[str, Any]], limits: DeviceLimits
              candidates(layout, (), targets.matrices(), limits)}  # fmt: skip
     names = {name.split("/")[0] for shape in shapes for name in shape["pick"]["first"]} & known.keys()
     at = {name: number for number, name in enumerate(sorted(names))}
-    figures, prediction = learned(layout, [known[name] for name in at], limits)
+    figures, prediction = TimedCandidates.of(layout, [known[name] for name in at], limits).learned()
     found: dict[Gemm, list[Launch]] = {}
     for shape in shapes:
         gemm, pick = Gemm.parse(shape["shape"]), shape["pick"]

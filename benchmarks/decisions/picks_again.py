@@ -29,7 +29,7 @@ from any_shape_figures import is_accurate, tenth
 from autotune.cli import console
 from autotune.export.figures import error_of, times_of_cublas
 from autotune.export.from_store import read_results
-from autotune.export.portfolio import TimedKernel, candidates, learned
+from autotune.export.portfolio import TimedCandidates, TimedKernel, candidates
 from autotune.export.tuned import TunedResults, spread
 from autotune.export.wishes import Wish
 from autotune.facts import stats
@@ -88,7 +88,7 @@ def _of_layout(
     layout: str, known: dict[str, TimedKernel], shapes: Any, model: cublas_model.CublasModel, results: Any
 ) -> Iterator[Picked]:
     kernels, numbers = list(known.values()), {name: i for i, name in enumerate(known)}
-    figures, prediction = learned(layout, kernels, results.limits)
+    figures, prediction = TimedCandidates.of(layout, kernels, results.limits).learned()
     errors = np.array([error_of(one, k.samples) for one, k in zip(figures, kernels, strict=True)])
     sums = Sums.of([kernel.config for kernel in kernels])
     for shape in shapes:

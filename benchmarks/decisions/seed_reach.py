@@ -24,7 +24,7 @@ import reports
 
 from autotune import target_finder as targets
 from autotune.cli import console
-from autotune.export.portfolio import Costs, candidates
+from autotune.export.portfolio import Costs, TimedCandidates, candidates
 from autotune.facts.gemm import LAYOUTS
 from autotune.recording import matrix
 from autotune.recording.matrix import TimeMatrix
@@ -34,13 +34,13 @@ from autotune.search.propose.seeds import one_per_tile
 def reaches(found: TimeMatrix, layout: str, sizes: list[int], num_folds: int) -> np.ndarray:
     """(columns, sizes) shares of the speed of the best kernel."""
     known = candidates(layout, (), [found.of_layout(layout)], found.limits)
-    whole = Costs(layout, known, found.limits)
+    whole = Costs(TimedCandidates.of(layout, known, found.limits))
     at = {candidate.config: number for number, candidate in enumerate(known)}
     shares = []
     for fold in range(num_folds):
         apart = whole.timed[fold::num_folds]
         left = [one for candidate in known if (one := candidate.without(apart)) is not None]
-        costs = Costs(layout, left, found.limits)
+        costs = Costs(TimedCandidates.of(layout, left, found.limits))
         for gemm in apart:
             truth = whole.on(gemm)
             seeds = [at[config.in_any_splits] for config in one_per_tile(costs.ranked(gemm))]

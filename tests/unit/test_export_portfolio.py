@@ -183,7 +183,8 @@ def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(gpu: str, 
         assert candidate.samples and all(sample.gemm.layout == layout for sample in candidate.samples)
     chosen = portfolio.portfolio(layout, found, limits, 32)
     assert len(chosen) == len(set(chosen)) == 32
-    _, prediction = portfolio.learned(layout, [c for c in found if c.config in chosen], limits)
+    kept = [candidate for candidate in found if candidate.config in chosen]
+    _, prediction = portfolio.TimedCandidates.of(layout, kept, limits).learned()
     for text in (*UNTUNED, "101x333x77"):
         assert np.isfinite(prediction.least_us(Shapes.of(in_layout(text, layout)))).any()
 
@@ -194,7 +195,8 @@ def test_times_of_another_gpu_are_carried_over_by_its_speed() -> None:
     least = {}
     for gpu in ("h200", "rtx-4090"):
         limits = known_limits(gpu)
-        _, prediction = portfolio.learned("NN", portfolio.candidates("NN", (), matrices(), limits), limits)
+        found = portfolio.candidates("NN", (), matrices(), limits)
+        _, prediction = portfolio.TimedCandidates.of("NN", found, limits).learned()
         least[gpu] = [prediction.least_us(Shapes.of(gemm)).min() for gemm in (gemm_large, gemm_thin)]
     large, thin = (there / here for here, there in zip(least["h200"], least["rtx-4090"], strict=True))
     assert 0.6 < large < 1.3
@@ -217,11 +219,12 @@ def test_of_two_times_of_a_shape_that_of_this_gpu_counts() -> None:
 def test_many_candidates_are_compared_by_their_launches_and_by_how_well_these_are_known() -> None:
     found = portfolio.candidates("TT", (), matrices(), H200)
     shapes = Shapes.of(in_layout("3152x768x768", "TT"))
-    figures, few = portfolio.learned("TT", found, H200)
-    _, many = portfolio.learned("TT", found, H200, are_many=True)
+    known = portfolio.TimedCandidates.of("TT", found, H200)
+    figures, few = known.learned()
+    _, many = known.learned(are_many=True)
     one, other = few.expected(shapes), many.expected(shapes)
     assert (one.kernel == other.kernel).all() and (one.split_k == other.split_k).all()
-    errors = np.array([known.relative_error for known in figures])
+    errors = np.array([one.relative_error for one in figures])
     doubted_us = one.time_us * (1 + portfolio._DOUBT * errors[one.kernel])
     assert other.time_us == pytest.approx(doubted_us) and np.isfinite(doubted_us).any()
 
@@ -238,14 +241,14 @@ def test_greedy_choice_takes_specialists_and_stops_where_nothing_is_gained() -> 
 
 
 def test_shapes_that_a_program_calls_for_have_half_of_the_weight() -> None:
-    found = portfolio.candidates("NN", (), matrices(), H200)
+    found = portfolio.TimedCandidates.of("NN", portfolio.candidates("NN", (), matrices(), H200), H200)
     known = next(gemm for gemm in matrices()[0].columns if gemm.layout == "NN")
     new = Gemm(123, 4567, 89)
-    plain, even = portfolio.regrets("NN", found, H200, {})
+    plain, even = portfolio.regrets(found, {})
     assert np.ptp(even) == 0 and even.sum() == pytest.approx(1)
     other_layout = {Gemm(9, 9, 9, trans_b=True): 5}
-    assert (portfolio.regrets("NN", found, H200, other_layout)[1] == even).all()
-    regret, weights = portfolio.regrets("NN", found, H200, {known: 30, new: 10, **other_layout})
+    assert (portfolio.regrets(found, other_layout)[1] == even).all()
+    regret, weights = portfolio.regrets(found, {known: 30, new: 10, **other_layout})
     assert regret.shape[1] == plain.shape[1] + 1
     base = weights.min(where=weights > 0, initial=1)
     added = sorted(np.round(weights / weights.sum(), 9))[-2:]
@@ -259,7 +262,8 @@ def test_kernels_for_batches_are_those_that_serve_batches() -> None:
     chosen = portfolio.portfolio("TN", found, H200, 24)
     batched = portfolio.for_batches("TN", found, set(chosen), H200)
     assert len(batched) == 12 and set(batched) < set(chosen)
-    costs = portfolio.Costs("TN", [one for one in found if one.config in chosen], H200)
+    known = portfolio.TimedCandidates.of("TN", [one for one in found if one.config in chosen], H200)
+    costs = portfolio.Costs(known)
     rows = [at for at, config in enumerate(costs.configs) if config in batched]
     roofline = H200.fma_tflops, H200.bandwidth_gbs
     drawn = distribution.drawn(99, *roofline, layouts=("TN",), is_mixed=True, more=distribution.products)
@@ -270,7 +274,7 @@ def test_kernels_for_batches_are_those_that_serve_batches() -> None:
 @pytest.mark.stress
 def test_the_shape_that_was_served_worst_is_served_well_once_it_is_called_for() -> None:
     found = portfolio.candidates("NN", (), matrices(), H200)
-    costs = portfolio.Costs("NN", found, H200)
+    costs = portfolio.Costs(portfolio.TimedCandidates.of("NN", found, H200))
     at = {candidate.config: i for i, candidate in enumerate(found)}
 
     def losses(chosen: list[Config]) -> dict[Gemm, float]:
