@@ -6,7 +6,7 @@ for such a call before (the first time: picks a kernel, loads it, plans the laun
 the first call of its kind on a GPU is slow. No call waits for the GPU, so calls work under graph capture.
 There is one exception: if the caller asks for it, a first call settles its kind, and waits; under capture
 this is postponed. Where cuBLAS is expected to be faster than all kernels, it is called instead. A folder
-may hold tables for several GPU models: each GPU is served by the one for its model (engines.py).
+may hold tables for several GPU models: each GPU is served by the one for its model.
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too.
 """
@@ -36,9 +36,8 @@ from .native.processes import FORK_LOCK, check_fork, use_cuda
 from .served_model import ServedModel, open_models
 
 if TYPE_CHECKING:
-    from .calls.multiply import Products
+    from .calls.multiply import Engines, Products
     from .launch.cuda_driver import Driver
-    from .launch.engines import Engines
     from .launch.planner import Planner
     from .service.program_client import ProgramClient
     from .settle.settling import QuickCheck
@@ -582,8 +581,7 @@ class Dispatcher:
 
     def _made(self, driver: Driver) -> tuple[Engines, Products]:
         from .calls.arrays import Libraries
-        from .calls.multiply import Products
-        from .launch.engines import Engines
+        from .calls.multiply import Engines, Products
 
         engines = Engines(self._models, driver, self._fallback, self._record_too)
         return engines, Products(engines, Libraries(driver), self.num_copied, self._attach_torch)
