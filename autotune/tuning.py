@@ -35,6 +35,7 @@ from .facts.other_problem import is_external
 from .files import words
 from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
 from .files.strict import hint
+from .files.wheel_libraries import required
 from .files.words import command, number, option, whole
 from .gpu.driver import device_limits
 from .kernel import launch
@@ -124,10 +125,8 @@ class Result:
     def to_frame(self) -> Any:
         """All trials of all shapes as a pandas.DataFrame: a row for each, with its shape, its facts, and a
         column `config.NAME` for each parameter. Raises EnvironmentProblem without pandas."""
-        try:
+        with required("a data frame needs pandas", "pandas"):
             import pandas
-        except ModuleNotFoundError as error:
-            raise EnvironmentProblem(f"a data frame needs pandas ({error}); pip install pandas") from error
         return pandas.DataFrame(
             [{"shape": str(gemm), **trial.flat()} for gemm, found in self.trials.items() for trial in found]
         )
@@ -135,10 +134,8 @@ class Result:
     def plot(self) -> Any:
         """Draws the trials of each shape, the best so far and cuBLAS by matplotlib. Returns the axes, one for
         each shape. Raises EnvironmentProblem without matplotlib."""
-        try:
+        with required("a plot needs matplotlib", "matplotlib"):
             from matplotlib import pyplot
-        except ModuleNotFoundError as error:
-            raise EnvironmentProblem(f"a plot needs matplotlib ({error}); pip install matplotlib") from error
         size = {"ncols": len(self.shapes), "figsize": (5 * len(self.shapes), 4)}
         _, (axes,) = pyplot.subplots(**size, squeeze=False, layout="constrained")
         for axis, (gemm, trials) in zip(axes, self.trials.items(), strict=True):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 
-from ..files.errors import EnvironmentProblem, UsageError
-from ..files.wheel_libraries import CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN
+from ..files.errors import UsageError
+from ..files.wheel_libraries import CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN, required
 from ..report import page
 from ..report.feed import Feed
 from ..runtime.service.table_server import KEY, read_keys
@@ -25,7 +24,9 @@ def run(request: ServeRequest, *, is_json: bool) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises EnvironmentProblem where a package is missing, UsageError for
     what would let strangers in, StoreError."""
     page.jinja()
-    module, server = _service()
+    with required("nothing can be served", CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN):
+        from ..report import server
+        from ..service import serving
     is_own = request.host in server.OWN_NAMES
     keys = read_keys(",".join(request.trusted) or os.environ.get(KEY, ""))
     with ExitStack() as at_end:
@@ -34,16 +35,16 @@ def run(request: ServeRequest, *, is_json: bool) -> None:
         _check_safe(request, has_tokens=bool(store.artifacts().tokens()), is_own=is_own)
         follower = at_end.enter_context(Follower(request.db))
         names = frozenset(name.lower() for name in (*request.names, *(server.OWN_NAMES if is_own else ())))
-        rules = module.GateRules(names, is_open=is_own and not request.names, per_s=request.rate)
-        service = module.Service(store, keys, rules, is_read_only=request.is_read_only)
+        rules = serving.GateRules(names, is_open=is_own and not request.names, per_s=request.rate)
+        service = serving.Service(store, keys, rules, is_read_only=request.is_read_only)
         pages = server.Pages(Feed(follower, None), shown(request.db), None, (), trial_page)
         listener = at_end.enter_context(server.listen(request.port, request.host))
         port, scheme = listener.getsockname()[1], "https" if request.certificate else "http"
         _tell(
             request, f"{scheme}://{next(iter(request.names), request.host)}:{port}/service", is_json=is_json
         )
-        module.serve(
-            service.app([*pages.routes(), *module.page_routes()]),
+        serving.serve(
+            service.app([*pages.routes(), *serving.page_routes()]),
             listener,
             **_certificates(request),
             timeout_graceful_shutdown=GRACE_S,
@@ -81,14 +82,3 @@ def _certificates(request: ServeRequest) -> dict[str, Path]:
 def _tell(request: ServeRequest, address: str, *, is_json: bool) -> None:
     facts = {"address": address, "db": shown(request.db)}
     console.answer(facts, lambda: f"{shown(request.db)}: {address} (Ctrl-C ends it)", is_json=is_json)
-
-
-def _service() -> tuple[ModuleType, ModuleType]:
-    """What serves, and the pages that it serves, too."""
-    try:
-        from ..report import server
-        from ..service import serving
-    except ImportError as error:
-        needed = " ".join(f"'{one}'" for one in (CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN))
-        raise EnvironmentProblem(f"nothing can be served ({error}); install: pip install {needed}") from error
-    return serving, server

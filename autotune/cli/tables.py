@@ -14,8 +14,8 @@ from typing import Any
 
 from ..export.manifest import check_files
 from ..export.package import write_folder
-from ..files.errors import EnvironmentProblem, UsageError
-from ..files.wheel_libraries import CRYPTOGRAPHY, pip_install
+from ..files.errors import UsageError
+from ..files.wheel_libraries import CRYPTOGRAPHY, required
 from ..files.words import counted
 from ..runtime.service.table_server import KEY, TOKEN, parse_signed, read_artifact, read_keys, write_artifact
 from ..service.table_source import DatabaseTables, ServerTables, TableSource
@@ -140,10 +140,6 @@ def trusted(given: Sequence[str]) -> frozenset[str]:
 
 def signing() -> ModuleType:
     """The module that makes keys and signs. Raises EnvironmentProblem without its package."""
-    try:
+    with required("nothing can be signed", CRYPTOGRAPHY):
         from ..service import signing
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"nothing can be signed ({error}); install: {pip_install(CRYPTOGRAPHY)}"
-        ) from error
     return signing

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from ..files.errors import EnvironmentProblem, UsageError
-from ..files.wheel_libraries import DASHBOARD, pip_install
+from ..files.errors import UsageError
+from ..files.wheel_libraries import DASHBOARD, required
 from . import common, view
 from .requests import DashboardRequest
 
@@ -28,7 +27,9 @@ class _Handler(WSGIRequestHandler):
 def run(request: DashboardRequest, *, is_json: bool) -> None:
     """Serve the dashboard at an address of this machine until Ctrl-C. Raises EnvironmentProblem where it is
     not installed, UsageError where the port is taken, StoreError without a database."""
-    make_app, port, host = _make_app(), request.port, request.host
+    port, host = request.port, request.host
+    with required("Optuna's dashboard cannot be shown", DASHBOARD):
+        from optuna_dashboard import wsgi as make_app
     from ..store.optuna_storage import OptunaStorage
 
     with common.open_existing(request.db) as store, closing(OptunaStorage(store)) as storage:
@@ -39,13 +40,3 @@ def run(request: DashboardRequest, *, is_json: bool) -> None:
         with server:
             view.tell(request.db, host, server.server_port, is_own=host in _OWN_NAMES, is_json=is_json)
             server.serve_forever()
-
-
-def _make_app() -> Callable[[Any], Any]:
-    try:
-        from optuna_dashboard import wsgi
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"Optuna's dashboard cannot be shown ({error}); install: {pip_install(DASHBOARD)}"
-        ) from error
-    return wsgi  # type: ignore[no-any-return]

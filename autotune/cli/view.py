@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import ExitStack, suppress
-from types import ModuleType
 
-from ..files.errors import EnvironmentProblem, StoreError
-from ..files.wheel_libraries import STARLETTE, UVICORN, pip_install
+from ..files.errors import StoreError
+from ..files.wheel_libraries import STARLETTE, UVICORN, required
 from ..report import page
 from ..report.feed import Feed
 from ..report.ladder_steps import read_ladder
@@ -26,7 +25,8 @@ def run(request: ViewRequest, *, is_json: bool) -> None:
     missing, UsageError where the port is taken or a ladder cannot be read, StoreError without a database,
     DispatchError without a table."""
     page.jinja()
-    server = _server()
+    with required("pages cannot be served", STARLETTE, UVICORN):
+        from ..report import server
     gemms = common.read_problems(request.shapes)
     ladders = [read_ladder(path) for path in request.ladders]
     with ExitStack() as at_end:
@@ -63,12 +63,3 @@ def _tidy(db: str) -> None:
     """Have SQLite take away its files beside a database that nobody writes, which a reader cannot."""
     with suppress(StoreError), common.open_existing(db):
         pass
-
-
-def _server() -> ModuleType:
-    try:
-        from ..report import server
-    except ImportError as error:
-        install = f"{pip_install(STARLETTE)} and {pip_install(UVICORN)}"
-        raise EnvironmentProblem(f"pages cannot be served ({error}); install: {install}") from error
-    return server

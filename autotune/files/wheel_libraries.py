@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from .errors import EnvironmentProblem
 
 NVRTC = "cuda-toolkit[nvrtc]==13.*"
 CUBLAS = "cuda-toolkit[cublas]==13.*"
@@ -29,9 +33,19 @@ RAY = "ray>=2.40"
 DASHBOARD = "optuna-dashboard>=0.20"
 
 
-def pip_install(requirement: str) -> str:
-    """The command that installs a requirement, quoted for a shell."""
-    return f"pip install '{requirement}'"
+def pip_install(*requirements: str) -> str:
+    """The command that installs requirements, quoted for a shell."""
+    return f"pip install {shlex.join(requirements)}"
+
+
+@contextmanager
+def required(what_else: str, *requirements: str) -> Iterator[None]:
+    """Raises EnvironmentProblem where what is imported within needs one of these and does not find it: what
+    cannot be done then, and how they are installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise EnvironmentProblem(f"{what_else} ({error}); install: {pip_install(*requirements)}") from error
 
 
 def load(name: str) -> str | None:

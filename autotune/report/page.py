@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..files.errors import EnvironmentProblem
-from ..files.wheel_libraries import JINJA, pip_install
+from ..files.wheel_libraries import JINJA, required
 from .palette import ROOT
 
 ROOM = Path(__file__).parent
@@ -33,12 +32,8 @@ SERVICE_NEEDS, SERVICE = ("theme.js", "elements.js", "figures.js"), ROOM / "stat
 
 def jinja() -> Any:
     """The package `jinja2`. Raises EnvironmentProblem where it is not installed."""
-    try:
+    with required("jinja2 cannot be loaded", JINJA):
         import jinja2
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"jinja2 cannot be loaded ({error}); install it with: {pip_install(JINJA)}"
-        ) from error
     return jinja2
 
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from ..facts.device import limits_by_name
 from ..files.errors import EnvironmentProblem, TrialFailure, UsageError
-from ..files.wheel_libraries import RAY, pip_install
+from ..files.wheel_libraries import RAY, required
 from ..kernel.compiler import CompileJob, Compiler, use_cores
 from ..search import InterruptHandler
 from ..store import Build
@@ -63,10 +63,8 @@ def resources(selector: str) -> dict[str, Any]:
 
 
 def _ray() -> Any:
-    try:
+    with required("a cluster needs Ray", RAY):
         import ray
-    except ModuleNotFoundError as error:
-        raise EnvironmentProblem(f"a cluster needs Ray ({error}); {pip_install(RAY)}") from error
     return ray
 
 

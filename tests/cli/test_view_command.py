@@ -184,7 +184,7 @@ def test_without_its_packages_it_says_what_to_install(db: Path, tmp_path: Path, 
     (tmp_path / package / "__init__.py").write_text("raise ImportError('none here')", encoding="utf-8")
     path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
     done = run("view", "--db", db, code=3, is_new=True, PYTHONPATH=path)
-    assert "pip install 'starlette>=0.45' and pip install 'uvicorn>=0.34'" in done.stderr
+    assert "pip install 'starlette>=0.45' 'uvicorn>=0.34'" in done.stderr
 
 
 def test_nothing_to_view(tmp_path: Path) -> None:

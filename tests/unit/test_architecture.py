@@ -45,7 +45,7 @@ RULES: dict[str, Room] = {
     "search_policy": Room(FACTS, frozenset()),
     "files": Room(FILES, frozenset()),
     "files/strict": Room(frozenset({"files/words", "files/errors"}), frozenset()),
-    "files/wheel_libraries": Room(frozenset(), frozenset({"cuda.pathfinder"})),
+    "files/wheel_libraries": Room(frozenset({"files/errors"}), frozenset({"cuda.pathfinder"})),
     "facts": Room(FACTS, frozenset({"numpy"})),
     "kernel": Room(FACTS | {"kernel"}, frozenset({"numpy"})),
     "kernel/launch": Room(FACTS, frozenset()),

@@ -33,7 +33,7 @@ from ...files.errors import AutotuneError, DispatchError, EnvironmentProblem, Us
 from ...files.folder_files import MAX_TABLE_BYTES, is_hex, is_sha256, read_file
 from ...files.output_file import default_cache_dir, own_folder
 from ...files.strict import Within
-from ...files.wheel_libraries import CRYPTOGRAPHY, pip_install
+from ...files.wheel_libraries import CRYPTOGRAPHY, required
 from ..table.gpu_models import CubinFiles, GpuModel
 from ..table.table import CUBIN_FILE, TABLE_FILE, Table, parse
 
@@ -243,14 +243,9 @@ def verified(signed: Signed, keys: Collection[str]) -> Statement:
     EnvironmentProblem without the package that proves it."""
     if signed.key not in keys:
         raise DispatchError(f"a table is signed by {signed.key[:16]}..., a key that nobody gave this program")
-    try:
+    with required("signatures cannot be checked, and nothing is loaded without", CRYPTOGRAPHY):
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"signatures cannot be checked ({error}), and nothing is loaded without; install: "
-            f"{pip_install(CRYPTOGRAPHY)}"
-        ) from error
     try:
         public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signed.key))
         public.verify(bytes.fromhex(signed.signature), message(signed.text))
