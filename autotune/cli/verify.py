@@ -11,14 +11,13 @@ from typing import Any
 
 from .. import gpu
 from .. import target_finder as targets
-from ..export import manifest
 from ..export.check import RAGGED_BATCH, KernelCheck, ragged_shape, verify_table
 from ..export.manifest import Files, GpuModelFiles, check_files
 from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Measurement, Outcome
 from ..files.errors import DispatchError, EnvironmentProblem, SlowGpu, UsageError
-from ..files.words import counted
+from ..files.words import counted, few
 from ..gpu.driver import OUT_OF_MEMORY
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
@@ -46,7 +45,7 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     """
     files = check_files(folder)
     if files.unexpected:
-        names = manifest.listing(files.unexpected)
+        names = few(files.unexpected)
         console.note(f"{folder} holds files that are not of the export and were not checked: {names}")
     if selector == NO_GPU:
         _tell_files(folder, files, is_json=is_json)

@@ -21,7 +21,7 @@ from ..facts.fitted import MAX_KERNELS, MAX_MEGABYTES
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
 from ..files.strict import Mismatch
-from ..files.words import command, counted, option
+from ..files.words import command, counted, few, option
 from ..kernel import same_code, template, templates
 from ..kernel.compiler import Compiler
 from ..kernel.config import Config
@@ -42,7 +42,6 @@ from .tuned import TunedPoint, TunedResults, TunedShape, spread
 from .wishes import Wish, all_wishes, defaults, on_tensor_cores, winners_of, with_epilogues
 
 MEGABYTE = 1e6  # bytes
-MOST_NAMED = 3  # shapes in a note
 MAX_TIED = 4  # kernels kept per shape: the chosen one, and tied ones that the table holds anyway
 
 
@@ -260,9 +259,7 @@ def _tell_replaced(results: TunedResults, tuned: TunedResults, note: Callable[[s
             why = f"serves {num} shapes" if num > 1 else "needs less energy"
             notes.append(f"{after.gemm} (place {before.ranked.index(after.ranked[0]) + 1}; {why})")
     if notes:
-        names = ", ".join(notes[:MOST_NAMED])
-        more = f" and {len(notes) - MOST_NAMED} more" if len(notes) > MOST_NAMED else ""
-        note(f"Not the winner but a kernel that is tied with it is exported for {names}{more}")
+        note(f"Not the winner but a kernel that is tied with it is exported for {few(notes)}")
 
 
 def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:

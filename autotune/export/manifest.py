@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from ..files import strict
 from ..files.errors import DispatchError
+from ..files.words import few
 from ..runtime.table.gpu_models import load_cubins, load_models
 from ..runtime.table.table import TABLE_FILE, Table
 
@@ -30,7 +31,6 @@ VERSION = 1
 _MAX_BYTES = 1 << 24  # of a manifest: a hundred bytes per file
 _CACHE = "__pycache__"
 _COMPILED = re.compile(r"(?P<module>[^.]+)\.[\w-]+(\.opt-\w+)?\.pyc(\.\d+)?")  # at the end: half written
-_MOST_NAMED = 3
 _SOURCES = (".py", ".c", ".cpp", ".h", ".S", ".txt", ".in", ".toml")  # what people edit
 
 
@@ -197,13 +197,6 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def listing(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
-    every = list(names)
-    more = len(every) - _MOST_NAMED
-    return ", ".join(every[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 class GpuModelFiles(NamedTuple):
     """The table of one GPU model, where it lies, and the code of its cubins by their SHA-256."""
 
@@ -238,11 +231,8 @@ def check_files(folder: Path) -> Files:
         )
     changed = (*found.corrupted, *found.edited)
     if changed or found.missing:
-        faults = [
-            f"{what}: {listing(names)}"
-            for what, names in (("changed", changed), ("missing", found.missing))
-            if names
-        ]
+        kinds = {"changed": changed, "missing": found.missing}
+        faults = [f"{what}: {few(names)}" for what, names in kinds.items() if names]
         raise DispatchError(
             f"{folder} is not as it was exported ({'; '.join(faults)}); move it away and export again"
         )

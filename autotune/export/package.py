@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..files.errors import DispatchError, UsageError
 from ..files.output_file import DISK_FULL, disk_full
-from ..files.words import counted, option
+from ..files.words import counted, few, option
 from ..runtime.native.core import FOLDER, LIBRARY, library
 from ..runtime.table.gpu_models import GpuModel
 from ..runtime.table.table import Table
@@ -126,11 +126,11 @@ def _check_replaceable(folder: Path) -> None:
         is_table = bool(found.intact or found.corrupted or found.edited)
         what = "holds more than an exported table" if is_table else "is there and is no exported table"
         raise DispatchError(
-            f"{folder} {what}: {manifest.listing(found.foreign)}; move that elsewhere or {_changed()}"
+            f"{folder} {what}: {few(found.foreign)}; move that elsewhere or {_changed()}"
         )
     if found.edited:
         raise DispatchError(
-            f"{folder} was edited after it was exported: {manifest.listing(found.edited)}; move that "
+            f"{folder} was edited after it was exported: {few(found.edited)}; move that "
             f"elsewhere or {_changed()}"
         )
 

@@ -53,6 +53,13 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
+def few(names: Iterable[object], most: int = 3) -> str:
+    """The first few, and how many more there are: `a, b, c and 4 more`."""
+    every = list(names)
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return f"{', '.join(map(str, every[:most]))}{more}"
+
+
 def time_text(time_us: float) -> str:
     """A time with four digits and a readable unit."""
     value, unit = next((time_us / us, unit) for us, unit in _UNITS if time_us >= 10 * us or us == 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..facts.device import Environment
 from ..facts.gemm import Gemm
 from ..facts.other_problem import a_type_of, is_external
-from ..files.words import counted
+from ..files.words import counted, few
 from ..kernel import same_code, templates
 from ..kernel.scaled_config import AnyConfig
 from ..kernel.templates import accuracy_of, is_alike, is_autotune
@@ -19,7 +19,6 @@ from .same_code_trials import take_over
 from .shape import compiler_of, study_of
 
 _OF_CODE = ("compiler", "kernel source")
-_NAMED = 3  # shapes that a sentence names
 Change = tuple[str, str, str]
 
 
@@ -132,11 +131,9 @@ def describe_outdated(found: Mapping[StudyRef, Sequence[Change]]) -> str:
         return ""
     shapes = sorted({study.gemm for study in found})
     causes = dict.fromkeys(change for changes in found.values() for change in changes)
-    named = ", ".join(map(str, shapes[:_NAMED]))
-    more = f" and {len(shapes) - _NAMED:,} more" if len(shapes) > _NAMED else ""
     return (
         f"times of {counted(len(shapes), 'shape')} may no longer hold: {', '.join(map(describe, causes))} "
-        f"({named}{more}). `autotune search --stale` compares machine code and times their finalists again"
+        f"({few(shapes)}). `autotune search --stale` compares machine code and times their finalists again"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..files.errors import StoreError
-from ..files.words import counted
+from ..files.words import counted, few
 
 _LISTED = 5  # damaged rows that a message names
 T = TypeVar("T")
@@ -63,10 +63,8 @@ class BadRows:
         """One sentence that names the rows; "" if none is damaged."""
         if not self._met:
             return ""
-        named = ", ".join(str(bad_row) for bad_row in list(self)[:_LISTED])
-        more = f" and {len(self) - _LISTED:,} more" if len(self) > _LISTED else ""
-        rows = counted(len(self), "row is", "rows are")
-        return f"{self._where}: {rows} damaged and left out: {named}{more}; delete them, or restore a copy"
+        rows, named = counted(len(self), "row is", "rows are"), few(self, _LISTED)
+        return f"{self._where}: {rows} damaged and left out: {named}; delete them, or restore a copy"
 
     @contextmanager
     def reported(self, tell: Callable[[str], None]) -> Iterator[None]:
