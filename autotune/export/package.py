@@ -33,15 +33,11 @@ _TEXTS = Path(__file__).with_name("texts")  # of files that say the same in ever
 _NEEDED = ("autotune", "numpy", "cuda")  # a table of such a name would hide what it, or autotune, imports
 
 
-def _ignore(_: str) -> None:
-    """For callers that want to be told nothing."""
-
-
 def write_folder(
     table: Table,
     code: Mapping[str, bytes],
     folder: Path,
-    note: Note = _ignore,
+    note: Note = lambda _: None,
     *,
     with_c: bool = False,
     adds: bool = False,
@@ -72,7 +68,7 @@ def write_folder(
     return folder
 
 
-def prepare(folder: Path, note: Note = _ignore, *, adds: bool = False) -> Path:
+def prepare(folder: Path, note: Note = lambda _: None, *, adds: bool = False) -> Path:
     """Make sure that a table may be written or added here, before any work is done for it; returns the full
     path.
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from ..facts.device import DeviceLimits
 from ..facts.distribution import LEADING
+from ..facts.frozen import picked
 from ..facts.gemm import LAYOUTS, Gemm
 from ..facts.measurement import Measurement, Outcome
 from ..facts.stats import Patience, median
@@ -247,10 +248,7 @@ class Filler:
             time_us=median(timed.samples_us),
             samples_us=timed.samples_us,
             is_cut_short=timed.is_cut_short,
-            registers=verified.registers,
-            spill_bytes=verified.spill_bytes,
-            smem_bytes=verified.smem_bytes,
-            code_hash=verified.code_hash,
+            **picked(verified, "registers spill_bytes smem_bytes code_hash"),
         )
 
     def _splits(self, config: Config, gemm: Gemm, registers: int | None) -> list[int]:

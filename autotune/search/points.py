@@ -189,11 +189,6 @@ class Points:
         return sum(ask.is_reused for ask in self._open.values())
 
     @property
-    def away(self) -> set[str]:
-        """Keys of the points that were proposed while another search was trying them."""
-        return set(self._away)
-
-    @property
     def is_waiting(self) -> bool:
         """Whether other searches have all remaining points: nothing can be proposed until they report."""
         return bool(self._away) and self._proposer.num_not_proposed == 0

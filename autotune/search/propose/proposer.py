@@ -196,14 +196,11 @@ class Proposer:
         return [Proposal(number, origin) for number in numbers if self.take_up(number)]
 
     def _next(self, wanted: int) -> Proposal:
-        while self._suggestions:
-            offer = self._suggestions.popleft()
-            if offer.number not in self._seen and not self._will_fail([offer.number])[0]:
-                return offer
-        while self._planned:
-            planned = self._planned.popleft()
-            if planned.number not in self._seen and not self._will_fail([planned.number])[0]:
-                return planned
+        for waiting in (self._suggestions, self._planned):
+            while waiting:
+                found = waiting.popleft()
+                if found.number not in self._seen and not self._will_fail([found.number])[0]:
+                    return found
         if self._attempt is not None:
             if self._attempt.is_stuck:
                 given = {n: time for n, time in self._results.items() if n in self._named}
