@@ -41,7 +41,10 @@ class _SafeType(TypeDecorator[Any]):
     """Reads as `impl` does; values that it cannot read, or that `is_fit` refuses, become `InvalidValue`."""
 
     impl: type[TypeEngine[Any]] = Text
-    cache_ok = True
+
+    def __init_subclass__(cls) -> None:
+        cls.cache_ok = True  # SQLAlchemy asks each class itself
+        super().__init_subclass__()
 
     def is_fit(self, value: Any) -> bool:
         return isinstance(value, str)
@@ -80,14 +83,11 @@ class _SafeType(TypeDecorator[Any]):
 class Words(_SafeType):
     """Text."""
 
-    cache_ok = True
-
 
 class Whole(_SafeType):
     """An integer."""
 
     impl = Integer
-    cache_ok = True
 
     def is_fit(self, value: Any) -> bool:
         return type(value) is int
@@ -97,7 +97,6 @@ class Number(_SafeType):
     """A float; infinity is allowed, NaN is not."""
 
     impl = Double
-    cache_ok = True
 
     def is_fit(self, value: Any) -> bool:
         return type(value) in (int, float) and not math.isnan(value)
@@ -110,7 +109,6 @@ class Flag(_SafeType):
     """A boolean, which SQLite keeps as 0 or 1."""
 
     impl = Boolean
-    cache_ok = True
 
     def is_fit(self, value: Any) -> bool:
         return value in (0, 1)
@@ -128,7 +126,6 @@ class UtcDateTime(_SafeType):
     """An aware datetime, stored as naive UTC (SQLite keeps no time zone)."""
 
     impl = DateTime
-    cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
@@ -147,7 +144,6 @@ class Json(_SafeType):
     """JSON of which a condition holds."""
 
     impl = JSON
-    cache_ok = True
 
     def __init__(self, condition: Callable[[Any], bool]) -> None:
         super().__init__()
@@ -162,8 +158,6 @@ class Json(_SafeType):
 
 class Document(_SafeType):
     """A JSON object as text: JSON of PostgreSQL has neither NaN nor infinity, and Optuna has."""
-
-    cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         return json.dumps(value)
