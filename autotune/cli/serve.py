@@ -26,7 +26,7 @@ def run(request: ServeRequest, *, is_json: bool) -> None:
     page.jinja()
     with required("nothing can be served", CRYPTOGRAPHY, PROMETHEUS, STARLETTE, UVICORN):
         from ..report import server
-        from ..service import serving
+        from ..service import gate, http_service
     is_own = request.host in server.OWN_NAMES
     keys = read_keys(",".join(request.trusted) or os.environ.get(KEY, ""))
     with ExitStack() as at_end:
@@ -35,16 +35,16 @@ def run(request: ServeRequest, *, is_json: bool) -> None:
         _check_safe(request, has_tokens=bool(store.artifacts().tokens()), is_own=is_own)
         follower = at_end.enter_context(Follower(request.db))
         names = frozenset(name.lower() for name in (*request.names, *(server.OWN_NAMES if is_own else ())))
-        rules = serving.GateRules(names, is_open=is_own and not request.names, per_s=request.rate)
-        service = serving.Service(store, keys, rules, is_read_only=request.is_read_only)
+        rules = gate.GateRules(names, is_open=is_own and not request.names, per_s=request.rate)
+        service = http_service.Service(store, keys, rules, is_read_only=request.is_read_only)
         pages = server.Pages(Feed(follower, None), shown(request.db), None, (), trial_page)
         listener = at_end.enter_context(server.listen(request.port, request.host))
         port, scheme = listener.getsockname()[1], "https" if request.certificate else "http"
         _tell(
             request, f"{scheme}://{next(iter(request.names), request.host)}:{port}/service", is_json=is_json
         )
-        serving.serve(
-            service.app([*pages.routes(), *serving.page_routes()]),
+        http_service.serve(
+            service.app([*pages.routes(), *http_service.page_routes()]),
             listener,
             **_certificates(request),
             timeout_graceful_shutdown=GRACE_S,

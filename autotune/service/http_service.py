@@ -20,25 +20,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..files import strict
 from ..files.errors import AutotuneError, DispatchError, StoreError, UsageError
+from ..report import page
 from ..runtime.service.table_server import is_address
 from ..store import ChannelKey, Store
 from ..store.artifacts import What
+from . import json_log
 from .gate import NO_LANE, PUBLISH, READ, REQUEST, WORK, Gate, GateRules, Rejection
 from .json_log import LOG, tell
 from .metrics import CONTENT_TYPE, Metrics
@@ -345,3 +349,29 @@ async def _rejected(request: Request, error: Exception) -> Response:
 
 async def _gone(request: Request, error: Exception) -> Response:
     return Response(status_code=400)
+
+
+# ---- the page, and uvicorn
+
+
+def page_routes() -> list[Route]:
+    """The page of the service, and its script, among those of the database's pages."""
+    script = f"/service/{page.SERVICE.name}"
+    text = page.frame([*(f"/static/{name}" for name in page.SERVICE_NEEDS), script])
+
+    async def answer_page(request: Request) -> Response:
+        return HTMLResponse(text, headers=_FRESH)
+
+    async def answer_script(request: Request) -> Response:
+        return FileResponse(page.SERVICE, media_type="text/javascript", headers=_FRESH)
+
+    return [Route("/service", answer_page), Route(script, answer_script)]
+
+
+def serve(app: ASGIApp, listener: socket.socket, **options: Any) -> None:
+    """Answer until Ctrl-C or SIGTERM: then requests end, and what programs told is stored."""
+    json_log.begin()
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="on", server_header=False, **options
+    )
+    uvicorn.Server(config).run(sockets=[listener])
