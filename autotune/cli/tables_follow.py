@@ -12,10 +12,10 @@ from pathlib import Path
 from .. import gpu, tuning
 from .. import target_finder as targets
 from ..facts.measurement import CachePolicy
-from ..files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
+from ..files.errors import DispatchError, EnvironmentProblem, UsageError
 from ..runtime.service.table_server import Refused
 from ..search import InterruptHandler
-from ..service.child_process import Parent
+from ..service.child_process import Parent, reporting
 from ..store import RequestState, Store
 from . import console, tables
 from .requests import FollowRequest, PublishRequest
@@ -35,12 +35,8 @@ def run(request: FollowRequest, *, is_json: bool) -> None:
 
 def beside_worker(parent: Parent, request: FollowRequest, drains: bool) -> None:
     """The process that publishes what a worker tunes, until it is interrupted, or nothing waits."""
-    try:
-        with InterruptHandler() as handler:
-            _follow(request, is_json=False, is_over=handler.should_stop, drains=drains)
-        parent.tell("done")
-    except AutotuneError as error:
-        parent.tell("error", error)
+    with reporting(parent), InterruptHandler() as handler:
+        _follow(request, is_json=False, is_over=handler.should_stop, drains=drains)
 
 
 def _follow(

@@ -11,15 +11,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from ..files import words
+from ..files.errors import AutotuneError
 from ..kernel import compiler
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -30,6 +31,12 @@ class Signal:
     """Sent through the pipe: of a child whose forking process was lost, nothing else is known for certain."""
 
     number: int
+
+
+class Telling(Protocol):
+    """Who hears notes, and how it ended."""
+
+    def tell(self, what: str, *values: Any) -> None: ...
 
 
 class Parent:
@@ -59,6 +66,16 @@ class Parent:
     def ask(self, what: str, *values: Any) -> Any:
         self.tell(what, *values)
         return self._answers.get()
+
+
+@contextmanager
+def reporting(parent: Telling) -> Iterator[Callable[[str], None]]:
+    """Tells how what is done within ends, and, by what is yielded, notes."""
+    try:
+        yield lambda text: parent.tell("note", text)
+        parent.tell("done")
+    except AutotuneError as error:
+        parent.tell("error", error)
 
 
 _KILLED_S = 30.0  # until a process that was killed is gone

@@ -14,7 +14,7 @@ from ..files.errors import AutotuneError, TrialFailure
 from ..kernel.compiler import CompileJob, Compiler
 from ..search import InterruptHandler
 from ..store import Build, Builds, Member, Store
-from .child_process import Parent
+from .child_process import Parent, reporting
 
 ARCH = "sm_90"  # any will do: each job names its own
 IDLE_S = 0.2  # between two looks, where there is nothing to do
@@ -23,19 +23,16 @@ MOST_IDLE_S = 2.0  # after a while
 
 def serve_compiles(parent: Parent, num: int, db: str) -> None:
     """The process that compiles."""
-
-    def note(text: str) -> None:
-        parent.tell("note", text)
-
-    try:
-        with InterruptHandler() as interrupt_handler, Store.open(db) as store, ExitStack() as stack:
-            store.tell_when_away(note)
-            compiler = stack.enter_context(closing(Compiler(ARCH, num_threads=num, note=note)))
-            member = stack.enter_context(store.queue().join("compile", slots=num))
-            _serve(store.builds(), member, compiler, interrupt_handler)
-        parent.tell("done")
-    except AutotuneError as error:
-        parent.tell("error", error)
+    with (
+        reporting(parent) as note,
+        InterruptHandler() as interrupt_handler,
+        Store.open(db) as store,
+        ExitStack() as stack,
+    ):
+        store.tell_when_away(note)
+        compiler = stack.enter_context(closing(Compiler(ARCH, num_threads=num, note=note)))
+        member = stack.enter_context(store.queue().join("compile", slots=num))
+        _serve(store.builds(), member, compiler, interrupt_handler)
 
 
 def _serve(builds: Builds, member: Member, compiler: Compiler, interrupt_handler: InterruptHandler) -> None:

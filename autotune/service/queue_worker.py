@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any
 
 from .. import search, target_finder
 from ..facts.device import KNOWN, names_for
@@ -29,7 +29,7 @@ from ..shipped.starting_points import StartingPoints
 from ..store import Member, QueuedRequest, RequestState, Store
 from ..target import Target
 from ..target_finder import Note, Selected
-from .child_process import ChildHandle, ChildProcess
+from .child_process import ChildHandle, ChildProcess, Telling, reporting
 from .compile_worker import StoreHelpers
 
 IDLE_S = 1.0  # between two looks at an empty queue
@@ -52,41 +52,25 @@ class QueueWork:
     drains: bool = False  # end once nothing waits
 
 
-class Telling(Protocol):
-    """Who hears notes, and how it ended."""
-
-    def tell(self, what: str, *values: Any) -> None: ...
-
-
 def serve_gpu(
-    parent: Telling,
-    selector: str,
-    work: QueueWork,
-    helpers: Helpers | None = None,
+    parent: Telling, selector: str, work: QueueWork, helpers: Helpers | None = None
 ) -> None:
     """The process of a GPU. `helpers`: who compiles besides, instead of compile workers."""
-
-    def note(text: str) -> None:
-        parent.tell("note", text)
-
-    try:
-        with (
-            InterruptHandler() as handler,
-            Store.open(work.db) as store,
-            ExitStack() as stack,
-        ):
-            store.tell_when_away(note)
-            helpers = helpers or stack.enter_context(StoreHelpers(store.builds()))
-            opened = target_finder.open_target(
-                selector, work.cache, max_error=work.max_error, note=note, helpers=helpers
-            )
-            target = stack.enter_context(closing(opened))
-            where = target.environment
-            member = stack.enter_context(store.queue().join("gpu", where.gpu_name, where.gpu_uuid))
-            GpuServer(target, store, member, work, note, handler).run()
-        parent.tell("done")
-    except AutotuneError as error:
-        parent.tell("error", error)
+    with (
+        reporting(parent) as note,
+        InterruptHandler() as handler,
+        Store.open(work.db) as store,
+        ExitStack() as stack,
+    ):
+        store.tell_when_away(note)
+        helpers = helpers or stack.enter_context(StoreHelpers(store.builds()))
+        opened = target_finder.open_target(
+            selector, work.cache, max_error=work.max_error, note=note, helpers=helpers
+        )
+        target = stack.enter_context(closing(opened))
+        where = target.environment
+        member = stack.enter_context(store.queue().join("gpu", where.gpu_name, where.gpu_uuid))
+        GpuServer(target, store, member, work, note, handler).run()
 
 
 class GpuServer:
