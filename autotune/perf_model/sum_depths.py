@@ -38,7 +38,6 @@ import numpy as np
 from ..facts.gemm import Gemm
 from ..kernel.launch import reduce_groups
 from ..kernel.scaled_config import AnyConfig
-from ..kernel.tensor_config import LEAST_RESULTS
 from . import model_figures as figures
 from .model_figures import Depths, Floats, Summed, summed
 
@@ -94,14 +93,6 @@ class Sums(NamedTuple):
             chain / self.added + more_chains + of_zero_mean + self.parts_zero_mean,
             (chain * chain / self.added + more_chains * length) / k + of_positive + self.parts_positive,
         )
-
-    def may_break(self, depths: Depths, gemm: Gemm, allowed: Depths) -> Any:
-        """Whether kernels with a promise may break it, their sums being so deep, where so much is allowed."""
-        kept = allowed.within(1 / figures.DEFAULT_ERRORS[0], 1 / figures.DEFAULT_ERRORS[1])
-        is_too_deep = (depths.zero_mean > figures.PROMISED[0] * kept.zero_mean) | (
-            depths.positive > figures.PROMISED[1] * kept.positive
-        )
-        return (self.parts_zero_mean > 0) & (is_too_deep | (gemm.num_results < LEAST_RESULTS))
 
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
         """The number of splits from which on the sums over k products, at least one, are hardly deeper than

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +18,16 @@ from autotune.files.errors import DispatchError
 from autotune.files.words import counted, time_text
 from autotune.kernel.launch import has_work
 from autotune.kernel.scaled_config import AnyConfig
+from autotune.kernel.tensor_config import LEAST_RESULTS
 from autotune.perf_model import cublas_model, residual
 from autotune.perf_model.launch_errors import LaunchErrors
 from autotune.perf_model.launches import Floats, Launches, Shapes, Whole
 from autotune.perf_model.model_figures import (
+    DEFAULT_ERRORS,
     LARGE,
     NARROW,
     NUM_TERMS,
+    PROMISED,
     PROMISED_LARGE,
     Depths,
     excess_depth,
@@ -119,7 +122,7 @@ class Modelled:
             may = [batch.may_serve(self.kernels[at], int(splits)) for at, splits in launches]
             time_us = np.where(may, time_us, np.inf)
         depths = self._sums_of_launches.depths(split_k, call.gemm)
-        time_us = np.where(self._sums_of_launches.may_break(depths, call.gemm, of_sgemm), np.inf, time_us)
+        time_us = np.where(may_break(self._sums_of_launches, depths, call.gemm, of_sgemm), np.inf, time_us)
         careful_us = time_us * self._caution
         excess = excess_depth(depths, allowed)
         return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * slower_by(excess))
@@ -452,3 +455,12 @@ def model_of(figures: CublasFigures) -> cublas_model.CublasModel:
     places = cublas_model.place(m, n, k, figures.tile_apart, *products)
     known = Residuals(places, weights(figures.weights)[None])
     return cublas_model.CublasModel(known, figures.level, figures.deviation, figures.tile_apart)
+
+
+def may_break(sums: Sums, depths: Depths, gemm: Gemm, allowed: Depths) -> Any:
+    """Whether kernels with a promise may break it, their sums being so deep, where so much is allowed."""
+    kept = allowed.within(1 / DEFAULT_ERRORS[0], 1 / DEFAULT_ERRORS[1])
+    is_too_deep = (depths.zero_mean > PROMISED[0] * kept.zero_mean) | (
+        depths.positive > PROMISED[1] * kept.positive
+    )
+    return (sums.parts_zero_mean > 0) & (is_too_deep | (gemm.num_results < LEAST_RESULTS))

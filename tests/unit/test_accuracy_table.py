@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_selector import may_break
 from table_cases import (
     CUBE,
     ENVIRONMENT,
@@ -474,7 +475,7 @@ def test_depths_that_keep_a_promise_kept_it_wherever_errors_were_measured(name):
         allowed = Depths.of_errors(*known).within(*DEFAULT_ERRORS)
         for way in errors["normal"].keys() - {"cublasSgemm"}:
             sums = Sums.of([_summing(way)])
-            if sums.may_break(sums.depths(1, gemm), gemm, allowed)[0]:
+            if may_break(sums, sums.depths(1, gemm), gemm, allowed)[0]:
                 continue
             excesses = [accuracy_class.excess(one[way], one["cublasSgemm"]) for one in errors.values()]
             kept += max(excesses) <= 1
@@ -521,7 +522,7 @@ def _may_serve(config, splits, gemm):
     sums = Sums.of([config])
     depths = sums.depths(splits, gemm)
     allowed = allowed_depths(gemm, KNOWN["h200"].num_sms, PROMISED_LARGE * LARGE)
-    return None if sums.may_break(depths, gemm, allowed)[0] else Depths(*(float(one[0]) for one in depths))
+    return None if may_break(sums, depths, gemm, allowed)[0] else Depths(*(float(one[0]) for one in depths))
 
 
 def _summing(way):
