@@ -9,6 +9,7 @@ from typing import Any
 
 from ..facts.device import Environment
 from ..store import Store, Usage
+from .wanted import request_document
 
 MOST_REQUESTS = 200
 Document = dict[str, Any]
@@ -20,19 +21,11 @@ def overview(store: Store, tables: Sequence[Document]) -> Document:
     latest = latest_environments(store)
     return {
         "counts": {state.value: number for state, number in queue.counts().items()},
-        "requests": [
-            {
-                "id": one.id, "shape": str(one.wanted.gemm), "gpu": one.wanted.gpu, "state": one.state.value,
-                "calls": one.wanted.num_calls, "priority_us": one.priority, "worker": one.worker,
-                "reason": one.reason, "tries": one.num_tries, "asked_by": one.wanted.asked_by,
-                "asked_s": one.asked_s, "ended_s": one.ended_s,
-            }
-            for one in queue.requests(most=MOST_REQUESTS)
-        ],
+        "requests": [request_document(one) for one in queue.requests(most=MOST_REQUESTS)],
         "workers": [asdict(one) for one in queue.workers()],
         "gpus": [_gpu(name, usage) for name in sorted({one.gpu_name for one in usage})],
         "tables": [{**one, "stale": why_stale(one, latest)} for one in tables],
-    }  # fmt: skip
+    }
 
 
 def _gpu(name: str, usage: Sequence[Usage]) -> Document:
