@@ -35,7 +35,7 @@ def run(request: BenchRequest, *, is_json: bool) -> None:
         on_gpus.opened(request.gpu, opening) as models,
         console.Progress(is_quiet=is_json) as progress,
     ):
-        found = [_raced(store, gpus, named, request.rounds, progress) for gpus in models.values()]
+        found = [_timed(store, gpus, named, request.rounds, progress) for gpus in models.values()]
     console.answer(
         found[0] if len(found) == 1 else {"gpus": found},
         lambda: "\n".join(map(_text, found)),
@@ -43,7 +43,7 @@ def run(request: BenchRequest, *, is_json: bool) -> None:
     )
 
 
-def _raced(
+def _timed(
     store: Store, gpus: Sequence[Target], named: Sequence[Gemm], rounds: int, progress: console.Progress
 ) -> dict[str, Any]:
     """The facts of one model of GPU, each shape timed on whichever of these is free."""

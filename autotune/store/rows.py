@@ -175,21 +175,18 @@ def measurement_columns(measurement: Measurement) -> dict[str, Any]:
     columns = measurement.to_dict()
     state = columns.pop("state")
     ratio = measurement.error_ratio
+    # Every database takes this: a log with NULs or broken UTF-8 must not cost the trial
+    reason = measurement.reason.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
     return {
         **columns,
         **state,
         "outcome": measurement.outcome.value,
-        "reason": _storable(measurement.reason),
+        "reason": reason,
         "samples_us": list(measurement.samples_us),
         "throttle_reasons": list(measurement.state.throttle_reasons),
         "marks": list(measurement.marks),
         "error_ratio": math.inf if ratio is not None and math.isnan(ratio) else ratio,
     }
-
-
-def _storable(text: str) -> str:
-    """Text that every database takes: a log with NULs or broken UTF-8 must not cost the trial."""
-    return text.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def outcome_of(row_id: int, outcome: Any, time_us: Any) -> Outcome:
