@@ -103,7 +103,8 @@ def _race(target: Target, gemm: Gemm, point: Point, rounds: int) -> dict[str, An
     timed = target.compare(gemm, [point], rounds)
     (samples,), baseline = timed.samples_us, timed.baseline
     if not samples:
-        raise UsageError(f"the kernel for {gemm} gives a wrong result here: {dict(point)}; search again")
+        reason = timed.failures[0].reason if timed.failures else "it gives a wrong result here"
+        raise UsageError(f"the kernel for {gemm}: {reason}: {dict(point)}; search again")
     return {
         "shape": str(gemm),
         **common.race(gemm, target.limits, samples, baseline.samples_us),

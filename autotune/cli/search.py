@@ -247,7 +247,8 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
             cublas = f", cuBLAS {console.time_text(event.cublas_us)}" if event.cublas_us else ""
             limit = f", limit {console.time_text(event.limit_us)}" if event.limit_us else ""
             taken = f"; {event.taken_over.description}" if event.taken_over else ""
-            return f"{event.gemm}: {counted(event.num_points, 'config')}{known}{cublas}{limit}{taken}"
+            unfit = f"; {event.num_unfit:,} enqueued cannot be tried here" if event.num_unfit else ""
+            return f"{event.gemm}: {counted(event.num_points, 'config')}{known}{cublas}{limit}{taken}{unfit}"
         case Stopping():
             waiting = counted(event.num_waiting, "candidate is", "candidates are")
             return f"stopping ({_WHY[event.reason]}): {waiting} under way"

@@ -121,9 +121,7 @@ def _check_replaceable(folder: Path) -> None:
     if found.foreign:
         is_table = bool(found.intact or found.corrupted or found.edited)
         what = "holds more than an exported table" if is_table else "is there and is no exported table"
-        raise DispatchError(
-            f"{folder} {what}: {few(found.foreign)}; move that elsewhere or {_changed()}"
-        )
+        raise DispatchError(f"{folder} {what}: {few(found.foreign)}; move that elsewhere or {_changed()}")
     if found.edited:
         raise DispatchError(
             f"{folder} was edited after it was exported: {few(found.edited)}; move that "

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..facts import stats
 from ..facts.gemm import Gemm
-from ..facts.measurement import Measurement, Outcome, is_accurate
+from ..facts.measurement import Failure, Measurement, Outcome, is_accurate
 from ..files.errors import UsageError
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
@@ -237,14 +237,16 @@ class ReplayTarget:
     def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
         """Draws from each point's recorded samples, with replacement: the r-th draw of a point is the same in
         every run, whatever else is compared. Recorded rounds were not interleaved, so that drift between
-        points is part of what is drawn. Raises UsageError for a point without a time."""
+        points is part of what is drawn. A point without a recorded time, which somebody told, fails."""
         drawn = tuple(self._draw(gemm, point, rounds) for point in points)
+        unknown = Failure(Outcome.ILLEGAL, f"no time of it was recorded for {gemm}")
+        failures = {number: unknown for number, samples in enumerate(drawn) if not samples}
         self._pipeline.occupy(sum(map(sum, drawn)) / 1e6)
         cublas_us = self._problem(gemm).cublas_us
         if not cublas_us:
-            return Rounds(drawn, Baseline(None))
+            return Rounds(drawn, Baseline(None), failures=failures)
         samples = self._resample(cublas_us, rounds, f"{gemm} cuBLAS")
-        return Rounds(drawn, Baseline(stats.median(samples), samples))
+        return Rounds(drawn, Baseline(stats.median(samples), samples), failures=failures)
 
     def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
         """Energy was not recorded."""
@@ -257,7 +259,7 @@ class ReplayTarget:
         number = self.space(gemm).find(point)
         found = None if number is None else self._found(gemm, number)
         if found is None or not found.is_ok:
-            raise UsageError(f"{self._path} holds no time of {dict(point)} for {gemm}")
+            return ()
         return self._resample(found.samples_us, rounds, f"{gemm} {number}")
 
     def _resample(self, samples_us: tuple[float, ...], rounds: int, label: str) -> tuple[float, ...]:

@@ -74,7 +74,7 @@ class ShapeSearch:
         self.points = Points(claims, study, space, self._proposer, self.findings, policy)
         self._lent: set[str] = set()  # keys of what did well elsewhere, and was offered
         self._resume()
-        self.line_up(point for _, point in claims.waiting([study]))
+        self.num_unfit = self.line_up(point for _, point in claims.waiting([study]))
         self.borrow_from_siblings()
         for number in islice(seeds(space, starts, gemm.k), policy.num_seeds):
             self._proposer.offer(number, origins.SEED)
@@ -102,11 +102,13 @@ class ShapeSearch:
 
     # ---- points that results elsewhere suggest: each is offered once, and proposed before anything else
 
-    def line_up(self, points: Iterable[Point]) -> None:
-        """Try what somebody lined up, as far as it is feasible here."""
-        for point in points:
-            if (number := self.space.find(point)) is not None:
+    def line_up(self, points: Iterable[Point]) -> int:
+        """Try what somebody lined up, as far as it is feasible here. Returns how many are not."""
+        numbers = [self.space.find(point) for point in points]
+        for number in numbers:
+            if number is not None:
                 self._proposer.offer(number, origins.ENQUEUED)
+        return numbers.count(None)
 
     def borrow_from_similar(self) -> None:
         """Try the best of the most similar shapes here."""

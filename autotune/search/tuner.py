@@ -190,8 +190,8 @@ class Tuner:
             shape = prepared.result()
         self._shapes.append(shape)
         cublas_us, limit_us = shape.findings.baseline.time_us, shape.findings.limit_us
-        known = (shape.space.num_points, shape.num_known, cublas_us, limit_us, shape.taken_over)
-        self._on_event(ShapeStarted(gemm, shape.study, *known))
+        known = (shape.space.num_points, shape.num_known, cublas_us, limit_us)
+        self._on_event(ShapeStarted(gemm, shape.study, *known, shape.taken_over, shape.num_unfit))
 
     # ---- asking and learning
 

@@ -52,9 +52,7 @@ class QueueWork:
     drains: bool = False  # end once nothing waits
 
 
-def serve_gpu(
-    parent: Telling, selector: str, work: QueueWork, helpers: Helpers | None = None
-) -> None:
+def serve_gpu(parent: Telling, selector: str, work: QueueWork, helpers: Helpers | None = None) -> None:
     """The process of a GPU. `helpers`: who compiles besides, instead of compile workers."""
     with (
         reporting(parent) as note,

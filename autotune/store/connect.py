@@ -37,11 +37,13 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import (
     ArgumentError,
+    DataError,
     DBAPIError,
     InterfaceError,
     NoSuchModuleError,
     OperationalError,
     SQLAlchemyError,
+    StatementError,
 )
 
 from ..files.errors import EnvironmentProblem, StoreError
@@ -306,10 +308,13 @@ def check_identity(url: URL, opened: tuple[int, int] | None) -> None:
 
 @contextmanager
 def explain_errors(url: URL) -> Iterator[None]:
-    """Turn any error of the database into one of ours that names the next step."""
+    """Turn any error of the database into one of ours that names the next step. Raises TypeError for what
+    cannot be JSON."""
     try:
         yield
     except SQLAlchemyError as error:
+        if isinstance(error, StatementError) and isinstance(error.orig, TypeError):  # what a caller gave
+            raise TypeError(f"{error.orig}; give numbers, texts, and lists or dicts of them") from error
         raise explain(error, url) from error
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the driver's own: it cannot even read the reason
         advice = _ADVICE[sqlite3.SQLITE_CORRUPT]
@@ -341,6 +346,8 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem
     where = shown(url)
     if not isinstance(error, DBAPIError) or not isinstance(error.orig, sqlite3.Error):
         reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        if isinstance(error, DataError):
+            return StoreError(f"{where}: {reason}; a server stores no such value: give another")
         advice = "check that the server runs and lets this user in, then run"
         if is_conflict(error):
             advice = "other processes write the same rows; run"

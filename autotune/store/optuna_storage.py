@@ -45,7 +45,7 @@ from ..target import point_key
 from . import leases, optuna_rows, queries, rows
 from .bad_rows import BadRowError
 from .claims import held, lock_pool
-from .columns import is_time
+from .columns import POINT, is_time
 from .database import each_retried
 from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
 from .optuna_rows import FINISHED
@@ -354,7 +354,7 @@ class OptunaStorage(BaseStorage):
         query = select(ConfigRow.point).join(OptunaTrialRow, OptunaTrialRow.config_id == ConfigRow.id)
         tried = session.scalar(query.where(OptunaTrialRow.optuna_study_id == row.optuna_study_id).limit(1))
         names = tried if isinstance(tried, dict) else PARAMETER if PARAMETER.keys() & point.keys() else point
-        if point.keys() == names.keys():
+        if point.keys() == names.keys() and POINT.is_fit(point):
             with suppress(_Taken, UsageError):
                 config_id = queries.config_id(session, point_key(point), point)
                 self._need_free(session, row.optuna_study_id, config_id)
@@ -370,7 +370,7 @@ class OptunaStorage(BaseStorage):
             self._place(session, row, _params(row))
         if row.config_id is not None and ref is not None:
             config = session.get_one(ConfigRow, row.config_id)
-            origin = _part(row, "user").get("origin", ORIGIN)
+            origin = str(_part(row, "user").get("origin", ORIGIN))
             find_or_add_trial(session, ref, config.key, config.point, _measured(row), origin)
         self._claimed.pop(row.id, None)
 

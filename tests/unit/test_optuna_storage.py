@@ -23,6 +23,7 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Failure, Outcome
 from autotune.kernel.config import PARAMETER
 from autotune.search import Options, StopReason, tune
+from autotune.search.progress import ShapeStarted
 from autotune.search.propose.optuna_sampler import FeasibleSampler, distributions, suggested
 from autotune.search.propose.origins import MODELLED
 from autotune.search.shape import study_of as study_of_target
@@ -184,6 +185,54 @@ def test_a_search_tries_what_was_lined_up_first(either_store: Store, ours: Optun
     assert either_store.trials(study)[1].point == wanted
     trial = loaded(ours, study).trials[1]
     assert (trial.number, trial.params, trial.state) == (1, wanted, TrialState.COMPLETE)
+
+
+def test_a_search_tells_of_what_is_lined_up_and_not_feasible(
+    either_store: Store, ours: OptunaStorage
+) -> None:
+    target, events = FakeTarget(SPACE), list[Any]()
+    study = study_of_target(either_store, target, SQUARE)
+    tune(target, either_store, [SQUARE], Options(trials=1))
+    for unfit in (99, "x", None):
+        loaded(ours, study).enqueue_trial({**SPACE.point(0), SPACE.names[0]: unfit})
+    tune(target, either_store, [SQUARE], Options(trials=2), events.append)
+    assert [event.num_unfit for event in events if isinstance(event, ShapeStarted)] == [2]
+    assert len(loaded(ours, study).get_trials(states=[TrialState.WAITING])) == 3, "nothing is lost"
+
+
+def test_a_final_on_a_recording_condemns_what_was_told_and_not_recorded(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    best = autotune.tune(4096, gpu="auto", trials=4, db=db).best[4096]
+    assert best is not None
+    with closing(OptunaStorage(db)) as storage:
+        read = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+        read.enqueue_trial({**best.point, "bm": 1})
+        read.tell(read.ask(), best.time_us / 2)
+        again = autotune.tune(4096, gpu="auto", trials=6, db=db).best[4096]
+        assert again is not None and again.time_us > best.time_us / 2
+        (told,) = (trial for trial in read.trials if trial.params["bm"] == 1)
+        assert told.state is TrialState.FAIL and "no time of it was recorded" in told.user_attrs["reason"]
+        assert told.user_attrs["samples_us"] == (best.time_us / 2,), "nothing is lost"
+
+
+@pytest.mark.parametrize("unfit", [{1, 2}, b"x", object()])
+def test_attributes_that_are_not_json_are_refused(storage: OptunaStorage, unfit: Any) -> None:
+    study = optuna.create_study(storage=storage)
+    trial = study.ask()
+    for target in (study, trial):
+        with pytest.raises(TypeError, match="not JSON serializable; give numbers, texts"):
+            target.set_user_attr("key", unfit)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        study.enqueue_trial({"x": unfit})
+
+
+def test_an_origin_of_another_type_is_told_as_text(
+    either_store: Store, study: StudyRef, ours: OptunaStorage
+) -> None:
+    read = loaded(ours, study)
+    read.enqueue_trial(config(7).to_dict(), user_attrs={"origin": {"a": 1}})
+    read.tell(read.ask(), 2.0)
+    assert either_store.trials(study)[-1].origin == "{'a': 1}"
 
 
 @FILE_FIRST

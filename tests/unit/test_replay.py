@@ -375,8 +375,10 @@ def test_what_was_not_recorded_is_refused(recording):
     for ask in (target.space, target.baseline, target.optimum):
         with pytest.raises(UsageError, match="holds no 8x8x8:NN; ask for one of: 64x64x64:NN, 64x128x64:NT"):
             ask(Gemm(8, 8, 8))
-    with pytest.raises(UsageError, match="no time of"):
-        target.compare(ONE, [{"a": 8, "b": "w0"}], 3)  # failed to compile
+    failed, unknown = {"a": 8, "b": "w0"}, {"a": 3, "b": "w0"}
+    rounds = target.compare(ONE, [failed, {"a": 1, "b": "w0"}, unknown], 3)
+    assert [len(samples) for samples in rounds.samples_us] == [0, 3, 0]
+    assert {n: one.outcome for n, one in rounds.failures.items()} == dict.fromkeys((0, 2), Outcome.ILLEGAL)
 
 
 def test_draws_are_reproducible_and_go_on(recording):

@@ -249,6 +249,11 @@ def test_which_errors_pass(what: str, is_away: bool) -> None:
     assert connect.is_away(OperationalError("SELECT", None, error)) is is_away
 
 
+def test_a_value_that_a_server_cannot_store_is_refused_as_such(url: str) -> None:
+    with closing(OptunaStorage(url)) as storage, pytest.raises(StoreError, match="stores no such value"):
+        optuna.create_study(study_name="a\0b", storage=storage)
+
+
 def test_tables_of_another_application_are_left_alone(url: str) -> None:
     storage = optuna.storages.RDBStorage(url)
     storage.remove_session()
