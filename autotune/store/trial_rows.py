@@ -121,10 +121,10 @@ def _configs_of(keys: Sequence[str], points: Sequence[str]) -> list[list[Sequenc
     _need("\\" not in joined)  # else a cell is not the value itself
     listed = joined.split(",")
     parts = [*map(_part, listed)]
-    if ",".join([named for _, named, _ in parts]) != ",".join(keys):  # they are in another order
+    if ",".join([one[1] for one in parts]) != ",".join(keys):  # they are in another order
         for one in zip(keys, points, strict=True):
             parts_of(*one)
-    columns = [*map(_item, listed)], [cell for _, _, cell in parts]
+    columns = [one[3] for one in parts], [one[2] for one in parts]
     return [[column[at : at + num] for at in range(0, len(listed), num)] for column in columns]
 
 
@@ -233,35 +233,29 @@ def _made(
     return _made(some[:half], quickly, slowly) + _made(some[half:], quickly, slowly)
 
 
-class _Parts(dict[str, tuple[tuple[str, Value], str, str]]):
-    """What a part of a config's JSON, such as `"bm":64`, says: name and value, the same part of its key, and
-    a cell of the value."""
+class _Parts(dict[str, tuple[tuple[str, Value], str, str, str]]):
+    """What a part of a config's JSON, such as `"bm":64`, says: name and value, the same part of its key, a
+    cell of the value, and the part as JSON is written elsewhere."""
 
-    def __missing__(self, part: str) -> tuple[tuple[str, Value], str, str]:
+    def __missing__(self, part: str) -> tuple[tuple[str, Value], str, str, str]:
         """Raises ValueError for what is no such part."""
         ((name, value),) = json.loads(f"{{{part}}}").items()
         if type(value) not in _VALUES:
             raise ValueError(part)
         if len(self) > _REMEMBERED:
             self.clear()
-        self[part] = (name, value), f"{name}={value}", _cell(value)
+        item = f"{json.dumps(name)}: {json.dumps(value)}"
+        self[part] = (name, value), f"{name}={value}", _cell(value), item
         return self[part]
 
 
 _part = _Parts().__getitem__
 
 
-@lru_cache(_REMEMBERED)
-def _item(part: str) -> str:
-    """The same as JSON is written elsewhere."""
-    (name, value), *_ = _part(part)
-    return f"{json.dumps(name)}: {json.dumps(value)}"
-
-
 def parts_of(key: str, point: str) -> tuple[Sequence[tuple[str, Value]], Sequence[str]]:
     """Names and values of a config, and cells. Raises ValueError for a point that is not the key's."""
     _need(point[:1] + point[-1:] == "{}")
-    pairs, parts, cells = zip(*map(_part, point[1:-1].split(",")), strict=True)
+    pairs, parts, cells, _ = zip(*map(_part, point[1:-1].split(",")), strict=True)
     _need(_is_key(key, parts))
     return pairs, cells
 
