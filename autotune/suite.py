@@ -142,8 +142,10 @@ def _added_up(parts: Iterable[tuple[Iterable[tuple[CallSignature, int | None]], 
     for counted_kinds, num_others in parts:
         others += num_others
         for kind, count in counted_kinds:
-            before = calls.get(kind)
-            calls[kind] = None if count is None else count + (before or 0)
+            num_known = len(calls)
+            before = calls.setdefault(kind, count)  # kinds take long to hash
+            if len(calls) == num_known:
+                calls[kind] = None if count is None else count + (before or 0)
     if len({count is None for count in calls.values()}) > 1:
         raise ValueError("some shapes have a count, others have none")
     return Suite(calls, others)

@@ -47,7 +47,6 @@ class ServedSignature(NamedTuple):
     way: str
     time_us: float
     cublas_us: float | None
-    why: str
 
     @property
     def seconds(self) -> float:
@@ -82,8 +81,8 @@ def run(request: CoverageRequest, *, is_json: bool) -> None:
 
 
 def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], None]) -> dict[str, Any]:
-    served = []
-    for one in _served(table, suite.calls.items()):
+    served, chooser = [], Chooser(table)
+    for one in _served(chooser, table.limits, suite.calls.items()):
         served.append(one)
         if len(served) % _PROGRESS_EVERY == 0:
             tell(len(served), len(suite.calls))
@@ -95,35 +94,49 @@ def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], No
         "seconds": sum(one.seconds for one in served),
         **_compare_to_cublas(served),
         "ways": _matches(served, suite.others),
-        "not_tuned": [_kind_facts(one) for one in not_tuned[:limit]],
+        "not_tuned": [_kind_facts(one, _why(chooser, one.kind)) for one in not_tuned[:limit]],
     }
 
 
-def _served(table: Table, calls: Iterable[tuple[CallSignature, int | None]]) -> Iterable[ServedSignature]:
-    chooser = Chooser(table)
+def _served(
+    chooser: Chooser, limits: DeviceLimits, calls: Iterable[tuple[CallSignature, int | None]]
+) -> Iterable[ServedSignature]:
     for kind, count in calls:
-        yield ServedSignature(kind, count or 1, *_way(chooser, table.limits, kind))
+        yield ServedSignature(kind, count or 1, *_way(chooser, limits, kind))
 
 
-def _way(chooser: Chooser, limits: DeviceLimits, kind: CallSignature) -> tuple[str, float, float | None, str]:
-    """How a call signature is served, in us of a call, in us of cuBLAS alone, and why so."""
+def _way(chooser: Chooser, limits: DeviceLimits, kind: CallSignature) -> tuple[str, float, float | None]:
+    """How a call signature is served, in us of a call, in us of cuBLAS alone."""
     gemm = kind.gemm
-    least_us = cublas_model.least_us(gemm, limits)
     if not (gemm.m and gemm.n):
-        return "tuned", 0.0, 0.0, "the result has no elements"
-    low = [alignment % ALIGNED for alignment in kind.alignment]
+        return "tuned", 0.0, 0.0  # the result has no elements
     try:
-        packed, at = Product(gemm, kind.lds, gemm.operand_bytes, gemm.strides), (low[0], low[1], low[2])
-        served = chooser.served_as(packed, at)
-        adds_bias = kind.epilogue == BIAS and adds_bias_within(gemm)  # torch has cuBLAS do so
-        own = adds_bias, kind.epilogue != PLAIN
-        pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch, *own))
-        if kind.epilogue != PLAIN:  # the reason is the plain kernel's
-            chooser.with_epilogue(pick, kind.epilogue)
+        pick = _pick(chooser, kind)
+    except DispatchError:
+        return "missed", cublas_model.least_us(gemm, limits), None
+    way, time_us = _way_of(pick), _time_us(pick) or cublas_model.least_us(gemm, limits)
+    return way, time_us, time_us if way == "cublas" else pick.cublas_us
+
+
+def _pick(chooser: Chooser, kind: CallSignature) -> Pick:
+    """Raises DispatchError where nothing serves."""
+    gemm, low = kind.gemm, [alignment % ALIGNED for alignment in kind.alignment]
+    packed, at = Product(gemm, kind.lds, gemm.operand_bytes, gemm.strides), (low[0], low[1], low[2])
+    served = chooser.served_as(packed, at)
+    adds_bias = kind.epilogue == BIAS and adds_bias_within(gemm)  # torch has cuBLAS do so
+    own = adds_bias, kind.epilogue != PLAIN
+    pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch, *own))
+    if kind.epilogue != PLAIN:  # the reason is the plain kernel's
+        chooser.with_epilogue(pick, kind.epilogue)
+    return pick
+
+
+def _why(chooser: Chooser, kind: CallSignature) -> str:
+    """Why it is served so: of the few that are shown, as saying so takes as long as choosing."""
+    try:
+        return _pick(chooser, kind).reason
     except DispatchError as error:
-        return "missed", least_us, None, str(error)
-    way, time_us = _way_of(pick), _time_us(pick) or least_us
-    return way, time_us, time_us if way == "cublas" else pick.cublas_us, pick.reason
+        return str(error)
 
 
 def _way_of(pick: Pick) -> str:
@@ -168,7 +181,7 @@ def _matches(served: Sequence[ServedSignature], others: int) -> dict[str, dict[s
     return found
 
 
-def _kind_facts(one: ServedSignature) -> dict[str, Any]:
+def _kind_facts(one: ServedSignature, why: str) -> dict[str, Any]:
     gemm, lds, alignment, epilogue = one.kind
     return {
         "shape": str(gemm),
@@ -177,7 +190,8 @@ def _kind_facts(one: ServedSignature) -> dict[str, Any]:
         "align": alignment,
         "count": one.calls,
         "served": one.way,
-        **picked(one, "time_us cublas_us seconds why"),
+        **picked(one, "time_us cublas_us seconds"),
+        "why": why,
     }
 
 

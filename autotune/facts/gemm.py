@@ -92,7 +92,8 @@ class Gemm:
             value = getattr(self, name)
             if type(value) is not bool:
                 _put(self, name, flag(name, value))
-        one_of(option("a_type"), self.a_type, A_TYPES)
+        if self.a_type not in A_TYPES:
+            one_of(option("a_type"), self.a_type, A_TYPES)
         if self.batch == 1 and (self.shares_a or self.shares_b):
             raise UsageError(
                 f"{self}: a single product shares no operand; name a batch, as in 4096b8:shared-a"
