@@ -33,7 +33,7 @@ from .facts.measurement import CachePolicy, read_policy
 from .facts.named_shapes import ByShape, Shape, read_shape, read_shapes
 from .facts.other_problem import is_external
 from .files import words
-from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, UsageError
+from .files.errors import AutotuneError, DispatchError, EnvironmentProblem, NothingStale, UsageError
 from .files.strict import hint
 from .files.wheel_libraries import required
 from .files.words import command, number, option, whole
@@ -409,11 +409,11 @@ def _tell_alike(limits: DeviceLimits, store: Store, note: Note) -> None:
 
 
 def _stale(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Stale]:
-    """Raises UsageError if no time is stale."""
+    """Raises NothingStale if no time is stale."""
     found = stale_shapes(store, target)
     kept = {gemm: one for gemm, one in found.items() if not named or gemm in named}
     if not kept:
-        raise UsageError("no shape with a final was measured under anything else than what is here")
+        raise NothingStale("no shape with a final was measured under anything else than what is here")
     return {gemm: compared(store, target, one) for gemm, one in kept.items()}
 
 

@@ -119,6 +119,7 @@ def write_source(request: SourceRequest, *, is_json: bool) -> None:
     """Write the instantiated source of a config into a file, or print it. Raises UsageError for a config of
     which no kernel can be made, or a file that cannot be written."""
     config, gemm, out = Config.parse(request.config), Gemm.parse(request.shape), request.out
+    gemm.need_output()
     limits = limits_named(request.gpu, note=console.note)
     _need_legal(config, limits, gemm, ("template", "shape"))
     for rule in broken_rules(config, limits, gemm, ("device",)):

@@ -275,6 +275,7 @@ class T4Request(CommandRecord):
     db: str = DB()
     recording: Path | None = option("A recorded space, in the place of the database.", None, metavar="FILE")
     shape: str | None = option("Which problem, where there are several.", None)
+    study: int | None = option("Which study of it, by number; without it the newest.", None)
 
 
 class T1Request(T4Request):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..facts.device import limits_by_name
 from ..facts.frozen import picked
 from ..facts.keywords import SearchKeywords, keywords_of
 from ..facts.measurement import CachePolicy
-from ..files.errors import EnvironmentProblem, UsageError
+from ..files.errors import EnvironmentProblem, NothingStale, UsageError
 from ..files.words import counted, one_of
 from ..kernel.resources import workspace_of
 from ..kernel.templates import accuracy_of
@@ -82,7 +82,13 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             lines(event)
 
         telling: dict[str, Any] = {"on_event": on_event, "on_fill": printer.fill, "note": console.note}
-        found = _found(request, arguments, telling)
+        try:
+            found = _found(request, arguments, telling)
+        except NothingStale as nothing:
+            lines.write("result", {"shapes": []})
+            told = f"nothing is stale: {nothing}"
+            _answer({"shapes": []}, lambda: told, request, is_json=is_json)
+            return
         facts = [_facts(result, request, time.time() - asked_at) for result in found.results]
         document = facts[0] if len(facts) == 1 else {"gpus": facts}
         lines.write("result", document)
@@ -92,11 +98,17 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         both = zip(found.results, facts, strict=True)
         return "\n".join(part for one, its in both for part in _parts(one, its, request.db, suites))
 
+    _answer(document, text, request, is_json=is_json)
+    _end(found)
+
+
+def _answer(
+    document: dict[str, Any], text: Callable[[], str], request: SearchRequest, *, is_json: bool
+) -> None:
     if str(request.events) == "-":
         console.note(text())  # stdout has JSON lines alone: the last one says the same
     else:
         console.answer(document, text, is_json=is_json)
-    _end(found)
 
 
 def _found(request: SearchRequest, arguments: dict[str, Any], telling: dict[str, Any]) -> FoundOnGpus:
@@ -121,7 +133,8 @@ def _end(found: FoundOnGpus) -> None:
         if result.search.signal is not None:
             raise typer.Exit(SIGNALLED + result.search.signal)
     for error in found.errors.values():
-        raise error
+        if not isinstance(error, NothingStale):
+            raise error
     for result in found.results:
         _need_winners(result.search)
 

@@ -40,8 +40,10 @@ def _write(
     out, counts = request.out, Counter[bool]()
     check_writable(out)
     gemm = None if request.shape is None else read_problem(request.shape)
-    recording = request.recording
-    opened = _of_study(request.db, gemm) if recording is None else _of_recording(recording, gemm)
+    recording, study = request.recording, request.study
+    if recording is not None and study is not None:
+        raise UsageError(f"{recording} has no studies; leave out --study, or --recording for a database")
+    opened = _of_study(request.db, gemm, study) if recording is None else _of_recording(recording, gemm)
 
     def count(trials: Iterable[Tried]) -> Iterator[Tried]:
         for trial in trials:
@@ -59,14 +61,20 @@ def _write(
 
 
 @contextmanager
-def _of_study(db: str, gemm: Gemm | None) -> Iterator[tuple[Made, Iterator[Tried]]]:
-    """The study with the newest trial of this problem, or of the only one that there is."""
+def _of_study(db: str, gemm: Gemm | None, number: int | None) -> Iterator[tuple[Made, Iterator[Tried]]]:
+    """The study of this number, or the one with the newest trial, of this problem, or of the only one."""
     with common.open_existing(db) as store:
         studies = common.studies_of(store, () if gemm is None else (gemm,), is_brief=True)
+        if number is not None:
+            studies = [one for one in studies if one.study.id == number]
+            if not studies:
+                of = "" if gemm is None else f" of {gemm}"
+                raise UsageError(f"{shown(db)} holds no study {number}{of} (`trials best --json` lists them)")
         _need_one({summary.study.gemm for summary in studies}, shown(db))
         study = max(studies, key=lambda summary: summary.updated_at).study
         if len(studies) > 1:
-            newest = f"the newest is written ({common.source_text(study.environment)})"
+            source = common.source_text(study.environment)
+            newest = f"the newest is written ({source}), number {study.id}; --study names another"
             console.note(f"{shown(db)} holds {len(studies):,} studies of {study.gemm}: {newest}")
         made = Made(study.gemm, study.source_hash, study.environment, study.policy)
         yield made, (Tried(one.items, one.values, one, one.created_at) for one in store.facts(study))

@@ -2,6 +2,7 @@
 
     AutotuneError
     ├─ UsageError           bad flag, shape, config or suite file           exit 2
+    │  └─ NothingStale      no time has to be measured anew; the command line says so, and ends with 0
     ├─ EnvironmentProblem   no GPU, driver too old, NVRTC missing           exit 3
     ├─ TrialFailure         one candidate failed; recorded, search goes on  (never reaches the shell)
     ├─ DeviceLost           the GPU worker died more often than allowed     exit 4
@@ -31,6 +32,10 @@ class UsageError(AutotuneError):
     """The request itself is wrong: a flag, a shape, a config or a suite file."""
 
     exit_code: ClassVar[int] = 2
+
+
+class NothingStale(UsageError):
+    """No time has to be measured anew."""
 
 
 class EnvironmentProblem(AutotuneError):

@@ -24,6 +24,10 @@ MOST_TOML = 256 << 10  # bytes: some 6,000 shapes of a suite
 LONGEST_LINE = 1000  # characters: reading a dotted key of TOML takes time that grows as its square
 T = TypeVar("T")
 _GZIP = b"\x1f\x8b"
+_PACKED = {  # by the first bytes, what is not unpacked here
+    b"PK\x03\x04": "zip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd",
+    b"7z\xbc\xaf": "7z",
+}  # fmt: skip
 _SQLITE = b"SQLite format 3\0"
 _KINDS = (  # of what can be opened; folders and sockets cannot
     (stat.S_ISFIFO, "a pipe"),
@@ -46,6 +50,8 @@ def read_file(path: Path, what: str, most_bytes: int) -> bytes:
         raise UsageError(f"{path} is no readable {what}: {reason}; name another file") from error
     if len(content) > most_bytes:
         raise _too_large(path, what, most_bytes)
+    if tool := next((tool for begin, tool in _PACKED.items() if content.startswith(begin)), None):
+        raise UsageError(f"{path} is packed by {tool}; unpack the {what}, or compress it with gzip")
     return content
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from .. import tuning
 from ..facts.gemm import Gemm
-from ..files.errors import AutotuneError, DeviceLost
+from ..files.errors import AutotuneError, DeviceLost, NothingStale
 from ..kernel.compiler import Helpers
 from ..search import InterruptHandler, SearchResult, ShapeResult
 from ..search.called import gain_of
@@ -246,5 +246,5 @@ def tune(
     if not found.results and not found.errors:  # a signal came before any had begun
         signal.raise_signal(interrupt_handler.number or signal.SIGINT)
     if not found.results:
-        raise next(iter(found.errors.values()))
+        raise min(found.errors.values(), key=lambda error: isinstance(error, NothingStale))
     return found

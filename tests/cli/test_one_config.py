@@ -69,6 +69,7 @@ def test_a_source_is_written_with_the_command_that_compiles_it(tmp_path: Path) -
 
 def test_a_source_of_no_kernel_is_refused(tmp_path: Path) -> None:
     assert "cannot run on" in run("source", "bm=64,wm=48", code=2).stderr
+    assert "0x0x0:NN: C is empty" in run("source", BEST.key, "--shape", "0", code=2).stderr
     assert "cannot be written" in run("source", BEST.key, "--out", tmp_path / "no" / "x.cu", code=2).stderr
     assert "--gpu 'gtx-480'" in run("source", BEST.key, "--gpu", "gtx-480", code=2).stderr
     stages = run("source", f"{BEST.key.replace('stages=', 'pad=8,stages=')}", code=2).stderr

@@ -418,8 +418,14 @@ def test_of_several_gpus_it_is_told_which_one_is_written(tmp_path: Path, capsys)
         trials_merge.merge(MergeRequest(str(cache), db), is_json=True, is_quiet=True)
     trials_files.t1(T1Request(tmp_path / "t1.json", db), is_json=True)
     told = capsys.readouterr().err
-    assert "holds 2 studies of convolution:64x48: the newest is written (recorded on Other, undated)" in told
+    newest = "the newest is written (recorded on Other, undated), number 2; --study names another"
+    assert f"holds 2 studies of convolution:64x48: {newest}" in told
     assert read_recording(tmp_path / "t1.json").environment.gpu_name == "Other"
+    trials_files.t1(T1Request(tmp_path / "t1.json", db, study=1), is_json=True)
+    assert not capsys.readouterr().err
+    assert read_recording(tmp_path / "t1.json").environment.gpu_name == "One"
+    with pytest.raises(UsageError, match="holds no study 3 "):
+        trials_files.t1(T1Request(tmp_path / "t1.json", db, study=3), is_json=True)
 
 
 def test_an_unusable_time_is_told_in_its_own_unit(tmp_path: Path) -> None:

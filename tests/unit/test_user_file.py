@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import socket
 import sqlite3
@@ -41,6 +43,16 @@ def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
 def test_compressed_files_are_read_as_what_they_hold(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(gzip.compress(b"one") + gzip.compress(b"two"))
     assert read_file(tmp_path / "file", "recording", MOST) == b"onetwo"
+
+
+@pytest.mark.parametrize(
+    ("content", "tool"),
+    [(lzma.compress(b"1,2,3"), "xz"), (bz2.compress(b"1,2,3"), "bzip2"), (b"PK\x03\x04..", "zip")],
+)
+def test_what_is_packed_otherwise_is_told_by_its_tool(tmp_path: Path, content: bytes, tool: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(UsageError, match=f"file is packed by {tool}; unpack the suite, or compress it with"):
+        read_file(tmp_path / "file", "suite", MOST)
 
 
 def test_enormous_files_are_not_read(tmp_path: Path) -> None:
