@@ -163,14 +163,12 @@ class ServedModel:
     def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
         """What serves torch's own products; see routed_engine.py."""
         from .native.core import core_of
-        from .torch.cublas_sums import CublasSums
         from .torch.routed_engine import AsPicked, RoutedEngine
 
         known = self.choices() if self._settles.startswith("live") else self._known
         rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, known, AsPicked()
         made = RoutedEngine(has_bias, core_of(self.table), self._settles, *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
-        made.allowed = CublasSums(driver, made.devices, self.table).allowed
         return made
 
 
