@@ -258,6 +258,12 @@ def tune(
     until then is stored.
     """
     asked_at = time.time() if asked_at is None else asked_at
+    if not isinstance(policy, SearchPolicy | None):
+        raise UsageError(f"policy is {words.shown(policy)}; pass one as SearchPolicy(num_startup=30)")
+    called = {"on_event": (on_event,), "on_fill": (on_fill,), "note": (note,), "callbacks": callbacks}
+    for name, some in called.items():
+        if not isinstance(some, Iterable) or not all(map(callable, some)):
+            raise UsageError(f"{name} is or holds {words.shown(some)}, expected what can be called")
     given: SearchKeywords = with_defaults(SearchKeywords, keywords)
     accuracy, stale = given["accuracy"], given["stale"]
     named, conditions = read_shapes(shapes), _conditions(given)

@@ -47,7 +47,7 @@ class SummationOrder:
     @classmethod
     def parse(cls, text: str) -> SummationOrder:
         """Read `chain` or `chunks:512`. Raises UsageError."""
-        found = re.fullmatch("chunks:([1-9][0-9]{0,8})", text)
+        found = re.fullmatch("chunks:([1-9][0-9]{0,8})", text) if isinstance(text, str) else None
         if found is None and text != "chain":
             raise UsageError(f"order {text!r}: write chain, or chunks:{CHUNKS[1]}")
         return cls(int(found[1]) if found else 0)

@@ -129,6 +129,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"where": 5}, "where is or holds 5, expected a text or several"),
     ({"where": ["bm=64", b"bn=64"]}, "where is or holds b'bn=64', expected a text"),
     ({"calls": [1]}, r"calls is \[1\], expected a dict by shape"),
+    ({"order": 5}, "order 5: write chain"),
+    ({"policy": {"num_startup": 30}}, r"policy is \{'num_startup': 30\}; pass one as SearchPolicy"),
+    ({"on_event": 5}, r"on_event is or holds \(5,\), expected what can be called"),
+    ({"callbacks": 5}, "callbacks is or holds 5, expected what can be called"),
+    ({"callbacks": [print, None]}, "callbacks is or holds .*, expected what can be called"),
     ({"shapes": None}, "shape None: write 4096"),
     ({"shapes": True}, "m is True, expected a whole number"),
 ]

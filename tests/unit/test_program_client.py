@@ -285,6 +285,16 @@ def test_whatever_is_amiss_a_call_does_not_mind(
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf", "soon"])
+def test_a_period_without_an_end_or_a_pause_ends_the_exchange_with_a_word(
+    seconds: str, team: Team, begin: Callable[..., Dispatcher], monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_SERVER_SECONDS", seconds)
+    program = begin()
+    until(lambda: program._client is not None and not program._client._thread.is_alive())
+    assert "no server is told: " in caplog.text and multiply(program)
+
+
 def test_a_server_that_hangs_holds_up_neither_calls_nor_the_end(tmp_path: Path) -> None:
     """In a process of its own, which forks, too."""
     write_table(BEFORE, tmp_path / "sgemm_before")

@@ -108,11 +108,12 @@ def test_without_a_program_or_torch_it_says_so(routing: Any, monkeypatch: Any, c
     def refuse() -> Any:
         raise DispatchError("another table")
 
-    assert main(refuse, ["t", "p.py"]) == 2
+    assert main(refuse, ["t", __file__]) == 2
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert run(routing, "p.py") == 2
+    assert run(routing, __file__) == run(routing, "nowhere.py") == 2
     message = capsys.readouterr().err
     assert "another table" in message and "install it" in message and not routing.log
+    assert "no program at nowhere.py; say which" in message
 
 
 # Processes of a program

@@ -82,7 +82,7 @@ def make_gemm(
         return Gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b, a_type)
     except UsageError as error:
         raise DispatchError(
-            f"{error}; pass the extents of the product, and split larger ones into smaller"
+            f"{error}; pass the product's extents and flags, and split larger products into smaller"
         ) from error
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ...files.words import number
 from ..native.processes import FORK_LOCK, is_one_of_several, torch_distributed
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class ProgramClient:
             with FORK_LOCK:  # a child would wait for an import for ever
                 from .table_server import ProgramExchange
             exchange = ProgramExchange(self)
-            period_s = float(os.environ.get(PERIOD) or PERIOD_S)
+            period_s = number(PERIOD, float(os.environ.get(PERIOD) or PERIOD_S), 0.01, 86_400)
         except Exception as error:  # whatever is amiss with it, the program goes on
             _log.warning("no server is told: %s", error)
             return

@@ -38,8 +38,8 @@ MakeRouting = Callable[[], TorchRouting]
 def main(make_routing: MakeRouting, arguments: list[str]) -> int:
     """Run the program that the arguments of this process name, as Python would, and report on stderr how its
     products were served, and with `--compare` what it gained (torch_router.py). Returns 0 for `--help`, and 2
-    if no program is named, torch is missing, or nothing can be measured; else raises what the program ends
-    with."""
+    if no program is named, or it or torch is missing, or nothing can be measured; else raises what it
+    ends with."""
     program = arguments[1:]
     if program[:1] in (["--help"], ["-h"]):
         argparse.ArgumentParser(usage=_USAGE, description=_HELP).print_help()
@@ -50,7 +50,7 @@ def main(make_routing: MakeRouting, arguments: list[str]) -> int:
     program = program[is_module:]
     routing = _LateRouting(make_routing, is_compared=is_compared)
     try:
-        _check(program)
+        _check(program, is_module)
         _import_torch()
         routing.begin()
     except DispatchError as error:
@@ -142,11 +142,13 @@ def _children_too() -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def _check(program: list[str]) -> None:
+def _check(program: list[str], is_module: bool) -> None:
     if not program:
         raise DispatchError(_WHICH_TABLE)
     if program[0].startswith("-"):
         raise DispatchError(f"{program[0]} is no option here; {_WHICH_TABLE}")
+    if not is_module and not Path(program[0]).exists():
+        raise DispatchError(f"no program at {program[0]}; {_WHICH_TABLE}")
 
 
 def _import_torch() -> None:
