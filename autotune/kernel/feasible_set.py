@@ -304,7 +304,7 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
 
     def fit(columns: _Columns) -> np.ndarray:
         if its:
-            return np.asarray(its.workspaces(columns, problem) <= most)
+            return np.asarray(tensor.workspaces(its, columns, problem) <= most)
         return np.asarray(workspaces(columns, problem, limits) <= most)
 
     found = _linked(space, [n for n in _TENSOR_TILES if n in space.names] if its else _OF_TILES, fit)

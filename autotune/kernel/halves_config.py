@@ -7,7 +7,7 @@ faster, and is what a search there tries; this one is legal all the same. Copied
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +15,11 @@ import numpy as np
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
+from . import mma_config as mma
 from . import tensor_config as tensor
-from .config import WARP, Parameter, checked
+from .config import WARP, Parameter
 from .launch import WORKSPACE_LIMIT, LaunchSpec, Variant
-from .mma_config import resident, sum_bytes
+from .mma_config import resident
 from .resources import MAX_REGISTERS, launched
 from .rules import Rule
 from .tensor_config import ConfigOnTensorCores
@@ -29,6 +30,7 @@ FP16X3 = "fp16x3"
 PACK_DEPTH = 64  # of blocks of packed operands
 WN = 32  # columns of C per warp
 STAGES = 2
+sum_bytes = mma.sum_bytes
 # A third of the tensor cores' rate in FP16, summed in FP32, over that of FMAs, by data sheets: 512
 # multiply-adds per SM and cycle beside 64 lanes (7.5), 1,024 beside 64 (8.0), 512 beside 128 (8.6, 8.9,
 # 12.0), 2,250 TFLOP/s beside 75 (10.0). GeForce cards have half of it.
@@ -62,11 +64,6 @@ class HalvesConfig(ConfigOnScaled):
     raster: str = "n"
     reduction: str = "none"
     split_k: int = 1
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> HalvesConfig:
-        """As `Config.from_dict`."""
-        return cls(**checked(data, PARAMETER))
 
     @property
     def promote_k(self) -> int:
@@ -104,7 +101,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("depth", (16, 32), "k per stage, after which sums leave the tensor cores", "steps"),
     *(tensor.PARAMETER[name] for name in ("vec_c", "raster", "group", "reduction", "split_k")),
 )
-PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+PARAMETER = HalvesConfig.parameters = {p.name: p for p in PARAMETERS}
 # Of two configs that agree in these, a product of one layout has the same bits
 SUMMED = ("depth", "reduction", "split_k")
 
@@ -115,11 +112,6 @@ def threads(c: Any) -> Any:
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
     return tensor.packed_of(g, (c.bm, c.bn), depth=PACK_DEPTH)
-
-
-def workspaces(c: Any, g: Gemm) -> Any:
-    """`Grid.workspace_bytes` of launches; of a config or columns."""
-    return packed_bytes(c, g) + sum_bytes(c, g)
 
 
 def smem_bytes(c: Any) -> Any:

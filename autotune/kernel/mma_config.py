@@ -7,7 +7,7 @@ tries; this one is legal all the same. Copied into exported tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from . import tensor_config as tensor
-from .config import WARP, Parameter, checked
+from .config import WARP, Parameter
 from .launch import WORKSPACE_LIMIT, LaunchSpec, Variant
 from .resources import MAX_REGISTERS, REGISTER_GRANULE, launched
 from .rules import Rule
@@ -53,11 +53,6 @@ class MmaConfig(ConfigOnTensorCores):
     reduction: str = "none"
     split_k: int = 1
     scheme: str = TF32X3
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> MmaConfig:
-        """As `Config.from_dict`."""
-        return cls(**checked(data, PARAMETER))
 
     @property
     def threads(self) -> int:
@@ -98,7 +93,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     *(tensor.PARAMETER[name] for name in ("vec_b", "vec_c", "pack_a", "pack_b", "raster", "group")),
     *(tensor.PARAMETER[name] for name in ("reduction", "split_k", "scheme")),
 )
-PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+PARAMETER = MmaConfig.parameters = {p.name: p for p in PARAMETERS}
 # Of two configs that agree in these, a product of one layout has the same bits
 SUMMED = ("bk", "promote_k", "flush_k", "reduction", "split_k", "scheme")
 
@@ -113,11 +108,6 @@ def packed_bytes(c: Any, g: Gemm) -> Any:
 
 def sum_bytes(c: Any, g: Gemm) -> Any:
     return tensor.sum_bytes(c, g, c.bm)
-
-
-def workspaces(c: Any, g: Gemm) -> Any:
-    """`Grid.workspace_bytes` of launches; of a config or columns."""
-    return packed_bytes(c, g) + sum_bytes(c, g)
 
 
 def smem_bytes(c: Any, of: Gemm | Variant) -> Any:

@@ -6,7 +6,7 @@ product scales, splits and packs both operands, whatever their rows are. Copied 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from ..facts.device import DeviceLimits
@@ -15,25 +15,18 @@ from ..facts.gemm import FLOAT_BYTES, Gemm
 from . import halves_config as halves
 from . import mma_config as mma
 from . import tensor_config as tensor
-from .config import Config, Parameter, checked
+from .config import Config, Parameter
 from .halves_config import ConfigOnScaled, HalvesConfig
 from .launch import WORKSPACE_LIMIT, LaunchSpec, Variant
 from .mma_config import MmaConfig
 from .resources import launched
 from .rules import Rule
-from .tensor_config import (
-    BARRIER_BYTES,
-    BM,
-    NUM_MULTIPLIERS,
-    PLANE_ALIGNMENT,
-    WARPGROUP,
-    TensorConfig,
-    sum_bytes,
-)
+from .tensor_config import BARRIER_BYTES, BM, NUM_MULTIPLIERS, PLANE_ALIGNMENT, WARPGROUP, TensorConfig
 
 MAIN_FILE = "scaled_sgemm.cu"
 FP16X3 = halves.FP16X3
 BK = halves.PACK_DEPTH
+sum_bytes = tensor.sum_bytes
 # A third of the tensor cores' rate in FP16, 2,048 multiply-adds per SM and cycle, over that of 128 lanes
 OVER_FMA = 2048 / 3 / 128
 
@@ -52,11 +45,6 @@ class ScaledConfig(ConfigOnScaled):
     split_k: int = 1
 
     threads = WARPGROUP * (1 + NUM_MULTIPLIERS)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ScaledConfig:
-        """As `Config.from_dict`."""
-        return cls(**checked(data, PARAMETER))
 
     def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
         return LaunchSpec(
@@ -80,18 +68,13 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("promote_k", (16, 32, 64), "k after which sums leave the tensor cores", "steps"),
     *(tensor.PARAMETER[name] for name in ("vec_c", "raster", "group", "reduction", "split_k")),
 )
-PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+PARAMETER = ScaledConfig.parameters = {p.name: p for p in PARAMETERS}
 # Of two configs that agree in these, a product of one layout has the same bits
 SUMMED = ("promote_k", "reduction", "split_k")
 
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
     return tensor.packed_of(g, (BM, c.bn), depth=BK)
-
-
-def workspaces(c: Any, g: Gemm) -> Any:
-    """`Grid.workspace_bytes` of launches; of a config or columns."""
-    return packed_bytes(c, g) + sum_bytes(c, g)
 
 
 def smem_bytes(c: Any) -> Any:

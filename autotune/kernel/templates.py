@@ -164,7 +164,7 @@ def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: in
 def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
     """Memory that a launch of this config takes besides its operands."""
     if isinstance(config, OnTensorCores):
-        return int(_MODULES[type(config)].workspaces(config, gemm))
+        return int(tensor.workspaces(_MODULES[type(config)], config, gemm))
     return resources.workspace_bytes(config, gemm, limits)
 
 

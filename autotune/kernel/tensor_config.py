@@ -7,7 +7,8 @@ tables.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Self
+from types import ModuleType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -40,7 +41,13 @@ LEAST_RESULTS = 64 * 64  # of C: fewer show no error that can be compared, and k
 class ConfigOnTensorCores:
     """What configs of each kernel on tensor cores have; their fields are parameters."""
 
+    parameters: ClassVar[dict[str, Parameter]]
     reduction: str
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """As `Config.from_dict`."""
+        return cls(**checked(data, cls.parameters))
 
     @property
     def threads(self) -> int:
@@ -105,11 +112,6 @@ class TensorConfig(ConfigOnTensorCores):
     split_k: int = 1
     scheme: str = TF32X3
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TensorConfig:
-        """As `Config.from_dict`."""
-        return cls(**checked(data, PARAMETER))
-
     @property
     def key(self) -> str:
         """Without the scheme of kernels that are older than others are."""
@@ -158,7 +160,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), "blocks that share out k", "blocks"),
     Parameter("scheme", SCHEMES, "which parts a float is split into, and how many of their products count"),
 )
-PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+PARAMETER = TensorConfig.parameters = {p.name: p for p in PARAMETERS}
 # Of two configs that agree in these, a product of one layout has the same bits
 SUMMED = ("promote_k", "flush_k", "pack_a", "reduction", "split_k", "scheme")
 
@@ -187,9 +189,9 @@ def sum_bytes(c: Any, g: Gemm, bm: Any = BM) -> Any:
     return 1.0 * FLOAT_BYTES * planes * (-(-g.m // bm) * bm) * (-(-g.n // c.bn) * c.bn)
 
 
-def workspaces(c: Any, g: Gemm) -> Any:
-    """`Grid.workspace_bytes` of launches; of a config or columns."""
-    return packed_bytes(c, g) + sum_bytes(c, g)
+def workspaces(its: ModuleType, c: Any, g: Gemm) -> Any:
+    """`Grid.workspace_bytes` of launches of one of these kernels, by its module; of a config or columns."""
+    return its.packed_bytes(c, g) + its.sum_bytes(c, g)
 
 
 def smem_bytes(c: Any, of: Gemm | Variant) -> Any:

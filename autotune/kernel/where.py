@@ -125,7 +125,8 @@ class Where:
         if self.shape is None or self.max_workspace is None or not is_met:
             return is_met
         if its is not None:
-            return bool(its.workspaces(SimpleNamespace(**values), self.shape[0]) <= self.max_workspace)
+            found = tensor.workspaces(its, SimpleNamespace(**values), self.shape[0])
+            return bool(found <= self.max_workspace)
         found = workspace_of(point, *self.shape)
         return found is not None and found <= self.max_workspace
 
