@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import target_finder as targets
 from ..facts.device import DeviceLimits
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..files.answers import kept
 from . import console
@@ -26,13 +27,8 @@ def _facts(limits: DeviceLimits, gemm: Gemm) -> dict[str, Any] | None:
     found = expected_on(targets.matrices(), limits, gemm) if gemm.k else None
     if found is None:
         return None
-    return {
-        "kernel_us": found.kernel_us,
-        "cublas_us": found.cublas_us,
-        "limit_us": gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None,
-        "is_measured": found.is_measured,
-        "sources": found.sources,
-    }
+    limit_us = gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None
+    return {**picked(found, "kernel_us cublas_us is_measured sources"), "limit_us": limit_us}
 
 
 def text(limits: DeviceLimits, gemm: Gemm) -> str:

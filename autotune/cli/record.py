@@ -48,17 +48,14 @@ class RecordProgress:
 
     def add(self, gemm: Gemm, found: Measurement) -> None:
         with self._one_adds:
-            self._add(gemm, found)
-
-    def _add(self, gemm: Gemm, found: Measurement) -> None:
-        self._num_done += 1
-        self._num_failed += not found.is_ok
-        rate = self._num_done / max(time.monotonic() - self._started_s, 1e-9)
-        left = console.duration((self._num_wanted - self._num_done) / rate)
-        self._progress.update(
-            f"{counted(self._num_points, 'config')}: {self._num_done:,}/{self._num_wanted:,} trials, "
-            f"{rate:.1f}/s, {self._num_failed:,} failed, {left} left, at {gemm}"
-        )
+            self._num_done += 1
+            self._num_failed += not found.is_ok
+            rate = self._num_done / max(time.monotonic() - self._started_s, 1e-9)
+            left = console.duration((self._num_wanted - self._num_done) / rate)
+            self._progress.update(
+                f"{counted(self._num_points, 'config')}: {self._num_done:,}/{self._num_wanted:,} trials, "
+                f"{rate:.1f}/s, {self._num_failed:,} failed, {left} left, at {gemm}"
+            )
 
 
 def run(request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callable[[str], str] = str) -> None:

@@ -246,19 +246,14 @@ def _clear(scratch: Path, note: Note) -> None:
             (scratch / LOCK).unlink(missing_ok=True)
             scratch.rmdir()
             return
-        kept = _backup_path(scratch)
+        name, _, random = scratch.name.removeprefix(".").rpartition("-")
+        kept = scratch.with_name(f"{name}-kept-{random}")
         scratch.rename(kept)
         (kept / LOCK).unlink(missing_ok=True)
     except OSError as error:
         note(f"{scratch} is left of an export and cannot be removed ({error}); look into it and remove it")
         return
     note(f"what turned up in the table while it was replaced is kept in {kept}; move it where it belongs")
-
-
-def _backup_path(scratch: Path) -> Path:
-    """`.NAME-xxxxxxxx` becomes `NAME-kept-xxxxxxxx`."""
-    name, _, random = scratch.name.removeprefix(".").rpartition("-")
-    return scratch.with_name(f"{name}-kept-{random}")
 
 
 def _remove_owned(folder: Path, *, is_partial: bool) -> None:

@@ -10,7 +10,7 @@ from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
 from ..store import Final, Store, StudyRef, TrialRecord, TriedPoint
 from ..target import Baseline
-from .compare.ranking import PairComparison, Ranked, Ranking
+from .compare.ranking import Ranked, Ranking
 from .progress import Best
 from .propose.origins import FILL
 
@@ -76,15 +76,6 @@ class Findings:
     def cutoff_us(self) -> float | None:
         """The incumbent's time, which a candidate must not exceed by much."""
         return None if self.incumbent is None else self.incumbent.time_us
-
-    def take_rounds(
-        self, comparison: PairComparison, first_us: tuple[float, ...], second_us: tuple[float, ...]
-    ) -> list[Ranked]:
-        """Take in rounds of a comparison, stored once it is over. Returns those whose times it corrected."""
-        corrected = self.ranking.take(comparison, first_us, second_us)
-        if comparison.is_over:
-            self._store.add_comparison(self._study, comparison.record)
-        return corrected
 
     def finalists(self, num: int) -> list[TrialRecord]:
         """The best trials: those that no comparison has beaten first, by time as comparisons corrected it."""

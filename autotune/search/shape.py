@@ -152,8 +152,10 @@ class ShapeSearch:
     def refine(
         self, comparison: PairComparison, first_us: tuple[float, ...], second_us: tuple[float, ...]
     ) -> None:
-        """Learn from rounds of a comparison."""
-        self._correct(self.findings.take_rounds(comparison, first_us, second_us))
+        """Learn from rounds of a comparison, stored once it is over."""
+        self._correct(self.findings.ranking.take(comparison, first_us, second_us))
+        if comparison.is_over:
+            self._store.add_comparison(self.study, comparison.record)
 
     def _correct(self, corrected: Iterable[Ranked]) -> None:
         """Give the model the times that comparisons corrected."""

@@ -18,7 +18,7 @@ from ..facts.gemm import Gemm
 from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Store
-from ..target import Point, Preparing, Refining, Reusing, Target
+from ..target import Preparing, Refining, Reusing, Target
 from .compare.final import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
@@ -269,18 +269,14 @@ class Tuner:
         every = policy.lend_every * (1 + num_requested // policy.lend_less)
         if num_requested % every != every - 1:
             return
+        is_served = self._reuse_queue is not None and self._reuse_queue.serves(shape)
         at = self._shapes.index(shape)  # suites list similar shapes next to each other: begin with the next
         for other in self._shapes[at + 1 :] + self._shapes[:at]:
             incumbent = other.findings.incumbent
-            if incumbent is None or self._is_tried_when_idle(shape, incumbent.point):
-                continue
+            if incumbent is None or (is_served and shape.space.find(incumbent.point) is not None):
+                continue  # in the second case idle seconds will try it
             if shape.lend(incumbent.key, incumbent.point):
                 return
-
-    def _is_tried_when_idle(self, shape: ShapeSearch, point: Point) -> bool:
-        """Whether idle seconds will try another shape's best on this one."""
-        is_served = self._reuse_queue is not None and self._reuse_queue.serves(shape)
-        return is_served and shape.space.find(point) is not None
 
     def _settle(self, candidate: Candidate) -> None:
         """Learn from a candidate that was stored, then report it."""

@@ -18,7 +18,8 @@ Document = dict[str, Any]
 def overview(store: Store, tables: Sequence[Document]) -> Document:
     """All of it; `tables` as `listed_of` has them. Raises StoreError."""
     queue, usage = store.queue(), store.artifacts().usage()
-    latest = latest_environments(store)
+    by_age = sorted(store.runs(), key=lambda run: run.began_at)
+    latest = {run.environment.gpu_name: run.environment for run in by_age}  # where a search ran last
     return {
         "counts": {state.value: number for state, number in queue.counts().items()},
         "requests": [request_document(one) for one in queue.requests(most=MOST_REQUESTS)],
@@ -45,14 +46,6 @@ def _gpu(name: str, usage: Sequence[Usage]) -> Document:
         "name": name, "calls": dict(calls), "hits": hits, "misses": calls.total() - hits,
         "predicted_saved_us": saved_us, "measured": measured,
     }  # fmt: skip
-
-
-def latest_environments(store: Store) -> dict[str, Environment]:
-    """Of each GPU model, where a search ran last."""
-    return {
-        run.environment.gpu_name: run.environment
-        for run in sorted(store.runs(), key=lambda run: run.began_at)
-    }
 
 
 def why_stale(table: Document, latest: dict[str, Environment]) -> str:

@@ -108,12 +108,9 @@ class GpuServer:
             elif self._work.drains and not self._queue.has_open():
                 return
             else:
-                self._rest(IDLE_S)
-
-    def _rest(self, seconds: float) -> None:
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s and not self._interrupt_handler.is_requested:
-            time.sleep(_POLL_S)
+                until_s = time.monotonic() + IDLE_S
+                while time.monotonic() < until_s and not self._interrupt_handler.is_requested:
+                    time.sleep(_POLL_S)
 
     def _serve(self, claimed: QueuedRequest) -> None:
         gemm = claimed.wanted.gemm
