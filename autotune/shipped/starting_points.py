@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product, zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from ..recording.matrix import TimeMatrix
 _FLUSH_K = 256  # without warpgroups, where k is twice as deep: then errors are as small as promised
 _SMS = 132  # of the GPUs that run kernels on tensor cores
 _MOST_AHEAD = 6  # tiles, of narrow ones
+Mma = TypeVar("Mma", MmaConfig, HalvesConfig)
 
 
 class StartingPoints:
@@ -147,21 +148,9 @@ def _scaled_operands(gemm: Gemm) -> Iterator[ScaledConfig]:
 
 
 def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
-    """Those first that were the fastest (docs/notes/0076), and then
-    those whose errors are smaller; with the widest vectors that the operands allow, packed where that gives
-    wider ones, and in so many splits that all SMs work. A split of few tiles waits for memory once, as all of
-    them are on their way at the same time."""
-    pack_a, pack_b = (
-        int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
-    )
-    pack_a = pack_a if gemm.a_type == FLOATS else 0
-    operands: dict[str, Any] = {
-        "pack_a": pack_a,
-        "pack_b": pack_b,
-        "vec_a": 4 if pack_a or gemm.lda % (4 * per_word(gemm.a_type)) == 0 else 1,
-        "vec_b": 4 if pack_b or gemm.ldb % 4 == 0 else 1,
-        "vec_c": 2 - gemm.ldc % 2,
-    }
+    """Those first that were the fastest (docs/notes/0076), and then those whose errors are smaller, in so
+    many splits that all SMs work. A split of few tiles waits for memory once, as all of them are on their way
+    at the same time."""
     sums: tuple[tuple[str, int, int], ...] = (
         *((TF32X3, 32, 0), (BF16X6, 32, 0), (BF16X6, 64, 0), (BF16X6, 32, 256)),
         *((TF32X3, 32, 512), (TF32X3, 16, 512), (TF32X3, 16, 256)),
@@ -171,7 +160,7 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
     for scheme, promote_k, flush_k in sums:
         for bn, loaders in ((128, 2), (64, 1), (128, 1)):
             config = TensorConfig(bn, promote_k=promote_k, flush_k=flush_k, loaders=loaders, scheme=scheme)
-            config = replace(config, **operands)
+            config = replace(config, **_operands(gemm))
             splits = _splits(gemm, bn)
             if splits > 1:
                 split = replace(config, reduction="two_pass", split_k=splits)
@@ -181,18 +170,23 @@ def _operands_as_they_are(gemm: Gemm) -> Iterator[TensorConfig]:
             yield config
 
 
-def _without_warpgroups(gemm: Gemm, limits: DeviceLimits) -> Iterator[MmaConfig]:
-    """Large tiles first, packed and split as others are. None was timed on such a GPU."""
+def _operands(gemm: Gemm) -> dict[str, Any]:
+    """The widest vectors that the operands allow, packed where that gives wider ones."""
     pack_a, pack_b = (
         int(lead % 4 != 0 and uses >= PACK_USES) for lead, uses in ((gemm.lda, gemm.n), (gemm.ldb, gemm.m))
     )
-    operands: dict[str, Any] = {
+    pack_a = pack_a if gemm.a_type == FLOATS else 0
+    return {
         "pack_a": pack_a,
         "pack_b": pack_b,
-        "vec_a": 4 if pack_a or gemm.lda % 4 == 0 else 1,
+        "vec_a": 4 if pack_a or gemm.lda % (4 * per_word(gemm.a_type)) == 0 else 1,
         "vec_b": 4 if pack_b or gemm.ldb % 4 == 0 else 1,
         "vec_c": 2 - gemm.ldc % 2,
     }
+
+
+def _without_warpgroups(gemm: Gemm, limits: DeviceLimits) -> Iterator[MmaConfig]:
+    """Large tiles first, packed and split as others are. None was timed on such a GPU."""
     tiles = (
         (128, 128, 16, 64, 32, 4),
         (128, 128, 32, 64, 32, 2),
@@ -201,11 +195,9 @@ def _without_warpgroups(gemm: Gemm, limits: DeviceLimits) -> Iterator[MmaConfig]
     )
     flushes = (0,) if gemm.k < 2 * _FLUSH_K else (_FLUSH_K, 0)
     for tile, flush_k, scheme in product(tiles, flushes, SCHEMES):
-        config = MmaConfig(*tile, flush_k=flush_k, scheme=scheme, **operands)
-        splits = _splits(gemm, config.bn, config.bm, limits.num_sms)
-        if splits > 1:
-            yield replace(config, reduction="two_pass", split_k=splits)
-        yield config
+        yield from _and_in_splits(
+            MmaConfig(*tile, flush_k=flush_k, scheme=scheme, **_operands(gemm)), gemm, limits
+        )
 
 
 def _in_halves(gemm: Gemm, limits: DeviceLimits) -> Iterator[HalvesConfig]:
@@ -217,11 +209,15 @@ def _in_halves(gemm: Gemm, limits: DeviceLimits) -> Iterator[HalvesConfig]:
         (64, 64, 32, 32),
         (64, 64, 32, 16),
     ):
-        config = HalvesConfig(*tile, vec_c=2 - gemm.ldc % 2)
-        splits = _splits(gemm, config.bn, config.bm, limits.num_sms)
-        if splits > 1:
-            yield replace(config, reduction="two_pass", split_k=splits)
-        yield config
+        yield from _and_in_splits(HalvesConfig(*tile, vec_c=2 - gemm.ldc % 2), gemm, limits)
+
+
+def _and_in_splits(config: Mma, gemm: Gemm, limits: DeviceLimits) -> Iterator[Mma]:
+    """In so many splits that all SMs work, and then as it is."""
+    splits = _splits(gemm, config.bn, config.bm, limits.num_sms)
+    if splits > 1:
+        yield replace(config, reduction="two_pass", split_k=splits)
+    yield config
 
 
 def _splits(gemm: Gemm, bn: int, bm: int = BM, num_sms: int = _SMS) -> int:
