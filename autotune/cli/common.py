@@ -39,10 +39,7 @@ def read_shapes(
 def read_problems(shapes: Sequence[str]) -> tuple[Gemm, ...]:
     """The problems that `--shape` names of a database, each once: it may hold other problems than products.
     Raises UsageError, also for a product without output."""
-    problems = tuple(dict.fromkeys(map(read_problem, shapes)))
-    for problem in problems:
-        problem.need_output()
-    return problems
+    return read_shapes(shapes, is_recorded=True)
 
 
 def read_calls(suites: Sequence[Path]) -> tuple[dict[Gemm, int], bool]:
