@@ -27,6 +27,7 @@ from .facts.accuracy_class import FP32_RANGE, STRICT
 from .facts.accuracy_class import read as read_class
 from .facts.device import KNOWN, DeviceLimits, Environment, describe_alias, limits_by_name, names_for
 from .facts.distribution import drawn_calls
+from .facts.frozen import picked
 from .facts.gemm import FP32, Gemm
 from .facts.keywords import ConditionKeywords, ExportKeywords, SearchKeywords, takes, with_defaults
 from .facts.measurement import CachePolicy, read_policy
@@ -170,9 +171,7 @@ class Result:
         return export_table(
             folder,
             gemms,
-            db=self.db,
-            cache=self.cache,
-            max_error=self.max_error,
+            **picked(self, "db cache max_error"),
             where=str(self.where),
             max_workspace=self.where.max_workspace_mib,
             order=str(self.where.order) if self.where.order else None,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import target_finder as targets
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import Measurement, Outcome, read_policy
 from ..files.errors import UsageError
@@ -85,10 +86,8 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool, clean: Callabl
         recorded_on = datetime.now(UTC).date().isoformat()
         num_bytes = write_recording(
             request.out,
-            limits=target.limits,
-            environment=target.environment,
+            **picked(target, "limits environment source_hash"),
             policy=policy,
-            source_hash=target.source_hash,
             recorded_on=recorded_on,
             problems=problems,
             compile_threads=target.builder.compiler.num_threads,

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from .. import __version__
 from ..facts.accuracy_class import CLASSES, STRICT
 from ..facts.fitted import MAX_KERNELS, MAX_MEGABYTES
+from ..facts.frozen import picked
 from ..facts.gemm import LAYOUTS, Gemm
 from ..files.errors import DispatchError
 from ..files.strict import Mismatch
@@ -139,13 +140,8 @@ def export_table(
     table = Table(
         made_by=f"autotune {__version__}",
         created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
-        source_hash=results.source_hash,
+        **picked(results, "source_hash policy policy_version environment limits power_limit_w"),
         compiler=compiler.version,
-        policy=results.policy,
-        policy_version=results.policy_version,
-        environment=results.environment,
-        limits=results.limits,
-        power_limit_w=results.power_limit_w,
         kernels=tuple(sorted(kernels, key=lambda k: (CLASSES.index(k.accuracy), k.id))),
         places=places,
         levels=levels,

@@ -13,6 +13,7 @@ import numpy as np
 from ..facts.accuracy_class import CLASSES, STRICT
 from ..facts.device import DeviceLimits
 from ..facts.fitted import number, numbers
+from ..facts.frozen import picked
 from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS, Gemm
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
@@ -144,13 +145,10 @@ def error_of(figures: ModelFigures, samples: Sequence[Sample]) -> float:
 def _record(wish: Wish, cubin: Cubin, results: TunedResults) -> KernelRecord:
     limits = results.limits
     record = KernelRecord(
-        id=wish.id,
-        config=wish.config,
-        variant=wish.variant,
-        sha256=cubin.sha256,
+        **picked(wish, "id config variant"),
+        **picked(cubin, "sha256 registers"),
         code_bytes=len(cubin.code),
         packed_bytes=None,  # known when it is written
-        registers=cubin.registers,
         blocks_per_sm=residency(wish.config, limits, wish.gemm, cubin.registers),
         model=None,
         missed="",

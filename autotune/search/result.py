@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..store import Final, StudyRef, TrialRecord
 from .progress import Best, Ledger, StopReason
@@ -32,18 +33,12 @@ class ShapeResult:
     def of(cls, shape: ShapeSearch) -> ShapeResult:
         found = shape.findings
         return cls(
-            gemm=shape.gemm,
-            study=shape.study,
+            **picked(shape, "gemm study taken_over"),
+            **picked(found, "excluded final verdict limit_us num_failed"),
             best=found.fastest,
-            excluded=found.excluded,
-            final=found.final,
-            verdict=found.verdict,
             cublas_us=found.baseline.time_us,
-            limit_us=found.limit_us,
             num_trials=found.num_total,
             num_new=shape.time_usage.num_new,
-            num_failed=found.num_failed,
-            taken_over=shape.taken_over,
         )
 
 

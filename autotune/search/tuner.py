@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..files.errors import DeviceLost, EnvironmentProblem, UsageError
 from ..kernel.feasible_set import FeasibleSet
@@ -289,9 +290,7 @@ class Tuner:
         self._num_failed += not measurement.is_ok
         told = TrialDone(
             gemm=shape.gemm,
-            key=ask.key,
-            point=ask.point,
-            origin=ask.origin,
+            **picked(ask, "key point origin"),
             measurement=measurement,
             is_best=is_best,
             best=shape.findings.best,

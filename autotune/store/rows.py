@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 from ..facts.device import Environment
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
 from ..facts.other_problem import problem_of
@@ -159,13 +160,11 @@ def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: Kerne
     check(kernel)
     try:
         return StudyRef(
-            id=study.id,
+            **picked(study, "id policy_version"),
+            **picked(kernel, "source_hash compiler"),
             environment=environment(measured_by),
-            source_hash=kernel.source_hash,
-            compiler=kernel.compiler,
             gemm=problem_of(kernel.source_hash, gemm_of(study)),
             policy=CachePolicy(study.policy),
-            policy_version=study.policy_version,
         )
     except (ValueError, UsageError) as error:  # a problem or a policy that is none
         refuse(study, str(error))
