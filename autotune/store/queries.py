@@ -103,10 +103,10 @@ def insert_into(session: Session, model: type[Base]) -> Any:
     return INSERTS[session.get_bind().dialect.name](model.__table__)
 
 
-def chunks(values: Iterable[V], most: int = MOST_NAMED) -> Iterator[list[V]]:
+def chunks(values: Iterable[V], most: int | None = None) -> Iterator[list[V]]:
     """Values in ascending order, a few at a time: each that a statement names is a parameter, and the number
     of these is limited (SQLite: 32,766)."""
-    ordered = sorted(values)
+    ordered, most = sorted(values), most or MOST_NAMED
     return (ordered[begin : begin + most] for begin in range(0, len(ordered), most))
 
 
