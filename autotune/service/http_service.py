@@ -58,7 +58,7 @@ STORE_S = 1.0  # between two times that what programs told is stored
 OVERVIEW_S = 1.0
 MOST_LISTED = 1000
 _FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_LASTING = {"Cache-Control": "private, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+_CACHED = {"Cache-Control": "private, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -184,7 +184,7 @@ class Service:
         found = await run_in_threadpool(self.catalogue.file, address, name) if is_address(address) else None
         if found is None:
             raise HTTPException(404)
-        return Response(found, media_type="application/octet-stream", headers=_LASTING)
+        return Response(found, media_type="application/octet-stream", headers=_CACHED)
 
     # ---- changing
 

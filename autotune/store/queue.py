@@ -215,7 +215,7 @@ class Queue:
 
     def give_back(self, claimed: QueuedRequest) -> bool:
         """Let others go on with it: no try was used. Returns as `finish`."""
-        return self._change(claimed, {"state": RequestState.WAITING.value, **_NOBODYS})
+        return self._change(claimed, {"state": RequestState.WAITING.value, **_FREE})
 
     def _change(self, claimed: QueuedRequest, values: Mapping[str, Any]) -> bool:
         is_own = (RequestRow.id == claimed.id) & (RequestRow.num_claims == claimed.number)
@@ -289,8 +289,8 @@ def _row_of(wanted: Wanted) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_NOBODYS = {"worker_id": None, "until_s": None}
-_ENDED = {**_NOBODYS, "open_key": None, "ended_s": now_s()}
+_FREE = {"worker_id": None, "until_s": None}
+_ENDED = {**_FREE, "open_key": None, "ended_s": now_s()}
 
 
 def _failed(reason: str, pause_s: float) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _failed(reason: str, pause_s: float) -> dict[str, Any]:
     is_last = RequestRow.num_tries + 1 >= MAX_ATTEMPTS
     state = case((is_last, RequestState.GIVEN_UP.value), else_=RequestState.WAITING.value)
     return {
-        **{"state": state, "reason": reason, "num_tries": RequestRow.num_tries + 1, **_NOBODYS},
+        **{"state": state, "reason": reason, "num_tries": RequestRow.num_tries + 1, **_FREE},
         "open_key": case((is_last, None), else_=RequestRow.open_key),
         "ended_s": case((is_last, now_s()), else_=None),
         "not_before_s": now_s() + pause_s * (RequestRow.num_tries + 1),
