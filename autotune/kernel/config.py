@@ -125,14 +125,23 @@ def values_in(text: str) -> Mapping[str, Any]:
             return found
         except ValueError as error:
             raise UsageError(f"config {text!r} is no JSON: {error}; write bm=64,bn=128") from error
-    pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
-    if not all(equals and name for name, equals, _ in pairs):
+    pairs = [_pair(item) for item in text.split(",") if item.strip()]
+    if None in pairs:
         raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")
-    texts = {name.strip(): value.strip() for name, _, value in pairs}
-    values = {name: int(text) if re.fullmatch("[0-9]{1,9}", text) else text for name, text in texts.items()}
+    values = dict(filter(None, pairs))
     if len(values) < len(pairs):
         raise UsageError(f"config {text!r}: name each parameter once")
     return values
+
+
+@lru_cache(_REMEMBERED)
+def _pair(item: str) -> tuple[str, int | str] | None:
+    """Name and value of `bm=64`; None where it has not both. Those of most configs are alike."""
+    name, equals, text = item.strip().partition("=")
+    if not (equals and name):
+        return None
+    text = text.strip()
+    return name.strip(), int(text) if re.fullmatch("[0-9]{1,9}", text) else text
 
 
 def checked(data: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
