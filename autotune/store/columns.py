@@ -184,7 +184,14 @@ def _is_discarded(item: Any) -> bool:
     return is_one and SAMPLES.is_fit(item["samples_us"]) and NAMES.is_fit(item["marks"])
 
 
-SAMPLES = Json(_is_list_of(is_time))
+def _are_times(value: Any) -> bool:
+    """Whether it is a list of times: told at once of most, where each is a float and not enormous."""
+    if isinstance(value, list) and {*map(type, value)} == {float}:
+        return (min(value) > 0 and sum(value) < math.inf) or all(map(is_time, value))
+    return isinstance(value, list) and all(map(is_time, value))
+
+
+SAMPLES = Json(_are_times)
 NAMES = Json(_is_list_of(lambda item: isinstance(item, str)))
 POINT = Json(_is_dict_of(int, float, str))  # parameters by name
 NUMBERS = Json(_is_dict_of(int, float))  # and booleans, by name
