@@ -66,7 +66,7 @@ def export_table(
     on_step: Callable[[str], None] = lambda _: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Path:
-    """Write the importable folder for these results; returns it. An existing folder is replaced, or extended.
+    """Write the importable folder for these results; returns it.
 
     `tensor`: results of kernels on tensor cores, for a table that serves their class of accuracy, too.
     `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
@@ -75,13 +75,10 @@ def export_table(
     number of splits. `calls`: how often a program calls for each shape, tuned or not: these kernels are
     chosen for its shapes, too. `epilogues`: each kernel is also written with each of these, beyond
     `max_megabytes`; `called`: those that may serve such a shape with these, as calls for it ask for them.
-    `with_c`: with sources for programs in C (c_source.py). `adds`: beside the tables of other GPU models that
-    the folder holds. `note` receives files that are kept and tables that are replaced (`write_folder`), and a
-    recording that was made with another source of the kernel; `on_step` what is done next, `on_compiled` the
-    compiler's progress. Raises DispatchError if there is nothing to export, if results are of another kernel
-    source or GPU architecture than is compiled here, or if the folder holds anything that no export wrote, or
-    is damaged and to be extended; UsageError if Python cannot import its name; EnvironmentProblem if the disk
-    is full.
+    `with_c`, `adds` and `note` are those of `write_folder`; a note also tells of a recording that was made
+    with another source of the kernel. `on_step` hears what is done next, `on_compiled` the compiler's
+    progress. Raises what `write_folder` does, and DispatchError if there is nothing to export, or if results
+    are of another kernel source or GPU architecture than is compiled here.
     """
     prepare(folder, note, adds=adds)
     _check(results, tensor, compiler, note)
