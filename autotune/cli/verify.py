@@ -154,9 +154,7 @@ def _check_as_served(folder: Path, model: GpuModelFiles, device: int) -> Checks:
     found: list[KernelCheck] = []
     left: Checks = []
     try:
-        for check in verify_table(
-            folder, device=device, is_checked=lambda one: one.id in kernels, num_tuned=0
-        ):
+        for check in verify_table(folder, device=device, is_checked=lambda one: one.id in kernels):
             found.append(check)
     except CudaFault as fault:
         if fault.code != OUT_OF_MEMORY:

@@ -1,9 +1,8 @@
 """Is an exported folder right, on this GPU, now? Identity, checksums, and every kernel's results.
 
-Each kernel multiplies a ragged shape and shapes that it was tuned for, through the code that serves
-applications, from host arrays. C is poisoned with NaN where beta = 0, searched for NaN and Inf
-as a whole, and compared with float64 on rows and columns that include all edges; bit by bit with the order of
-a table whose kernels sum in one.
+Each kernel multiplies a ragged shape through the code that serves applications, from host arrays. C is
+poisoned with NaN where beta = 0, searched for NaN and Inf as a whole, and compared with float64 on rows and
+columns that include all edges; bit by bit with the order of a table whose kernels sum in one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..facts.accuracy_class import worst_ratio
-from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
+from ..facts.gemm import FP32, Gemm
 from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue
 from ..kernel.summation_order import fma, reference
@@ -34,9 +33,7 @@ from .manifest import check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 RAGGED_BATCH = 3  # products
-MAX_ELEMENTS = 1 << 28  # of A, B or C, of all products: larger tuned shapes are skipped
 MAX_SLOPE = 1.5  # GELU enlarges an error by at most 1.13; its own roundings are a few more
-MAX_TUNED = 2  # tuned shapes per kernel, the smallest first
 SCALES = ((1.0, 0.0), (1.25, -0.5))  # alpha, beta
 
 _Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -64,11 +61,10 @@ def verify_table(
     device: int = 0,
     driver: Driver | None = None,
     is_checked: Callable[[Kernel], bool] = lambda _: True,
-    num_tuned: int = MAX_TUNED,
 ) -> Iterator[KernelCheck]:
-    """Checks every kernel of an exported folder, or some of them, on one GPU, on a ragged shape and
-    `num_tuned` others. Raises DispatchError if the folder is damaged, newer than this code or for another
-    GPU, and if the GPU fails: then the kernels cannot be judged."""
+    """Checks every kernel of an exported folder, or some of them, on one GPU. Raises DispatchError if the
+    folder is damaged, newer than this code or for another GPU, and if the GPU fails: then the kernels cannot
+    be judged."""
     driver = driver or Driver()
     models = {GpuModel.of_table(model.table): model for model in check_files(folder).models}
     here = gpu_model_here(driver, device)
@@ -80,8 +76,7 @@ def verify_table(
         # A worker checks those that read an A of two-byte elements, which have no epilogue
         if is_checked(kernel) and kernel.variant.a_type == FP32:
             engine = Engine(table, code, _Only(table, kernel), driver)
-            for gemm in _shapes(table, kernel, num_tuned):
-                yield from _checks(engine, device, kernel, gemm)
+            yield from _checks(engine, device, kernel, ragged_shape(kernel))
 
 
 class _Only(Chooser):
@@ -101,17 +96,9 @@ class _Only(Chooser):
         return pick  # of a kernel that has it
 
 
-def _shapes(table: Table, kernel: Kernel, num_tuned: int) -> Iterator[Gemm]:
-    """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones; none for a
-    kernel with an epilogue, whose plain kernel has them."""
-    yield ragged_shape(kernel)
-    tuned = [e.gemm for e in table.entries if any(r.kernel == kernel.id for r in e.ranked)]
-    small = [g for g in tuned if max(g.operand_bytes) <= FLOAT_BYTES * MAX_ELEMENTS]
-    yield from sorted(small, key=lambda g: g.flops)[:num_tuned]
-
-
 def ragged_shape(kernel: Kernel) -> Gemm:
-    """A few tiles and a rest in every extent that may have one, in whole vectors."""
+    """A few tiles and a rest in every extent that may have one (only k, if the kernel takes whole tiles
+    only), in whole vectors."""
     spec = kernel.spec
     rest = 3 * max(spec.vec_a, spec.vec_b, spec.vec_c)
     edge = 0 if spec.is_exact else rest
@@ -194,17 +181,14 @@ class _Corners:
 
 
 def _operands(gemm: Gemm, rng: np.random.Generator) -> tuple[_Array, _Array, _Array]:
-    """A, B and C as stored: matrices, or for a batch stacks of them, except shared operands."""
+    """A, B and C as stored: matrices, or for a batch stacks of them."""
     stack = (gemm.batch,) if gemm.is_batched else ()
     shapes = (
-        ((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k), gemm.shares_a),
-        ((gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n), gemm.shares_b),
-        ((gemm.m, gemm.n), False),
+        (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k),
+        (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n),
+        (gemm.m, gemm.n),
     )
-    a, b, c = (
-        rng.standard_normal(shape if is_shared else (*stack, *shape), dtype=np.float32)
-        for shape, is_shared in shapes
-    )
+    a, b, c = (rng.standard_normal((*stack, *shape), dtype=np.float32) for shape in shapes)
     return a, b, c
 
 

@@ -147,7 +147,7 @@ def test_cublas_serves_where_settling_finds_the_bits_of_the_order(
 
 
 def test_the_check_of_a_folder_proves_its_order(folder: Path) -> None:
-    found = [*verify_table(folder, num_tuned=0)]
+    found = [*verify_table(folder)]
     assert found and not [check for check in found if not check.is_ok][:3]
 
 

