@@ -35,6 +35,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..files import strict
 from ..files.errors import AutotuneError, DispatchError, StoreError, UsageError
@@ -53,7 +54,7 @@ from .table_source import MAX_UPLOAD_BYTES, Catalogue, unpacked_files
 from .wanted import asked_for, request_document
 
 MAX_BODY_BYTES = 1 << 20
-BODY_S, UPLOAD_S = 10.0, 300.0  # to receive a body
+HEAD_S, BODY_S, UPLOAD_S = 10.0, 10.0, 300.0  # to receive a head, a body
 STORE_S = 1.0  # between two times that what programs told is stored
 OVERVIEW_S = 1.0
 MOST_LISTED = 1000
@@ -368,10 +369,30 @@ def page_routes() -> list[Route]:
     return [Route("/service", answer_page), Route(script, answer_script)]
 
 
+class Impatient(H11Protocol):
+    """Closes a connection whose next head does not come whole; uvicorn would wait without end."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._idle = self.conn.their_state  # until a whole head came
+        self._deadline = self.loop.call_later(HEAD_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_whole = self.conn.their_state is not self._idle
+        if is_whole and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        elif not is_whole and self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+
+
 def serve(app: ASGIApp, listener: socket.socket, **options: Any) -> None:
     """Answer until Ctrl-C or SIGTERM: then requests end, and what programs told is stored."""
     json_log.begin()
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", server_header=False, **options
+        app, log_config=None, access_log=False, lifespan="on", server_header=False, http=Impatient, **options
     )
     uvicorn.Server(config).run(sockets=[listener])

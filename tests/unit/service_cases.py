@@ -14,7 +14,7 @@ import uvicorn
 
 from autotune.report.server import listen
 from autotune.service.gate import GateRules
-from autotune.service.http_service import Service
+from autotune.service.http_service import Impatient, Service
 from autotune.store import Store
 
 HOST = "127.0.0.1"
@@ -77,6 +77,7 @@ def serving(store: Store, keys: frozenset[str] = frozenset(), rules: GateRules =
             log_config=None,
             access_log=False,
             lifespan="on",
+            http=Impatient,
             timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)

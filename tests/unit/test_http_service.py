@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import select
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from postgresql_server import Server
-from service_cases import HOST, LOCAL, Answered, ask
+from service_cases import HOST, LOCAL, Answered, ask, serving
 from table_cases import make_table, write_table
 
+from autotune.service import http_service
 from autotune.service.gate import MAX_CLIENTS, ROLES, GateRules, Rates
 from autotune.service.http_service import MAX_BODY_BYTES, Service
 from autotune.service.served import AGAIN_S
@@ -236,6 +240,37 @@ def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(store: Store) -> No
     message = [ask(app, "GET", "/api/tables", **bearer(f"guess {one}")).status for one in range(20)]
     assert message[0] == 401 and message[-1] == 429
     assert ask(app, "GET", "/api/tables", address="10.0.0.9", **bearer("secret")).status == 200
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_a_head_that_never_ends_is_not_waited_for(before: bytes, store: Store, monkeypatch: Any) -> None:
+    """The first of a connection or a later one, silent or drop by drop."""
+    monkeypatch.setattr(http_service, "HEAD_S", 0.5)
+    with serving(store) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            client.sendall(before)
+            if before:
+                assert b'"ok"' in _until(client, b'"ok"')
+            began_s = time.monotonic()
+            with suppress(OSError):
+                while time.monotonic() < began_s + 10 and not select.select([client], [], [], 0.1)[0]:
+                    client.sendall(b"G")
+            assert 0.3 < time.monotonic() - began_s < 4  # uvicorn itself ends what is silent after 5 s
+        time.sleep(0.6)
+        with socket.create_connection((host, int(port)), timeout=20) as client:  # a body may take longer
+            head = f"POST /api/requests HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 2\r\n\r\n"
+            client.sendall(head.encode() + b"{")
+            time.sleep(0.8)
+            client.sendall(b"}")
+            assert b"400 Bad Request" in _until(client, b"shapes")
+
+
+def _until(client: socket.socket, end: bytes) -> bytes:
+    found = b""
+    while end not in found and (more := client.recv(4096)):
+        found += more
+    return found
 
 
 def test_a_server_that_only_reads_changes_nothing(store: Store) -> None:
