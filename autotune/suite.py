@@ -25,6 +25,7 @@ MOST_JSON = 64 << 20  # bytes: four times what a process records at most
 VERSION = 2  # of what is recorded: 1 had no epilogues
 ALIGNED = 16  # bytes: what shapes are tuned with
 _NOTES = ("name", "kind", "notes", "cublas_us")  # notes for readers of the file: not used
+_KEYS = (*EXTENTS, *CHOICES, *_NOTES)
 _HOW = "write [[shape]] tables with m, n and k"
 _LARGEST_LD = 2**63 - 1
 _FRAME = ('{"version"', "]")  # beginnings of the lines around the shapes that were recorded
@@ -237,7 +238,7 @@ def _tables(entries: Sequence[ListedShape], others: int = 0) -> Suite:
 
 def _kind(entry: Any, where: str) -> CallSignature:
     """The call signature of one `[[shape]]` table."""
-    check_keys(table(entry, where), (*EXTENTS, *CHOICES, *_NOTES), where, required=EXTENTS)
+    check_keys(table(entry, where), _KEYS, where, required=EXTENTS)
     gemm = _shape(entry, where)
     if "count" in entry:
         whole(entry["count"], f"{where}: count", 1, MOST_CALLS)
@@ -267,18 +268,19 @@ def _triple(value: Any, where: str, most: int) -> Triple:
 
 
 def _shape(entry: dict[str, Any], where: str) -> Gemm:
-    numbers = {"batch": 1} | {name: entry[name] for name in (*EXTENTS, "batch") if name in entry}
-    for name, value in numbers.items():
-        if type(value) is not int:
-            raise ValueError(f"{where}: {name} is {shown(value)}, and not a whole number")
-    layout = _one_of(LAYOUTS, entry.get("layout", "NN"), f"{where}: layout")
+    m, n, k, batch = numbers = entry["m"], entry["n"], entry["k"], entry.get("batch", 1)
+    if {*map(type, numbers)} != {int}:
+        pairs = zip((*EXTENTS, "batch"), numbers, strict=True)
+        name, value = next(pair for pair in pairs if type(pair[1]) is not int)
+        raise ValueError(f"{where}: {name} is {shown(value)}, and not a whole number")
+    layout = entry.get("layout", "NN")
+    if layout not in LAYOUTS:
+        layout = _one_of(LAYOUTS, layout, f"{where}: layout")
     shared = _one_of(("A", "B"), entry["shared"], f"{where}: shared") if "shared" in entry else ""
     a_type = str(entry.get("a_type", FP32))
     try:
-        return Gemm(
-            **numbers, trans_a=layout[0] == "T", trans_b=layout[1] == "T",
-            shares_a=shared == "A", shares_b=shared == "B", a_type=a_type,
-        )  # fmt: skip
+        trans, shares = (layout[0] == "T", layout[1] == "T"), (shared == "A", shared == "B")
+        return Gemm(m, n, k, *trans, batch, *shares, a_type)
     except UsageError as error:
         raise ValueError(f"{where}: {error}") from None
 

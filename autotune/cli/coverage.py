@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ _COLUMNS = {
 MATCHES = ("tuned", "modelled", "cublas", "missed")
 _US = 1e-6
 _PROGRESS_EVERY = 256  # call signatures: some hundredths of a second
+_THREADS = 2
 _DESCRIPTION = (
     "tuned: by a kernel that was timed on the shape; modelled: by the one that is expected to be fastest; "
     "cublas: by cuBLAS, which is expected to be as fast; missed: by a kernel that serves anything, or none. "
@@ -81,11 +83,9 @@ def run(request: CoverageRequest, *, is_json: bool) -> None:
 
 
 def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], None]) -> dict[str, Any]:
-    served, chooser = [], Chooser(table)
-    for one in _served(chooser, table.limits, suite.calls.items()):
-        served.append(one)
-        if len(served) % _PROGRESS_EVERY == 0:
-            tell(len(served), len(suite.calls))
+    chooser = Chooser(table)
+    _ = chooser.core  # raises DispatchError where there is none, for which no call is missed
+    served = _served(chooser, table.limits, [*suite.calls.items()], tell)
     not_tuned = sorted((one for one in served if one.way != "tuned"), key=lambda one: -one.seconds)
     return {
         "gpu": table.environment.gpu_name,
@@ -99,10 +99,26 @@ def _facts(table: Table, suite: Suite, limit: int, tell: Callable[[int, int], No
 
 
 def _served(
-    chooser: Chooser, limits: DeviceLimits, calls: Iterable[tuple[CallSignature, int | None]]
-) -> Iterable[ServedSignature]:
-    for kind, count in calls:
-        yield ServedSignature(kind, count or 1, *_way(chooser, limits, kind))
+    chooser: Chooser,
+    limits: DeviceLimits,
+    calls: Sequence[tuple[CallSignature, int | None]],
+    tell: Callable[[int, int], None],
+) -> list[ServedSignature]:
+    """Each in turn, by two threads: while the core chooses for one, Python goes on with the other."""
+
+    def some_of(at: int) -> list[ServedSignature]:
+        some = calls[at : at + _PROGRESS_EVERY]
+        return [ServedSignature(kind, count or 1, *_way(chooser, limits, kind)) for kind, count in some]
+
+    served, pool = list[ServedSignature](), ThreadPoolExecutor(_THREADS)
+    try:
+        for some in pool.map(some_of, range(0, len(calls), _PROGRESS_EVERY)):
+            served += some
+            if len(some) == _PROGRESS_EVERY:
+                tell(len(served), len(calls))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return served
 
 
 def _way(chooser: Chooser, limits: DeviceLimits, kind: CallSignature) -> tuple[str, float, float | None]:

@@ -27,6 +27,7 @@ from autotune.kernel.launch import BIAS, Variant
 from autotune.recording.replay import ReplayTarget
 from autotune.runtime.choose import chooser
 from autotune.runtime.choose.chooser import Counted
+from autotune.runtime.native import core
 from autotune.search import Options
 from autotune.search.called import SEARCHED_SHARE, gain_of, in_order, weights
 from autotune.search.progress import Best, Event, ShapeStarted
@@ -221,6 +222,13 @@ def test_calls_for_an_epilogue_that_the_table_lacks_are_missed(folder, tmp_path)
     (missed,) = facts["not_tuned"]
     assert missed["epilogue"] == "bias" and "--epilogue bias" in missed["why"]
     assert f"{TUNED} bias" in run_here("coverage", calls, folder).stdout
+
+
+def test_without_the_core_no_call_is_called_missed(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(core, "library", lambda: None)
+    calls = _write(tmp_path / "calls.json", (CallSignature.packed(TUNED), 3))
+    fault = CliRunner().invoke(app, ["coverage", str(calls), str(folder)]).exception
+    assert isinstance(fault, DispatchError) and "products need the core in C" in str(fault)
 
 
 def test_a_reason_beside_a_shape_does_not_repeat_it():
