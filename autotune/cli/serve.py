@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -59,6 +60,14 @@ def _check_safe(request: ServeRequest, *, has_tokens: bool, is_own: bool) -> Non
     for path in (request.certificate, request.certificate_key):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no file {path}; name the certificate and its key")
+    if request.certificate and request.certificate_key:
+        try:
+            ssl.create_default_context().load_cert_chain(request.certificate, request.certificate_key, str)
+        except (OSError, ValueError) as error:  # str(): no password, where it would be asked for
+            raise UsageError(
+                f"{request.certificate} and {request.certificate_key} are no certificate and its key in PEM "
+                f"({error}); name such, without a password"
+            ) from error
     if is_own and not request.names:
         return
     if not has_tokens:

@@ -159,7 +159,9 @@ class Artifacts:
     # ---- tokens
 
     def add_token(self, name: str, token: str, roles: Sequence[str]) -> None:
-        """Only the token's SHA-256 is stored. Raises UsageError if the name is taken."""
+        """Only the token's SHA-256 is stored. Raises UsageError if the name is taken, or cannot be shown."""
+        if not (name.strip() and name.isprintable()):
+            raise UsageError(f"the name {name!r} cannot be shown; name whose token it is, as laptop")
         values = {"name": name, "sha256": token_sum(token), "roles": [*roles], "created_at": utc_now()}
         with self._database.writing() as session:
             if session.scalar(select(TokenRow.id).where(TokenRow.name == name)) is not None:
@@ -258,7 +260,7 @@ def best_channel(channels: Mapping[ChannelKey, Channel], requested: ChannelKey) 
 
 def need_full(addresses: Iterable[str], started: str) -> str:
     """The address that begins so. Raises UsageError if none does, or several."""
-    found = [one for one in addresses if one.startswith(started)]
+    found = [one for one in addresses if started and one.startswith(started)]
     if len(found) != 1:
         how_many = "no table" if not found else "more than one table"
         raise UsageError(

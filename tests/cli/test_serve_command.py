@@ -129,6 +129,15 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
+def _with_password(key: Path) -> Path:
+    """A copy that nobody can read without asking."""
+    own = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    read = serialization.load_pem_private_key(key.read_bytes(), None)
+    copy = key.with_name("locked.pem")
+    copy.write_bytes(read.private_bytes(serialization.Encoding.PEM, *own))
+    return copy
+
+
 def test_others_need_a_token_and_see_nothing_in_the_clear(tmp_path: Path) -> None:
     db, (cert, key) = tmp_path / "a.db", certificate(tmp_path)
     all_interfaces = ("serve", "--host", "0.0.0.0", "--port", "0", "--db", db)
@@ -140,6 +149,11 @@ def test_others_need_a_token_and_see_nothing_in_the_clear(tmp_path: Path) -> Non
         "there is no file"
         in run(*all_interfaces, "--certificate", cert, "--certificate-key", "x", code=2).stderr
     )
+    for files in ((key, cert), (cert, cert), (db, key), (cert, _with_password(key))):
+        given = "--certificate", files[0], "--certificate-key", files[1]
+        assert "no certificate and its key in PEM" in run(*all_interfaces, *given, code=2).stderr
+    for name in ("", " ", "two\nlines"):
+        assert "cannot be shown" in run("tokens", "new", name, "--db", db, code=2).stderr
     options = (
         "--db",
         db,

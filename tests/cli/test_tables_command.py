@@ -42,7 +42,8 @@ def test_pins_and_rollbacks_say_what_is_current(published: str) -> None:
     assert "pinned" in run("tables", "list").stdout
     run("tables", "pin", published[:6], "--off")
     assert "nothing was published before" in run("tables", "rollback", published, code=2).stderr
-    assert "no table has an address" in run("tables", "pin", "zz", code=2).stderr
+    for nothing in ("zz", ""):  # as of a variable that a shell does not know
+        assert "no table has an address" in run("tables", "pin", nothing, code=2).stderr
 
 
 def test_what_was_not_verified_is_not_published(published: str, tmp_path: Path) -> None:
