@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from autotune.facts.gemm import MAX_EXTENT, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.perf_model import cublas_model
 from autotune.runtime.choose import blas_provider
-from autotune.runtime.choose.blas_provider import BlasLibrary, BlasProvider
+from autotune.runtime.choose.blas_provider import BlasLibrary, BlasProvider, ProvenBlas
 from autotune.runtime.choose.chooser import Call, Chooser, Pick
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch import planner
@@ -533,6 +534,37 @@ def test_a_fault_while_settling_costs_the_choice_alone(
 
 
 # Finding it
+
+
+def test_threads_that_look_at_once_find_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider, seen = BlasProvider(is_on=True), list[str | None]()
+
+    def look() -> Any:
+        if not seen:  # another thread asks meanwhile
+            seen.append("")
+            seen.append(provider.loaded_version())
+        return SimpleNamespace(version="13.1.0")
+
+    monkeypatch.setattr(blas_provider, "loaded_library", look)
+    assert provider.loaded_version() == "13.1.0" and seen[1:] == ["13.1.0"]
+
+
+def test_who_asks_where_bits_were_proven_minds_no_thread_that_settles() -> None:
+    provider = ProvenBlas(is_on=True)
+
+    class Settling:
+        """A call signature, to compare with which takes as long as another thread needs to settle one."""
+
+        def __eq__(self, _: object) -> bool:
+            provider._found[Call.packed(SHAPE), len(provider._found)] = False
+            return False
+
+        def __hash__(self) -> int:
+            return id(self)
+
+    found: Any = {(Settling(), 0): True, (Settling(), 1): True}
+    provider._found = found
+    assert not provider.may_serve(Call.packed(TUNED))
 
 
 def test_what_is_mapped_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

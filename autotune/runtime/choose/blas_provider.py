@@ -45,9 +45,9 @@ class BlasProvider:
     def loaded_version(self) -> str | None:
         """As `version`, but loads nothing: None if none was loaded at the first request, until one serves."""
         if not self._has_looked and self._loaded_version is None:
-            self._has_looked = True
             library = loaded_library()
             self._loaded_version = None if library is None else library.version
+            self._has_looked = True  # last: another thread goes by what it finds
         return self._loaded_version
 
     @property
@@ -96,7 +96,8 @@ class ProvenBlas(BlasProvider):
 
     def may_serve(self, call: Call, device: int | None = None) -> bool:
         kind = call_signature(call)
-        devices = {on for one, on in self._found if one == kind} if device is None else {device}
+        known = tuple(self._found) if device is None else ()  # at once: another thread may settle
+        devices = {on for one, on in known if one == kind} if device is None else {device}
         return any(self._found.get((kind, on)) for on in devices) and super().may_serve(call)
 
     def is_wanted(self, pick: Pick) -> bool:
