@@ -39,6 +39,7 @@ from sqlalchemy.exc import (
     ArgumentError,
     DataError,
     DBAPIError,
+    IntegrityError,
     InterfaceError,
     NoSuchModuleError,
     OperationalError,
@@ -348,6 +349,8 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem
         reason = " ".join(str(getattr(error, "orig", None) or error).split())
         if isinstance(error, DataError):
             return StoreError(f"{where}: {reason}; a server stores no such value: give another")
+        if isinstance(error, IntegrityError):
+            return StoreError(f"{where}: {reason}; {_ADVICE[sqlite3.SQLITE_CONSTRAINT]}")
         advice = "check that the server runs and lets this user in, then run"
         if is_conflict(error):
             advice = "other processes write the same rows; run"
@@ -380,7 +383,8 @@ _ADVICE = {
     " and that the file was not moved or deleted meanwhile; or work on a copy",
     sqlite3.SQLITE_CANTOPEN: "check that its folder exists and may be written",
     sqlite3.SQLITE_PERM: "check that the file and its folder may be written",
-    sqlite3.SQLITE_CONSTRAINT: "the record does not fit what is stored; its study may have been deleted",
+    sqlite3.SQLITE_CONSTRAINT: "the record does not fit what is stored; its study may have been deleted:"
+    " run the same command again",
     sqlite3.SQLITE_IOERR: "the disk failed: check its space and health, and that it is a local disk",
 }
 

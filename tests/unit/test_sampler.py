@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import optuna
@@ -221,6 +222,24 @@ def test_a_parameter_of_another_space_is_refused():
     study = optuna.create_study(sampler=FeasibleSampler(SPACE))
     with pytest.raises(ValueError, match="no parameter"):
         study.ask().suggest_int("unknown", 0, 3)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf])
+def test_what_is_no_time_is_told_and_counts_as_slow(value):
+    study = optuna.create_study(sampler=FeasibleSampler(SPACE))
+    study.optimize(lambda trial: bowl_us(suggested(SPACE, trial)), n_trials=3)
+    with pytest.raises(UsageError, match="is no time: tell a finite one above 0"):
+        study.tell(study.ask(), value)
+    study.optimize(lambda trial: bowl_us(suggested(SPACE, trial)), n_trials=40)
+    assert len(study.trials) == 44 and study.trials[3].value == value
+    assert all(0 < time_us < math.inf for time_us in study.sampler._proposer._results.values() if time_us)
+
+
+@pytest.mark.parametrize("directions", [["maximize"], ["minimize", "minimize"]])
+def test_a_study_that_minimises_no_single_time_is_refused(directions):
+    study = optuna.create_study(directions=directions, sampler=FeasibleSampler(SPACE))
+    with pytest.raises(UsageError, match="create its study with direction='minimize'"):
+        study.ask()
 
 
 def test_a_trial_that_is_read_before_its_parameters_are_there_is_learnt():

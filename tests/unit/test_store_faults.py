@@ -234,5 +234,5 @@ def test_a_study_that_was_deleted(tmp_path: Path) -> None:
         connection.execute("DELETE FROM study")
         connection.commit()
         connection.close()
-        with pytest.raises(StoreError, match="its study may have been deleted"):
+        with pytest.raises(StoreError, match="its study may have been deleted: run the same command again"):
             add(store, study, 0, ok(1.0))

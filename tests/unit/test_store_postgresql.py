@@ -249,6 +249,14 @@ def test_which_errors_pass(what: str, is_away: bool) -> None:
     assert connect.is_away(OperationalError("SELECT", None, error)) is is_away
 
 
+def test_a_study_that_was_deleted_is_not_blamed_on_the_server(url: str) -> None:
+    with Store.open(url) as store, Store.open(url) as beside:
+        study = study_of(store)
+        beside.forget(study)
+        with pytest.raises(StoreError, match="its study may have been deleted: run the same command again"):
+            add(store, study, 0, ok(1.0))
+
+
 def test_a_value_that_a_server_cannot_store_is_refused_as_such(url: str) -> None:
     with closing(OptunaStorage(url)) as storage, pytest.raises(StoreError, match="stores no such value"):
         optuna.create_study(study_name="a\0b", storage=storage)

@@ -9,14 +9,17 @@ points (`autotune.OptunaStorage`), in however many processes.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from ...files.errors import UsageError
 from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
 from .samplers import DEFAULT_SAMPLER, Sampler, make_proposer
@@ -55,7 +58,7 @@ def suggested(space: FeasibleSet, trial: optuna.Trial) -> dict[str, Value]:
 class FeasibleSampler(optuna.samplers.BaseSampler):
     """One sampler serves one study, and learns of trials from it, whoever made them. COMPLETE trials have a
     time; FAIL and PRUNED ones count as seen, and as slow. `sampler` is what proposes (samplers.py). Raises
-    SpaceExhausted when nothing is left."""
+    SpaceExhausted when nothing is left, UsageError in a study that minimises no single time."""
 
     def __init__(
         self,
@@ -83,7 +86,15 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         with self._ask_lock:
             self._propose(study, trial)
 
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        if state is TrialState.COMPLETE and values and not _is_time(values[0]):  # it is stored all the same
+            raise UsageError(f"{values[0]} is no time: tell a finite one above 0, or that the trial failed")
+
     def _propose(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        if study.directions != [StudyDirection.MINIMIZE]:
+            raise UsageError("this sampler minimises one time; create its study with direction='minimize'")
         self._read(study, trial.number)
         if trial.params or "fixed_params" in trial.system_attrs:
             return
@@ -130,5 +141,9 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             self._done.add(trial.number)
             self._points.pop(trial.number, None)
             if trial.number in self._open:
-                time_us = trial.value if trial.state is TrialState.COMPLETE else None
-                self._proposer.tell(self._open.pop(trial.number), time_us)
+                is_timed = trial.state is TrialState.COMPLETE and _is_time(trial.value)
+                self._proposer.tell(self._open.pop(trial.number), trial.value if is_timed else None)
+
+
+def _is_time(value: float | None) -> bool:
+    return value is not None and 0 < value < math.inf
