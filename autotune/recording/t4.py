@@ -63,9 +63,12 @@ def to_t4(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
     yield json.dumps(head)[:-1] + ', "results": ['
     waiting, comma = list[str](), ""
     for trial in trials:
+        if comma:
+            yield comma + _result(trial)
+            continue
         waiting.append(_result(trial))
-        if comma or trial.measurement.is_ok:
-            yield comma + ", ".join([waiting[-1], *waiting[:-1]])
+        if trial.measurement.is_ok:
+            yield ", ".join([waiting[-1], *waiting[:-1]])
             waiting, comma = [], ", "
     yield ", ".join(waiting) + "]}\n"
 
@@ -73,14 +76,15 @@ def to_t4(made: Made, trials: Iterable[Tried]) -> Iterator[str]:
 def _result(trial: Tried) -> str:
     """As text, which takes a quarter of the time that an encoder of JSON does. `compilation_time` is the
     schema's name, `compilation` that of both tools."""
-    found, compile_ms = trial.measurement, _ms(trial.measurement.compile_s)
+    found, is_ok = trial.measurement, trial.measurement.is_ok
+    compile_ms = repr(_ms(found.compile_s))
     runtimes = [round(sample / 1e6 * 1e3, 6) for sample in found.samples_us]  # `_ms`, for each of millions
     return (
         f'{{"timestamp": {json.dumps(trial.timestamp)}, "configuration": {{{", ".join(trial.items)}}}, '
         f'"objectives": ["time"], "times": {{"compilation_time": {compile_ms}, "compilation": {compile_ms}, '
         f'"validation": {_ms(found.verify_s)}, "benchmark": {_ms(found.measure_s)}, "framework": 0.0, '
         f'"search_algorithm": 0.0, "runtimes": {runtimes}}}, "invalidity": "{INVALIDITY[found.outcome]}", '
-        f'"correctness": {float(found.is_ok)}, "measurements": [{_measurements(found)}]}}'
+        f'"correctness": {float(is_ok)}, "measurements": [{_measurements(found, is_ok=is_ok)}]}}'
     )
 
 
@@ -90,15 +94,15 @@ _FIGURES = [_MEASURED(name, "%r", unit) for name, unit in _UNITS.items()]
 _ALL_FIGURES = ", ".join(_FIGURES)
 
 
-def _measurements(found: Any) -> str:
+def _measurements(found: Any, *, is_ok: bool) -> str:
     """What was measured; T4 knows no null and JSON no infinity, so what is not known is left out."""
     time_ms = None if found.time_us is None else _ms(found.time_us / 1e6)
     values = time_ms, found.registers, found.spill_bytes, found.smem_bytes, found.error_ratio
-    if found.is_ok and not found.reason and None not in values and math.isfinite(sum(values)):
+    if is_ok and not found.reason and None not in values and math.isfinite(sum(values)):
         return _ALL_FIGURES % values
     pairs = zip(_FIGURES, values, strict=True)
     told = [text % value for text, value in pairs if value is not None and math.isfinite(value)]
-    if not found.is_ok:
+    if not is_ok:
         told.append(_MEASURED("outcome", f'"{found.outcome.value}"', ""))
     if found.reason:
         told.append(_MEASURED("reason", json.dumps(found.reason), ""))
