@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,23 +50,37 @@ class Database:
         self.url = url
         self.engine = engine
         self._writer = connect.writer(engine)
-        # Threads of this process hand SQLite's write lock over here: SQLite would let them sleep and retry,
-        # for 1 to 25 ms each time. On a server, writers wait for rows, not for each other.
-        self._write_lock = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+        self._is_file = engine.dialect.name == "sqlite"
+        self._begin_process()
         self._identity = connect.identity(url)
         self.on_away: Callable[[str], None] = lambda reason: None  # called once, when a server goes away
+
+    def _begin_process(self) -> None:
+        self._process = os.getpid()
+        # Threads of this process hand SQLite's write lock over here: SQLite would let them sleep and retry,
+        # for 1 to 25 ms each time. On a server, writers wait for rows, not for each other.
+        self._write_lock = threading.Lock() if self._is_file else nullcontext()
+
+    def _check(self) -> None:
+        """Raises StoreError if the file is not the one that was opened. A process that was forked gets
+        connections of its own: answers on a server's would be its parent's, who goes on with them."""
+        if self._process != os.getpid():
+            self._begin_process()
+            self._inherited = self.engine.pool  # not to be collected, which may end what the parent uses
+            self.engine.dispose(close=self._is_file)
+        connect.check_identity(self.url, self._identity)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """One transaction that only reads."""
-        connect.check_identity(self.url, self._identity)
+        self._check()
         with self._explain(), Session(self.engine) as session:
             yield session
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """One that holds SQLite's write lock; committed at the end, rolled back by any exception."""
-        connect.check_identity(self.url, self._identity)
+        self._check()
         with self._write_lock, self._explain(), Session(self._writer) as session, session.begin():
             yield session
 

@@ -12,6 +12,7 @@ steps of one transaction, on SQLite and PostgreSQL alike; `Worker` and the store
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -113,7 +114,7 @@ class Worker(Closing):
     """This process as a worker: a thread sends heartbeats until it is closed. Several threads may use it."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._database, self._process = database, os.getpid()
         self.name = my_name()
         self.id = self._register()
         self._last_heartbeat_s = _since_boot_s()
@@ -121,6 +122,11 @@ class Worker(Closing):
         self._is_closed = threading.Event()
         self._heartbeat_thread = threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True)
         self._heartbeat_thread.start()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is this process, and not one that forked this."""
+        return self._process == os.getpid()
 
     @retry_while_away
     def _register(self) -> int:
@@ -147,6 +153,8 @@ class Worker(Closing):
 
     def close(self) -> None:
         """It is at nothing any more. If the database is out of reach, that lapses."""
+        if not self.is_own:
+            return
         self._is_closed.set()
         self._heartbeat_thread.join()
         with suppress(StoreError, EnvironmentProblem), self._database.writing() as session:

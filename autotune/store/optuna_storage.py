@@ -100,11 +100,10 @@ class OptunaStorage(BaseStorage):
 
     def _worker(self) -> leases.Worker:
         """This process; made before a transaction, since it begins one."""
-        if not self._workers:
-            with self._lock:
-                if not self._workers:
-                    self._workers.append(leases.Worker(self._database))
-        return self._workers[0]
+        with self._lock:
+            if not (self._workers and self._workers[0].is_own):  # else forked, and its parent is at others
+                self._workers[:] = [leases.Worker(self._database)]
+            return self._workers[0]
 
     # ---- studies
 

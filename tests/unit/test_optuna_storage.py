@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import time
 import warnings
 from collections.abc import Iterator
@@ -476,3 +477,30 @@ def test_what_is_lined_up_goes_to_one_process(url: str | Path, tmp_path: Path) -
             assert process.exitcode == 0
     taken = [int(number) for report in reports for number in report.read_text(encoding="ascii").split()]
     assert sorted(taken) == list(range(30))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+def test_forked_processes_have_connections_and_claims_of_their_own(url: str | Path) -> None:
+    with closing(OptunaStorage(url)) as storage:
+        study = optuna.create_study(storage=storage, sampler=FeasibleSampler(SPACE))
+        asked = study.ask()
+
+        def work() -> None:
+            study.optimize(lambda trial: bowl_us(suggested(SPACE, trial)), n_trials=8)
+
+        def fork() -> None:
+            work()
+            storage.close()
+
+        children = [multiprocessing.get_context("fork").Process(target=fork) for _ in range(3)]
+        for child in children:
+            child.start()
+        work()
+        for child in children:
+            child.join()
+        assert [child.exitcode for child in children] == [0] * 3
+        study.tell(asked, 5.0)
+        trials = study.trials
+        assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 33
+        assert len({SPACE.find(trial.params) for trial in trials}) == 33
