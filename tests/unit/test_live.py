@@ -28,6 +28,7 @@ from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.launch import planner
 from autotune.runtime.launch.cuda_driver import CudaFault
 from autotune.runtime.launch.planner import LiveState, key_of
+from autotune.runtime.settle.choices import Choices
 from autotune.runtime.torch.routed_engine import Decided, RoutedSignatures
 
 STREAM, M, N, K = 77, 24, 12, 8
@@ -523,6 +524,13 @@ def test_what_is_settled_serves_the_next_process_at_once(
     (kept,) = choices.all().values()
     choices.add(replace(kept, kernel="", split_k=1, num_samples=12))
     assert [*choices.all().values()] == [kept]
+    other = Choices(
+        *(getattr(choices, f"_{name}") for name in ("table", "settled_on", "path", "tell", "kind"))
+    )
+    better, later = replace(kept, num_samples=16), replace(kept, call=replace(kept.call, m=kept.call.m + 1))
+    other.add(better)  # of another process
+    choices.add(later)
+    assert [*choices.all().values()] == [better, later]
 
 
 def test_a_batch_that_nobody_tuned_is_settled_among_kernels_for_batches(tmp_path: Path, monkeypatch) -> None:

@@ -237,8 +237,8 @@ class Choices(Generic[Key, One]):
     def add(self, *choices: One) -> None:
         """Keep choices, and write them to the file if possible: no product depends on that."""
         with self._lock:
-            found = {**self._stored(), **self._known}
-            for choice in choices:
+            found = self._stored()
+            for choice in (*self._known.values(), *choices):
                 before = found.get(choice.call)
                 if before is None or choice.overrules(before):
                     found[choice.call] = choice
