@@ -96,8 +96,8 @@ class Best:
 @dataclass(frozen=True)
 class ShapeStarted:
     """A shape is ready to be searched: `num_points` may be proposed, `num_known` were tried earlier, among
-    them those that were `taken_over` from another compiler or kernel. `num_unfit` were lined up by Optuna's
-    `enqueue_trial`, and are not feasible here."""
+    them those that were `taken_over` from another compiler or kernel. `num_unfit` were lined up in Optuna's
+    way, and are not feasible here."""
 
     gemm: Gemm
     study: StudyRef
