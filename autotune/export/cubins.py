@@ -30,7 +30,6 @@ class Compiling:
             key = (wish.config.kernel, wish.variant)
             if key not in self._pending:
                 self._pending[key] = self._compiler.submit(*key)
-                self._pending[key].add_done_callback(_pack)
 
     def wait(self, wishes: Sequence[Wish], on_compiled: OnCompiled) -> dict[str, Cubin]:
         """Cubins by the id of the wish. A kernel that is not required and fails or spills is left out."""
@@ -50,12 +49,6 @@ class Compiling:
                 cubins[wish.id] = cubin
         on_compiled(len(wishes), len(wishes))
         return cubins
-
-
-def _pack(done: Future[Cubin]) -> None:
-    """In the thread that compiled, which others need not wait for: `packed` remembers it."""
-    if not done.cancelled() and not done.exception():
-        packed(done.result().code)
 
 
 def within(wishes: Sequence[Wish], cubins: Mapping[str, Cubin], max_bytes: float) -> list[Wish]:

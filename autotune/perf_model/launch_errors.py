@@ -34,7 +34,6 @@ _DRAW_TO_LIKE, _DRAW_TO_NONE, _DRAW_OF_TRAIT = numbers("DRAW_TO_LIKE DRAW_TO_NON
 _MOST_LOG = number("MOST_LOG")  # by which a single launch counts
 _SHAPE_DRAW = number("SHAPE_DRAW")  # samples that weigh as much as that a shape's level is 0
 _NUM_TURNS = 6
-_AT_ONCE = 64  # matrices that NumPy inverts: each alone takes twice as long, all together much memory
 _FIRST, _SECOND = np.triu_indices(PAIRED)
 
 
@@ -102,10 +101,9 @@ def learn(known: TimedLaunches, traits: Floats, places: Floats) -> tuple[LaunchE
     ends = np.append(known.begin[1:], len(rows))
     of_kernel = [slice(a, b) for a, b in zip(known.begin, ends, strict=True)]
     inverses = np.empty((len(traits), NUM_TERMS, NUM_TERMS))
-    for squares, own in zip(inverses, of_kernel, strict=True):
-        squares[:] = (rows[own].T * known.weights[own]) @ rows[own] + _DRAW_TO_LIKE * np.eye(NUM_TERMS)
-    for some in np.split(inverses, range(_AT_ONCE, len(inverses), _AT_ONCE)):
-        some[:] = _DRAW_TO_LIKE * np.linalg.inv(some)
+    for inverse, own in zip(inverses, of_kernel, strict=True):
+        squares = (rows[own].T * known.weights[own]) @ rows[own] + _DRAW_TO_LIKE * np.eye(NUM_TERMS)
+        inverse[:] = _DRAW_TO_LIKE * np.linalg.inv(squares)
     to_like = _to_like(inverses, traits)
     of_shape = np.bincount(known.place, known.weights, num)
     found = np.zeros((len(traits), NUM_TERMS))
