@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -139,3 +140,8 @@ def _known(record: type, data: dict[str, Any]) -> dict[str, Any]:
     """The entries of `data` that are fields of this dataclass."""
     names = {f.name for f in fields(record)}
     return {name: value for name, value in data.items() if name in names}
+
+
+def is_time(value: Any) -> bool:
+    """Whether a value may be a time: a positive number."""
+    return type(value) in (int, float) and 0 < value < math.inf

@@ -15,11 +15,11 @@ from typing import Any
 from sqlalchemy import bindparam, case, func, select
 from sqlalchemy.orm import Session
 
-from ..facts.measurement import Outcome, is_accurate
+from ..facts.measurement import Outcome, is_accurate, is_time
 from ..kernel import same_code
 from ..kernel.config import Value
 from . import leases, optuna_rows, queries, rows
-from .columns import InvalidValue, is_time
+from .columns import InvalidValue
 from .database import Closing, Database, each_retried
 from .models import (
     ConfigRow,

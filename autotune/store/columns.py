@@ -18,6 +18,8 @@ from sqlalchemy import JSON, Boolean, DateTime, Double, Integer, Text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from ..facts.measurement import is_time
+
 _SHOWN = 40  # characters of the value in a message
 EARLIEST = 1970
 
@@ -166,11 +168,6 @@ class Document(_SafeType):
         return dict(json.loads(value))
 
 
-def is_time(value: Any) -> bool:
-    """Whether a value may be a time: a positive number."""
-    return type(value) in (int, float) and 0 < value < math.inf
-
-
 def _is_list_of(is_fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(is_fit, value))
 
@@ -186,9 +183,8 @@ def _is_discarded(item: Any) -> bool:
 
 def _are_times(value: Any) -> bool:
     """Whether it is a list of times: told at once of most, where each is a float and not enormous."""
-    if isinstance(value, list) and {*map(type, value)} == {float}:
-        return (min(value) > 0 and sum(value) < math.inf) or all(map(is_time, value))
-    return isinstance(value, list) and all(map(is_time, value))
+    are_floats = isinstance(value, list) and {*map(type, value)} == {float}
+    return (are_floats and min(value) > 0 and sum(value) < math.inf) or _is_list_of(is_time)(value)
 
 
 SAMPLES = Json(_are_times)

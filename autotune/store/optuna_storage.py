@@ -38,14 +38,14 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from ..facts.measurement import Measurement, Outcome
+from ..facts.measurement import Measurement, Outcome, is_time
 from ..files.errors import StoreError, UsageError
 from ..kernel.config import PARAMETER, Value
 from ..target import point_key
 from . import leases, optuna_rows, queries, rows
 from .bad_rows import BadRowError
 from .claims import held, lock_pool
-from .columns import POINT, is_time
+from .columns import POINT
 from .database import each_retried
 from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
 from .optuna_rows import FINISHED

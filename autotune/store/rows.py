@@ -15,13 +15,13 @@ from typing import Any, NoReturn, TypeVar
 from ..facts.device import Environment
 from ..facts.frozen import picked
 from ..facts.gemm import Gemm
-from ..facts.measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
+from ..facts.measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from, is_time
 from ..facts.other_problem import problem_of
 from ..files.errors import UsageError
 from ..kernel.config import PARAMETER, Value
 from ..target import Baseline, point_key
 from .bad_rows import BadRowError
-from .columns import InvalidValue, is_time
+from .columns import InvalidValue
 from .models import (
     Base,
     BaselineRow,

@@ -9,7 +9,6 @@ points (`autotune.OptunaStorage`), in however many processes.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -19,6 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from ...facts.measurement import is_time
 from ...files.errors import UsageError
 from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
@@ -89,7 +89,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        if state is TrialState.COMPLETE and values and not _is_time(values[0]):  # it is stored all the same
+        if state is TrialState.COMPLETE and values and not is_time(values[0]):  # it is stored all the same
             raise UsageError(f"{values[0]} is no time: tell a finite one above 0, or that the trial failed")
 
     def _propose(self, study: optuna.Study, trial: FrozenTrial) -> None:
@@ -141,9 +141,5 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             self._done.add(trial.number)
             self._points.pop(trial.number, None)
             if trial.number in self._open:
-                is_timed = trial.state is TrialState.COMPLETE and _is_time(trial.value)
+                is_timed = trial.state is TrialState.COMPLETE and is_time(trial.value)
                 self._proposer.tell(self._open.pop(trial.number), trial.value if is_timed else None)
-
-
-def _is_time(value: float | None) -> bool:
-    return value is not None and 0 < value < math.inf
