@@ -97,7 +97,7 @@ class Best:
 class ShapeStarted:
     """A shape is ready to be searched: `num_points` may be proposed, `num_known` were tried earlier, among
     them those that were `taken_over` from another compiler or kernel. `num_unfit` were lined up in Optuna's
-    way, and are not feasible here."""
+    way, and are no feasible point here that is untried."""
 
     gemm: Gemm
     study: StudyRef

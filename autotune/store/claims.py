@@ -137,10 +137,11 @@ class Claims(Closing):
             ]
 
     def waiting(self, studies: Iterable[StudyRef]) -> list[tuple[int | None, dict[str, Value]]]:
-        """Points that somebody lined up in Optuna's way, each with the id of its study, in this order."""
+        """Points that somebody lined up in Optuna's way, each with the id of its study, in this order: an
+        empty one for what names only some parameters, was tried before, or cannot be read."""
         with self._database.reading() as session:
             found = session.execute(optuna_rows.WAITING_POINTS, {"studies": [study.id for study in studies]})
-            return [(study_id, point) for study_id, point in found if isinstance(point, dict)]
+            return [(study_id, point if isinstance(point, dict) else {}) for study_id, point in found]
 
     def latest(self) -> int:
         """The id of the newest trial of all; 0 if there is none."""

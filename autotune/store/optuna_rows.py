@@ -66,7 +66,7 @@ _GIVE = (
 WAITING_POINTS = (
     select(OptunaStudyRow.study_id, ConfigRow.point)
     .join(OptunaTrialRow, OptunaTrialRow.optuna_study_id == OptunaStudyRow.id)
-    .join(ConfigRow, ConfigRow.id == OptunaTrialRow.config_id)
+    .join(ConfigRow, ConfigRow.id == OptunaTrialRow.config_id, isouter=True)
     .where(OptunaStudyRow.study_id.in_(bindparam("studies", expanding=True)), OptunaTrialRow.state == WAITING)
     .order_by(OptunaTrialRow.id)
 )

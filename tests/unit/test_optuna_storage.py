@@ -196,9 +196,11 @@ def test_a_search_tells_of_what_is_lined_up_and_not_feasible(
     tune(target, either_store, [SQUARE], Options(trials=1))
     for unfit in (99, "x", None):
         loaded(ours, study).enqueue_trial({**SPACE.point(0), SPACE.names[0]: unfit})
+    for unfit in ({SPACE.names[0]: 2}, loaded(ours, study).best_params):  # not whole, tried before
+        loaded(ours, study).enqueue_trial(unfit)
     tune(target, either_store, [SQUARE], Options(trials=2), events.append)
-    assert [event.num_unfit for event in events if isinstance(event, ShapeStarted)] == [2]
-    assert len(loaded(ours, study).get_trials(states=[TrialState.WAITING])) == 3, "nothing is lost"
+    assert [event.num_unfit for event in events if isinstance(event, ShapeStarted)] == [5]
+    assert len(loaded(ours, study).get_trials(states=[TrialState.WAITING])) == 5, "nothing is lost"
 
 
 def test_a_final_on_a_recording_condemns_what_was_told_and_not_recorded(tmp_path: Path) -> None:
@@ -265,10 +267,10 @@ def test_what_was_lined_up_may_be_requested_for(
     read.enqueue_trial(config(7).to_dict())
     read.enqueue_trial({"bm": 128})
     with either_store.claims() as claims:
-        assert claims.waiting([study]) == [(study.id, config(7).to_dict())]
+        assert claims.waiting([study]) == [(study.id, config(7).to_dict()), (study.id, {})]
         asked = read.ask()
         assert asked.params == config(7).to_dict()
-        assert claims.waiting([study]) == []
+        assert claims.waiting([study]) == [(study.id, {})]
         assert not claims.claim(study, requested(7)).owned
     read.tell(asked, 2.0)
     assert either_store.best(study)[0].point == config(7).to_dict()

@@ -12,6 +12,7 @@ from fake_target import bowl_us, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import autotune
 from autotune.files.errors import UsageError
 from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.search.propose.bayesian import Model
@@ -216,6 +217,25 @@ def test_it_is_a_sampler_for_optimize_too():
     study.optimize(objective, n_trials=40)
     assert None not in tried and len(set(tried)) == 40
     assert study.best_params == SPACE.point(min(tried, key=lambda number: bowl_us(SPACE.point(number))))
+
+
+@pytest.mark.parametrize("own_storage", [True, False])
+def test_what_names_some_parameters_is_completed_to_a_feasible_point(own_storage, tmp_path):
+    space = autotune.space(4096, "rtx-4090")
+    storage = autotune.OptunaStorage(tmp_path / "a.db") if own_storage else None
+    study = optuna.create_study(storage=storage, sampler=FeasibleSampler(space))
+    parts = [{}, {"bm": 128}, {"stages": 3, "split_k": 2}, {"bm": 64, "nosuch": 1}, {"pack_a": 1}]
+    for part in parts:
+        study.enqueue_trial(part)
+    study.optimize(lambda trial: 1.0 + suggested(space, trial)["bm"], n_trials=len(parts))
+    for part, trial in zip(parts, study.trials, strict=True):
+        assert space.find(trial.params) is not None
+        assert trial.params.items() >= {item for item in part.items() if item[0] in space.names}
+    assert len({str(trial.params) for trial in study.trials}) == len(parts)
+    study.enqueue_trial({"bm": None})
+    with pytest.raises(ValueError, match="'None' not in"):
+        suggested(space, study.ask())
+    assert len(study.sampler._proposer._results) == len(parts), "all are learnt"
 
 
 def test_a_parameter_of_another_space_is_refused():

@@ -151,10 +151,10 @@ class Candidates:
         taken = np.where(is_run[:, None], offset < length[:, None], scattered)
         return np.unique(self.find(np.where(taken, given, codes)))
 
-    def nearest(self, point: Mapping[str, Value]) -> int:
-        """The point that agrees with a wish on as many parameters as it can, earlier ones first; others may
-        have any value. Raises ValueError for an empty set."""
-        return self._space.index([_nearest_row(factor, point) for factor in self._space.factors])
+    def nearest(self, point: Mapping[str, Value], first: Mapping[str, Value] | None = None) -> int:
+        """The point that agrees with a wish on as many parameters as it can, those of `first` before all,
+        then earlier ones; others may have any value. Raises ValueError for an empty set."""
+        return self._space.index([_nearest_row(factor, point, first or {}) for factor in self._space.factors])
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -169,14 +169,15 @@ def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndar
     return lambda others: (traits(others)[:, varies] - low[varies]) / span[varies]
 
 
-def _nearest_row(factor: Factor, point: Mapping[str, Value]) -> int:
-    if factor.order is None and point.keys() >= set(factor.names):
+def _nearest_row(factor: Factor, point: Mapping[str, Value], first: Mapping[str, Value]) -> int:
+    if factor.order is None and not first and point.keys() >= set(factor.names):
         return _nearest_sorted(factor, point, 0, len(factor), 0)[1]
     rows = np.arange(len(factor))
-    for j, name in enumerate(factor.names):
-        if name in point:
-            distance = _distances(factor.values[j], point[name])[factor.codes[rows, j]]
-            rows = rows[distance == distance.min()]
+    for wish in first, point:
+        for j, name in enumerate(factor.names):
+            if name in wish:
+                distance = _distances(factor.values[j], wish[name])[factor.codes[rows, j]]
+                rows = rows[distance == distance.min()]
     return int(rows.min())
 
 

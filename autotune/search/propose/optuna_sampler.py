@@ -96,7 +96,16 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         if study.directions != [StudyDirection.MINIMIZE]:
             raise UsageError("this sampler minimises one time; create its study with direction='minimize'")
         self._read(study, trial.number)
-        if trial.params or "fixed_params" in trial.system_attrs:
+        fixed = trial.system_attrs.get("fixed_params", {})
+        if trial.params or fixed.keys() >= set(self._space.names):
+            return
+        if fixed:  # somebody lined up a part of a point
+            wish = self._proposer.ask().number
+            self._proposer.forget(wish)
+            pairs = zip(self._space.names, self._space.values, strict=True)
+            first = {name: fixed[name] for name, values in pairs if fixed.get(name) in values}
+            number = self._proposer.nearest(self._space.point(wish), first)
+            self._points[trial.number] = self._space.point(number)
             return
         storage = study._storage  # as Optuna's own samplers take it: it has no public name
         while True:

@@ -125,10 +125,11 @@ class Proposer:
         region_bests: list[int] = ranked[self._candidates.firsts(ranked)[:most]].tolist()
         return region_bests
 
-    def nearest(self, point: Mapping[str, Value]) -> int:
-        """The point of the set most similar to another, which need not be in it."""
-        number = self.space.find(point)
-        return self._candidates.nearest(point) if number is None else number
+    def nearest(self, point: Mapping[str, Value], first: Mapping[str, Value] | None = None) -> int:
+        """The point of the set most similar to another, which need not be in it; to values that come `first`
+        before all."""
+        number = None if first else self.space.find(point)
+        return self._candidates.nearest(point, first or {}) if number is None else number
 
     def _learn(self) -> None:
         if not self._is_up_to_date and self._model is not None:
