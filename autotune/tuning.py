@@ -578,7 +578,7 @@ def export_table(
             environments = [one for one in environments if one.gpu_name == gpu_name]
         if not environments:
             store.bad_rows.refuse()
-            refs = [one.study for one in store.studies(is_brief=True)]
+            refs = [one.study for one in store.studies()]
             named = ", ".join(str(ref.gemm) for ref in refs if is_external(ref.source_hash))
             of = f" on {gpu_name}" if gpu_name else ""
             what = f"no kernel that ran{of}" + (f", but other tools' ({named})" if named else "")

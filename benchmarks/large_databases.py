@@ -172,7 +172,7 @@ def _records(folder: Path) -> Path:
 def _measure(db: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """All of one database. What changes it comes last."""
     with Store.open_existing(db) as store:
-        held = store.studies(is_brief=True)
+        held = store.studies()
         largest = max(held, key=lambda one: one.num_trials).study
         (best,), (other,) = store.best(largest), [one for _, one in store.latest([largest], 1)]
     found: dict[str, Any] = {"num_trials": sum(one.num_trials for one in held), "num_shapes": len(held)}

@@ -61,7 +61,7 @@ def read(paths: Iterable[Path]) -> tuple[Times, dict[Gemm, float]]:
     times, best = Times(), dict[Gemm, float]()
     for path in paths:
         with closing(Store.open_existing(path)) as store:
-            for study in (summary.study for summary in store.studies(is_brief=True)):
+            for study in (summary.study for summary in store.studies()):
                 gemm = study.gemm
                 times.setdefault(gemm, {}).update(store.times(study))
                 accurate = store.times(study, MAX_ERROR).values()

@@ -92,12 +92,10 @@ def open_existing(db: str) -> Iterator[Store]:
         yield store
 
 
-def studies_of(
-    store: Store, gemms: Sequence[Gemm], max_error: float | None = None, *, is_brief: bool = False
-) -> list[StudySummary]:
-    """The studies with trials, of these problems or of all; the rest as `Store.studies`. Raises UsageError if
-    there is none, StoreError if that is because rows are damaged."""
-    found = [s for s in store.studies(max_error, is_brief=is_brief, gemms=gemms) if s.num_trials]
+def studies_of(store: Store, gemms: Sequence[Gemm]) -> list[StudySummary]:
+    """The studies with trials, of these problems or of all. Raises UsageError if there is none, StoreError if
+    that is because rows are damaged."""
+    found = [s for s in store.studies(gemms) if s.num_trials]
     if not found:
         store.bad_rows.refuse()
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""

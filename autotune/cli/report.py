@@ -49,7 +49,7 @@ def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> 
 
 
 def _summaries(store: Store, shapes: Sequence[str]) -> list[StudySummary]:
-    return common.studies_of(store, common.read_problems(shapes), is_brief=True)
+    return common.studies_of(store, common.read_problems(shapes))
 
 
 def _numbers(store: Store, summaries: Sequence[StudySummary], max_error: float | None) -> list[StudyNumbers]:

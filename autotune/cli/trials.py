@@ -39,7 +39,7 @@ def best(request: BestRequest, *, is_json: bool, is_csv: bool = False) -> None:
     """One line per study: its best trial, as accurate as it is to be, against cuBLAS and the limit."""
     max_error = request.max_error
     with common.open_existing(request.db) as store:
-        summaries = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
+        summaries = common.studies_of(store, common.read_problems(request.shapes))
         found = sorted(summaries, key=lambda summary: summary.study.gemm)
         newest_first = sorted(summaries, key=lambda summary: summary.updated_at, reverse=True)
         changed = stale.outdated((one.study for one in newest_first), targets.installed_here)
@@ -186,7 +186,7 @@ def _latest(
 ) -> tuple[Counter[Outcome], list[tuple[Gemm, TrialRecord]]]:
     """How the trials of these shapes ended, or of all, and the newest of them, or of those that failed."""
     with common.open_existing(request.db) as store:
-        summaries = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
+        summaries = common.studies_of(store, common.read_problems(request.shapes))
         studies = [summary.study for summary in summaries]
         found = store.latest(studies, request.limit or SHOWN, is_failed=is_failed)
         counts = Counter[Outcome]()
@@ -214,7 +214,7 @@ def _show_csv(request: HistoryRequest, *, is_failed: bool) -> None:
     """Print the trials of these shapes, or of all, or those that failed; the newest so many, or all of each
     study. Raises UsageError without trials."""
     with common.open_existing(request.db) as store:
-        found = common.studies_of(store, common.read_problems(request.shapes), is_brief=True)
+        found = common.studies_of(store, common.read_problems(request.shapes))
         studies = [summary.study for summary in found]
         names = _names(store, studies)
         latest = store.latest(studies, request.limit, is_failed=is_failed) if request.limit else []

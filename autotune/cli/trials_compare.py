@@ -104,7 +104,7 @@ def _winners(source: str, max_error: float | None) -> Winners:
     if db and not is_part and Path(db).is_file() and not Path(source).exists():
         raise UsageError(f"{source}: {part!r} is neither a run nor a study; write {db}#run3 or {db}#3")
     with common.open_existing(db if is_part else source) as store:
-        chosen, period = common.studies_of(store, (), is_brief=True), EVER
+        chosen, period = common.studies_of(store, ()), EVER
         if is_part and kind == "run":
             run = next((one for one in store.runs() if one.id == int(number)), None)
             if run is None:

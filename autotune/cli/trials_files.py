@@ -64,7 +64,7 @@ def _write(
 def _of_study(db: str, gemm: Gemm | None, number: int | None) -> Iterator[tuple[Made, Iterator[Tried]]]:
     """The study of this number, or the one with the newest trial, of this problem, or of the only one."""
     with common.open_existing(db) as store:
-        studies = common.studies_of(store, () if gemm is None else (gemm,), is_brief=True)
+        studies = common.studies_of(store, () if gemm is None else (gemm,))
         if number is not None:
             studies = [one for one in studies if one.study.id == number]
             if not studies:

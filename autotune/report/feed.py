@@ -114,7 +114,7 @@ class Feed:
         """All studies, of which not all trials are kept if they are very many."""
         store = self._follower.store
         known = self._refs.keys() | self._left_out
-        summaries = [s for s in store.studies(is_brief=True) if s.study.id in known]
+        summaries = [s for s in store.studies() if s.study.id in known]
         self.part = shown_of(len(summaries))
         kept = {s.study.id: s.study for s in latest_of(summaries)}
         self._left_out, self._refs = known - kept.keys(), kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
@@ -19,17 +19,16 @@ from .result import ShapeResult
 SEARCHED_SHARE = 0.99  # of the time of all calls: the remaining shapes are left to kernels of others
 
 
-def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gemm, float]:
+def expected_us(target: Target, store: Store, gemms: Collection[Gemm]) -> dict[Gemm, float]:
     """The time of one call of each shape: the best of earlier searches on such a GPU, else cuBLAS's time
     then, else the hardware's limit and a launch."""
     known: dict[Gemm, float] = {}
     names = names_for(target.environment.gpu_name)
-    for found in sorted(store.studies(target.max_error), key=lambda found: found.updated_at):
-        of = found.study
+    for of in (one.study for one in sorted(store.studies(gemms), key=lambda one: one.updated_at)):
         is_similar = is_alike(of.source_hash, target.source_hash)
         if of.environment.gpu_name in names and of.policy == target.policy and is_similar:
-            best = None if found.best is None else found.best.measurement.time_us
-            if time_us := best or found.cublas_us:
+            best = store.best(of, 1, target.max_error)
+            if time_us := best[0].measurement.time_us if best else store.cublas_us(of):
                 known[of.gemm] = time_us
     return {gemm: known.get(gemm) or least_us(gemm, target.limits) for gemm in gemms}
 

@@ -46,7 +46,7 @@ class Stale(NamedTuple):
 def stale_shapes(store: Store, target: Target) -> dict[Gemm, Stale]:
     """Those with a final on GPUs of this model, under this policy, but none under what is here, in order."""
     here, finals = target.environment, dict[StudyRef, Final]()
-    for summary in sorted(store.studies(target.max_error), key=lambda summary: summary.updated_at)[::-1]:
+    for summary in sorted(store.studies(), key=lambda summary: summary.updated_at)[::-1]:
         study, final = summary.study, store.final(summary.study, target.max_error)
         alike = (study.environment.gpu_name, study.environment.recorded_on, study.policy)
         is_of_model = alike == (here.gpu_name, here.recorded_on, target.policy)

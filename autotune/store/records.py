@@ -157,8 +157,6 @@ class StudySummary:
 
     study: StudyRef
     counts: Mapping[Outcome, int]
-    best: TrialRecord | None
-    cublas_us: float | None
     updated_at: datetime  # of the newest trial, or of the study itself (UTC)
 
     @property

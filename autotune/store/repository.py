@@ -200,11 +200,8 @@ class Store(Closing):
                 queries.copy_trials(session, theirs, study_id)
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
-    def studies(
-        self, max_error: float | None = None, *, is_brief: bool = False, gemms: Collection[Gemm] = ()
-    ) -> list[StudySummary]:
-        """All studies with what they hold, or those of some problems, oldest first. `is_brief` leaves out the
-        best of each, which takes the most time, and cuBLAS."""
+    def studies(self, gemms: Collection[Gemm] = ()) -> list[StudySummary]:
+        """All studies with what they hold, or those of some problems, oldest first."""
         with self._reading() as session:
             for orphan in queries.orphans(session):
                 self.bad_rows.add(orphan)
@@ -213,15 +210,10 @@ class Store(Closing):
             refs = [one for one in read if not gemms or one[1].gemm in gemms]
             within = {ref.id for _, ref in refs} if len(refs) <= queries.MOST_NAMED and gemms else None
             seen = queries.trial_totals(session, self.bad_rows, within)
-            its = [] if is_brief else [ref.id for _, ref in refs]
-            baselines = queries.latest_baselines(session, self.bad_rows, its)
             summaries = []
             for row, ref in refs:
                 counts, latest_at = seen.get(ref.id, (Counter(), None))
-                best = [] if is_brief else queries.fastest(session, self.bad_rows, ref.id, 1, max_error)
-                cublas_us = baselines[ref.id].time_us if ref.id in baselines else None
-                updated_at = max(row.created_at, latest_at or row.created_at)
-                summaries.append(StudySummary(ref, counts, next(iter(best), None), cublas_us, updated_at))
+                summaries.append(StudySummary(ref, counts, max(row.created_at, latest_at or row.created_at)))
             return summaries
 
     def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:

@@ -70,7 +70,7 @@ def calibration(path: Path) -> str:
     is_step: list[bool] = []  # whether some of the next trials are of `polish`
     losses: list[float] = []  # of the best at the first such position, over the last best
     with Store.open_existing(str(path)) as store:
-        studies = [summary.study for summary in store.studies(MAX_ERROR)]
+        studies = [summary.study for summary in store.studies()]
         searches = [sorted(store.trials(study), key=lambda trial: trial.id) for study in studies]
     for trials in searches:
         times_us = [_accurate_us(trial) for trial in trials]

@@ -40,7 +40,7 @@ def main() -> None:
 def _shapes(path: str) -> list[list[tuple[str, float]]]:
     """Of each study: origin and time of each trial that ran."""
     with Store.open_existing(path) as store:
-        times = [store.timed(summary.study) for summary in store.studies(is_brief=True)]
+        times = [store.timed(summary.study) for summary in store.studies()]
     return [[(origin, us) for us, origin in found.values() if origin != FILL] for found in times]
 
 

@@ -67,7 +67,7 @@ def test_everything_that_names_a_winner(store: Store, study: StudyRef, has_final
     if has_final:
         rank(store, study, 3, 0, 1, 2)
     for limit, best in ((None, 3), (MAX_ERROR, 1)):
-        (summary,) = store.studies(limit)
+        (summary,) = store.studies()
         assert (
             _study_facts(store, summary, store.final(study, limit), limit)["best_config"]
             == config(best).to_dict()

@@ -54,7 +54,7 @@ def check_same(feed: Feed, store: Store) -> None:
         records = text[summary.study.id]
         assert list(records.trials) == store.trials(summary.study)
         assert records.final == store.final(summary.study)
-        assert records.baseline_us == summary.cublas_us
+        assert records.baseline_us == store.cublas_us(summary.study)
 
 
 def test_a_feed_knows_what_the_store_holds_after_every_step(db: Path) -> None:

@@ -107,7 +107,7 @@ def test_an_export_reads_the_fastest_of_a_study(path: Path) -> None:
 def test_times_that_obey_are_chosen_by_the_database(path: Path, num_read: Counter[str]) -> None:
     """Few of many obey: as many are found as are asked for, the fastest."""
     with Store.open_existing(path) as store:
-        study = store.studies(is_brief=True)[1].study
+        study = store.studies()[1].study
         everything = store.timed(study)
         assert set(everything.values()) == {(1.0 + number, "tpe") for number in range(NUM)}
         for text in ("split_k=8", "split_k!=8", "split_k>=290", "split_k>=290,split_k!=295,bm=64", "group=1"):
@@ -209,7 +209,7 @@ def test_damaged_trials_hide_no_sound_one_among_which_they_stand(path: Path, tmp
         db.execute("UPDATE config SET point = '{\"bm\": 7}' WHERE id = 150")
         db.commit()
     with Store.open(damaged) as store:
-        (study,) = (one.study for one in store.studies(is_brief=True) if one.study.id == 2)
+        (study,) = (one.study for one in store.studies() if one.study.id == 2)
         expected = store.trials_by_id(study, ids)  # one by one
         assert len(ids) - len(expected) == len(DAMAGED) + 1
         assert store.trials(study) == expected

@@ -154,7 +154,7 @@ def test_a_database_of_schema_8_opens(tmp_path: Path) -> None:
             (2, False, (5.0, 5.125)),
         ]
         assert final.baseline == store.baseline(study)
-        assert summary.cublas_us == 4.0
+        assert store.cublas_us(study) == 4.0
         assert add(store, study, 9, ok(2.0)) == 4
 
 
