@@ -196,7 +196,7 @@ class Artifacts:
                 known = set(session.execute(select(UsageRow.gpu_name, UsageRow.shape, UsageRow.how)).tuples())
                 values = [one for one in values if itemgetter(*Usage._fields[:3])(one) in known]
             if values:
-                upsert = queries.insert_into(session, UsageRow)
+                upsert = queries.insert(UsageRow)
                 sums = {name: getattr(UsageRow, name) + upsert.excluded[name] for name in Usage._fields[3:]}
                 upsert = upsert.on_conflict_do_update(
                     index_elements=Usage._fields[:3],

@@ -53,7 +53,7 @@ class Builds:
         """Have a kernel compiled, unless it was, or somebody has asked for it."""
         with self._database.writing() as session:
             session.execute(delete(BuildRow).where(BuildRow.ended_s < now_s() - KEPT_S))
-            ask = queries.insert_into(session, BuildRow).on_conflict_do_nothing()
+            ask = queries.insert(BuildRow).on_conflict_do_nothing()
             empty = {"worker_id": None, "outcome": "", "reason": "", "packed": None, "ended_s": None}
             session.execute(ask.values(key=key, task=dict(task), asked_s=now_s(), **empty))
 

@@ -79,19 +79,12 @@ _END = (
     )
     .values(state=bindparam("its_state"), ended_at=bindparam("its_end"), worker_id=None)
 )
-
-
-def _begin(make: Any) -> Any:
-    """Rows of trials that begin. One that waits for this config, or that its process left, is taken up."""
-    upsert = make(_TRIAL)
-    names = ("state", "worker_id", "began_at")
-    return upsert.on_conflict_do_update(
-        index_elements=["optuna_study_id", "config_id"],
-        set_={name: upsert.excluded[name] for name in names} | {"ended_at": None},
-    )
-
-
-_BEGIN = {name: _begin(make) for name, make in queries.INSERTS.items()}
+# Rows of trials that begin. One that waits for this config, or that its process left, is taken up.
+_NEW = queries.insert(OptunaTrialRow)
+_BEGIN = _NEW.on_conflict_do_update(
+    index_elements=["optuna_study_id", "config_id"],
+    set_={name: _NEW.excluded[name] for name in ("state", "worker_id", "began_at")} | {"ended_at": None},
+)
 
 
 def give_numbers(session: Session, its_id: int, more: int) -> int | None:
@@ -109,7 +102,7 @@ def begin(session: Session, its_id: int, worker_id: int, requested: Mapping[str,
     first = give_numbers(session, its_id, len(requested))
     common = {"optuna_study_id": its_id, "state": RUNNING, "worker_id": worker_id, "began_at": utc_now()}
     session.execute(
-        _BEGIN[session.get_bind().dialect.name],
+        _BEGIN,
         [
             {**common, "config_id": ids[key], "number": number, "facts": {"user": {"origin": one.origin}}}
             for number, (key, one) in enumerate(requested.items(), first or 0)

@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session, aliased
 
 from ..facts.measurement import LATENT_US, Outcome
@@ -95,12 +95,10 @@ def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, Kernel
     return found.order_by(seen.c.at.desc(), seen.c.id.desc())
 
 
-INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-
-
-def insert_into(session: Session, model: type[Base]) -> Any:
-    """An INSERT that may say what to do where such a row is there, as both kinds of database can."""
-    return INSERTS[session.get_bind().dialect.name](model.__table__)
+def insert(model: type[Base]) -> postgresql.Insert:
+    """One that may say what to do where such a row is there: SQLite's compiler takes PostgreSQL's as well."""
+    table: Any = model.__table__
+    return postgresql.insert(table)
 
 
 def chunks(values: Iterable[V], most: int | None = None) -> Iterator[list[V]]:
@@ -115,8 +113,7 @@ def copy_trials(session: Session, which: ColumnElement[bool], to: int) -> None:
     names = [column.name for column in TrialRow.__table__.columns if column.name != "id"]
     values = [literal(to) if name == "study_id" else getattr(TrialRow, name) for name in names]
     theirs = select(*values).where(which).order_by(TrialRow.id)
-    insert = insert_into(session, TrialRow)
-    session.execute(insert.from_select(names, theirs).on_conflict_do_nothing())
+    session.execute(insert(TrialRow).from_select(names, theirs).on_conflict_do_nothing())
 
 
 def trials(study_id: int) -> Trials:
@@ -237,10 +234,9 @@ def _find(model: type[Base], names: tuple[str, ...]) -> Select[int]:
 
 
 @cache
-def _insert(dialect: str, model: type[Base]) -> Any:
-    """Inserts a row, unless another writer has inserted it meanwhile; returns that row's id then."""
-    table = model.__table__
-    return INSERTS[dialect](table).on_conflict_do_nothing().returning(table.c.id)
+def _insert(model: type[Base]) -> Any:
+    """Inserts a row, unless another writer has inserted it meanwhile; returns its id."""
+    return insert(model).on_conflict_do_nothing().returning(model.__table__.c.id)
 
 
 def find(session: Session, model: type[Base], **columns: Any) -> int | None:
@@ -255,8 +251,7 @@ def find_or_add(
     found = find(session, model, **identity)
     if found is not None:
         return found, False
-    insert = _insert(session.get_bind().dialect.name, model)
-    added = session.scalar(insert, {**identity, **(rest or {})})
+    added = session.scalar(_insert(model), {**identity, **(rest or {})})
     if added is not None:
         return added, True
     found = find(session, model, **identity)
@@ -275,8 +270,7 @@ def config_ids(session: Session, points: Mapping[str, Mapping[str, Value]]) -> d
     ids = dict(session.execute(_KNOWN_CONFIGS, {"keys": list(points)}).all())
     missing = [{"key": key, "point": dict(points[key])} for key in sorted(points.keys() - ids.keys())]
     if missing:
-        insert = insert_into(session, ConfigRow)
-        session.execute(insert.on_conflict_do_nothing(), missing)
+        session.execute(insert(ConfigRow).on_conflict_do_nothing(), missing)
         keys = [row["key"] for row in missing]
         ids |= dict(session.execute(_KNOWN_CONFIGS, {"keys": keys}).all())
     return ids

@@ -17,7 +17,7 @@ All times are the database's.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import itemgetter
@@ -118,7 +118,7 @@ class Member(Closing):
         with self._database.writing() as session:
             session.execute(delete(ServiceWorkerRow).where(_is_forgotten()))
             values = {"name": self.name, "host": socket.gethostname(), "doing": "", "num_done": 0, **facts}
-            enter = queries.insert_into(session, ServiceWorkerRow).on_conflict_do_nothing()
+            enter = queries.insert(ServiceWorkerRow).on_conflict_do_nothing()
             session.execute(enter.values(**values, since_s=now_s(), began_s=now_s()))
 
     @property
@@ -159,10 +159,10 @@ class Queue:
         breaks off while it commits, they may count twice: they only decide what comes first.)"""
         rows_wanted = [_row_of(one) for one in wanted]
         with self._database.writing() as session:
-            add, ids = _ADDING[session.get_bind().dialect.name], dict[str, int]()
+            ids = dict[str, int]()
             # in the same order everywhere: two transactions never wait for each other
             for row in sorted(rows_wanted, key=itemgetter("open_key")):
-                ids[row["open_key"]] = session.execute(add, row).scalar_one()
+                ids[row["open_key"]] = session.execute(_ADD, row).scalar_one()
         return [ids[row["open_key"]] for row in rows_wanted]
 
     def claim(self, member: Member, gpus: Collection[str], most_s: float) -> QueuedRequest | None:
@@ -263,22 +263,18 @@ class Queue:
             return list(self._bad_rows.readable(session.execute(query), _status))
 
 
-def _adding(make: Callable[..., Any]) -> Any:
-    """Add a request, or its calls to the one that is open; returns its id."""
-    add = make(RequestRow.__table__)
-    sums = {"num_calls": RequestRow.num_calls + add.excluded.num_calls}
-    latest = {name: add.excluded[name] for name in ("gain_us", "call")}
-    add = add.on_conflict_do_update(index_elements=["open_key"], set_=sums | latest)
-    return add.values(**_FRESH, asked_s=now_s()).returning(RequestRow.__table__.c.id)
-
-
 _FRESH: dict[str, Any] = {
     "state": RequestState.WAITING.value, "reason": "", "result": {}, "num_tries": 0, "num_claims": 0,
     "worker": "", "not_before_s": 0.0,
 }  # fmt: skip
 # Made once: a server adds hundreds a second, and SQLAlchemy takes ten times as long to make a statement as to
-# run it.
-_ADDING = {name: _adding(make) for name, make in queries.INSERTS.items()}
+# run it. Adds a request, or its calls to the one that is open; returns its id.
+_NEW = queries.insert(RequestRow).values(**_FRESH, asked_s=now_s())
+_SUMS = {"num_calls": RequestRow.num_calls + _NEW.excluded.num_calls}
+_ADD = _NEW.on_conflict_do_update(
+    index_elements=["open_key"],
+    set_=_SUMS | {name: _NEW.excluded[name] for name in ("gain_us", "call")},
+).returning(RequestRow.__table__.c.id)
 
 
 def _row_of(wanted: Wanted) -> dict[str, Any]:
