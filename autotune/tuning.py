@@ -41,14 +41,15 @@ from .files.words import command, number, option, whole
 from .gpu.driver import device_limits
 from .kernel import launch
 from .kernel.compiler import Compiler
+from .kernel.config import Config
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.templates import (
-    SGEMM,
     accuracy_of,
     has_kernels,
     is_autotune,
     is_current,
     searched_for,
+    source_hash,
     source_of,
     values_of_class,
 )
@@ -298,7 +299,7 @@ def tune(
         _tell_alike(target.limits, store, note)
         recorded = target if isinstance(target, ReplayTarget) else None
         if recorded is None:  # other kernels may be recorded: their spaces check
-            conditions.check(searched_for(accuracy, target.limits).values)
+            conditions.check(searched_for(accuracy, target.limits).values())
         listed = gemms or (recorded.gemms if recorded else ())
         kept = _stale(store, target, named) if stale else {}
         listed = tuple(kept) or listed
@@ -601,7 +602,7 @@ def export_table(
         also = {shape.gemm for shape in tensor.shapes} if tensor else set()
         wanted = [gemm for gemm in gemms if gemm in known or gemm not in also]
         if tensor is not None and also and not (wanted if gemms else known):
-            results = replace(tensor, shapes=(), source_hash=SGEMM.source_hash)
+            results = replace(tensor, shapes=(), source_hash=source_hash(Config))
         else:
             results = reading(gemms=wanted or None, where=conditions)
         measured = known if is_limited else {}

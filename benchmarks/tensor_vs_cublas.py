@@ -45,6 +45,7 @@ from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Variant
 from autotune.kernel.mma_config import MmaConfig
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.scaled_config import FP16X3, OnTensorCores, ScaledConfig
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, TF32X3, TensorConfig
 
@@ -67,7 +68,7 @@ OF_HALVES = ("bm", "bn", "wm", "depth")
 ROWS = 512  # of C that are compared with float64
 FAST = "cublasSgemm"
 MMA = "mma"
-WITHOUT_WARPGROUPS = {MMA: templates.MMA, "halves": templates.HALVES}
+WITHOUT_WARPGROUPS = {MMA: MmaConfig, "halves": HalvesConfig}
 Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
 
 
@@ -101,7 +102,7 @@ DISTRIBUTIONS: dict[str, Make] = {
 
 
 def cubin_of(compiler: Compiler, config: OnTensorCores, variant: Variant) -> Cubin:
-    main = templates.of(config).main_file
+    main = config.main_file
     return compiler.compile_source(template.source(main), template.macros(config, variant))
 
 
@@ -197,7 +198,7 @@ def of_warps(limits: DeviceLimits, gemm: Gemm) -> Iterator[MmaConfig]:
     vectors: dict[str, Any] = {"vec_a": vec_a, "vec_b": vec_b, "vec_c": 2 - gemm.ldc % 2}
     for tile, scheme, sums in itertools.product(OF_WARPS, SCHEMES, ((16, 0), (32, 0), (16, 256), (32, 512))):
         config = MmaConfig(*tile, *sums, scheme=scheme, **vectors)
-        if not templates.MMA.broken_rules(config, limits, gemm):
+        if not broken_rules(config, limits, gemm):
             yield config
 
 
@@ -211,14 +212,14 @@ def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str, its: str) -> Iterat
             one = HalvesConfig.from_dict(
                 {**dict(zip(OF_HALVES, values, strict=True)), "vec_c": 2 - gemm.ldc % 2}
             )
-            if not templates.HALVES.broken_rules(one, limits, gemm):
+            if not broken_rules(one, limits, gemm):
                 yield one
         return
     is_range = accuracy == FP32_RANGE
     if is_range:
         for (bn, stages, promote_k), group in itertools.product(SCALED, (8, 16)):
             scaled = ScaledConfig(bn, stages, promote_k, vec_c=2 - gemm.ldc % 2, group=group)
-            if not templates.of(scaled).broken_rules(scaled, limits, gemm):
+            if not broken_rules(scaled, limits, gemm):
                 yield scaled
     for (bn, loaders), (scheme, promote_k, flush_k), group in itertools.product(
         TILES[-1:] if is_range else TILES, SUMS[:2] + SUMS[5:6] if is_range else SUMS, (8, 16)
@@ -227,7 +228,7 @@ def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str, its: str) -> Iterat
             bn=bn, loaders=loaders, promote_k=promote_k, flush_k=flush_k, group=group, scheme=scheme
         )
         for config in (plain, replace(plain, vec_a=1, vec_b=1, vec_c=1)):
-            if not templates.TENSOR.broken_rules(config, limits, gemm):
+            if not broken_rules(config, limits, gemm):
                 yield config
                 break
 
@@ -364,7 +365,7 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "source_hash": WITHOUT_WARPGROUPS[args.template].source_hash
+        "source_hash": templates.source_hash(WITHOUT_WARPGROUPS[args.template])
         if args.template
         else templates.source_of(args.accuracy),
         "accuracy": args.accuracy,

@@ -14,8 +14,8 @@ from ..files.words import counted
 from ..kernel.config import PARAMETER, Config, values_in
 from ..kernel.rules import broken_rules
 from ..kernel.rungs import steps
+from ..kernel.scaled_config import kind_of
 from ..kernel.template import kernel_dir
-from ..kernel.tensor_config import has_named
 from ..recording.replay import ReplayTarget
 from ..target_finder import recordings, studies_dir
 from ..tiles.kernel_picture import Subject, explorer_page
@@ -78,7 +78,7 @@ def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
 
 
 def _requested(number: int, text: str, gemm: Gemm) -> Subject:
-    if has_named(values_in(text)):
+    if kind_of(values_in(text)) is not Config:
         raise UsageError(
             f"config {number} is of the kernel on tensor cores, which is not drawn; `autotune space "
             "--explain` tells which rules it breaks"

@@ -20,10 +20,10 @@ from ..kernel.feasible_set import FeasibleSet, feasible_set, tensor_set
 from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
 from ..kernel.resources import register_estimate
-from ..kernel.rules import RULES, Rule, rules_of
+from ..kernel.rules import Rule, broken_rules, rules_of
 from ..kernel.scaled_config import AnyConfig
 from ..kernel.summation_order import has_order
-from ..kernel.where import VALUES, Where
+from ..kernel.where import Where
 from ..recording.replay import ReplayTarget
 from ..target import point_key
 from ..target_finder import REPLAY, limits_named
@@ -51,19 +51,18 @@ def run(request: SpaceRequest, *, is_json: bool) -> None:
         raise UsageError(f"--accuracy {accuracy} and --order: only strict kernels have that; leave out one")
     limits = limits_named(request.gpu, note=console.note)
     its = templates.searched_for(accuracy, limits)
-    conditions.check(VALUES if accuracy == STRICT else its.values)
+    conditions.check(its.values())
     conditions = conditions.on(gemm, limits)
     if request.explain is not None:
         _explain(request.explain, conditions, limits, gemm, is_json=is_json)
         return
     is_wide = request.is_wide
     if accuracy == STRICT:
-        found, rules = feasible_set(limits, gemm, is_wide=is_wide, order=conditions.order), RULES
+        found = feasible_set(limits, gemm, is_wide=is_wide, order=conditions.order)
     else:
         templates.need_search_space(accuracy, limits)
-        module = templates.module_of(accuracy, limits)
-        found, rules = tensor_set(limits, gemm, module, is_wide=is_wide), module.RULES
-    rules = tuple(rule for rule in rules if not (is_wide and rule.kind == "worth"))
+        found = tensor_set(limits, gemm, its, is_wide=is_wide)
+    rules = tuple(rule for rule in its.rules if not (is_wide and rule.kind == "worth"))
     expectation = expected.facts(limits, gemm) if accuracy == STRICT else None
     facts = _facts(found.where(conditions, gemm), conditions, limits, gemm, rules)
     facts |= {"accuracy": accuracy, "expected": expectation}
@@ -120,8 +119,7 @@ def _reachable_text(parameter: Parameter, values: list[int | str]) -> str:
 
 def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
     config = templates.read(values_in(text))
-    of_template = templates.of(config).broken_rules
-    broken = of_template(config, limits, gemm) or of_template(config, limits, gemm, ("worth",))
+    broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
     if where.order:
         own = {rule.id: rule for rule in rules_of(where.order)}
         broken = tuple(r for r in broken if r.id in own and not own[r.id].holds(config, limits, gemm))

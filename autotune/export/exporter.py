@@ -28,7 +28,8 @@ from ..kernel.compiler import Compiler
 from ..kernel.config import Config
 from ..kernel.launch import Epilogue
 from ..kernel.summation_order import most_k
-from ..kernel.templates import TENSOR, has_kernels, searched_for
+from ..kernel.templates import has_kernels, searched_for
+from ..kernel.tensor_config import TensorConfig
 from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
 from ..runtime.table.soundness import check_identity
@@ -115,13 +116,13 @@ def export_table(
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places, levels = figures.kernels(results, wishes, cubins, samples)
     if fast is not None:
-        more = on_tensor_cores() if most and its is TENSOR and has_kernels(accuracy, limits) else ()
+        more = on_tensor_cores() if most and its is TensorConfig and has_kernels(accuracy, limits) else ()
         requested = list({wish.id: wish for wish in (*more, *winners_of(fast))}.values())
         if requested:
             on_step(f"compiling {counted(len(requested), 'kernel')} on tensor cores")
         cubins |= compiling.wait(requested, on_compiled)
         requested = within(requested, cubins, max_megabytes * MEGABYTE)
-        kernels += figures.on_tensor_cores(fast, requested, cubins, its.source_hash)
+        kernels += figures.on_tensor_cores(fast, requested, cubins, templates.source_hash(its))
         wishes += requested
     added = with_epilogues(wishes, epilogues, called)
     on_step(f"compiling {counted(len(added), 'variant')} of these that add a bias or an activation")
@@ -152,7 +153,7 @@ def export_table(
         max_workspace=where.max_workspace,
         order=order,
         accuracy=accuracy,
-        tensor_source_hash=its.source_hash if any(k.accuracy != STRICT for k in kernels) else "",
+        tensor_source_hash=templates.source_hash(its) if any(k.accuracy != STRICT for k in kernels) else "",
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 

@@ -18,7 +18,7 @@ from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS, Gemm
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
-from ..kernel.templates import accuracy_of, launch_spec, residency, searched_for, tflops
+from ..kernel.templates import accuracy_of, launch_spec, residency, searched_for, source_hash, tflops
 from ..kernel.tensor_config import BF16X6, BK, BM, TensorConfig
 from ..perf_model import cublas_model
 from ..perf_model.fit import Sample, fit, fma_step_us, guess, learn
@@ -126,7 +126,7 @@ def with_epilogues(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, Cubin]
 ) -> list[Kernel]:
     """Kernels with an epilogue: they have no model, as nothing is picked among them."""
-    of = {one: searched_for(one, results.limits).source_hash for one in CLASSES}
+    of = {one: source_hash(searched_for(one, results.limits)) for one in CLASSES}
     of[STRICT] = results.source_hash
     records = [_record(wish, cubins[wish.id], results) for wish in wishes]
     return [launchable(record, results.limits, of[record.accuracy]) for record in records]

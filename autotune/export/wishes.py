@@ -11,14 +11,10 @@ from typing import Any
 from ..facts.device import DeviceLimits
 from ..facts.gemm import LAYOUTS, Gemm, type_of
 from ..files.errors import DispatchError
-from ..kernel import scaled_config, tensor_config
 from ..kernel.config import Config
-from ..kernel.halves_config import HalvesConfig
 from ..kernel.launch import BIAS, PLAIN, Epilogue, Variant
-from ..kernel.mma_config import MmaConfig
 from ..kernel.relatives import example
 from ..kernel.rules import broken_rules
-from ..kernel.scaled_config import ScaledConfig
 from ..kernel.summation_order import CHAIN, SummationOrder
 from ..kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from .tuned import TunedResults
@@ -57,16 +53,11 @@ class Wish:
         c = self.config
         batched = ":batched" if self.is_batched else ""
         digest = hashlib.sha256(f"{c.key}:{self.layout}:{self.is_wide}{batched}".encode()).hexdigest()
-        if isinstance(c, TensorConfig):
-            tile = f"tensor-{tensor_config.BM}x{c.bn}x{tensor_config.BK}"
-        elif isinstance(c, MmaConfig):
-            tile = f"tensor-{c.bm}x{c.bn}x{c.bk}"
-        elif isinstance(c, ScaledConfig):
-            tile = f"tensor-{tensor_config.BM}x{c.bn}x{scaled_config.BK}"
-        elif isinstance(c, HalvesConfig):
-            tile = f"tensor-{c.bm}x{c.bn}x{c.depth}"
-        else:
-            tile = f"{c.bm}x{c.bn}x{c.bk}" + (f"-split{c.split_k}" if c.split_k > 1 else "")
+        tile = f"{c.bm}x{c.bn}x{c.bk}"
+        if not isinstance(c, Config):
+            tile = f"tensor-{tile}"
+        elif c.split_k > 1:
+            tile += f"-split{c.split_k}"
         layout = self.layout.lower().replace(":", "-")
         plain = f"{layout}-{tile}{'-batched' if self.is_batched else ''}-{digest[:8]}"
         return plain if self.epilogue == PLAIN else f"{plain}-{self.epilogue}"

@@ -87,7 +87,7 @@ class GpuTarget:
     def space(self, gemm: Gemm, order: SummationOrder | None = None) -> FeasibleSet:
         if self._accuracy == STRICT:
             return feasible_set.feasible_set(self.limits, gemm, order=order)
-        return feasible_set.tensor_set(self.limits, gemm, templates.module_of(self._accuracy, self.limits))
+        return feasible_set.tensor_set(self.limits, gemm, templates.searched_for(self._accuracy, self.limits))
 
     def problem(self, gemm: Gemm) -> Problem:
         """The problem on which candidates are verified and timed. Raises UsageError if C is empty."""

@@ -7,6 +7,7 @@ from ..facts.gemm import Gemm
 from ..kernel import templates
 from ..kernel.compiler import Cubin
 from ..kernel.launch import NARROW_LD, LaunchSpec, Variant, plan, too_large
+from ..kernel.rules import broken_rules
 from ..kernel.scaled_config import AnyConfig
 from .protocol import KernelCode
 
@@ -28,14 +29,14 @@ def variant(gemm: Gemm) -> Variant:
 def code(gemm: Gemm, config: AnyConfig, cubin: Cubin, limits: DeviceLimits) -> KernelCode:
     """What the worker is sent."""
     spec = templates.launch_spec(config, gemm, limits, is_wide=is_wide(gemm))
-    return KernelCode(cubin.code, cubin.sha256, spec, accuracy=templates.of(config).accuracy)
+    return KernelCode(cubin.code, cubin.sha256, spec, accuracy=config.accuracy)
 
 
 def rejection(config: AnyConfig, limits: DeviceLimits, gemm: Gemm) -> str:
     """Why a config does not suit this problem or device, by the rules that it breaks, or ""."""
     if gemm.m == 0 or gemm.n == 0:
         return "C is empty: there is nothing to launch"
-    broken = templates.of(config).broken_rules(config, limits, gemm)
+    broken = broken_rules(config, limits, gemm)
     return "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
 
 

@@ -223,7 +223,7 @@ class Compiler:
         """Compile one instance of the template; the cubin says which (identity.py). Raises TrialFailure
         (compile_failed, compile_timeout, compile_crashed) and EnvironmentProblem."""
         source, macros, name = templates.compiled(config, variant)
-        return self.compile_source(source, macros, name=name, arch=templates.of(config).arch)
+        return self.compile_source(source, macros, name=name, arch=config.arch)
 
     def submit(self, config: AnyConfig, variant: Variant) -> Future[Cubin]:
         """`compile` on the pool. Configs that share a cubin compile once even while the first of them is

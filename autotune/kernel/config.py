@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
+from ..facts.accuracy_class import STRICT
 from ..facts.frozen import frozen
 from ..files.errors import UsageError
 from ..files.strict import hint
@@ -24,10 +25,47 @@ WARP = 32  # threads
 PACKED_ORDERS = ("packed_row_snake", "packed_col_snake")
 
 
+class KernelConfig:
+    """What instances of all templates have; their fields are parameters."""
+
+    parameters: ClassVar[dict[str, Parameter]]
+    rules: ClassVar[tuple[Any, ...]]  # of rules.py, that they must obey
+    main_file: ClassVar[str]  # in `kernels/`
+    accuracy: ClassVar[str] = STRICT  # the class of its kernels
+    arch: ClassVar[str | None] = None  # what compiles it for a GPU, instead of the GPU's own
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read a full or partial mapping; missing parameters keep their defaults."""
+        return cls(**checked(data, cls.parameters))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `bm=64,bn=128,copy_a=async`, or a JSON object; what is missing has its default."""
+        return cls.from_dict(values_in(text))
+
+    @classmethod
+    def values(cls) -> dict[str, tuple[Value, ...]]:
+        """Of parameters, as conditions name them."""
+        return {name: one.values for name, one in cls.parameters.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))  # in the order of the fields; dataclasses.asdict would take ten times as long
+
+    @property
+    def key(self) -> str:
+        """The config as `parse` reads it, every parameter named: its identity in the store."""
+        return ",".join(f"{name}={value}" for name, value in vars(self).items())
+
+    def __str__(self) -> str:
+        return self.key
+
+
 @frozen()
-class Config:
+class Config(KernelConfig):
     """One instance of the template and how it is launched. Tiles count elements."""
 
+    main_file = "sgemm.cu"
     bm: int = 64
     bn: int = 128
     bk: int = 16
@@ -62,22 +100,8 @@ class Config:
             for name, value in self.to_dict().items():
                 object.__setattr__(self, name, plain(value))
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Config:
-        """Read a full or partial mapping; missing parameters keep their defaults."""
-        return cls(**checked(data, PARAMETER))
-
-    @classmethod
-    def parse(cls, text: str) -> Config:
-        """Read `bm=64,bn=128,copy_a=async`, or a JSON object; what is missing has its default."""
-        return cls.from_dict(values_in(text))
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))  # in the order of the fields; dataclasses.asdict would take ten times as long
-
     @property
     def key(self) -> str:
-        """The config as `parse` reads it, every parameter named: its identity in the store."""
         return ",".join(f"{name}={getattr(self, name)}" for name in PARAMETER)
 
     @property
@@ -90,9 +114,6 @@ class Config:
     def in_any_splits(self) -> Config:
         """Equal for configs that differ only in their number of splits, if that is an argument."""
         return _in_any_splits(self)
-
-    def __str__(self) -> str:
-        return self.key
 
 
 @lru_cache(_REMEMBERED)
@@ -211,7 +232,7 @@ PARAMETERS: tuple[Parameter, ...] = (
               "cluster adds through distributed shared memory, chunks are splits of flush_k"),
     Parameter("split_k", _SPLITS, "blocks that share out k", "blocks"),
 )  # fmt: skip
-PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
+PARAMETER = Config.parameters = {p.name: p for p in PARAMETERS}
 
 
 def brief(point: Mapping[str, Any] | None) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,13 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.words import counted, option
-from . import halves_config as halves
-from . import mma_config as mma
-from . import scaled_config as scaled
-from . import tensor_config as tensor
 from .config import PARAMETER, PARAMETERS, Parameter, Value
 from .launch import WORKSPACE_LIMIT
 from .resources import workspaces
 from .rules import RULE, RULES, Rule, rules_of
+from .scaled_config import ON_TENSOR_CORES, OnTensorCores
 from .summation_order import CONDITIONS, SummationOrder
+from .tensor_config import TensorConfig
 from .where import VALUES, Condition, Where
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
@@ -152,10 +149,10 @@ class FeasibleSet:
         return set(self.names) == set(PARAMETER)
 
     @cached_property
-    def on_tensor_cores(self) -> ModuleType | None:
-        """The module of our kernel on tensor cores that they are of, if they are."""
+    def on_tensor_cores(self) -> type[OnTensorCores] | None:
+        """The configs on tensor cores that they are, if they are."""
         own = set(self.names)
-        return next((one for one in (tensor, mma, scaled, halves) if own == set(one.PARAMETER)), None)
+        return next((one for one in ON_TENSOR_CORES if own == set(one.parameters)), None)
 
     @cached_property
     def values(self) -> tuple[tuple[Value, ...], ...]:
@@ -304,7 +301,7 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
 
     def fit(columns: _Columns) -> np.ndarray:
         if its:
-            return np.asarray(tensor.workspaces(its, columns, problem) <= most)
+            return np.asarray(its.workspaces(columns, problem) <= most)
         return np.asarray(workspaces(columns, problem, limits) <= most)
 
     found = _linked(space, [n for n in _TENSOR_TILES if n in space.names] if its else _OF_TILES, fit)
@@ -501,14 +498,14 @@ def _given(rule: Rule, **values: Value) -> Rule:
 
 
 def tensor_set(
-    limits: DeviceLimits, gemm: Gemm, its: ModuleType = tensor, *, is_wide: bool = False
+    limits: DeviceLimits, gemm: Gemm, its: Any = TensorConfig, *, is_wide: bool = False
 ) -> FeasibleSet:
-    """As `feasible_set`, of a kernel on tensor cores, by its module: empty on a GPU that cannot run it."""
-    rules = [r for r in its.RULES if not (is_wide and r.kind == "worth")]
-    names = tuple(its.PARAMETER)
+    """As `feasible_set`, of configs on tensor cores: empty on a GPU that cannot run them."""
+    rules = [r for r in its.rules if not (is_wide and r.kind == "worth")]
+    names = tuple(its.parameters)
     core = tuple(name for name in names if name not in (*_WALK_FACTOR, *_LAUNCH_FACTOR))
     groups = (core, _WALK_FACTOR, _LAUNCH_FACTOR)
-    space = FeasibleSet(_joined(groups, rules, limits, gemm, its.PARAMETER))
+    space = FeasibleSet(_joined(groups, rules, limits, gemm, its.parameters))
     if not len(space):
         return space
     tiles = [name for name in ("bm", "bn") if name in names]

@@ -7,20 +7,19 @@ faster, and is what a search there tries; this one is legal all the same. Copied
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..facts.accuracy_class import FP32_RANGE
 from ..facts.device import DeviceLimits
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
-from . import mma_config as mma
 from . import tensor_config as tensor
 from .config import WARP, Parameter
-from .launch import WORKSPACE_LIMIT, LaunchSpec, Variant
+from .launch import WORKSPACE_LIMIT, Variant
 from .mma_config import resident
-from .resources import MAX_REGISTERS, launched
+from .resources import MAX_REGISTERS
 from .rules import Rule
 from .tensor_config import ConfigOnTensorCores
 
@@ -30,7 +29,6 @@ FP16X3 = "fp16x3"
 PACK_DEPTH = 64  # of blocks of packed operands
 WN = 32  # columns of C per warp
 STAGES = 2
-sum_bytes = mma.sum_bytes
 # A third of the tensor cores' rate in FP16, summed in FP32, over that of FMAs, by data sheets: 512
 # multiply-adds per SM and cycle beside 64 lanes (7.5), 1,024 beside 64 (8.0), 512 beside 128 (8.6, 8.9,
 # 12.0), 2,250 TFLOP/s beside 75 (10.0). GeForce cards have half of it.
@@ -43,6 +41,8 @@ SPARE_REGISTERS = 112
 class ConfigOnScaled(ConfigOnTensorCores):
     """What is asked of any config, and alike in all of kernels on scaled operands."""
 
+    accuracy: ClassVar[str] = FP32_RANGE
+    pack_depth: ClassVar[int] = PACK_DEPTH
     pack_a: ClassVar[int] = 1
     pack_b: ClassVar[int] = 1
     vec_a: ClassVar[int] = 1
@@ -55,6 +55,8 @@ class ConfigOnScaled(ConfigOnTensorCores):
 class HalvesConfig(ConfigOnScaled):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
+    main_file = MAIN_FILE
+    summed = ("depth", "reduction", "split_k")
     bm: int = 128
     bn: int = 128
     wm: int = 64
@@ -64,6 +66,10 @@ class HalvesConfig(ConfigOnScaled):
     raster: str = "n"
     reduction: str = "none"
     split_k: int = 1
+
+    @property
+    def bk(self) -> int:  # type: ignore[override]
+        return self.depth
 
     @property
     def promote_k(self) -> int:
@@ -79,19 +85,12 @@ class HalvesConfig(ConfigOnScaled):
         return int(register_estimate(self))
 
     def blocks_per_sm(self, limits: DeviceLimits, of: Gemm | Variant, registers: int) -> int:
-        return resident(limits, self.threads, int(smem_bytes(self)), registers)
+        return resident(limits, self.threads, int(self.smem_bytes(self, of)), registers)
 
-    def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
-        return LaunchSpec(
-            **launched(self), bm=self.bm, bk=self.depth, threads=self.threads,
-            smem_bytes=int(smem_bytes(self)), is_exact=False, overlaps=limits.has_dependent_launch,
-            variant=variant, pack_depth=PACK_DEPTH,
-        )  # fmt: skip
-
-
-def has_named(point: Collection[str]) -> bool:
-    """Whether these are parameters of this kernel, not of another."""
-    return "depth" in point
+    @staticmethod
+    def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
+        """Slices of tiles, and their divisors."""
+        return FLOAT_BYTES * STAGES * (c.bm + c.bn) * (c.depth + 1)
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -102,21 +101,10 @@ PARAMETERS: tuple[Parameter, ...] = (
     *(tensor.PARAMETER[name] for name in ("vec_c", "raster", "group", "reduction", "split_k")),
 )
 PARAMETER = HalvesConfig.parameters = {p.name: p for p in PARAMETERS}
-# Of two configs that agree in these, a product of one layout has the same bits
-SUMMED = ("depth", "reduction", "split_k")
 
 
 def threads(c: Any) -> Any:
     return c.bm // c.wm * (c.bn // WN) * WARP
-
-
-def packed_bytes(c: Any, g: Gemm) -> Any:
-    return tensor.packed_of(g, (c.bm, c.bn), depth=PACK_DEPTH)
-
-
-def smem_bytes(c: Any) -> Any:
-    """Of a block: slices of tiles, and their divisors. Of a config or columns."""
-    return FLOAT_BYTES * STAGES * (c.bm + c.bn) * (c.depth + 1)
 
 
 def register_estimate(c: Any) -> Any:
@@ -137,10 +125,10 @@ RULES: tuple[Rule, ...] = (
          "sums, words and what is copied fit the registers that a block leaves a thread",
          lambda c, d, g: register_estimate(c) <= np.minimum(MAX_REGISTERS, d.regs_per_sm // threads(c))),
     Rule("halves-stages", "device", ("bm", "bn", "depth"), "two stages fit the shared memory of a block",
-         lambda c, d, g: smem_bytes(c) <= d.smem_per_block),
+         lambda c, d, g: HalvesConfig.smem_bytes(c, g) <= d.smem_per_block),
     tensor.SPLIT_REDUCTION,
     Rule("pack-workspace", "shape", ("bm", "bn"), "packed operands fit 1 GiB",
-         lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
+         lambda c, d, g: HalvesConfig.packed_bytes(c, g) <= WORKSPACE_LIMIT),
     tensor.EXTENT_C,
     tensor.type_rule("halves", "bm", "needs no scale"),
     tensor.results_rule("halves", "bm"),
@@ -150,3 +138,4 @@ RULES: tuple[Rule, ...] = (
     tensor.WORTH_VECTOR_C,
     tensor.WORTH_GROUP,
 )  # fmt: skip
+HalvesConfig.rules = RULES

@@ -11,21 +11,12 @@ exported tables: standard library only.
 from __future__ import annotations
 
 from ..facts.gemm import FP32
-from .halves_config import HalvesConfig
 from .launch import Variant
-from .mma_config import MmaConfig
-from .scaled_config import AnyConfig, ScaledConfig
-from .tensor_config import TensorConfig
+from .scaled_config import AnyConfig
 
 MARK = "autotune kernel: "
 MAX_LENGTH = 2048  # of a text; today's have some 340 characters
-FAMILY = "sgemm"  # of kernels, as same_code.json names it, too
-_FAMILIES: dict[type, str] = {  # of others
-    TensorConfig: "tensor_sgemm",
-    MmaConfig: "mma_sgemm",
-    ScaledConfig: "scaled_sgemm",
-    HalvesConfig: "halves_sgemm",
-}
+FAMILY = "sgemm"  # of kernels, as same_code.json names it, too; others have the name of their file
 
 
 def of(source_hash: str, config: AnyConfig, variant: Variant) -> str:
@@ -33,7 +24,7 @@ def of(source_hash: str, config: AnyConfig, variant: Variant) -> str:
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
     added = ["wide"] * variant.is_wide + ["batched"] * variant.is_batched + [str(variant.epilogue)]
     added += [f"a_{variant.a_type}"] if variant.a_type != FP32 else []
-    family = _FAMILIES.get(type(config), FAMILY)
+    family = config.main_file.removesuffix(".cu")
     return f"{family} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
 
 

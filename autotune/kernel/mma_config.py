@@ -7,7 +7,6 @@ tries; this one is legal all the same. Copied into exported tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, Gemm
 from . import tensor_config as tensor
 from .config import WARP, Parameter
-from .launch import WORKSPACE_LIMIT, LaunchSpec, Variant
-from .resources import MAX_REGISTERS, REGISTER_GRANULE, launched
+from .launch import WORKSPACE_LIMIT, Variant
+from .resources import MAX_REGISTERS, REGISTER_GRANULE
 from .rules import Rule
 from .tensor_config import BF16X6, TF32X3, ConfigOnTensorCores
 
@@ -35,6 +34,8 @@ SPARE_REGISTERS = 16  # of addresses, and loads on their way: the least seen
 class MmaConfig(ConfigOnTensorCores):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
+    main_file = MAIN_FILE
+    summed = ("bk", "promote_k", "flush_k", "reduction", "split_k", "scheme")
     bm: int = 128
     bn: int = 128
     bk: int = 16
@@ -63,21 +64,14 @@ class MmaConfig(ConfigOnTensorCores):
         return int(register_estimate(self))
 
     def blocks_per_sm(self, limits: DeviceLimits, of: Gemm | Variant, registers: int) -> int:
-        return resident(limits, self.threads, int(smem_bytes(self, of)), registers)
+        return resident(limits, self.threads, int(self.smem_bytes(self, of)), registers)
 
-    def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
-        return LaunchSpec(
-            **launched(self), bm=self.bm, bk=self.bk, threads=self.threads,
-            smem_bytes=int(smem_bytes(self, variant)), is_exact=False, overlaps=limits.has_dependent_launch,
-            variant=variant,
-        )  # fmt: skip
-
-
-def has_named(point: Collection[str]) -> bool:
-    """Whether these are parameters of this kernel, not of another: some of warp tiles beside some of tensor
-    cores."""
-    is_tiled = not {"bm", "bk", "wm", "wn"}.isdisjoint(point)
-    return is_tiled and not {"promote_k", "scheme"}.isdisjoint(point) and not tensor.has_named(point)
+    @staticmethod
+    def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
+        """Tiles of A and B, rows padded as mma_config.cuh says; flushed sums."""
+        tile_a = np.where((c.pack_a > 0) | of.trans_a, c.bk * (c.bm + 8), c.bm * (c.bk + 4))
+        tile_b = np.where((c.pack_b > 0) | np.logical_not(of.trans_b), c.bk * (c.bn + 8), c.bn * (c.bk + 4))
+        return FLOAT_BYTES * (c.stages * (tile_a + tile_b) + c.bm * c.bn * (c.flush_k > 0))
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -94,28 +88,10 @@ PARAMETERS: tuple[Parameter, ...] = (
     *(tensor.PARAMETER[name] for name in ("reduction", "split_k", "scheme")),
 )
 PARAMETER = MmaConfig.parameters = {p.name: p for p in PARAMETERS}
-# Of two configs that agree in these, a product of one layout has the same bits
-SUMMED = ("bk", "promote_k", "flush_k", "reduction", "split_k", "scheme")
 
 
 def threads(c: Any) -> Any:
     return c.bm // c.wm * (c.bn // c.wn) * WARP
-
-
-def packed_bytes(c: Any, g: Gemm) -> Any:
-    return tensor.packed_of(g, (c.bm, c.bn), (c.pack_a, c.pack_b))
-
-
-def sum_bytes(c: Any, g: Gemm) -> Any:
-    return tensor.sum_bytes(c, g, c.bm)
-
-
-def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
-    """Of a block: tiles of A and B, rows padded as mma_config.cuh says; flushed sums. Of a config or
-    columns."""
-    tile_a = np.where((c.pack_a > 0) | of.trans_a, c.bk * (c.bm + 8), c.bm * (c.bk + 4))
-    tile_b = np.where((c.pack_b > 0) | np.logical_not(of.trans_b), c.bk * (c.bn + 8), c.bn * (c.bk + 4))
-    return FLOAT_BYTES * (c.stages * (tile_a + tile_b) + c.bm * c.bn * (c.flush_k > 0))
 
 
 def register_estimate(c: Any) -> Any:
@@ -150,7 +126,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: register_estimate(c) <= np.minimum(MAX_REGISTERS, d.regs_per_sm // threads(c))),
     Rule("mma-stages", "device", ("bm", "bn", "bk", "stages", "flush_k", "pack_a", "pack_b"),
          "stages and flushed sums fit the shared memory of a block",
-         lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
+         lambda c, d, g: MmaConfig.smem_bytes(c, g) <= d.smem_per_block),
     Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
          lambda c, d, g: (g.lda % c.vec_a == 0) | (c.pack_a == 1)),
     tensor.EXTENT_B,
@@ -158,7 +134,7 @@ RULES: tuple[Rule, ...] = (
     tensor.type_rule("mma", "bm", "is converted before"),
     tensor.SPLIT_REDUCTION,
     Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
-         lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
+         lambda c, d, g: MmaConfig.packed_bytes(c, g) <= WORKSPACE_LIMIT),
     tensor.results_rule("mma", "bm"),
     tensor.WORTH_FLUSH,
     tensor.WORTH_HEIGHT,
@@ -171,3 +147,4 @@ RULES: tuple[Rule, ...] = (
     tensor.worth_split(64),
     tensor.WORTH_GROUP,
 )  # fmt: skip
+MmaConfig.rules = RULES

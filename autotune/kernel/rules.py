@@ -19,7 +19,7 @@ import numpy as np
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from .config import PACKED_ORDERS, WARP, lanes_k, threads_along_k
+from .config import PACKED_ORDERS, WARP, Config, KernelConfig, lanes_k, threads_along_k
 from .launch import WORKSPACE_LIMIT, num_splits
 from .resources import (
     MAX_THREADS,
@@ -349,6 +349,7 @@ RULES: tuple[Rule, ...] = (
          "walk along m in plain order or not at all: groups go along n",
          lambda c, d, g: (c.raster == "n") | (c.group == 1)),
 )  # fmt: skip
+Config.rules = RULES
 RULE: dict[str, Rule] = {rule.id: rule for rule in RULES}
 LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
 WITHOUT_ORDER = ("worth-flush", "worth-chunks")  # only where no order is asked for
@@ -404,15 +405,14 @@ def _for_small(rule: Rule, order: SummationOrder) -> Rule:
 
 
 def broken_rules(
-    config: Any,
+    config: KernelConfig,
     limits: DeviceLimits,
     gemm: Gemm,
     kinds: Sequence[RuleKind] = LEGAL,
-    rules: Sequence[Rule] = RULES,
 ) -> tuple[Rule, ...]:
-    """The rules of those kinds that this config breaks, in the order of `rules`. If a template rule is broken
-    only such rules are given: the others assume a kernel that compiles."""
-    template = [r for r in rules if r.kind == "template" and not r.holds(config, limits, gemm)]
-    others = [r for r in rules if r.kind != "template" and r.kind in kinds] if not template else []
+    """The rules of those kinds that this config breaks, in the order of its rules. If a template rule is
+    broken only such rules are given: the others assume a kernel that compiles."""
+    template = [r for r in config.rules if r.kind == "template" and not r.holds(config, limits, gemm)]
+    others = [r for r in config.rules if r.kind != "template" and r.kind in kinds] if not template else []
     broken = [*template, *(r for r in others if not r.holds(config, limits, gemm))]
     return tuple(r for r in broken if r.kind in kinds)

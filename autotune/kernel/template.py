@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..facts.gemm import A_TYPES, FP32
 from ..files.errors import EnvironmentProblem
-from .config import PARAMETER
+from .config import PARAMETER, Config
 from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
 from .scaled_config import AnyConfig, OnTensorCores
 from .tensor_config import SCHEMES
@@ -18,7 +18,7 @@ ENTRY = "sgemm"
 LAUNCHED = ("split_k", "raster", "group")  # parameters that a kernel is given when it is launched
 REDUCE_ENTRY = "sgemm_reduce"
 PACK_ENTRY = "sgemm_pack"
-MAIN_FILE = "sgemm.cu"
+MAIN_FILE = Config.main_file
 _COMMENT = re.compile(r"//[^\n]*")
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 

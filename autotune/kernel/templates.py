@@ -11,10 +11,9 @@ Their arguments and launches are the same. A point names all parameters of one o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from ..facts.accuracy_class import FP32, FP32_RANGE, STRICT
@@ -24,97 +23,56 @@ from ..facts.gemm import Gemm
 from ..facts.other_problem import A_TYPE_MARK, a_type_of, untyped
 from ..files.errors import UsageError
 from . import halves_config as halves
-from . import identity, resources, rules, same_code, template
+from . import identity, resources, same_code, template
 from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
-from .config import PARAMETER, Config, Parameter, Value, values_in
+from .config import Config, Value, values_in
 from .halves_config import HalvesConfig
 from .launch import PLAIN, Epilogue, LaunchSpec, Variant
 from .mma_config import MmaConfig
-from .rules import LEGAL, Rule, RuleKind
-from .scaled_config import AnyConfig, OnTensorCores, ScaledConfig
+from .rules import Rule, broken_rules
+from .scaled_config import KINDS, AnyConfig, OnTensorCores, ScaledConfig, kind_of
 from .tensor_config import TensorConfig
 
 # In a study's source: the hash of its kernels' text, then the class, if not strict, and A's type, if not FP32
 _CLASS_MARK = ":"
 
 
-@dataclass(frozen=True)
-class Template:
-    """`arch`: what compiles it for a GPU, instead of the GPU's own."""
-
-    main_file: str
-    accuracy: str  # the class of its kernels
-    parameters: Mapping[str, Parameter]
-    config: type[AnyConfig]
-    rules: tuple[Rule, ...]
-    arch: str | None = None
-
-    @property
-    def values(self) -> dict[str, tuple[Value, ...]]:
-        """Of parameters, as conditions name them."""
-        return {name: one.values for name, one in self.parameters.items()}
-
-    def broken_rules(
-        self, config: AnyConfig, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
-    ) -> tuple[Rule, ...]:
-        """As `rules.broken_rules`."""
-        return rules.broken_rules(config, limits, gemm, kinds, self.rules)
-
-    @property
-    def source_hash(self) -> str:
-        """Of the text, or of the oldest with the same code."""
-        return same_code.kept_as(template.source_hash(self.main_file))
-
-
-SGEMM = Template(template.MAIN_FILE, STRICT, PARAMETER, Config, rules.RULES)
-TENSOR = Template(tensor.MAIN_FILE, FP32, tensor.PARAMETER, TensorConfig, tensor.RULES, arch=tensor.ARCH)
-MMA = Template(mma.MAIN_FILE, FP32, mma.PARAMETER, MmaConfig, mma.RULES)
-RANGE = Template(scaled.MAIN_FILE, FP32_RANGE, scaled.PARAMETER, ScaledConfig, scaled.RULES, arch=tensor.ARCH)
-HALVES = Template(halves.MAIN_FILE, FP32_RANGE, halves.PARAMETER, HalvesConfig, halves.RULES)
-OF_CLASS = {one.accuracy: one for one in (SGEMM, TENSOR, RANGE)}  # what a search for a class searches
-TEMPLATES = (SGEMM, TENSOR, MMA, RANGE, HALVES)
-_MODULES: dict[type, ModuleType] = {
-    TensorConfig: tensor, MmaConfig: mma, ScaledConfig: scaled, HalvesConfig: halves,
-}  # fmt: skip
-_WITHOUT_WARPGROUPS = {TENSOR.main_file: MMA, RANGE.main_file: HALVES}
+# What a search for a class searches
+OF_CLASS: dict[str, type[AnyConfig]] = {one.accuracy: one for one in (Config, TensorConfig, ScaledConfig)}
+_WITHOUT_WARPGROUPS: dict[str, type[AnyConfig]] = {FP32: MmaConfig, FP32_RANGE: HalvesConfig}
 
 
 @cache
-def searched_for(accuracy: str, limits: DeviceLimits) -> Template:
+def searched_for(accuracy: str, limits: DeviceLimits) -> type[AnyConfig]:
     """What a search for a class searches on this GPU model: without warpgroups the kernels that do without
     them."""
     its = OF_CLASS[accuracy]
-    return _WITHOUT_WARPGROUPS.get(its.main_file, its) if _broken(its, limits) else its
+    return _WITHOUT_WARPGROUPS.get(accuracy, its) if _broken(its, limits) else its
 
 
-def module_of(accuracy: str, limits: DeviceLimits) -> ModuleType:
-    """Of the kernels on tensor cores that a search for a class beyond the strict one searches."""
-    return _MODULES[searched_for(accuracy, limits).config]
-
-
-def of(config: AnyConfig) -> Template:
-    return next(one for one in TEMPLATES if isinstance(config, one.config))
+def source_hash(its: type[AnyConfig]) -> str:
+    """Of the text of such kernels, or of the oldest with the same code."""
+    return same_code.kept_as(template.source_hash(its.main_file))
 
 
 def read(point: Mapping[str, Any]) -> AnyConfig:
-    """The config that a point of either template names; parameters that an older kernel did not have are at
+    """The config that a point of any template names; parameters that an older kernel did not have are at
     their defaults. Raises UsageError."""
-    found = (one for one in TEMPLATES if one is not SGEMM and _MODULES[one.config].has_named(point))
-    return next(found, SGEMM).config.from_dict(point)
+    return kind_of(point).from_dict(point)
 
 
 def values_of_class(accuracy: str) -> dict[str, tuple[Value, ...]]:
     """Of the parameters of all kernels of a class, as conditions name them."""
     return {
-        name: values for one in TEMPLATES if one.accuracy == accuracy for name, values in one.values.items()
+        name: values for one in KINDS if one.accuracy == accuracy for name, values in one.values().items()
     }
 
 
 def is_autotune(point: Mapping[str, Any]) -> bool:
     """Whether a point names all parameters of one of the templates."""
-    return any(point.keys() == one.parameters.keys() for one in TEMPLATES)
+    return any(point.keys() == one.parameters.keys() for one in KINDS)
 
 
 def parse(key: str) -> AnyConfig:
@@ -124,11 +82,10 @@ def parse(key: str) -> AnyConfig:
 
 def compiled(config: AnyConfig, variant: Variant) -> tuple[str, dict[str, int], str]:
     """The text that is compiled to a config's kernel, its macros, and the identity that its cubin states."""
-    its = of(config)
-    if its is SGEMM:  # which reads FP32, to which another A has been converted
+    if isinstance(config, Config):  # which reads FP32, to which another A has been converted
         variant = replace(variant, a_type=FLOATS)
-    name = identity.of(its.source_hash, config, variant)
-    return template.source(its.main_file) + identity.declaration(name), template.macros(config, variant), name
+    name, text = identity.of(source_hash(type(config)), config, variant), template.source(config.main_file)
+    return text + identity.declaration(name), template.macros(config, variant), name
 
 
 def launch_spec(
@@ -164,7 +121,7 @@ def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: in
 def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
     """Memory that a launch of this config takes besides its operands."""
     if isinstance(config, OnTensorCores):
-        return int(tensor.workspaces(_MODULES[type(config)], config, gemm))
+        return int(type(config).workspaces(config, gemm))
     return resources.workspace_bytes(config, gemm, limits)
 
 
@@ -178,7 +135,7 @@ def source_of(accuracy: str, a_type: str = FLOATS, limits: DeviceLimits | None =
     return _source_of(its, accuracy, a_type)
 
 
-def _source_of(its: Template, accuracy: str, a_type: str) -> str:
+def _source_of(its: type[AnyConfig], accuracy: str, a_type: str) -> str:
     own = template.source_hash(its.main_file)
     own += "" if accuracy == STRICT else f"{_CLASS_MARK}{accuracy}"
     return own if a_type == FLOATS else f"{own}{A_TYPE_MARK}{a_type}"
@@ -198,7 +155,7 @@ def is_alike(study_source: str, other: str) -> bool:
 def is_current(study_source: str) -> bool:
     """Whether such kernels are compiled here from text with the same code."""
     accuracy, a_type = accuracy_of(study_source), a_type_of(study_source)
-    own = (_source_of(one, accuracy, a_type) for one in TEMPLATES if one.accuracy == accuracy)
+    own = (_source_of(one, accuracy, a_type) for one in KINDS if one.accuracy == accuracy)
     return any(same_code.is_same(study_source, one) for one in own)
 
 
@@ -207,9 +164,9 @@ def tflops(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> float:
     TFLOP/s."""
     of_class = {STRICT: 1.0, FP32: tensor.OVER_FMA[a_type], FP32_RANGE: scaled.OVER_FMA}
     its = searched_for(accuracy, limits)
-    if its is MMA:
+    if its is MmaConfig:
         return limits.fma_tflops * max(1.0, mma.OVER_FMA.get(limits.compute_capability, 1.0))
-    if its is HALVES:
+    if its is HalvesConfig:
         rate = halves.OVER_FMA.get(limits.compute_capability, halves.OVER_FMA_OF_OTHERS)
         return limits.fma_tflops * rate
     return limits.fma_tflops * of_class[accuracy]
@@ -227,9 +184,9 @@ def has_kernels(accuracy: str, limits: DeviceLimits) -> bool:
     return accuracy == STRICT or not _broken(searched_for(accuracy, limits), limits)
 
 
-def _broken(its: Template, limits: DeviceLimits) -> tuple[Rule, ...]:
+def _broken(its: type[AnyConfig], limits: DeviceLimits) -> tuple[Rule, ...]:
     """Why the GPU runs none of its kernels."""
-    return its.broken_rules(its.config(), limits, _ANY, ("device",))
+    return broken_rules(its(), limits, _ANY, ("device",))
 
 
 def need_search_space(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> None:
@@ -242,7 +199,7 @@ def need_search_space(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS)
             f"{limits.name} runs no kernel of accuracy {accuracy} but strict ones: {broken[0].sentence}; "
             f"search for accuracy {serving}, which serves there"
         )
-    if a_type != FLOATS and searched_for(accuracy, limits) in (MMA, HALVES):
+    if a_type != FLOATS and searched_for(accuracy, limits) in (MmaConfig, HalvesConfig):
         raise UsageError(
             f"{limits.name} runs no kernel that reads an A of {a_type}: a call converts it before; search "
             "the shape in FP32"

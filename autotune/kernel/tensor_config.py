@@ -6,17 +6,16 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..facts import accuracy_class
 from ..facts.device import DeviceLimits
 from ..facts.fitted import numbers
 from ..facts.frozen import frozen
 from ..facts.gemm import FLOAT_BYTES, FP32, Gemm, per_word
-from .config import Parameter, checked
+from .config import KernelConfig, Parameter
 from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed_floats
 from .resources import launched
 from .rules import Rule
@@ -38,28 +37,59 @@ PACK_USES, LEAST_DEPTH = numbers("TENSOR_PACK_USES TENSOR_LEAST_DEPTH")
 LEAST_RESULTS = 64 * 64  # of C: fewer show no error that can be compared, and keep no tensor core busy
 
 
-class ConfigOnTensorCores:
-    """What configs of each kernel on tensor cores have; their fields are parameters."""
+class ConfigOnTensorCores(KernelConfig):
+    """What configs of each kernel on tensor cores have."""
 
-    parameters: ClassVar[dict[str, Parameter]]
+    accuracy: ClassVar[str] = accuracy_class.FP32
+    summed: ClassVar[tuple[str, ...]]  # of two that agree in these, a product of one layout has the same bits
+    pack_depth: ClassVar[int] = 0  # as packed_floats takes it
+    bm: int
+    bn: int
+    bk: int
     reduction: str
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """As `Config.from_dict`."""
-        return cls(**checked(data, cls.parameters))
 
     @property
     def threads(self) -> int:
         """Of a block."""
         raise NotImplementedError
 
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+    @classmethod
+    def _values(cls, c: Any, *names: str) -> list[Any]:
+        """Of a config or columns, which lack what is alike in all configs."""
+        return [getattr(c if hasattr(c, name) else cls, name) for name in names]
 
-    @property
-    def key(self) -> str:
-        return ",".join(f"{name}={value}" for name, value in vars(self).items())
+    @classmethod
+    def packed_bytes(cls, c: Any, g: Gemm) -> Any:
+        """Memory of packed operands, padded to whole tiles; as launch.plan lays them out. Of a config or
+        columns."""
+        bm, bn, pack_a, pack_b = cls._values(c, "bm", "bn", "pack_a", "pack_b")
+        found: Any = 0
+        for is_packed, tile, extent, is_shared in (
+            (pack_a, bm, g.m, g.shares_a),
+            (pack_b, bn, g.n, g.shares_b),
+        ):
+            products = 1 if is_shared else g.batch
+            padded = -(-extent // tile) * tile
+            own = is_packed * FLOAT_BYTES * products * packed_floats(cls.pack_depth, g.k, padded)
+            found = found + -(-own // PACK_ALIGNMENT) * PACK_ALIGNMENT
+        return found
+
+    @classmethod
+    def sum_bytes(cls, c: Any, g: Gemm) -> Any:
+        """`Grid.sum_bytes` of launches; of a config or columns."""
+        bm, bn = cls._values(c, "bm", "bn")
+        planes = (c.reduction == "two_pass") * c.split_k * g.batch
+        return 1.0 * FLOAT_BYTES * planes * (-(-g.m // bm) * bm) * (-(-g.n // bn) * bn)
+
+    @classmethod
+    def workspaces(cls, c: Any, g: Gemm) -> Any:
+        """`Grid.workspace_bytes` of launches; of a config or columns."""
+        return cls.packed_bytes(c, g) + cls.sum_bytes(c, g)
+
+    @staticmethod
+    def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
+        """Shared memory of a block; of a config or columns."""
+        raise NotImplementedError
 
     @property
     def kernel(self) -> Self:
@@ -85,16 +115,22 @@ class ConfigOnTensorCores:
 
     def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
         """What launches of it need to know."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return self.key
+        return LaunchSpec(
+            **launched(self), bm=self.bm, bk=self.bk, threads=self.threads,
+            smem_bytes=int(self.smem_bytes(self, variant)), is_exact=False,
+            overlaps=limits.has_dependent_launch, variant=variant, pack_depth=self.pack_depth,
+        )  # fmt: skip
 
 
 @frozen()
 class TensorConfig(ConfigOnTensorCores):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
+    main_file = MAIN_FILE
+    arch = ARCH
+    summed = ("promote_k", "flush_k", "pack_a", "reduction", "split_k", "scheme")
+    bm = BM
+    bk = BK
     bn: int = 128
     stages: int = 3
     promote_k: int = 32
@@ -121,20 +157,16 @@ class TensorConfig(ConfigOnTensorCores):
     def threads(self) -> int:
         return WARPGROUP * (self.loaders + NUM_MULTIPLIERS)
 
-    def launch_spec(self, variant: Variant, limits: DeviceLimits) -> LaunchSpec:
-        return LaunchSpec(
-            **launched(self), bm=BM, bk=BK, threads=self.threads, smem_bytes=int(smem_bytes(self, variant)),
-            is_exact=False, overlaps=True, variant=variant,
-        )  # fmt: skip
-
-
-_OWN = {"loaders", "ahead"}  # parameters that no other kernel has
-_OF_WARPS = {"bm", "bk", "wm", "wn"}  # which mma_config.py has beside a scheme
-
-
-def has_named(point: Collection[str]) -> bool:
-    """Whether these are parameters of this kernel, not of another."""
-    return not _OWN.isdisjoint(point) or ("scheme" in point and _OF_WARPS.isdisjoint(point))
+    @staticmethod
+    def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
+        """Planes of B, tiles of A, flushed sums, barriers, alignment."""
+        words = per_word(of.a_type)
+        along_k = BM * (BK + (4 if words == 1 else 0))
+        tile_a = np.where((c.pack_a > 0) | of.trans_a, BK * (BM + 8), along_k) // words
+        flushed = BM * c.bn * (c.flush_k > 0)
+        planes = c.bn * BK * np.where(np.equal(c.scheme, BF16X6), 3, 4) // 2  # words, of three parts or two
+        floats = c.stages * (planes + tile_a) + flushed
+        return FLOAT_BYTES * floats + BARRIER_BYTES * c.stages + PLANE_ALIGNMENT
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -161,48 +193,6 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("scheme", SCHEMES, "which parts a float is split into, and how many of their products count"),
 )
 PARAMETER = TensorConfig.parameters = {p.name: p for p in PARAMETERS}
-# Of two configs that agree in these, a product of one layout has the same bits
-SUMMED = ("promote_k", "flush_k", "pack_a", "reduction", "split_k", "scheme")
-
-
-def packed_of(g: Gemm, tiles: tuple[Any, Any], packs: tuple[Any, Any] = (1, 1), depth: int = 0) -> Any:
-    """Memory of packed operands, padded to whole tiles of so many rows and columns; as launch.plan lays them
-    out. `depth`: as packed_floats takes it."""
-    found: Any = 0
-    for is_packed, tile, extent, is_shared in zip(
-        packs, tiles, (g.m, g.n), (g.shares_a, g.shares_b), strict=True
-    ):
-        products = 1 if is_shared else g.batch
-        padded = -(-extent // tile) * tile
-        own = is_packed * FLOAT_BYTES * products * packed_floats(depth, g.k, padded)
-        found = found + -(-own // PACK_ALIGNMENT) * PACK_ALIGNMENT
-    return found
-
-
-def packed_bytes(c: Any, g: Gemm) -> Any:
-    return packed_of(g, (BM, c.bn), (c.pack_a, c.pack_b))
-
-
-def sum_bytes(c: Any, g: Gemm, bm: Any = BM) -> Any:
-    """`Grid.sum_bytes` of launches."""
-    planes = (c.reduction == "two_pass") * c.split_k * g.batch
-    return 1.0 * FLOAT_BYTES * planes * (-(-g.m // bm) * bm) * (-(-g.n // c.bn) * c.bn)
-
-
-def workspaces(its: ModuleType, c: Any, g: Gemm) -> Any:
-    """`Grid.workspace_bytes` of launches of one of these kernels, by its module; of a config or columns."""
-    return its.packed_bytes(c, g) + its.sum_bytes(c, g)
-
-
-def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
-    """Of a block: planes of B, tiles of A, flushed sums, barriers, alignment. Of a config or columns."""
-    words = per_word(of.a_type)
-    along_k = BM * (BK + (4 if words == 1 else 0))
-    tile_a = np.where((c.pack_a > 0) | of.trans_a, BK * (BM + 8), along_k) // words
-    flushed = BM * c.bn * (c.flush_k > 0)
-    planes = c.bn * BK * np.where(np.equal(c.scheme, BF16X6), 3, 4) // 2  # words, of three parts or two
-    floats = c.stages * (planes + tile_a) + flushed
-    return FLOAT_BYTES * floats + BARRIER_BYTES * c.stages + PLANE_ALIGNMENT
 
 
 def _loading(c: Any) -> Any:
@@ -312,7 +302,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.bn > 0) & (d.compute_capability == (9, 0))),
     Rule("tensor-stages", "device", ("bn", "stages", "flush_k", "pack_a", "scheme"),
          "stages and flushed sums fit the shared memory of a block",
-         lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
+         lambda c, d, g: TensorConfig.smem_bytes(c, g) <= d.smem_per_block),
     Rule("tensor-tasks", "template", ("bn", "loaders"), "a tile is loaded by whole tasks of 4 x 4 elements",
          lambda c, d, g: 2 * c.bn % _loading(c) == 0),
     Rule("tensor-ahead", "template", ("bn", "loaders", "ahead"),
@@ -325,7 +315,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.pack_a == 0) | (g.a_type == FP32)),
     SPLIT_REDUCTION,
     Rule("pack-workspace", "shape", ("bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
-         lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
+         lambda c, d, g: TensorConfig.packed_bytes(c, g) <= WORKSPACE_LIMIT),
     EXTENT_C,
     results_rule("tensor", "bn"),
     Rule("worth-promote", "worth", ("promote_k", "scheme"),
@@ -346,3 +336,4 @@ RULES: tuple[Rule, ...] = (
     WORTH_VECTOR_C,
     WORTH_GROUP,
 )  # fmt: skip
+TensorConfig.rules = RULES

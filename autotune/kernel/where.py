@@ -20,13 +20,11 @@ from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from ..files.strict import hint
 from ..files.words import number, option, texts
-from . import halves_config as halves
-from . import mma_config as mma
-from . import scaled_config as scaled
-from . import tensor_config as tensor
 from .config import PARAMETER, Config, Value
 from .resources import workspace_of
+from .scaled_config import KINDS, kind_of
 from .summation_order import SummationOrder, has_order
+from .tensor_config import ConfigOnTensorCores
 
 _RELATIONS = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
@@ -35,15 +33,8 @@ _RELATIONS = {
 _OF_WORDS = ("=", "!=")
 _TEXT = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>)\s*([\w.-]+)\s*")
 _HOW = "write conditions as in pack_a=0,reduction!=two_pass,bm>=64 (=, !=, <, <=, >, >=)"
-_DEFAULTS = Config().to_dict()
-# By the module of a kernel on tensor cores
-_TENSOR_DEFAULTS = {
-    tensor: tensor.TensorConfig().to_dict(),
-    mma: mma.MmaConfig().to_dict(),
-    scaled: scaled.ScaledConfig().to_dict(),
-    halves: halves.HalvesConfig().to_dict(),
-}
-VALUES: dict[str, tuple[Value, ...]] = {name: parameter.values for name, parameter in PARAMETER.items()}
+_DEFAULTS = {kind: kind().to_dict() for kind in KINDS}
+VALUES = Config.values()
 _NUM_NEAREST = 2  # numbers that are suggested
 MIB = 1 << 20  # bytes
 MOST_MIB = 1 << 20
@@ -115,8 +106,8 @@ class Where:
 
     def holds(self, point: Mapping[str, Value]) -> bool:
         """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
-        its = next((one for one in _TENSOR_DEFAULTS if one.has_named(point)), None)
-        values = {**(_DEFAULTS if its is None else _TENSOR_DEFAULTS[its]), **point}
+        its = kind_of(point)
+        values = {**_DEFAULTS[its], **point}
         is_met = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
         if self.order is not None:  # which kernels of others have not
             is_met &= point.keys() <= PARAMETER.keys() and bool(
@@ -124,9 +115,8 @@ class Where:
             )
         if self.shape is None or self.max_workspace is None or not is_met:
             return is_met
-        if its is not None:
-            found = tensor.workspaces(its, SimpleNamespace(**values), self.shape[0])
-            return bool(found <= self.max_workspace)
+        if issubclass(its, ConfigOnTensorCores):
+            return bool(its.workspaces(SimpleNamespace(**values), self.shape[0]) <= self.max_workspace)
         found = workspace_of(point, *self.shape)
         return found is not None and found <= self.max_workspace
 

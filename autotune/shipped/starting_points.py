@@ -20,9 +20,10 @@ from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
 from ..kernel.relatives import example, within
 from ..kernel.resources import launch_spec, residency, threads
+from ..kernel.rules import broken_rules
 from ..kernel.scaled_config import OnTensorCores, ScaledConfig
 from ..kernel.summation_order import SummationOrder
-from ..kernel.templates import HALVES, MMA, searched_for
+from ..kernel.templates import searched_for
 from ..kernel.tensor_config import (
     BF16X6,
     BK,
@@ -127,10 +128,9 @@ def on_tensor_cores(
     """Configs of the kernel on tensor cores that a search for a class searches, on a GPU model (None: one
     with warpgroups)."""
     its = searched_for(accuracy, limits) if limits else None
-    if limits and its is MMA:
-        return [one for one in _without_warpgroups(gemm, limits) if not MMA.broken_rules(one, limits, gemm)]
-    if limits and its is HALVES:
-        return [one for one in _in_halves(gemm, limits) if not HALVES.broken_rules(one, limits, gemm)]
+    if limits and its in (MmaConfig, HalvesConfig):
+        found = _without_warpgroups(gemm, limits) if its is MmaConfig else _in_halves(gemm, limits)
+        return [one for one in found if not broken_rules(one, limits, gemm)]
     return list(_scaled_operands(gemm) if accuracy == FP32_RANGE else _operands_as_they_are(gemm))
 
 

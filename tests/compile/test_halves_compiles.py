@@ -13,10 +13,11 @@ import pytest
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.kernel import halves_config as halves
-from autotune.kernel import template, templates
+from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from disassembler import instructions_of
@@ -51,7 +52,7 @@ def compiled(compiler: Compiler, config: HalvesConfig, variant: Variant) -> Cubi
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.key)
 def test_nothing_is_spilled(compiler: Compiler, gpu: str, config: HalvesConfig) -> None:
     for gemm in (Gemm.parse(f"512:{layout}") for layout in ("NN", "TT")):  # alike but for the pass before
-        assert templates.HALVES.broken_rules(config, KNOWN[gpu], gemm) == ()
+        assert broken_rules(config, KNOWN[gpu], gemm) == ()
         cubin = compiled(compiler, config, Variant(gemm.trans_a, gemm.trans_b))
         assert cubin.spill_bytes == cubin.stack_bytes == 0
         assert config.blocks_per_sm(KNOWN[gpu], gemm, cubin.registers) >= 1
@@ -77,8 +78,6 @@ def test_what_spills_is_refused() -> None:
     for depth in (16, 32):
         for bm, bn, wm in ((128, 64, 32), (64, 128, 32), (64, 128, 64), (128, 64, 64), (128, 128, 32)):
             config = HalvesConfig(bm, bn, wm, depth)
-            if not templates.HALVES.broken_rules(
-                config, replace(limits, smem_per_block=1 << 20), Gemm.parse("512")
-            ):
+            if not broken_rules(config, replace(limits, smem_per_block=1 << 20), Gemm.parse("512")):
                 assert compiled(made, config, Variant()).spill_bytes == 0, config
     made.close()

@@ -12,10 +12,11 @@ import pytest
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import mma_config as mma
-from autotune.kernel import template, templates
+from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.mma_config import MmaConfig
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.tensor_config import BF16X6, SCHEMES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -53,7 +54,7 @@ def compiled(compiler: Compiler, config: MmaConfig, variant: Variant) -> Cubin:
 def test_nothing_is_spilled(compiler: Compiler, gpu: str, config: MmaConfig) -> None:
     layouts = LAYOUTS if config == MmaConfig() else ("NN",)
     for gemm in (Gemm.parse(f"512:{layout}") for layout in layouts):
-        assert templates.MMA.broken_rules(config, KNOWN[gpu], gemm) == ()
+        assert broken_rules(config, KNOWN[gpu], gemm) == ()
         cubin = compiled(compiler, config, Variant(gemm.trans_a, gemm.trans_b))
         assert cubin.spill_bytes == cubin.stack_bytes == 0
         assert config.blocks_per_sm(KNOWN[gpu], gemm, cubin.registers) >= 1

@@ -12,10 +12,11 @@ import pytest
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import A_TYPES, LAYOUTS, Gemm
-from autotune.kernel import template, templates
+from autotune.kernel import template
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.tensor_config import BF16X6, TensorConfig
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -49,7 +50,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
 )
 def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: str) -> None:
     gemm = Gemm.parse(f"512:{layout}")
-    assert templates.TENSOR.broken_rules(config, KNOWN["h100"], gemm) == ()
+    assert broken_rules(config, KNOWN["h100"], gemm) == ()
     variant = Variant(gemm.trans_a, gemm.trans_b)
     cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, variant))
     assert cubin.spill_bytes == cubin.stack_bytes == 0
@@ -61,9 +62,7 @@ def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: st
 def test_what_no_register_is_left_for_is_known_before(compiler: Compiler) -> None:
     """More tiles on their way than the rule allows are spilled."""
     config = TensorConfig(ahead=3)
-    assert [r.id for r in templates.TENSOR.broken_rules(config, KNOWN["h100"], Gemm(512, 512, 512))] == [
-        "tensor-ahead"
-    ]
+    assert [r.id for r in broken_rules(config, KNOWN["h100"], Gemm(512, 512, 512))] == ["tensor-ahead"]
     cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, Variant()))
     assert cubin.spill_bytes > 64
 

@@ -30,9 +30,10 @@ from scaled_problems import (
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import halves_config as halves
-from autotune.kernel import template, templates
+from autotune.kernel import template
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import PLAIN, Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 
 ORDERS = FORWARD, REVERSE, SHUFFLED
 Build = Callable[[HalvesConfig, Variant], "Future[Path]"]
@@ -182,11 +183,9 @@ def test_the_launch_fits_every_gpu_that_can() -> None:
         gemm = Gemm.parse(f"512:{layout}")
         for limits in KNOWN.values():
             for config in (HalvesConfig(), OF_HALVES, narrow):
-                assert templates.HALVES.broken_rules(config, limits, gemm) == ()
+                assert broken_rules(config, limits, gemm) == ()
         wide = HalvesConfig(depth=32)
-        broken = templates.HALVES.broken_rules(wide, KNOWN["quadro-rtx-5000"], gemm)
+        broken = broken_rules(wide, KNOWN["quadro-rtx-5000"], gemm)
         assert "halves-stages" in {rule.id for rule in broken}
         older = replace(KNOWN["quadro-rtx-5000"], compute_capability=(7, 0))
-        assert [rule.id for rule in templates.HALVES.broken_rules(OF_HALVES, older, gemm)] == [
-            "halves-device"
-        ]
+        assert [rule.id for rule in broken_rules(OF_HALVES, older, gemm)] == ["halves-device"]

@@ -18,9 +18,10 @@ from product_check import check
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import mma_config as mma
-from autotune.kernel import template, templates
+from autotune.kernel import template
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.mma_config import MmaConfig
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, TF32X3
 
 EACH_SCHEME = pytest.mark.parametrize("scheme", SCHEMES)
@@ -190,8 +191,8 @@ def test_the_launch_fits_every_gpu_that_can() -> None:
     for layout in LAYOUTS:
         gemm = Gemm.parse(f"512:{layout}")
         for name in ("a100", "rtx-3090", "rtx-4090", "h200", "b200", "rtx-5090"):
-            assert templates.MMA.broken_rules(MmaConfig(), KNOWN[name], gemm) == ()
-        broken = templates.MMA.broken_rules(MmaConfig(), KNOWN["rtx-2080-ti"], gemm)
+            assert broken_rules(MmaConfig(), KNOWN[name], gemm) == ()
+        broken = broken_rules(MmaConfig(), KNOWN["rtx-2080-ti"], gemm)
         assert {rule.id for rule in broken} >= {"mma-device"}
-        broken = templates.MMA.broken_rules(MmaConfig(bk=32, stages=3), KNOWN["rtx-3090"], gemm)
+        broken = broken_rules(MmaConfig(bk=32, stages=3), KNOWN["rtx-3090"], gemm)
         assert [rule.id for rule in broken] == ["mma-stages"]

@@ -30,8 +30,9 @@ from scaled_problems import (
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.kernel import scaled_config as scaled
-from autotune.kernel import template, templates
+from autotune.kernel import template
 from autotune.kernel.launch import PLAIN, Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.scaled_config import ScaledConfig
 
 ORDERS = FORWARD, REVERSE, SHUFFLED
@@ -183,7 +184,7 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
 def test_the_launch_fits_every_layout() -> None:
     for layout in LAYOUTS:
         gemm = Gemm.parse(f"512:{layout}")
-        assert templates.RANGE.broken_rules(ScaledConfig(), KNOWN["h100"], gemm) == ()
-        broken = templates.RANGE.broken_rules(ScaledConfig(stages=4), KNOWN["h100"], gemm)
+        assert broken_rules(ScaledConfig(), KNOWN["h100"], gemm) == ()
+        broken = broken_rules(ScaledConfig(stages=4), KNOWN["h100"], gemm)
         assert [r.id for r in broken] == ["scaled-stages"]
-        assert templates.RANGE.broken_rules(ScaledConfig(), KNOWN["rtx-4090"], gemm)
+        assert broken_rules(ScaledConfig(), KNOWN["rtx-4090"], gemm)

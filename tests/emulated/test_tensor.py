@@ -17,9 +17,10 @@ from tensor_problems import NARROW, problem
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import A_TYPES, LAYOUTS, Gemm
-from autotune.kernel import template, templates
+from autotune.kernel import template
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.tensor_config import TensorConfig
 
 SCHEMES = pytest.mark.parametrize("scheme", tensor.SCHEMES)
@@ -247,6 +248,6 @@ def _check_no_part_is_missing(case: LaunchProblem, c: np.ndarray, variant: Varia
 def test_the_launch_fits_every_layout() -> None:
     for layout in LAYOUTS:
         gemm = Gemm.parse(f"512:{layout}")
-        assert templates.TENSOR.broken_rules(TensorConfig(), KNOWN["h100"], gemm) == ()
-        assert len(templates.TENSOR.broken_rules(TensorConfig(stages=4), KNOWN["h100"], gemm)) == 1
-        assert templates.TENSOR.broken_rules(TensorConfig(), KNOWN["rtx-4090"], gemm)
+        assert broken_rules(TensorConfig(), KNOWN["h100"], gemm) == ()
+        assert len(broken_rules(TensorConfig(stages=4), KNOWN["h100"], gemm)) == 1
+        assert broken_rules(TensorConfig(), KNOWN["rtx-4090"], gemm)

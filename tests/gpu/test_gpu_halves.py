@@ -175,7 +175,7 @@ def test_a_table_serves_who_asks_for_the_class(torch: Any, compiler: Compiler, t
     """By the kernel that a search on this GPU searches, with warpgroups or without; launched by the core."""
     limits = device_limits(0)
     its = templates.searched_for(FP32_RANGE, limits)
-    plain: Any = its.config()
+    plain: Any = its()
     split = replace(plain, reduction="two_pass", split_k=4)
     winners = {Gemm(512, 512, 4096): split}
     for one in LAYOUTS:

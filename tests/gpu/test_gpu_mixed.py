@@ -24,6 +24,7 @@ from autotune.kernel import template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Variant
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.tensor_config import BF16X6, TensorConfig
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.shipped.starting_points import on_tensor_cores
@@ -67,7 +68,7 @@ def test_any_shape_is_right(
         for batch in (1, 3):
             gemm = Gemm(*extents, layout[0] == "T", layout[1] == "T", batch=batch, a_type=a_type)
             fitted = config
-            if templates.TENSOR.broken_rules(config, device_limits(0), gemm):
+            if broken_rules(config, device_limits(0), gemm):
                 fitted = replace(config, vec_a=1, vec_b=1, vec_c=1)
             variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=batch > 1, a_type=a_type)
             kernel = bench.TensorKernel(compiler, fitted, variant)

@@ -16,10 +16,10 @@ from autotune.facts.measurement import Outcome
 from autotune.gpu import GpuTarget
 from autotune.gpu.driver import device_limits
 from autotune.gpu.sgemm import EpilogueArgument
-from autotune.kernel import templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 from autotune.kernel.scaled_config import OnTensorCores, ScaledConfig
 from autotune.kernel.tensor_config import BF16X6, TensorConfig
 from autotune.shipped.starting_points import on_tensor_cores
@@ -61,7 +61,7 @@ def _fitted(config: OnTensorCores, gemm: Gemm) -> OnTensorCores:
     if isinstance(config, ScaledConfig):
         return replace(config, vec_c=2 - gemm.ldc % 2)
     limits = device_limits(0)
-    return replace(config, **UNALIGNED) if templates.TENSOR.broken_rules(config, limits, gemm) else config
+    return replace(config, **UNALIGNED) if broken_rules(config, limits, gemm) else config
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -18,18 +18,15 @@ from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import UsageError
-from autotune.kernel import halves_config as halves
-from autotune.kernel import mma_config as mma
-from autotune.kernel import scaled_config as scaled
 from autotune.kernel import template, templates
-from autotune.kernel import tensor_config as tensor
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import plan
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.rules import broken_rules
-from autotune.kernel.tensor_config import BF16X6, SCHEMES, SUMMED, TensorConfig
+from autotune.kernel.scaled_config import ON_TENSOR_CORES, ScaledConfig
+from autotune.kernel.tensor_config import BF16X6, SCHEMES, TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options
 from autotune.search import tune as search
@@ -45,13 +42,13 @@ def _all_points(space):
     return [space.point(number) for number in range(len(space))]
 
 
-KERNELS = (  # their classes, modules, GPUs, and points that there are at least
-    (FP32, tensor, "h100", 500),
-    (FP32, mma, "a100", 500),
-    (FP32, mma, "rtx-3090", 400),
-    (FP32_RANGE, scaled, "h100", 100),
-    (FP32_RANGE, halves, "quadro-rtx-5000", 30),
-    (FP32_RANGE, halves, "a100", 30),
+KERNELS = (  # their classes, configs, GPUs, and points that there are at least
+    (FP32, TensorConfig, "h100", 500),
+    (FP32, MmaConfig, "a100", 500),
+    (FP32, MmaConfig, "rtx-3090", 400),
+    (FP32_RANGE, ScaledConfig, "h100", 100),
+    (FP32_RANGE, HalvesConfig, "quadro-rtx-5000", 30),
+    (FP32_RANGE, HalvesConfig, "a100", 30),
 )
 OF_ALL = pytest.mark.parametrize(("accuracy", "its", "gpu", "least"), KERNELS)
 
@@ -65,32 +62,32 @@ def test_the_space_holds_exactly_what_the_rules_allow(shape, accuracy, its, gpu,
     points = _all_points(space)
     assert len({point_key(point) for point in points}) == len(points) == space.num_points > least
     assert space.on_tensor_cores is its
-    assert templates.module_of(accuracy, limits) is its
+    assert templates.searched_for(accuracy, limits) is its
     kinds = ("template", "device", "shape", "worth")
 
     def is_legal(point):
-        return not broken_rules(templates.read(point), limits, gemm, kinds, its.RULES)
+        return not broken_rules(templates.read(point), limits, gemm, kinds)
 
     assert all(map(is_legal, points[::7]))
     rng = np.random.default_rng(0)
     for _ in range(300):
-        drawn = {name: one.values[rng.integers(len(one.values))] for name, one in its.PARAMETER.items()}
+        drawn = {name: one.values[rng.integers(len(one.values))] for name, one in its.parameters.items()}
         assert (space.find(drawn) is not None) == is_legal(drawn), drawn
 
 
-@pytest.mark.parametrize("its", [tensor, mma, scaled, halves])
+@pytest.mark.parametrize("its", ON_TENSOR_CORES)
 def test_each_rule_of_the_text_has_its_sentence_here(its):
-    asserted = re.findall(r'"rule ([a-z-]+)"', template.source(its.MAIN_FILE))
-    ids = {rule.id for rule in its.RULES}
+    asserted = re.findall(r'"rule ([a-z-]+)"', template.source(its.main_file))
+    ids = {rule.id for rule in its.rules}
     own = {one for one in asserted if one.startswith(("tensor-", "mma-", "scaled-", "halves-"))}
     assert own <= ids | {"tensor-width", "scaled-width", "scaled-promote"}
-    assert len(ids) == len(its.RULES)
+    assert len(ids) == len(its.rules)
 
 
 @pytest.mark.parametrize(("kind", "accuracy"), [("rtx-2080-ti", FP32), ("quadro-rtx-5000", FP32)])
 def test_other_gpus_have_no_such_kernel_and_say_why(kind, accuracy):
     limits = KNOWN[kind]
-    assert not len(tensor_set(limits, SQUARE, templates.module_of(accuracy, limits)))
+    assert not len(tensor_set(limits, SQUARE, templates.searched_for(accuracy, limits)))
     with pytest.raises(
         UsageError, match=f"runs no kernel of accuracy {accuracy} but strict ones: tensor cores"
     ):
@@ -102,7 +99,7 @@ def test_other_gpus_have_no_such_kernel_and_say_why(kind, accuracy):
 def test_gpus_without_warpgroups_search_the_kernel_without_them(kind):
     limits = KNOWN[kind]
     templates.need_search_space(FP32, limits)
-    assert templates.searched_for(FP32, limits) is templates.MMA
+    assert templates.searched_for(FP32, limits) is MmaConfig
     with pytest.raises(UsageError, match="no kernel that reads an A of bf16"):
         templates.need_search_space(FP32, limits, "bf16")
     source = templates.source_of(FP32, limits=limits)
@@ -115,9 +112,7 @@ def test_gpus_without_warpgroups_search_the_kernel_without_them(kind):
         starts = on_tensor_cores(gemm, FP32, limits)
         assert starts
         assert all(
-            not templates.MMA.broken_rules(config, limits, gemm, kinds)
-            for config in starts
-            if config.bm < 2 * gemm.m
+            not broken_rules(config, limits, gemm, kinds) for config in starts if config.bm < 2 * gemm.m
         )
 
 
@@ -125,7 +120,7 @@ def test_gpus_without_warpgroups_search_the_kernel_without_them(kind):
 def test_gpus_without_warpgroups_search_scaled_operands_without_them(kind):
     limits = KNOWN[kind]
     templates.need_search_space(FP32_RANGE, limits)
-    assert templates.searched_for(FP32_RANGE, limits) is templates.HALVES
+    assert templates.searched_for(FP32_RANGE, limits) is HalvesConfig
     with pytest.raises(UsageError, match="no kernel that reads an A of bf16"):
         templates.need_search_space(FP32_RANGE, limits, "bf16")
     source = templates.source_of(FP32_RANGE, limits=limits)
@@ -134,7 +129,7 @@ def test_gpus_without_warpgroups_search_scaled_operands_without_them(kind):
     assert templates.tflops(FP32_RANGE, limits) > limits.fma_tflops
     for shape in ("4096", "4097:NT", "512x512x4096"):
         gemm = Gemm.parse(shape)
-        space = tensor_set(limits, gemm, halves)
+        space = tensor_set(limits, gemm, HalvesConfig)
         starts = on_tensor_cores(gemm, FP32_RANGE, limits)
         assert starts and all(space.find(config.to_dict()) is not None for config in starts)
 
@@ -159,7 +154,7 @@ def test_points_name_their_template():
     assert templates.read(config.to_dict()) == config == templates.parse(config.key)
     assert point_key(config.to_dict()) == config.key
     assert templates.read(Config().to_dict()) == Config() == templates.parse(Config().key)
-    assert templates.of(config).accuracy == FP32
+    assert config.accuracy == FP32
     with pytest.raises(UsageError, match="unknown parameter 'ahead'"):
         Config.from_dict(config.to_dict())
     with pytest.raises(UsageError, match="expected columns of C per block"):
@@ -182,7 +177,7 @@ def test_the_starts_are_legal_and_the_fastest_comes_first():
     for shape in ("4096", "4097", "4096x4096x4096:TT", "512x512x4096", "100x4099x300"):
         gemm = Gemm.parse(shape)
         starts = [c for c in on_tensor_cores(gemm) if not (c.flush_k and gemm.k < 2 * c.flush_k)]
-        assert all(not templates.TENSOR.broken_rules(config, H100, gemm, kinds) for config in starts)
+        assert all(not broken_rules(config, H100, gemm, kinds) for config in starts)
     assert on_tensor_cores(SQUARE)[0] == TensorConfig(flush_k=0)
     assert on_tensor_cores(Gemm(4097, 4097, 4097))[0] == TensorConfig(flush_k=0, pack_a=1, pack_b=1, vec_c=1)
     split = on_tensor_cores(Gemm(512, 512, 4096))[0]
@@ -243,7 +238,7 @@ def test_a_search_for_a_class_leaves_strict_studies_alone(tmp_path):
 def test_a_quadro_rtx_searches_scaled_operands(tmp_path):
     limits = KNOWN["quadro-rtx-5000"]
     source = templates.source_of(FP32_RANGE, limits=limits)
-    target = _target(tensor_set(limits, SQUARE, halves), source)
+    target = _target(tensor_set(limits, SQUARE, HalvesConfig), source)
     target.limits = limits
     starts = partial(on_tensor_cores, accuracy=FP32_RANGE, limits=limits)
     with Store.open(tmp_path / "a.db") as store:
@@ -269,7 +264,7 @@ def test_a_way_of_summing_that_broke_the_promise_is_not_tried_again(tmp_path):
         (summary,) = store.studies()
         stored = store.trials(summary.study)  # none is left out as damaged
         assert {templates.parse(trial.key).scheme for trial in stored} == set(SCHEMES)
-    ways = Counter(tuple(point[name] for name in SUMMED) for _, point in target.submitted)
+    ways = Counter(tuple(point[name] for name in TensorConfig.summed) for _, point in target.submitted)
     kept = [way for way in ways if way[4] == 4 and (way[5] == BF16X6 or way[:2] == (16, 256))]
     assert sum(map(ways.pop, kept)) > 20 > 2 == max(ways.values())
 

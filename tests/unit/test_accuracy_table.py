@@ -45,7 +45,7 @@ from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import PLAIN, plan
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.scaled_config import OnTensorCores, ScaledConfig
-from autotune.kernel.templates import HALVES, MMA, RANGE, TENSOR, launch_spec, source_of, tflops
+from autotune.kernel.templates import launch_spec, source_hash, source_of, tflops
 from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
@@ -105,13 +105,13 @@ def _ranked(table, gemm):
 
 def test_a_table_for_a_class_holds_both_and_the_faster_comes_first(wider):
     table = load(wider)
-    assert (table.accuracy, table.tensor_source_hash) == (FP32, TENSOR.source_hash)
+    assert (table.accuracy, table.tensor_source_hash) == (FP32, source_hash(TensorConfig))
     assert _ranked(table, SQUARE) == ([(FP32, 1100.0), (STRICT, 2650.0)], 2690.0)  # over that run's cuBLAS
     assert _ranked(table, ODD) == ([(STRICT, 70.0), (FP32, 90.0)], None)
     assert _ranked(table, ALONE) == ([(FP32, 150.0)], 340.0)
     tensor = [kernel for kernel in table.kernels if kernel.accuracy == FP32]
     assert {kernel.layout for kernel in tensor if kernel.variant.epilogue != PLAIN} == {"NN", "NT"}  # a bias
-    assert all(kernel.source_hash == TENSOR.source_hash for kernel in tensor)
+    assert all(kernel.source_hash == source_hash(TensorConfig) for kernel in tensor)
     assert parse(render(table)) == table
 
 
@@ -169,7 +169,7 @@ def test_a_table_of_a_gpu_without_warpgroups_serves_what_was_searched(tmp_path):
     strict = replace(tensor, shapes=(), source_hash=template.source_hash())
     folder = export_table(strict, tmp_path / "t", NamingCompiler(arch="sm_80"), tensor=tensor, max_kernels=4)
     table = load(folder)
-    assert table.tensor_source_hash == MMA.source_hash != TENSOR.source_hash
+    assert table.tensor_source_hash == source_hash(MmaConfig) != source_hash(TensorConfig)
     assert parse(render(table)) == table
     found = {kernel.config for kernel in table.kernels if kernel.accuracy == FP32}
     assert found == {MmaConfig(), split}
@@ -186,10 +186,10 @@ def test_a_table_of_a_gpu_without_warpgroups_serves_what_was_searched(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "arch", "its", "config"),
-    [("quadro-rtx-5000", "sm_75", HALVES, HalvesConfig()), ("h200", "sm_90", RANGE, ScaledConfig())],
+    ("gpu", "arch", "config"),
+    [("quadro-rtx-5000", "sm_75", HalvesConfig()), ("h200", "sm_90", ScaledConfig())],
 )
-def test_scaled_operands_serve_only_who_asks_for_their_class(tmp_path, gpu, arch, its, config):
+def test_scaled_operands_serve_only_who_asks_for_their_class(tmp_path, gpu, arch, config):
     limits = known_limits(gpu)
     environment = replace(ENVIRONMENT, gpu_name=limits.name, compute_capability=limits.compute_capability)
     split = replace(config, bn=64, reduction="two_pass", split_k=4)
@@ -201,7 +201,7 @@ def test_scaled_operands_serve_only_who_asks_for_their_class(tmp_path, gpu, arch
     strict = replace(tensor, shapes=(), source_hash=template.source_hash())
     folder = export_table(strict, tmp_path / "t", NamingCompiler(arch=arch), tensor=tensor, max_kernels=4)
     table = load(folder)
-    assert (table.accuracy, table.tensor_source_hash) == (FP32_RANGE, its.source_hash)
+    assert (table.accuracy, table.tensor_source_hash) == (FP32_RANGE, source_hash(type(config)))
     assert parse(render(table)) == table
     assert {k.config for k in table.kernels if k.accuracy == FP32_RANGE} == {config, split}
     assert all(k.spec.pack_depth == 64 for k in table.kernels if k.accuracy == FP32_RANGE)

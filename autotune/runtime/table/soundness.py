@@ -19,15 +19,11 @@ from ...facts.gemm import A_TYPES, FP32, LAYOUTS, MAX_EXTENT
 from ...files.errors import UsageError
 from ...files.folder_files import is_hex, is_sha256
 from ...files.strict import Mismatch
-from ...kernel import halves_config as halves
 from ...kernel import identity
-from ...kernel import mma_config as mma
-from ...kernel import scaled_config as scaled
-from ...kernel import tensor_config as tensor
 from ...kernel.config import PARAMETER, Config
 from ...kernel.launch import EPILOGUES, PLAIN, WORKSPACE_LIMIT, LaunchSpec, name_of, plan, rejection
 from ...kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
-from ...kernel.rules import RULES, Rule, broken_rules
+from ...kernel.rules import RULES, broken_rules
 from ...kernel.summation_order import SummationOrder, has_order
 from ...perf_model.model_figures import NUM_TERMS
 
@@ -42,12 +38,6 @@ if TYPE_CHECKING:
         Table,
     )
 
-_RULES: dict[type, tuple[Rule, ...]] = {  # of configs on tensor cores
-    tensor.TensorConfig: tensor.RULES,
-    mma.MmaConfig: mma.RULES,
-    scaled.ScaledConfig: scaled.RULES,
-    halves.HalvesConfig: halves.RULES,
-}
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
 
@@ -88,17 +78,12 @@ def check_tensor_kernels(records: Sequence[OnTensorCoresRecord], table: Table) -
             type(record.config).from_dict(record.config.to_dict())
         except UsageError as error:
             raise Mismatch(f"{where} has {error}") from error
-        for rule in _broken(record, limits):
+        for rule in broken_rules(record.config, limits, record.example, ("template", "device")):
             raise Mismatch(f"{where} breaks the rule {rule.id}: {rule.sentence}")
         _check_place(record)
         feasible = max(1, record.config.blocks_per_sm(limits, record.example, record.registers))
         stated = record.blocks_per_sm
         _require(stated == feasible, f"{where} has {stated} blocks per SM, where {feasible} fit")
-
-
-def _broken(record: OnTensorCoresRecord, limits: DeviceLimits) -> Sequence[Rule]:
-    rules = _RULES[type(record.config)]
-    return broken_rules(record.config, limits, record.example, ("template", "device"), rules)
 
 
 def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, ...]]) -> None:

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from ...facts.accuracy_class import FP32, FP32_RANGE, STRICT, held_by
+from ...facts.accuracy_class import STRICT, held_by
 from ...facts.device import DeviceLimits, Environment
 from ...facts.frozen import frozen
 from ...facts.gemm import FP32 as FP32_TYPE
@@ -78,9 +78,7 @@ class KernelRecord:
     @property
     def accuracy(self) -> str:
         """Its class."""
-        if isinstance(self.config, ScaledConfig | HalvesConfig):
-            return FP32_RANGE
-        return STRICT if isinstance(self.config, Config) else FP32
+        return self.config.accuracy
 
     @property
     def layout(self) -> str:

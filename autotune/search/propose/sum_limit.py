@@ -6,7 +6,7 @@ length of its sums: of 1,489 recorded kernels of a 16x11008x4096, the 949 inaccu
 others add up 341 products and more, the 481 others fewer. Such a length is learnt, and nothing beyond it
 proposed.
 
-Kernels on tensor cores that agree in SUMMED sum alike, bit by bit: of 3,029 of a 512x512x4096, 2,467 broke
+Kernels on tensor cores that agree in `summed` sum alike, bit by bit: of 3,029 of a 512x512x4096, 2,467 broke
 their promise, in 91 of 92 such ways. A way that failed is not proposed again.
 """
 
@@ -81,7 +81,7 @@ Inaccurate: TypeAlias = "SameSums | SumLimit"  # knows from the results so far w
 
 def inaccurate(space: FeasibleSet, candidates: Candidates) -> Inaccurate:
     its = space.on_tensor_cores
-    return SameSums(space, candidates, its.SUMMED) if its else SumLimit(candidates)
+    return SameSums(space, candidates, its.summed) if its else SumLimit(candidates)
 
 
 def least_failing(sums: np.ndarray, has_failed: np.ndarray) -> float:
