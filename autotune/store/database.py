@@ -17,16 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self, TypeVar, cast
 
-from sqlalchemy import URL, Engine
-from sqlalchemy.orm import Session
+from sqlalchemy import URL, Engine, Select
+from sqlalchemy.orm import Session, sessionmaker
 
 from ..files.errors import ServerAway, StoreError
 from . import connect
+from .bad_rows import BadRows
 
 RECONNECT_S = 60.0  # how long a server may be away; one that recovers from a crash takes seconds
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # between two attempts: each pause is twice the last
 
 C = TypeVar("C", bound=type)
+T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -43,16 +45,29 @@ class Closing:
         self.close()
 
 
+class Transaction(Session):
+    """One transaction; it names the damaged rows that it leaves out."""
+
+    def readable(self, found: Any, read: Callable[..., T], values: Any = None) -> Iterator[T]:
+        """`read(*row)` of rows, or of those that a query finds with these values, without damaged ones."""
+        bad_rows: BadRows = self.info["bad_rows"]
+        return bad_rows.readable(self.execute(found, values) if isinstance(found, Select) else found, read)
+
+
 class Database:
     """An engine for one database. Several threads may use it."""
 
     def __init__(self, url: URL, engine: Engine) -> None:
         self.url = url
         self.engine = engine
-        self._writer = connect.writer(engine)
         self._is_file = engine.dialect.name == "sqlite"
         self._begin_process()
         self._identity = connect.identity(url)
+        self.bad_rows = BadRows(connect.place(url))  # rows left out because they cannot be read
+        self._to_read, self._to_write = (
+            sessionmaker(one, class_=Transaction, info={"bad_rows": self.bad_rows})
+            for one in (engine, connect.writer(engine))
+        )
         self.on_away: Callable[[str], None] = lambda reason: None  # called once, when a server goes away
 
     def _begin_process(self) -> None:
@@ -71,17 +86,17 @@ class Database:
         connect.check_identity(self.url, self._identity)
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[Transaction]:
         """One transaction that only reads."""
         self._check()
-        with self._explain(), Session(self.engine) as session:
+        with self._explain(), self._to_read() as session:
             yield session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[Transaction]:
         """One that holds SQLite's write lock; committed at the end, rolled back by any exception."""
         self._check()
-        with self._write_lock, self._explain(), Session(self._writer) as session, session.begin():
+        with self._write_lock, self._explain(), self._to_write.begin() as session:
             yield session
 
     @contextmanager

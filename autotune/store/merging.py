@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 
 from ..facts.device import Environment
 from . import attached, connect, queries, rows
-from .bad_rows import BadRow, BadRowError, BadRows
+from .bad_rows import BadRow, BadRowError
 from .columns import InvalidValue, Json, UtcDateTime
 from .database import Database
 from .models import (
@@ -67,17 +67,12 @@ class Merged:
 
 
 class Merge:
-    """From `source` into `target`; each study of it becomes the one that `study_of` finds or makes.
-    `bad_rows` hears of rows that cannot be read."""
+    """From `source` into `target`; each study of it becomes the one that `study_of` finds or makes."""
 
     def __init__(
-        self,
-        source: Database,
-        target: Database,
-        bad_rows: BadRows,
-        study_of: Callable[[StudyRef, datetime], int],
+        self, source: Database, target: Database, study_of: Callable[[StudyRef, datetime], int]
     ) -> None:
-        self._source, self._target, self._bad_rows = source, target, bad_rows
+        self._source, self._target, self._bad_rows = source, target, source.bad_rows
         self._takes_nul = target.url.get_backend_name() == "sqlite"  # in texts; PostgreSQL does not
         self._study_of = study_of
         self._ids: dict[str, dict[int, int]] = {"config_id": {}}  # there to here, by the column that refers
@@ -103,13 +98,15 @@ class Merge:
             return self._insert(session, model, found), len(found)
 
     def _map_studies(self) -> None:
-        readable, portable = self._bad_rows.readable, self._portable
+        def study(row: StudyRow, *others: Any) -> tuple[StudyRef, datetime]:
+            return self._portable(row, rows.study_ref(row, *others)), row.created_at
+
+        def environment(row: EnvironmentRow) -> tuple[int, Environment]:
+            return row.id, self._portable(row, rows.environment(row))
+
         with self._source.reading() as session:
-            found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
-            there = session.execute(select(EnvironmentRow)).all()
-            refs = readable(found, lambda *row: (portable(row[0], rows.study_ref(*row)), row[0].created_at))
-            studies = list(refs)
-            environments = list(readable(there, lambda row: (row.id, portable(row, rows.environment(row)))))
+            studies = list(session.readable(queries.STUDIES.order_by(StudyRow.id), study))
+            environments = list(session.readable(select(EnvironmentRow), environment))
         self._ids["study_id"] = {ref.id: self._study_of(ref, created_at) for ref, created_at in studies}
         with self._target.writing() as session:
             self._ids["environment_id"] = {

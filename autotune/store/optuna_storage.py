@@ -46,7 +46,7 @@ from . import leases, optuna_rows, queries, rows
 from .bad_rows import BadRowError
 from .claims import held, lock_pool
 from .columns import POINT
-from .database import each_retried
+from .database import Transaction, each_retried
 from .models import ConfigRow, OptunaStudyRow, OptunaTrialRow, StudyRow, TrialRow, utc_now
 from .optuna_rows import FINISHED
 from .records import StudyRef, TrialRecord
@@ -158,10 +158,10 @@ class OptunaStorage(BaseStorage):
     def get_all_studies(self) -> list[FrozenStudy]:
         self._adopt_studies()
         with self._database.reading() as session:
-            found = session.execute(select(OptunaStudyRow).order_by(OptunaStudyRow.id)).all()
-            return list(self._store.bad_rows.readable(found, functools.partial(self._frozen_study, session)))
+            every = select(OptunaStudyRow).order_by(OptunaStudyRow.id)
+            return list(session.readable(every, functools.partial(self._frozen_study, session)))
 
-    def _frozen_study(self, session: Session, row: OptunaStudyRow) -> FrozenStudy:
+    def _frozen_study(self, session: Transaction, row: OptunaStudyRow) -> FrozenStudy:
         rows.check(row)
         user = self._user_attrs(session, row)
         directions = [StudyDirection[name] for name in row.directions]
@@ -170,8 +170,7 @@ class OptunaStorage(BaseStorage):
     def _adopt_studies(self) -> None:
         """A row for each study of ours that has none."""
         with self._database.reading() as session:
-            found = session.execute(optuna_rows.UNNAMED).all()
-            refs = list(self._store.bad_rows.readable(found, rows.study_ref))
+            refs = list(session.readable(optuna_rows.UNNAMED, rows.study_ref))
         if refs:
             with self._database.writing() as session:
                 for ref in refs:
@@ -188,15 +187,15 @@ class OptunaStorage(BaseStorage):
             raise StoreError(f"{error.bad_row} is damaged; delete it, or restore a copy") from None
         return row
 
-    def _ref(self, session: Session, its_id: int) -> StudyRef | None:
+    def _ref(self, session: Transaction, its_id: int) -> StudyRef | None:
         """The study of ours; None if it is somebody's own."""
         if its_id not in self._refs:
             number = self._study(session, its_id).study_id
-            found = session.execute(queries.STUDIES.where(StudyRow.id == number)).all()
-            self._refs[its_id] = next(self._store.bad_rows.readable(found, rows.study_ref), None)
+            its = queries.STUDIES.where(StudyRow.id == number)
+            self._refs[its_id] = next(session.readable(its, rows.study_ref), None)
         return self._refs[its_id]
 
-    def _user_attrs(self, session: Session, row: OptunaStudyRow) -> dict[str, Any]:
+    def _user_attrs(self, session: Transaction, row: OptunaStudyRow) -> dict[str, Any]:
         ref, given = self._ref(session, row.id), _part(row, "user")
         if ref is None:
             return given
@@ -287,7 +286,7 @@ class OptunaStorage(BaseStorage):
             _add(row, "system", key, value)
 
     @contextmanager
-    def _changing(self, trial_id: int, *, is_claim: bool = False) -> Iterator[tuple[Session, OptunaTrialRow]]:
+    def _changing(self, trial_id: int, *, is_claim: bool = False) -> Iterator[tuple[Any, OptunaTrialRow]]:
         """The row of a trial that is not finished, locked; to claim a config, its study's pool before."""
         with self._database.writing() as session:
             its = select(OptunaTrialRow.optuna_study_id).where(OptunaTrialRow.id == trial_id)
@@ -327,14 +326,14 @@ class OptunaStorage(BaseStorage):
             return True
         return False
 
-    def _take(self, session: Session, row: OptunaTrialRow, config: ConfigRow) -> None:
+    def _take(self, session: Transaction, row: OptunaTrialRow, config: ConfigRow) -> None:
         """Let this process be at a config. Raises _Taken if another is, on whatever GPU of the kind."""
         worker_id, ref = self._worker().id, self._ref(session, row.optuna_study_id)
         if ref is not None and config.key in held(session, ref, worker_id):
             raise _Taken
         row.worker_id, self._claimed[row.id] = worker_id, dict(config.point)
 
-    def _need_free(self, session: Session, its_id: int, config_id: int) -> None:
+    def _need_free(self, session: Transaction, its_id: int, config_id: int) -> None:
         """Raises _Taken if another trial of the study is or was of this config. One goes whose process died,
         or whose result somebody deleted."""
         study_id = self._study(session, its_id, is_locked=True).study_id
@@ -346,7 +345,7 @@ class OptunaStorage(BaseStorage):
             raise _Taken
         session.execute(delete(OptunaTrialRow).where(of_config))
 
-    def _place(self, session: Session, row: OptunaTrialRow, point: Mapping[str, Value]) -> None:
+    def _place(self, session: Transaction, row: OptunaTrialRow, point: Mapping[str, Value]) -> None:
         """Let a trial be of this point, if it is one of a study of ours and no other trial is of it."""
         if not point or self._ref(session, row.optuna_study_id) is None:
             return
@@ -360,7 +359,7 @@ class OptunaStorage(BaseStorage):
                 row.config_id = config_id
                 session.flush()
 
-    def _settle(self, session: Session, row: OptunaTrialRow) -> None:
+    def _settle(self, session: Transaction, row: OptunaTrialRow) -> None:
         """A trial is finished. Of a point of a study of ours it is a trial of the search, too. Raises
         ValueError for a value that is no time."""
         row.worker_id = None

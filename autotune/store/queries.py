@@ -32,8 +32,9 @@ from ..kernel.config import Value
 from ..kernel.where import ANY, Condition, Where
 from ..target import Baseline
 from . import rows
-from .bad_rows import BadRow, BadRows
+from .bad_rows import BadRow
 from .columns import InvalidValue
+from .database import Transaction
 from .models import (
     Base,
     BaselineRow,
@@ -182,8 +183,7 @@ def timed(max_error: float | None, conditions: tuple[Condition, ...]) -> Any:
 
 
 def fastest(
-    session: Session,
-    bad_rows: BadRows,
+    session: Transaction,
     study_id: int,
     n: int,
     max_error: float | None,
@@ -197,7 +197,7 @@ def fastest(
     return first(
         n,
         lambda most: session.execute(query, {**its, "most": most}).all(),
-        lambda found: [r for r in bad_rows.readable(found, rows.trial_record) if where.holds(r.point)],
+        lambda found: [r for r in session.readable(found, rows.trial_record) if where.holds(r.point)],
     )
 
 
@@ -213,7 +213,7 @@ def first(n: int, fetch: Callable[[int], Sequence[Any]], read: Callable[[Any], l
 
 
 def latest(
-    session: Session, bad_rows: BadRows, study_ids: Collection[int], n: int, *, is_failed: bool
+    session: Transaction, study_ids: Collection[int], n: int, *, is_failed: bool
 ) -> list[tuple[int, TrialRecord]]:
     """The newest trials of these studies, or of those that failed, with the id of the study, oldest first."""
     # an expression: by an index all would be sorted, by their ids from the last one few are looked at
@@ -224,7 +224,7 @@ def latest(
     return first(
         n,
         lambda most: session.execute(query.limit(most)).all(),
-        lambda found: list(bad_rows.readable(found, rows.trial_of_study)),
+        lambda found: list(session.readable(found, rows.trial_of_study)),
     )[::-1]
 
 
@@ -306,9 +306,7 @@ def _is_valid(dialect: str) -> ColumnElement[bool]:
 OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 
-def trial_totals(
-    session: Session, bad_rows: BadRows, within: Collection[int] | None
-) -> dict[int, TrialTotals]:
+def trial_totals(session: Transaction, within: Collection[int] | None) -> dict[int, TrialTotals]:
     """Of all studies that have trials, or of those among some, by id."""
     is_valid, found = _is_valid(session.get_bind().dialect.name), dict[int, TrialTotals]()
     study_id = TrialRow.study_id
@@ -328,10 +326,8 @@ def trial_totals(
     newest = dict(session.execute(select(study_id, latest_at).where(which, ~odd).group_by(study_id)).all())
     for study, (counts, _) in found.items():
         found[study] = counts, None if isinstance(newest.get(study), InvalidValue) else newest.get(study)
-    unchecked = session.execute(select(study_id, *_TOTALS_COLUMNS).where(which, odd))
-    for study, (outcome, at) in bad_rows.readable(
-        unchecked, lambda study, *row: (study, rows.totals_of(*row))
-    ):
+    unchecked = select(study_id, *_TOTALS_COLUMNS).where(which, odd)
+    for study, (outcome, at) in session.readable(unchecked, lambda at, *row: (at, rows.totals_of(*row))):
         _add(found, study, outcome, 1, at)
     return found
 
@@ -342,13 +338,13 @@ def _add(found: dict[int, TrialTotals], study: int, outcome: Outcome, num: int, 
     found[study] = counts + Counter({outcome: num}), latest_at
 
 
-def latest_baselines(session: Session, bad_rows: BadRows, study_ids: Collection[int]) -> dict[int, Baseline]:
+def latest_baselines(session: Transaction, study_ids: Collection[int]) -> dict[int, Baseline]:
     """The newest that is readable of each of these studies that has one, by its id."""
     found: dict[int, Baseline] = {}
     for some in chunks(study_ids):
         for row in session.scalars(_BASELINES, {"ids": some}):
             if row.study_id not in found:
-                found.update((row.study_id, one) for one in bad_rows.readable([(row,)], rows.baseline))
+                found.update((row.study_id, one) for one in session.readable([(row,)], rows.baseline))
     return found
 
 
@@ -365,11 +361,7 @@ def comparisons(study_id: int) -> Select[ComparisonRow, ConfigRow, ConfigRow]:
 
 
 def latest_finals(
-    session: Session,
-    bad_rows: BadRows,
-    wheres: Mapping[int, Where],
-    max_error: float | None,
-    period: Period = EVER,
+    session: Transaction, wheres: Mapping[int, Where], max_error: float | None, period: Period
 ) -> dict[int, Final]:
     """The newest final of each study with an entry that is readable, accurate and obeys the conditions named
     with its id. With conditions, none that is older than a faster trial that obeys."""
@@ -379,24 +371,24 @@ def latest_finals(
 
     def in_period(some: Iterable[tuple[FinalRow, BaselineRow | None]]) -> Iterator[Any]:
         for final, timed in some:
-            for readable in bad_rows.readable([(final,)], rows.check):
+            for readable in session.readable([(final,)], rows.check):
                 if period.since <= readable.created_at <= period.until:
                     yield readable, timed
 
     left = {study_id: in_period(some) for study_id, some in held.items()}
     found: dict[int, Final] = {}
     while newest := {study_id: one for study_id, some in left.items() if (one := next(some, None))}:
-        ranked = _final_entries(session, bad_rows, [final.id for final, _ in newest.values()], max_error)
+        ranked = _final_entries(session, [final.id for final, _ in newest.values()], max_error)
         for study_id, (final, timed) in newest.items():
             where = wheres[study_id]
             entries = tuple(one for one in ranked.get(final.id, ()) if where.holds(one.point))
             if not entries:
                 continue
             del left[study_id]
-            if where and _is_stale(session, bad_rows, final, entries, max_error, where):
+            if where and _is_stale(session, final, entries, max_error, where):
                 continue
             entries = (replace(entries[0], is_tied=True), *entries[1:])
-            baseline = next(bad_rows.readable([(timed,)] if timed else [], rows.baseline), None)
+            baseline = next(session.readable([(timed,)] if timed else [], rows.baseline), None)
             found[study_id] = Final(entries, baseline, final.created_at, tuple(final.marks))
     return found
 
@@ -416,22 +408,19 @@ def _entries(max_error: float | None) -> Select[FinalEntryRow, ConfigRow]:
 
 
 def _final_entries(
-    session: Session, bad_rows: BadRows, final_ids: Sequence[int], max_error: float | None
+    session: Transaction, final_ids: Sequence[int], max_error: float | None
 ) -> dict[int, list[FinalEntry]]:
     """The accurate entries of finals by rank, without those whose trials a later final condemned: that final
     may have ended before it was stored. If the winner is left out, the next ones replace it: those tied with
     it, or else only the next."""
     found: dict[int, list[FinalEntry]] = {}
-    entries = session.execute(_entries(max_error), {"ids": final_ids})
-    readable = bad_rows.readable(entries, lambda row, config: (row.final_id, rows.final_entry(row, config)))
-    for final_id, entry in readable:
+    for final_id, entry in session.readable(_entries(max_error), rows.final_entry, {"ids": final_ids}):
         found.setdefault(final_id, []).append(entry)
     return found
 
 
 def _is_stale(
-    session: Session,
-    bad_rows: BadRows,
+    session: Transaction,
     final: FinalRow,
     entries: Sequence[FinalEntry],
     max_error: float | None,
@@ -440,7 +429,7 @@ def _is_stale(
     """Whether the fastest trial that obeys is faster than the first of these entries, and newer."""
     return any(
         best.created_at > final.created_at and (best.measurement.time_us or math.inf) < entries[0].time_us
-        for best in fastest(session, bad_rows, final.study_id, 1, max_error, where=where)
+        for best in fastest(session, final.study_id, 1, max_error, where=where)
     )
 
 

@@ -30,7 +30,6 @@ from sqlalchemy.orm import Session
 from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from . import leases, queries, rows
-from .bad_rows import BadRows
 from .database import Closing, Database, each_retried, retry_while_away
 from .leases import now_s
 from .models import RequestRow, ServiceWorkerRow, WorkerRow
@@ -147,8 +146,8 @@ class Member(Closing):
 class Queue:
     """The queue in one database. Each method is one transaction."""
 
-    def __init__(self, database: Database, bad_rows: BadRows) -> None:
-        self._database, self._bad_rows = database, bad_rows
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def join(self, kind: str, gpu: str = "", gpu_uuid: str = "", slots: int = 1) -> Member:
         """Serve it, until what is returned is closed."""
@@ -180,14 +179,13 @@ class Queue:
                 .limit(1)
                 .with_for_update(skip_locked=True)
             )
-            request_id = session.scalar(best)
-            if request_id is None:
+            if (request_id := session.scalar(best)) is None:
                 return None
             taken = {"state": RequestState.TUNING.value, "num_claims": RequestRow.num_claims + 1}
             owner_note = {"worker": member.name, "worker_id": worker_id, "until_s": now_s() + most_s}
             session.execute(update(RequestRow).where(RequestRow.id == request_id).values(taken | owner_note))
-            found = session.execute(select(RequestRow).where(RequestRow.id == request_id))
-            return next(self._bad_rows.readable(found, _request), None)
+            its = select(RequestRow).where(RequestRow.id == request_id)
+            return next(session.readable(its, _request), None)
 
     def _take_back_expired(self, session: Session) -> None:
         is_lost = RequestRow.worker_id.is_(None) | RequestRow.worker_id.not_in(leases.live_workers())
@@ -234,7 +232,7 @@ class Queue:
         if states:
             query = query.where(RequestRow.state.in_([state.value for state in states]))
         with self._database.reading() as session:
-            return list(self._bad_rows.readable(session.execute(query.limit(most)), _request))
+            return list(session.readable(query.limit(most), _request))
 
     def counts(self) -> dict[RequestState, int]:
         """How many requests are in each state."""
@@ -260,7 +258,7 @@ class Queue:
         ) & ServiceWorkerRow.ended_s.is_(None)
         query = select(ServiceWorkerRow, is_alive, now_s()).order_by(ServiceWorkerRow.id)
         with self._database.reading() as session:
-            return list(self._bad_rows.readable(session.execute(query), _status))
+            return list(session.readable(query, _status))
 
 
 _FRESH: dict[str, Any] = {

@@ -28,7 +28,6 @@ from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
 from . import connect, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
 from .artifacts import Artifacts
-from .bad_rows import BadRows
 from .builds import Builds
 from .claims import Claims
 from .database import Closing, Database, each_retried
@@ -85,7 +84,7 @@ class Store(Closing):
     def __init__(self, database: Database) -> None:
         self._database = database
         self._reading, self._writing = database.reading, database.writing
-        self.bad_rows = BadRows(connect.place(database.url))  # rows left out because they cannot be read
+        self.bad_rows = database.bad_rows
         self._config_keys: dict[int, str] = {}
 
     @classmethod
@@ -144,7 +143,7 @@ class Store(Closing):
 
     def queue(self) -> Queue:
         """The requests and workers of a service on this database."""
-        return Queue(self._database, self.bad_rows)
+        return Queue(self._database)
 
     def builds(self) -> Builds:
         """Kernels that are compiled for others."""
@@ -161,7 +160,7 @@ class Store(Closing):
             conditions = (ref.environment, ref.source_hash, ref.compiler, ref.gemm)
             return self.study(*conditions, ref.policy, ref.policy_version, created_at).id
 
-        return merging.Merge(other._database, self._database, other.bad_rows, study_of).run(on_page)
+        return merging.Merge(other._database, self._database, study_of).run(on_page)
 
     # ---- studies
 
@@ -205,11 +204,11 @@ class Store(Closing):
         with self._reading() as session:
             for orphan in queries.orphans(session):
                 self.bad_rows.add(orphan)
-            found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
-            read = self.bad_rows.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
+            every = queries.STUDIES.order_by(StudyRow.id)
+            read = session.readable(every, lambda *row: (row[0], rows.study_ref(*row)))
             refs = [one for one in read if not gemms or one[1].gemm in gemms]
             within = {ref.id for _, ref in refs} if len(refs) <= queries.MOST_NAMED and gemms else None
-            seen = queries.trial_totals(session, self.bad_rows, within)
+            seen = queries.trial_totals(session, within)
             summaries = []
             for row, ref in refs:
                 counts, latest_at = seen.get(ref.id, (Counter(), None))
@@ -282,7 +281,7 @@ class Store(Closing):
     def read_all(self, query: Select[*tuple[Any, ...]], read: Callable[..., T]) -> list[T]:
         """What is read of each row, in one transaction, without damaged ones."""
         with self._reading() as session:
-            return list(self.bad_rows.readable(session.execute(query), read))
+            return list(session.readable(query, read))
 
     # ---- trials
 
@@ -369,7 +368,7 @@ class Store(Closing):
     def each_trial(self, study: StudyRef, *, is_failed: bool = False) -> Iterator[TrialRecord]:
         """The same, a few at a time; or those that are not ok."""
         with self._reading() as session:
-            for _, record in trial_rows.records(session, self.bad_rows, *_which(study, is_failed=is_failed)):
+            for _, record in trial_rows.records(session, *_which(study, is_failed=is_failed)):
                 yield record
 
     def csv_lines(
@@ -381,23 +380,23 @@ class Store(Closing):
         for study, first in studies.items():
             which = _which(study, is_failed=is_failed)
             with self._reading() as session:
-                yield from trial_rows.csv_lines(session, self.bad_rows, first, names, configs, *which)
+                yield from trial_rows.csv_lines(session, first, names, configs, *which)
 
     def tried(self, study: StudyRef) -> Iterator[list[TriedPoint]]:
         """What a search takes up of the trials of a study, in their order, thousands at a time."""
         with self._reading() as session:
-            coming = trial_rows.tried(session, self.bad_rows, study.id)
+            coming = trial_rows.tried(session, study.id)
             yield from iter(lambda: list(islice(coming, queries.MOST_NAMED)), [])
 
     def facts(self, study: StudyRef) -> Iterator[TrialFacts]:
         """In the order they were stored, a few at a time, as far as files of others hold them."""
         with self._reading() as session:
-            yield from trial_rows.facts(session, self.bad_rows, study.id)
+            yield from trial_rows.facts(session, study.id)
 
     def curve(self, study: StudyRef) -> Iterator[TrialColumns]:
         """In the order they were stored, a few at a time, without those that cannot be read."""
         with self._reading() as session:
-            yield from trial_rows.curve(session, self.bad_rows, study.id)
+            yield from trial_rows.curve(session, study.id)
 
     def ids(self, study: StudyRef, keys: Collection[str]) -> list[int]:
         """Of the trials of these points, as far as they were tried."""
@@ -409,7 +408,7 @@ class Store(Closing):
     def trials_by_id(self, study: StudyRef, ids: Sequence[int]) -> list[TrialRecord]:
         """These trials of a study, in the order they were stored."""
         with self._reading() as session:
-            own = partial(trial_rows.records, session, self.bad_rows, TrialRow.study_id == study.id)
+            own = partial(trial_rows.records, session, TrialRow.study_id == study.id)
             return [one for some in queries.chunks(ids) for _, one in own(TrialRow.id.in_(some))]
 
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
@@ -438,7 +437,7 @@ class Store(Closing):
         """The n fastest ok trials of a period that obey, accurate to `max_error` where that is given.
         `but_of`: origins of trials that do not count."""
         with self._reading() as session:
-            return queries.fastest(session, self.bad_rows, study.id, n, max_error, but_of, where, period)
+            return queries.fastest(session, study.id, n, max_error, but_of, where, period)
 
     def latest(
         self, studies: Collection[StudyRef], n: int, *, is_failed: bool = False
@@ -446,7 +445,7 @@ class Store(Closing):
         """The n newest trials of these studies, or those that are not ok, oldest of them first."""
         by_id = {study.id: study for study in studies}
         with self._reading() as session:
-            found = queries.latest(session, self.bad_rows, by_id, n, is_failed=is_failed)
+            found = queries.latest(session, by_id, n, is_failed=is_failed)
             return [(by_id[study_id], record) for study_id, record in found]
 
     def keys(self, study: StudyRef, within: Collection[str] | None = None) -> set[str]:
@@ -523,7 +522,7 @@ class Store(Closing):
     def baselines(self, studies: Iterable[StudyRef]) -> dict[int, Baseline]:
         """The same of many, by their ids."""
         with self._reading() as session:
-            return queries.latest_baselines(session, self.bad_rows, [study.id for study in studies])
+            return queries.latest_baselines(session, [study.id for study in studies])
 
     def cublas_us(self, study: StudyRef) -> float | None:
         """Its time; None where it is absent or was not timed."""
@@ -694,7 +693,7 @@ class Store(Closing):
         with self._reading() as session:
             for some in queries.chunks(wheres, _FINALS_AT_ONCE):
                 its = {study_id: wheres[study_id] for study_id in some}
-                found |= queries.latest_finals(session, self.bad_rows, its, max_error, period)
+                found |= queries.latest_finals(session, its, max_error, period)
         return found
 
 

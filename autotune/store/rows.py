@@ -275,11 +275,12 @@ def final_entry_row(final_id: int, config_id: int, entry: FinalEntry) -> FinalEn
     return FinalEntryRow(final_id=final_id, config_id=config_id, **columns)
 
 
-def final_entry(entry: FinalEntryRow, config: ConfigRow | None) -> FinalEntry:
+def final_entry(entry: FinalEntryRow, config: ConfigRow | None) -> tuple[int, FinalEntry]:
+    """With the id of its final."""
     check(entry)
     ranked = check_config(entry, config)
     if not is_time(entry.time_us):
         refuse(entry, f"time_us is {entry.time_us}")
     place = ranked.key, ranked.point, entry.rank, entry.is_tied, entry.time_us
     discarded = tuple(map(discarded_from, entry.discarded))
-    return FinalEntry(*place, tuple(entry.samples_us), entry.joules, discarded)
+    return entry.final_id, FinalEntry(*place, tuple(entry.samples_us), entry.joules, discarded)

@@ -24,8 +24,8 @@ from sqlalchemy.types import NullType
 from ..facts.measurement import Discarded, GpuState, Measurement, Outcome, discarded_from
 from ..kernel.config import Value
 from . import queries, rows
-from .bad_rows import BadRows
 from .columns import EARLIEST, Flag, Json, Number, UtcDateTime, Whole
+from .database import Transaction
 from .models import ConfigRow, TrialRow
 from .records import PREFIX, TrialColumns, TrialFacts, TrialRecord, TriedPoint
 
@@ -69,26 +69,24 @@ Row = Sequence[Any]
 Rows = Sequence[Row]
 
 
-def records(
-    session: Session, bad_rows: BadRows, *which: ColumnElement[bool]
-) -> Iterator[tuple[int, TrialRecord]]:
+def records(session: Transaction, *which: ColumnElement[bool]) -> Iterator[tuple[int, TrialRecord]]:
     """Trials of which all this is so, in order, each with the id of its study, a few at a time."""
-    return _each(session, bad_rows, _ROWS, which, _records, lambda study, record: (study, record))
+    return _each(session, _ROWS, which, _records, lambda study, record: (study, record))
 
 
-def tried(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TriedPoint]:
+def tried(session: Transaction, study_id: int) -> Iterator[TriedPoint]:
     """The same of a study, as far as a search takes them up."""
     figures = (_TRIAL.c[name] for name in TriedPoint._fields[2:])
     columns = (_TRIAL.c.id, _CONFIG.c.key, _CONFIG.c.point, *figures, _TRIAL.c.outcome)
     query = _as_fetched(columns).select_from(_JOINED)
-    return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _tried, _tried_of)
+    return _each(session, query, [TrialRow.study_id == study_id], _tried, _tried_of)
 
 
-def facts(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TrialFacts]:
+def facts(session: Transaction, study_id: int) -> Iterator[TrialFacts]:
     """The same, as far as files of others hold them."""
     figures = (_TRIAL.c[name] for name in TrialFacts._fields[2:])
     query = _as_fetched((_TRIAL.c.id, _CONFIG.c.key, _CONFIG.c.point, *figures)).select_from(_JOINED)
-    return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _facts, _facts_of)
+    return _each(session, query, [TrialRow.study_id == study_id], _facts, _facts_of)
 
 
 def _facts(some: Rows) -> Iterable[TrialFacts]:
@@ -148,11 +146,11 @@ def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
     )  # fmt: skip
 
 
-def curve(session: Session, bad_rows: BadRows, study_id: int) -> Iterator[TrialColumns]:
+def curve(session: Transaction, study_id: int) -> Iterator[TrialColumns]:
     """The same of a study, as far as sums and curves take them, many at a time."""
     failure = case((~queries.IS_OK, TrialRow.outcome.concat(":").concat(TrialRow.reason)))
     query = _as_fetched((_TRIAL.c.id, failure, *(_TRIAL.c[name] for name in TrialColumns._fields[2:])))
-    return _each(session, bad_rows, query, [TrialRow.study_id == study_id], _curve, _curve_of)
+    return _each(session, query, [TrialRow.study_id == study_id], _curve, _curve_of)
 
 
 def _curve(some: Rows) -> Iterator[TrialColumns]:
@@ -180,8 +178,7 @@ def _curve_of(_: int, record: TrialRecord) -> TrialColumns:
 
 
 def csv_lines(
-    session: Session,
-    bad_rows: BadRows,
+    session: Transaction,
     first: Mapping[str, Any],
     names: Sequence[str],
     configs: dict[int, str],
@@ -190,12 +187,11 @@ def csv_lines(
     """The same as lines of a table with columns of these names: of what is in `first`, then of what
     `TrialRecord.flat` has. `configs` remembers cells of configs, by id, for the next study."""
     lines = _Lines(session, first, names, configs)
-    return _each(session, bad_rows, _ALONE, which, lines.of_rows, lambda _, record: lines.of_record(record))
+    return _each(session, _ALONE, which, lines.of_rows, lambda _, record: lines.of_record(record))
 
 
 def _each(
-    session: Session,
-    bad_rows: BadRows,
+    session: Transaction,
     rows_of: Select[*tuple[Any, ...]],
     which: Sequence[ColumnElement[bool]],
     quickly: Callable[[Rows], Iterable[T]],
@@ -206,9 +202,8 @@ def _each(
     query = rows_of.where(_TRIAL.c.id.in_(ids)).order_by(_TRIAL.c.id).execution_options(yield_per=_FETCHED)
 
     def slowly(row: Row) -> Iterator[T]:
-        found = session.execute(queries.TRIALS.where(TrialRow.id == row[0])).all()
-        for record in bad_rows.readable(found, rows.trial_record):
-            yield of_record(found[0][0].study_id, record)
+        for found in session.readable(queries.TRIALS.where(TrialRow.id == row[0]), rows.trial_of_study):
+            yield of_record(*found)
 
     for some in _fetched(session, query):
         yield from _made(some, quickly, slowly)
