@@ -24,13 +24,12 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from ..facts.measurement import LATENT_US, Outcome
 from ..files.errors import StoreError
 from ..kernel.config import Value
 from ..kernel.where import ANY, Condition, Where
-from ..target import Baseline
 from . import rows
 from .bad_rows import BadRow
 from .columns import InvalidValue
@@ -87,15 +86,6 @@ def may_match(where: Where) -> ColumnElement[bool]:
     return TrialRow.config_id.in_(select(ConfigRow.id).where(*conditions))
 
 
-def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, KernelRow]:
-    """Studies with an accurate ok trial, the one with the newest such trial first."""
-    latest = func.max(TrialRow.created_at).label("at"), func.max(TrialRow.id).label("id")
-    known = select(TrialRow.study_id, *latest).where(IS_OK, is_accurate(max_error))
-    seen = known.group_by(TrialRow.study_id).subquery()
-    found = STUDIES.join(seen, seen.c.study_id == StudyRow.id)
-    return found.order_by(seen.c.at.desc(), seen.c.id.desc())
-
-
 def insert(model: type[Base]) -> postgresql.Insert:
     """One that may say what to do where such a row is there: SQLite's compiler takes PostgreSQL's as well."""
     table: Any = model.__table__
@@ -117,23 +107,13 @@ def copy_trials(session: Session, which: ColumnElement[bool], to: int) -> None:
     session.execute(insert(TrialRow).from_select(names, theirs).on_conflict_do_nothing())
 
 
-def trials(study_id: int) -> Trials:
-    """Trials of a study in the order they were stored."""
-    return TRIALS.where(TrialRow.study_id == study_id).order_by(TrialRow.id)
-
-
-def searches(study_id: int) -> Select[SearchRow]:
-    """The options of the searches of a study, oldest first."""
-    return select(SearchRow).where(SearchRow.study_id == study_id).order_by(SearchRow.id)
-
-
 def _latest(model: type[BaselineRow | FinalRow]) -> tuple[ColumnElement[Any], ...]:
     """An order: what was merged from another database is stored later than it was made."""
     return model.created_at.desc(), model.id.desc()
 
 
 _OF_THESE: Any = bindparam("ids", expanding=True)
-_BASELINES = select(BaselineRow).where(BaselineRow.study_id.in_(_OF_THESE)).order_by(*_latest(BaselineRow))
+BASELINES = select(BaselineRow).where(BaselineRow.study_id.in_(_OF_THESE)).order_by(*_latest(BaselineRow))
 _FINALS = (
     select(FinalRow, BaselineRow)
     .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
@@ -210,22 +190,6 @@ def first(n: int, fetch: Callable[[int], Sequence[Any]], read: Callable[[Any], l
         if len(kept) >= n or len(found) < most:
             return kept[:n]
         most *= 2
-
-
-def latest(
-    session: Transaction, study_ids: Collection[int], n: int, *, is_failed: bool
-) -> list[tuple[int, TrialRecord]]:
-    """The newest trials of these studies, or of those that failed, with the id of the study, oldest first."""
-    # an expression: by an index all would be sorted, by their ids from the last one few are looked at
-    ids: Any = bindparam("ids", [*study_ids], expanding=True, literal_execute=True)  # no parameter of each
-    query = TRIALS.where((TrialRow.study_id + 0).in_(ids)).order_by(TrialRow.id.desc())
-    if is_failed:
-        query = query.where(~IS_OK)
-    return first(
-        n,
-        lambda most: session.execute(query.limit(most)).all(),
-        lambda found: list(session.readable(found, rows.trial_of_study)),
-    )[::-1]
 
 
 @cache
@@ -336,28 +300,6 @@ def _add(found: dict[int, TrialTotals], study: int, outcome: Outcome, num: int, 
     counts, latest_at = found.get(study, (Counter(), None))
     latest_at = max((one for one in (latest_at, at) if one is not None), default=None)
     found[study] = counts + Counter({outcome: num}), latest_at
-
-
-def latest_baselines(session: Transaction, study_ids: Collection[int]) -> dict[int, Baseline]:
-    """The newest that is readable of each of these studies that has one, by its id."""
-    found: dict[int, Baseline] = {}
-    for some in chunks(study_ids):
-        for row in session.scalars(_BASELINES, {"ids": some}):
-            if row.study_id not in found:
-                found.update((row.study_id, one) for one in session.readable([(row,)], rows.baseline))
-    return found
-
-
-def comparisons(study_id: int) -> Select[ComparisonRow, ConfigRow, ConfigRow]:
-    """Comparisons of a study in the order they were stored."""
-    first, second = aliased(ConfigRow), aliased(ConfigRow)
-    return (
-        select(ComparisonRow, first, second)
-        .join(first, ComparisonRow.first_id == first.id, isouter=True)
-        .join(second, ComparisonRow.second_id == second.id, isouter=True)
-        .where(ComparisonRow.study_id == study_id)
-        .order_by(ComparisonRow.id)
-    )
 
 
 def latest_finals(

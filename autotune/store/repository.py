@@ -11,8 +11,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Engine, Select, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Engine, Select, bindparam, func, select, update
+from sqlalchemy.orm import Session, aliased
 
 from ..facts.accuracy_class import STRICT
 from ..facts.device import Environment, names_for
@@ -275,7 +275,11 @@ class Store(Closing):
 
     def measured_studies(self, max_error: float | None) -> list[StudyRef]:
         """Of our kernels, with an ok trial that is accurate to `max_error`, the last measured first."""
-        found = self.read_all(queries.measured(max_error), rows.study_ref)
+        latest = func.max(TrialRow.created_at).label("at"), func.max(TrialRow.id).label("id")
+        known = select(TrialRow.study_id, *latest).where(queries.IS_OK, queries.is_accurate(max_error))
+        seen = known.group_by(TrialRow.study_id).subquery()
+        query = queries.STUDIES.join(seen, seen.c.study_id == StudyRow.id)
+        found = self.read_all(query.order_by(seen.c.at.desc(), seen.c.id.desc()), rows.study_ref)
         return [ref for ref in found if not is_external(ref.source_hash)]
 
     def read_all(self, query: Select[*tuple[Any, ...]], read: Callable[..., T]) -> list[T]:
@@ -361,21 +365,17 @@ class Store(Closing):
         )
         return [dict(config.point) for config in self.read_all(query, rows.check_config)]
 
-    def trials(self, study: StudyRef) -> list[TrialRecord]:
-        """All trials of a study in the order they were stored."""
-        return list(self.each_trial(study))
-
-    def each_trial(self, study: StudyRef, *, is_failed: bool = False) -> Iterator[TrialRecord]:
-        """The same, a few at a time; or those that are not ok."""
+    def trials(self, study: StudyRef, *, is_failed: bool = False) -> list[TrialRecord]:
+        """All trials of a study in the order they were stored; or those that are not ok."""
         with self._reading() as session:
-            for _, record in trial_rows.records(session, *_which(study, is_failed=is_failed)):
-                yield record
+            found = trial_rows.records(session, *_which(study, is_failed=is_failed))
+            return [record for _, record in found]
 
     def csv_lines(
         self, studies: Mapping[StudyRef, Mapping[str, Any]], names: Sequence[str], *, is_failed: bool = False
     ) -> Iterator[str]:
-        """The same of several as lines of a table, columns of these names: first those that are given with
-        a study, then of `TrialRecord.flat`."""
+        """Trials of several studies as lines of a table, columns of these names: first those that are given
+        with a study, then of `TrialRecord.flat`."""
         configs: dict[int, str] = {}
         for study, first in studies.items():
             which = _which(study, is_failed=is_failed)
@@ -413,8 +413,8 @@ class Store(Closing):
 
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
         """The trial of this point; None if it was not tried."""
-        found = self.read_all(queries.trials(study.id).where(ConfigRow.key == key), rows.trial_record)
-        return found[0] if found else None
+        query = queries.TRIALS.where(TrialRow.study_id == study.id, ConfigRow.key == key)
+        return next(iter(self.read_all(query, rows.trial_record)), None)
 
     def find_trial(self, trial_id: int) -> tuple[StudyRef, TrialRecord] | None:
         """The trial with this id and the study that it belongs to; None if there is none."""
@@ -444,9 +444,18 @@ class Store(Closing):
     ) -> list[tuple[StudyRef, TrialRecord]]:
         """The n newest trials of these studies, or those that are not ok, oldest of them first."""
         by_id = {study.id: study for study in studies}
+        # an expression: by an index all would be sorted, by their ids from the last one few are looked at
+        ids: Any = bindparam("ids", [*by_id], expanding=True, literal_execute=True)  # no parameter of each
+        query = queries.TRIALS.where((TrialRow.study_id + 0).in_(ids)).order_by(TrialRow.id.desc())
+        if is_failed:
+            query = query.where(~queries.IS_OK)
         with self._reading() as session:
-            found = queries.latest(session, by_id, n, is_failed=is_failed)
-            return [(by_id[study_id], record) for study_id, record in found]
+            found = queries.first(
+                n,
+                lambda most: session.execute(query.limit(most)).all(),
+                lambda found: list(session.readable(found, rows.trial_of_study)),
+            )
+            return [(by_id[study_id], record) for study_id, record in found[::-1]]
 
     def keys(self, study: StudyRef, within: Collection[str] | None = None) -> set[str]:
         """Keys of all points tried, or of those among some, including failures: none is proposed again. They
@@ -516,13 +525,18 @@ class Store(Closing):
             session.add(rows.baseline_row(study.id, baseline, now))
 
     def baseline(self, study: StudyRef) -> Baseline | None:
-        """The newest timing of cuBLAS; None if there was none yet."""
+        """The newest timing of cuBLAS that is readable; None if there was none yet."""
         return self.baselines([study]).get(study.id)
 
     def baselines(self, studies: Iterable[StudyRef]) -> dict[int, Baseline]:
         """The same of many, by their ids."""
+        found: dict[int, Baseline] = {}
         with self._reading() as session:
-            return queries.latest_baselines(session, [study.id for study in studies])
+            for some in queries.chunks(study.id for study in studies):
+                for row in session.scalars(queries.BASELINES, {"ids": some}):
+                    if row.study_id not in found:
+                        found.update((row.study_id, one) for one in session.readable([(row,)], rows.baseline))
+        return found
 
     def cublas_us(self, study: StudyRef) -> float | None:
         """Its time; None where it is absent or was not timed."""
@@ -532,15 +546,16 @@ class Store(Closing):
     def add_search(self, study: StudyRef, sampler: str, seed: int, policy: Mapping[str, float]) -> None:
         """Store the options of a search that begins, unless the newest one of the study had the same."""
         with self._writing() as session:
-            latest_first = queries.searches(study.id).order_by(None).order_by(SearchRow.id.desc())
-            latest = session.scalar(latest_first.limit(1))
+            its = select(SearchRow).where(SearchRow.study_id == study.id)
+            latest = session.scalar(its.order_by(SearchRow.id.desc()).limit(1))
             known = {"sampler": sampler, "seed": seed, "policy": dict(policy)}
             if latest is None or any(getattr(latest, name) != value for name, value in known.items()):
                 session.add(SearchRow(study_id=study.id, created_at=utc_now(), **known))
 
     def searches(self, study: StudyRef) -> list[SearchRecord]:
         """The options of the searches of a study, oldest first, as far as databases store them."""
-        return self.read_all(queries.searches(study.id), rows.search_record)
+        its = select(SearchRow).where(SearchRow.study_id == study.id)
+        return self.read_all(its.order_by(SearchRow.id), rows.search_record)
 
     # ---- runs
 
@@ -640,7 +655,14 @@ class Store(Closing):
 
     def comparisons(self, study: StudyRef) -> list[ComparisonRecord]:
         """All comparisons of a study in the order they were stored."""
-        return self.read_all(queries.comparisons(study.id), rows.comparison_record)
+        first, second = aliased(ConfigRow), aliased(ConfigRow)
+        query = (
+            select(ComparisonRow, first, second)
+            .join(first, ComparisonRow.first_id == first.id, isouter=True)
+            .join(second, ComparisonRow.second_id == second.id, isouter=True)
+            .where(ComparisonRow.study_id == study.id)
+        )
+        return self.read_all(query.order_by(ComparisonRow.id), rows.comparison_record)
 
     # ---- finals
 

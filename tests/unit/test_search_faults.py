@@ -57,7 +57,7 @@ def test_a_finalist_that_brings_the_worker_down_is_recorded_and_never_raced_agai
     target.best_us = min(target._time_us(target._space.point(i)) for i in range(len(target._space)))
     result = tune(target, store, [GEMM], Options(trials=1000))
     study = study_of(store, target, GEMM)
-    (failed,) = list(store.each_trial(study, is_failed=True))
+    (failed,) = store.trials(study, is_failed=True)
     assert (failed.measurement.outcome, failed.measurement.reason) == (Outcome.FAULTED, target.failure.reason)
     assert failed.measurement.time_us is None and failed.measurement.samples_us
     assert failed.key not in {entry.key for entry in result.shapes[0].final.entries}
@@ -72,7 +72,7 @@ def test_memory_that_does_not_suffice_for_all_finalists_condemns_none(store):
     target = Treacherous(product_space(4, 4))
     target.best_us, target.failure = 1e9, Failure(Outcome.OUT_OF_MEMORY, "partial sums need 9 GiB")
     tune(target, store, [GEMM], Options(trials=1000))
-    assert list(store.each_trial(study_of(store, target, GEMM), is_failed=True)) == []
+    assert store.trials(study_of(store, target, GEMM), is_failed=True) == []
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED])
@@ -82,7 +82,7 @@ def test_what_killed_on_one_shape_is_not_run_on_another_by_a_later_search(store,
 
     first = FakeTarget(product_space(4, 4), outcome=ends)
     tune(first, store, [GEMM])
-    crash_points = {trial.key for trial in store.each_trial(study_of(store, first, GEMM), is_failed=True)}
+    crash_points = {trial.key for trial in store.trials(study_of(store, first, GEMM), is_failed=True)}
     assert crash_points
     second = FakeTarget(product_space(4, 4))
     result = tune(second, store, [OTHER])

@@ -206,14 +206,14 @@ def test_best_failures_times_and_keys(store: Store) -> None:
     assert [t.key for t in store.best(study)] == [config(2).key]
     assert [t.key for t in store.best(study, 3)] == [config(i).key for i in (2, 4, 3)]
     assert len(store.best(study, 100)) == 4
-    assert [t.measurement for t in list(store.each_trial(study, is_failed=True))] == [failed()]
+    assert [t.measurement for t in store.trials(study, is_failed=True)] == [failed()]
     assert store.times(study) == {config(i).key: t for i, t in ((0, 5.0), (2, 3.0), (3, 4.0), (4, 3.0))}
     assert store.keys(study) == {config(i).key for i in range(5)}
 
 
 def test_an_empty_study_answers_with_nothing(store: Store) -> None:
     study = study_of(store)
-    assert store.trials(study) == store.best(study) == list(store.each_trial(study, is_failed=True)) == []
+    assert store.trials(study) == store.best(study) == store.trials(study, is_failed=True) == []
     assert store.keys(study) == set()
     assert store.times(study) == {}
     assert store.baseline(study) is None

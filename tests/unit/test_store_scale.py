@@ -168,7 +168,7 @@ def test_a_table_has_what_records_have(kind: str, request: pytest.FixtureRequest
         found |= {config(7).key: (config(7).to_dict(), replace(failed(), reason=reason))}
         store.add_trials(study, found, "tpe,x")
         first = {"study": study.id, "gpu": "NVIDIA {H200}, or so"}
-        records = [{**first, **record.flat()} for record in store.each_trial(study)]
+        records = [{**first, **record.flat()} for record in store.trials(study)]
         names = list(dict.fromkeys(name for record in records for name in record))
         read = list(csv.DictReader(io.StringIO("".join(store.csv_lines({study: first}, names))), names))
         for record, line in zip(records, read, strict=True):
@@ -178,7 +178,7 @@ def test_a_table_has_what_records_have(kind: str, request: pytest.FixtureRequest
             assert {name: json.loads(cells.pop(name)) for name in listed} == listed
             texts = {name: str(record[name]) for name in record.keys() - listed.keys()}
             assert cells == {name: one for name, one in texts.items() if one not in ("", "None")}
-        for facts, record in zip(store.facts(study), store.each_trial(study), strict=True):
+        for facts, record in zip(store.facts(study), store.trials(study), strict=True):
             assert json.loads(f"{{{','.join(facts.items)}}}") == record.point
             assert facts.values == [*map(str, record.point.values())]
             told = {**facts._asdict(), "samples_us": tuple(facts.samples_us)}

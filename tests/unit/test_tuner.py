@@ -61,7 +61,7 @@ def test_every_kind_of_failure_is_stored_once_and_never_wins(store):
     result = tune(target, store, [GEMM], Options(trials=1000))
     assert result.reason is StopReason.EXHAUSTED
     study = study_of(store, target, GEMM)
-    failed = list(store.each_trial(study, is_failed=True))
+    failed = store.trials(study, is_failed=True)
     assert {t.measurement.outcome for t in failed} == set(FAILURES)
     assert all(t.measurement.reason == f"because of {t.measurement.outcome}" for t in failed)
     assert sorted(_keys(target)) == sorted({t.key for t in store.trials(study)})
