@@ -32,7 +32,6 @@ from ..kernel.config import Value
 from ..kernel.where import ANY, Condition, Where
 from . import rows
 from .bad_rows import BadRow
-from .columns import InvalidValue
 from .database import Transaction
 from .models import (
     Base,
@@ -272,34 +271,25 @@ OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 def trial_totals(session: Transaction, within: Collection[int] | None) -> dict[int, TrialTotals]:
     """Of all studies that have trials, or of those among some, by id."""
-    is_valid, found = _is_valid(session.get_bind().dialect.name), dict[int, TrialTotals]()
-    study_id = TrialRow.study_id
+    study_id, newest_at = TrialRow.study_id, func.max(TrialRow.created_at)
     which = true() if within is None else study_id.in_(within)
+    is_valid = _is_valid(session.get_bind().dialect.name)
     # a column for each outcome: by groups of outcomes all trials would be sorted
-    counted = [func.count().filter(TrialRow.outcome == outcome, is_valid) for outcome in OUTCOMES]
-    latest_at = func.max(TrialRow.created_at)
-    totals = select(study_id, func.count(), latest_at, *counted).where(which).group_by(study_id)
-    are_odd = False
-    for study, num, at, *nums in session.execute(totals):
-        counts = Counter({outcome: n for outcome, n in zip(OUTCOMES.values(), nums, strict=True) if n})
-        found[study] = counts, None if isinstance(at, InvalidValue) else at  # as a 30th of February
-        are_odd |= counts.total() < num
-    if not are_odd:
-        return found
-    odd = ~is_valid | TrialRow.outcome.not_in(OUTCOMES)
-    newest = dict(session.execute(select(study_id, latest_at).where(which, ~odd).group_by(study_id)).all())
-    for study, (counts, _) in found.items():
-        found[study] = counts, None if isinstance(newest.get(study), InvalidValue) else newest.get(study)
-    unchecked = select(study_id, *_TOTALS_COLUMNS).where(which, odd)
-    for study, (outcome, at) in session.readable(unchecked, lambda at, *row: (at, rows.totals_of(*row))):
-        _add(found, study, outcome, 1, at)
-    return found
-
-
-def _add(found: dict[int, TrialTotals], study: int, outcome: Outcome, num: int, at: datetime | None) -> None:
-    counts, latest_at = found.get(study, (Counter(), None))
-    latest_at = max((one for one in (latest_at, at) if one is not None), default=None)
-    found[study] = counts + Counter({outcome: num}), latest_at
+    nums = [func.count().filter(TrialRow.outcome == outcome, is_valid) for outcome in OUTCOMES]
+    totals = select(study_id, newest_at, func.count(), *nums).where(which).group_by(study_id)
+    read = session.execute(totals).all()
+    counts = {study: Counter(dict(zip(OUTCOMES.values(), some, strict=True))) for study, _, _, *some in read}
+    latest: dict[int, Any] = {study: at for study, at, *_ in read}
+    if any(num > counts[study].total() for study, _, num, *_ in read):
+        odd = ~is_valid | TrialRow.outcome.not_in(OUTCOMES)
+        sound = select(study_id, newest_at).where(which, ~odd).group_by(study_id)
+        latest = dict.fromkeys(latest) | dict(session.execute(sound).all())
+        query = select(study_id, *_TOTALS_COLUMNS).where(which, odd)
+        for study, outcome, at in session.readable(query, lambda one, *row: (one, *rows.totals_of(*row))):
+            counts[study][outcome] += 1
+            latest[study] = max(one for one in (latest[study], at) if isinstance(one, datetime))
+    # +: outcomes that occurred; a moment may be none, as a 30th of February
+    return {study: (+counts[study], at if isinstance(at, datetime) else None) for study, at in latest.items()}
 
 
 def latest_finals(
