@@ -19,6 +19,7 @@ This file is copied into exported tables, so it imports nothing of autotune.
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 
@@ -92,6 +93,15 @@ class SlowGpu(AutotuneError):
 
 class DispatchWarning(UserWarning):
     """An exported table serves this GPU, but was measured under other conditions: no error."""
+
+
+def warn_served(text: str) -> None:
+    """Warn of what befell a product that is served all the same. It raises nothing: where warnings are errors
+    (`python -W error`) the text is shown."""
+    try:
+        warnings.warn(text, DispatchWarning, stacklevel=3)
+    except DispatchWarning as warning:
+        warnings.showwarning(warning, DispatchWarning, __file__, 0)
 
 
 _STICKY_DESCRIPTION = "leaves the process in an inconsistent state, by its description"

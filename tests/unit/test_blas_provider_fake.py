@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -531,6 +532,17 @@ def test_a_fault_while_settling_costs_the_choice_alone(
         multiply(runtime)
     multiply(runtime)
     assert not driver.memory and not driver.handles
+
+
+def test_where_warnings_are_errors_what_is_not_settled_is_told_and_served(
+    folder: Path, driver: FakeDriver, blas: FakeBlas
+) -> None:
+    blas.rejected = {"cublasSgemm": 13}
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("error")
+        multiply(settling(folder, driver))
+    (text,) = (str(warning.message) for warning in shown)
+    assert "is not settled, the model's choice serves: cublasSgemm failed" in text
 
 
 # Finding it

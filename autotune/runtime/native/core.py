@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import takewhile
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...facts.gemm import PEDANTIC_MATH, TYPED_LAYOUTS, WORKSPACE_BYTES, describe_status
-from ...files.errors import DispatchError, DispatchWarning
+from ...files.errors import DispatchError, warn_served
 from ...files.folder_files import library_path
 from ...kernel.config import PARAMETER
 from ...kernel.launch import ACTIVATIONS, BIASES, Epilogue
@@ -378,8 +377,7 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
     of = loaded().numbers
     if status > of.INSTEAD:
         fault, blas = _blas_fault(status - of.INSTEAD - of.BLAS), f"cuBLAS {version}".strip()
-        text = f"{blas} cannot be used on {where}, kernels serve instead: {fault}"
-        warnings.warn(text, DispatchWarning, stacklevel=2)
+        warn_served(f"{blas} cannot be used on {where}, kernels serve instead: {fault}")
         return
     if status > of.BLAS:
         raise _blas_fault(status - of.BLAS)

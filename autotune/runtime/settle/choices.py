@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import threading
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -25,7 +24,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from ...facts.device import Conditions
 from ...facts.gemm import Gemm
 from ...files import folder_files, strict
-from ...files.errors import AutotuneError, DispatchError, DispatchWarning
+from ...files.errors import AutotuneError, DispatchError, warn_served
 from ...files.folder_files import read_file
 from ...files.output_file import NotOwn, check_own, default_cache_dir, own_folder, write_file
 from ...files.strict import Within
@@ -357,7 +356,7 @@ class KnownChoices:
         """Warn, once about each thing."""
         if topic not in self._reported:
             self._reported.add(topic)
-            warnings.warn(message, DispatchWarning, stacklevel=2)
+            warn_served(message)
 
     def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
         """The launch that a choice names, or cuBLAS. None if it must not serve: a file may say anything."""
