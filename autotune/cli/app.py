@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from typing import Annotated, NoReturn
 
 import typer
@@ -135,8 +136,8 @@ def _exit_code(error: AutotuneError) -> int:
     return error.exit_code
 
 
-def _run() -> int:
-    """Run the command. Returns the exit code; an error becomes one line."""
+def _run(is_debug: bool) -> int:
+    """Run the command. Returns the exit code; an error becomes one line, `is_debug` below its traceback."""
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -149,11 +150,13 @@ def _run() -> int:
         raise
     except (KeyboardInterrupt, typer.Abort):
         return SIGNALLED + signal.SIGINT
-    except AutotuneError as error:
+    except Exception as error:
+        if is_debug:
+            console.note(traceback.format_exc())
+        if not isinstance(error, AutotuneError):
+            return _other_end(error, "" if is_debug else "run again with --debug and ")
         console.fail(error)
         return _exit_code(error)
-    except Exception as error:
-        return _other_end(error)
 
 
 def _without_reader() -> int:
@@ -162,8 +165,9 @@ def _without_reader() -> int:
     return SIGNALLED + signal.SIGPIPE
 
 
-def _other_end(error: Exception) -> int:
-    """Of what is no error of ours: wrong options, a machine short of something, a fault of autotune."""
+def _other_end(error: Exception, hint: str) -> int:
+    """Of what is no error of ours: wrong options, a machine short of something, a fault of autotune (`hint`:
+    what to do first then)."""
     tell = getattr(error, "format_message", None)  # typer's own, of several versions
     if tell is not None and "\n" not in tell():
         context = getattr(error, "ctx", None)
@@ -176,7 +180,7 @@ def _other_end(error: Exception) -> int:
     if (problem := _shortage(error)) is not None:
         console.fail(problem)
         return problem.exit_code
-    console.refuse(f"internal error: {error!r}; run again with --debug and report the traceback")
+    console.refuse(f"internal error: {error!r}; {hint}report the traceback")
     return AutotuneError.exit_code
 
 
@@ -196,10 +200,8 @@ def main() -> NoReturn:
     own = 1 + _num_own(sys.argv[1:])
     is_debug = "--debug" in sys.argv[1:own]
     sys.argv = [sys.argv[0], *(one for one in sys.argv[1:own] if one != "--debug"), *sys.argv[own:]]
-    if is_debug:
-        app()
     try:
-        code = _run()
+        code = _run(is_debug)
         leave_at_once()  # nothing is left to be put in order
     except KeyboardInterrupt:  # between the two
         code = SIGNALLED + signal.SIGINT

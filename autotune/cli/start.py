@@ -7,6 +7,8 @@ something else: the process ends at once. A command asks for `KeyboardInterrupt`
 from __future__ import annotations
 
 import gc
+import os
+import sys
 
 from .ctrl_c import leave_at_once
 
@@ -16,7 +18,18 @@ GARBAGE_AT = 50_000  # objects; at Python's 700 a tenth of the time on a million
 def main() -> None:
     """Entry point of `autotune` and `python -m autotune`."""
     leave_at_once()
+    _open_streams()
     gc.set_threshold(GARBAGE_AT)
     from .app import main
 
     main()
+
+
+def _open_streams() -> None:
+    """Where a standard stream is closed (`>&-`, some daemons), what is printed goes nowhere;
+    else the next file that is opened would get its number, and what processes print that are started here."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 (until the process ends)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)

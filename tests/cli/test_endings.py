@@ -279,3 +279,15 @@ def test_a_reader_that_has_enough_is_no_error(
         process.stdout.close()  # before anything is written
         assert process.stderr.read() == ""
         assert process.wait(timeout=120) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str, searched: Path, tmp_path: Path) -> None:
+    shutil.copy(searched, tmp_path)
+    command = [sys.executable, "-m", "autotune", "trials", "best", "--db"]
+    for db, code in ((searched.name, 0), ("none.db", 5)):
+        shell = ["sh", "-c", f'"$@" {closed}', "sh", *command, db]
+        done = subprocess.run(shell, capture_output=True, cwd=tmp_path, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert ("4096x" in done.stdout) == (code == 0 and ">&-" not in closed.split())
+        assert bool(done.stderr) == (code == 5 and "2>&-" not in closed)
