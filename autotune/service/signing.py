@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ..export.manifest import check_files
 from ..files.errors import UsageError
+from ..files.user_file import read_file
 from ..runtime.service import table_server
 from ..runtime.service.table_server import FORMAT, VERSION, FileSum, Signed, Statement
 from ..runtime.table.gpu_models import GpuModel
@@ -29,6 +30,7 @@ from ..runtime.table.table import CUBIN_FILE, TABLE_FILE, Table
 from ..store import ChannelKey
 
 PUBLIC_ENDING = ".pub"
+_MOST_BYTES = 1 << 16  # of a key's file
 _MAKE_ONE = "make one with `autotune tables key`"
 
 
@@ -66,14 +68,19 @@ class SigningKey:
     @classmethod
     def read(cls, path: Path) -> SigningKey:
         """Raises UsageError for what is no such key, or a file that others may read."""
+        if not path.exists():
+            raise UsageError(f"no key at {path}; {_MAKE_ONE}")
+        content = read_file(path, "key", _MOST_BYTES)
+        if table_server.PUBLIC.fullmatch(content.decode("latin-1").strip()):
+            raise UsageError(f"{path} is a public key; name the private one, made with it, that signs")
         try:
-            if path.stat().st_mode & 0o077:
-                raise UsageError(f"others may read the key {path}; keep it to its owner: chmod 600 {path}")
-            key = load_pem_private_key(path.read_bytes(), None)
-        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            key = load_pem_private_key(content, None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise UsageError(f"{path} cannot be read as a key ({error}); {_MAKE_ONE}") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise UsageError(f"{path} is no Ed25519 key; {_MAKE_ONE}")
+        if path.stat().st_mode & 0o077:
+            raise UsageError(f"others may read the key {path}; keep it to its owner: chmod 600 {path}")
         return cls(key)
 
     def sign(self, statement: Statement) -> Signed:

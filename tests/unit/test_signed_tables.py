@@ -112,6 +112,13 @@ def test_keys_are_their_owner_s_and_new(key: SigningKey, tmp_path: Path) -> None
     path.chmod(0o644)
     with pytest.raises(UsageError, match="chmod 600"):
         SigningKey.read(path)
+    others = tmp_path / "none.key", tmp_path, Path("/dev/zero"), Path(__file__)
+    texts = "make one", "is no readable key", "is a device", "make one"
+    for other, text in zip(others, texts, strict=True):
+        with pytest.raises(UsageError, match=text):
+            SigningKey.read(other)
+    with pytest.raises(UsageError, match="is a public key; name the private one"):
+        SigningKey.read(tmp_path / "a.key.pub")
     for message in ("0" * 63, str(path), "nowhere.pub"):
         with pytest.raises(DispatchError, match="neither a public key"):
             read_keys(message)

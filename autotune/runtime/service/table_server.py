@@ -165,7 +165,7 @@ MAX_CUBINS_BYTES = 512 << 20  # of all kernels of a table; those of an export ta
 MAX_BYTES = {SIGNED_FILE: MAX_SIGNED_BYTES, TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBINS_BYTES}
 _PREFIX = b"autotune signed table\0"  # no signature of anything else is one of a table
 _HINT = "publish the table again with `autotune tables publish`"
-_PUBLIC = re.compile("[0-9a-f]{64}")  # a public key as text
+PUBLIC = re.compile("[0-9a-f]{64}")  # a public key as text
 
 
 @frozen()
@@ -231,7 +231,7 @@ def parse_signed(content: bytes) -> Signed:
         found: dict[str, str] = strict.read(dict[str, str], strict.parse(content.decode()), SIGNED_FILE)
         signed = Signed(*(found.pop(name) for name in _FIELDS))
         is_one = not found and len(signed.signature) == 128 and is_hex(signed.signature)
-        if not (is_one and _PUBLIC.fullmatch(signed.key)):
+        if not (is_one and PUBLIC.fullmatch(signed.key)):
             raise strict.Mismatch("it has other fields, or no signature")
         return signed
     except (ValueError, KeyError) as error:  # Mismatch and what UTF-8 refuses are ValueErrors
@@ -309,14 +309,14 @@ def read_keys(shown: str) -> frozenset[str]:
     commas. Raises DispatchError."""
     keys = set[str]()
     for one in filter(None, map(str.strip, shown.split(","))):
-        if _PUBLIC.fullmatch(one):
+        if PUBLIC.fullmatch(one):
             keys.add(one)
             continue
         try:
             lines = read_file(one, MAX_SIGNED_BYTES, "name another").decode("ascii").split()
         except (FileNotFoundError, UnicodeDecodeError):
             lines = []
-        if not lines or not all(map(_PUBLIC.fullmatch, lines)):
+        if not lines or not all(map(PUBLIC.fullmatch, lines)):
             raise DispatchError(
                 f"{one!r} is neither a public key of 64 hexadecimal digits nor a file of such"
             )
