@@ -348,7 +348,7 @@ class Dispatcher:
 
         check_fork()
         named = str(Path(file).absolute())
-        _make_folder(Path(f"{named}.d"))
+        _make_folder_beside(named)
         with FORK_LOCK, self._lock:  # its children may record, too
             if self._record_file not in (None, named):
                 raise recorded_error()
@@ -613,9 +613,12 @@ def _made_so(folder: str, options: _Options, number: int = 0) -> Dispatcher:
     return found
 
 
-def _make_folder(folder: Path) -> None:
-    """For records of calls. Raises DispatchError if it cannot be written."""
+def _make_folder_beside(file: str) -> None:
+    """For records of calls. Raises DispatchError if it cannot be written, or the file is none."""
+    folder = Path(f"{file}.d")
     try:
+        if os.path.exists(file) and not os.path.isfile(file):  # noqa: PTH110, PTH113 (None of them raises)
+            raise DispatchError(f"calls cannot be recorded in {file}: it is no regular file; name a file")
         folder.mkdir(exist_ok=True)
         fault = None if os.access(folder, os.W_OK | os.X_OK) else "it may not be written"
     except (OSError, ValueError) as error:  # ValueError: a null byte

@@ -202,9 +202,10 @@ def test_the_environment_says_it_too(folder, driver, monkeypatch, tmp_path):
 
 def test_where_nothing_can_be_written_it_is_said_at_once(runtime, folder, driver, monkeypatch, tmp_path):
     (tmp_path / "taken.json.d").write_text("a file")
-    for name in ("no/folder/calls.json", "taken.json", "null\0byte"):
-        with pytest.raises(DispatchError, match=r"cannot be recorded in .*; name a file in"):
+    for name in ("no/folder/calls.json", "taken.json", "null\0byte", "", "/", "/dev/null"):
+        with pytest.raises(DispatchError, match=r"cannot be recorded in .*; name a file"):
             runtime.record_calls(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.json.d"] and not Path("/.d").exists()
     monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "no/folder/calls.json"))
     with pytest.raises(DispatchError, match="name a file in a folder that can be written"):
         Dispatcher(folder, driver=driver)
