@@ -39,7 +39,7 @@ from autotune.files.output_file import write_file
 from autotune.gpu.driver import check, device_limits
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
 from autotune.kernel import halves_config as halves
-from autotune.kernel import launch, template, templates
+from autotune.kernel import launch, resources, template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.halves_config import HalvesConfig
@@ -117,7 +117,7 @@ class TensorKernel:
         torch.zeros(1, device="cuda")  # its context is the one
         self._driver, self.config = driver, config
         of = Gemm(128, 128, 128, variant.trans_a, variant.trans_b, batch=2 if variant.is_batched else 1)
-        self.spec = templates.launch_spec(config, of, device_limits(0), epilogue=variant.epilogue)
+        self.spec = resources.launch_spec(config, of, device_limits(0), epilogue=variant.epilogue)
         self.cubin = cubin_of(compiler, config, variant)
         self._module = check(driver.cuModuleLoadData, self.cubin.code)
         self._function = check(driver.cuModuleGetFunction, self._module, template.ENTRY.encode())

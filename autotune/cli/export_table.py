@@ -15,7 +15,7 @@ from ..facts.frozen import picked
 from ..facts.keywords import ExportKeywords, keywords_of
 from ..files.words import counted
 from ..kernel.launch import PLAIN, name_of
-from ..kernel.templates import workspace_bytes
+from ..kernel.resources import workspace_bytes
 from ..kernel.where import MIB
 from ..runtime.table.gpu_models import load_models
 from ..runtime.table.table import HeldOut, Table

@@ -19,7 +19,7 @@ from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set, tensor_set
 from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
-from ..kernel.resources import register_estimate
+from ..kernel.resources import launch_spec, register_estimate, workspace_bytes
 from ..kernel.rules import Rule, broken_rules, rules_of
 from ..kernel.scaled_config import AnyConfig
 from ..kernel.summation_order import has_order
@@ -124,7 +124,7 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
         own = {rule.id: rule for rule in rules_of(where.order)}
         broken = tuple(r for r in broken if r.id in own and not own[r.id].holds(config, limits, gemm))
     given = {item.partition("=")[0].strip() for item in text.split(",")}
-    num_bytes = templates.workspace_bytes(config, gemm, limits)
+    num_bytes = workspace_bytes(config, gemm, limits)
     violated = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
     if where.max_workspace is not None and num_bytes > where.max_workspace:
         violated.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
@@ -171,7 +171,7 @@ def _explanation(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, facts: dic
 
 def _needs(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> str:
     """Of a block."""
-    spec, registers = templates.launch_spec(config, gemm, limits), "all registers of an SM"
+    spec, registers = launch_spec(config, gemm, limits), "all registers of an SM"
     if isinstance(config, Config):
         registers = f"at least {register_estimate(config)} registers"
     elif isinstance(config, MmaConfig | HalvesConfig):

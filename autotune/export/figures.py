@@ -18,7 +18,8 @@ from ..facts.gemm import LAYOUTS, TYPED_LAYOUTS, Gemm
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN
-from ..kernel.templates import accuracy_of, launch_spec, residency, searched_for, source_hash, tflops
+from ..kernel.resources import launch_spec, residency
+from ..kernel.templates import accuracy_of, searched_for, source_hash, tflops
 from ..kernel.tensor_config import BF16X6, BK, BM, TensorConfig
 from ..perf_model import cublas_model
 from ..perf_model.fit import Sample, fit, fma_step_us, guess, learn

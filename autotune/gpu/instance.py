@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..facts.device import DeviceLimits
 from ..facts.gemm import Gemm
-from ..kernel import templates
+from ..kernel import resources
 from ..kernel.compiler import Cubin
 from ..kernel.launch import NARROW_LD, LaunchSpec, Variant, plan, too_large
 from ..kernel.rules import broken_rules
@@ -28,7 +28,7 @@ def variant(gemm: Gemm) -> Variant:
 
 def code(gemm: Gemm, config: AnyConfig, cubin: Cubin, limits: DeviceLimits) -> KernelCode:
     """What the worker is sent."""
-    spec = templates.launch_spec(config, gemm, limits, is_wide=is_wide(gemm))
+    spec = resources.launch_spec(config, gemm, limits, is_wide=is_wide(gemm))
     return KernelCode(cubin.code, cubin.sha256, spec, accuracy=config.accuracy)
 
 
@@ -52,6 +52,6 @@ def mismatch(cubin: Cubin, config: AnyConfig, spec: LaunchSpec, limits: DeviceLi
     smem = spec.smem_bytes + cubin.static_smem_bytes
     if smem > limits.smem_per_block:
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
-    if templates.blocks_per_sm(config, limits, gemm, cubin.registers) < 1:
+    if resources.num_resident(config, limits, gemm, cubin.registers) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
     return too_large(plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k, gemm.strides))

@@ -7,6 +7,7 @@ figures with the compiler's own report.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -194,10 +195,17 @@ def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
     return reduce(np.minimum, blocks_by_limit(c, limits, g, registers).values())
 
 
-def residency(config: Config, limits: DeviceLimits, g: Gemm, registers: int | None = None) -> int:
-    """Blocks of one kernel on an SM, at least 1: by the compiler's registers, or by those expected."""
+def num_resident(config: Any, limits: DeviceLimits, g: Gemm, registers: int | None = None) -> int:
+    """Blocks of one kernel on an SM: by the compiler's registers, or by those expected. Of any template."""
+    if not isinstance(config, Config):
+        return int(config.blocks_per_sm(limits, g, registers or config.expected_registers))
     stated = expected_registers(config, limits) if registers is None else registers
-    return max(1, int(blocks_per_sm(config, limits, g, stated)))
+    return int(blocks_per_sm(config, limits, g, stated))
+
+
+def residency(config: Any, limits: DeviceLimits, g: Gemm, registers: int | None = None) -> int:
+    """The same, at least 1."""
+    return max(1, num_resident(config, limits, g, registers))
 
 
 def tiles_m(c: Any, g: Gemm) -> Any:
@@ -222,15 +230,19 @@ def packed_bytes(c: Any, g: Gemm) -> Any:
 
 
 def launch_spec(
-    config: Config,
+    config: Any,
     gemm: Gemm,
     limits: DeviceLimits,
     *,
     is_wide: bool = False,
     epilogue: Epilogue = PLAIN,
 ) -> LaunchSpec:
-    """What a launch of this config needs to know, for problems of this layout, on this GPU model."""
+    """What a launch of this config needs to know, for problems of this layout, on this GPU model. Of any
+    template."""
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
+    if not isinstance(config, Config):
+        spec: LaunchSpec = config.launch_spec(replace(variant, a_type=gemm.a_type), limits)
+        return spec
     smem = int(smem_bytes(config, gemm, epilogue))
     return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
 
@@ -274,8 +286,11 @@ def workspaces(c: Any, g: Gemm, d: DeviceLimits) -> Any:
     return packed_bytes(c, g) + sum_bytes(c, g, d) + counters
 
 
-def workspace_bytes(config: Config, gemm: Gemm, limits: DeviceLimits) -> int:
-    """Memory that a launch of this config takes besides its operands: packed copies, sums, counters."""
+def workspace_bytes(config: Any, gemm: Gemm, limits: DeviceLimits) -> int:
+    """Memory that a launch of this config takes besides its operands: packed copies, sums, counters. Of any
+    template."""
+    if not isinstance(config, Config):
+        return int(config.workspaces(config, gemm))
     return int(workspaces(config, gemm, limits))
 
 

@@ -23,16 +23,16 @@ from ..facts.gemm import Gemm
 from ..facts.other_problem import A_TYPE_MARK, a_type_of, untyped
 from ..files.errors import UsageError
 from . import halves_config as halves
-from . import identity, resources, same_code, template
+from . import identity, same_code, template
 from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import Config, Value, values_in
 from .halves_config import HalvesConfig
-from .launch import PLAIN, Epilogue, LaunchSpec, Variant
+from .launch import Variant
 from .mma_config import MmaConfig
 from .rules import Rule, broken_rules
-from .scaled_config import KINDS, AnyConfig, OnTensorCores, ScaledConfig, kind_of
+from .scaled_config import KINDS, AnyConfig, ScaledConfig, kind_of
 from .tensor_config import TensorConfig
 
 # In a study's source: the hash of its kernels' text, then the class, if not strict, and A's type, if not FP32
@@ -86,43 +86,6 @@ def compiled(config: AnyConfig, variant: Variant) -> tuple[str, dict[str, int], 
         variant = replace(variant, a_type=FLOATS)
     name, text = identity.of(source_hash(type(config)), config, variant), template.source(config.main_file)
     return text + identity.declaration(name), template.macros(config, variant), name
-
-
-def launch_spec(
-    config: AnyConfig,
-    gemm: Gemm,
-    limits: DeviceLimits,
-    *,
-    is_wide: bool = False,
-    epilogue: Epilogue = PLAIN,
-) -> LaunchSpec:
-    """What a launch of this config needs to know, for problems of this layout, on this GPU model."""
-    variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue, gemm.a_type)
-    if isinstance(config, OnTensorCores):
-        return config.launch_spec(variant, limits)
-    return resources.launch_spec(config, gemm, limits, is_wide=is_wide, epilogue=epilogue)
-
-
-def blocks_per_sm(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int) -> int:
-    """Blocks of one kernel that an SM holds at a time, by the compiler's registers per thread."""
-    if isinstance(config, OnTensorCores):
-        return config.blocks_per_sm(limits, gemm, registers)
-    return int(resources.blocks_per_sm(config, limits, gemm, registers))
-
-
-def residency(config: AnyConfig, limits: DeviceLimits, gemm: Gemm, registers: int | None = None) -> int:
-    """Blocks of one kernel that an SM holds at a time, at least 1: by the compiler's registers per thread, or
-    else by those that are expected."""
-    if isinstance(config, OnTensorCores):
-        return max(1, config.blocks_per_sm(limits, gemm, registers or config.expected_registers))
-    return resources.residency(config, limits, gemm, registers)
-
-
-def workspace_bytes(config: AnyConfig, gemm: Gemm, limits: DeviceLimits) -> int:
-    """Memory that a launch of this config takes besides its operands."""
-    if isinstance(config, OnTensorCores):
-        return int(type(config).workspaces(config, gemm))
-    return resources.workspace_bytes(config, gemm, limits)
 
 
 # ---- studies: trials of another template, or held against another promise, are those of another kernel

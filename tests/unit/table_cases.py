@@ -29,7 +29,7 @@ from autotune.export.model_folders import packed, render
 from autotune.export.package import write_folder
 from autotune.facts.device import Conditions, DeviceLimits, Environment, known_limits
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
-from autotune.kernel import identity, templates
+from autotune.kernel import identity, resources
 from autotune.kernel.config import Config
 from autotune.kernel.launch import (
     PACK_SMEM_BYTES,
@@ -112,8 +112,8 @@ def with_tensor_kernel(
     this shape."""
     config = config or TensorConfig()
     variant = Variant(gemm.trans_a, gemm.trans_b, is_batched=gemm.is_batched, a_type=gemm.a_type)
-    resident = templates.residency(config, table.limits, gemm, 128)
-    spec = templates.launch_spec(config, gemm, table.limits)
+    resident = resources.residency(config, table.limits, gemm, 128)
+    spec = resources.launch_spec(config, gemm, table.limits)
     kernel = Kernel("tensor", config, variant, "", 1, 1, 128, resident, None, "", spec, TENSOR_SOURCE)
     code = code_of(kernel)
     sizes = {"code_bytes": len(code), "packed_bytes": len(packed(code))}

@@ -18,7 +18,7 @@ from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Outcome
 from autotune.files.errors import UsageError
-from autotune.kernel import template, templates
+from autotune.kernel import resources, template, templates
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
 from autotune.kernel.halves_config import HalvesConfig
@@ -189,9 +189,9 @@ def test_workspaces_are_as_launches_take_them(shape):
     gemm = Gemm.parse(shape)
     for changes in ({}, {"pack_a": 1}, {"pack_b": 1, "bn": 64}, {"reduction": "two_pass", "split_k": 6}):
         for config in (TensorConfig(**changes), MmaConfig(**changes)):
-            spec = templates.launch_spec(config, gemm, H100)
+            spec = resources.launch_spec(config, gemm, H100)
             grid = plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
-            assert templates.workspace_bytes(config, gemm, H100) == grid.workspace_bytes
+            assert resources.workspace_bytes(config, gemm, H100) == grid.workspace_bytes
 
 
 def _target(space, source, **options):

@@ -39,13 +39,14 @@ from autotune.facts.accuracy_class import FP32, FP32_RANGE, STRICT
 from autotune.facts.device import KNOWN, known_limits
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
-from autotune.kernel import template, templates
+from autotune.kernel import resources, template, templates
 from autotune.kernel.config import values_in
 from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import PLAIN, plan
 from autotune.kernel.mma_config import MmaConfig
+from autotune.kernel.resources import launch_spec
 from autotune.kernel.scaled_config import OnTensorCores, ScaledConfig
-from autotune.kernel.templates import launch_spec, source_hash, source_of, tflops
+from autotune.kernel.templates import source_hash, source_of, tflops
 from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from autotune.kernel.where import ANY
 from autotune.perf_model.fit import Sample, learn, modelled
@@ -213,7 +214,7 @@ def test_scaled_operands_serve_only_who_asks_for_their_class(tmp_path, gpu, arch
         (kernel,) = [one for one in table.kernels if one.id == pick.kernel_id]
         assert runtime.pick(*extents, accuracy=FP32).kernel_id != pick.kernel_id
         assert "tensor" not in runtime.pick(*extents, accuracy=STRICT).kernel_id
-        expected = templates.workspace_bytes(chosen, gemm, limits)
+        expected = resources.workspace_bytes(chosen, gemm, limits)
         assert kernel.config == chosen
         assert plan(kernel.spec, *extents).workspace_bytes == expected
     assert "tensor" not in runtime.pick(3000, 3000, 3000).kernel_id
