@@ -77,10 +77,8 @@ class Builds:
             is_free = BuildRow.worker_id.is_(None) | BuildRow.worker_id.not_in(leases.live_workers())
             oldest = select(BuildRow.id).where(BuildRow.ended_s.is_(None), is_free).order_by(BuildRow.id)
             ids = list(session.scalars(oldest.limit(most).with_for_update(skip_locked=True)))
-            if not ids:
-                return {}
-            session.execute(update(BuildRow).where(BuildRow.id.in_(ids)).values(worker_id=worker_id))
-            rows = session.scalars(select(BuildRow).where(BuildRow.id.in_(ids)).order_by(BuildRow.id)).all()
+            take = update(BuildRow).where(BuildRow.id.in_(ids)).values(worker_id=worker_id)
+            rows = sorted(session.scalars(take.returning(BuildRow)), key=lambda row: row.id)
             return {row.key: row.task for row in rows if _is_valid(row)}
 
     def finish(self, key: str, build: Build) -> None:

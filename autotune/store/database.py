@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self, TypeVar, cast
 
-from sqlalchemy import URL, Engine, Select
+from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from ..files.errors import ServerAway, StoreError
@@ -51,7 +51,7 @@ class Transaction(Session):
     def readable(self, found: Any, read: Callable[..., T], values: Any = None) -> Iterator[T]:
         """`read(*row)` of rows, or of those that a query finds with these values, without damaged ones."""
         bad_rows: BadRows = self.info["bad_rows"]
-        return bad_rows.readable(self.execute(found, values) if isinstance(found, Select) else found, read)
+        return bad_rows.readable(found if isinstance(found, list) else self.execute(found, values), read)
 
 
 class Database:

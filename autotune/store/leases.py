@@ -66,14 +66,14 @@ def register(session: Session, name: str) -> int:
     return session.execute(insert(WorkerRow).values(values).returning(WorkerRow.id)).scalar_one()
 
 
-def _unlocked(model: type[Base], where: Any) -> Any:
+def unlocked(model: type[Base], where: Any) -> Any:
     """Ids of rows that no other transaction is changing: whoever has one takes it over, or frees it. To wait
     for several might be to wait for each other, and a server rolls back one of two that do."""
     return select(model.id).where(where).with_for_update(skip_locked=True)
 
 
 def _delete(session: Session, model: type[Base], where: Any) -> None:
-    session.execute(delete(model).where(model.id.in_(_unlocked(model, where))))
+    session.execute(delete(model).where(model.id.in_(unlocked(model, where))))
 
 
 def live_workers(what: Any = WorkerRow.id) -> Any:
@@ -84,7 +84,7 @@ def live_workers(what: Any = WorkerRow.id) -> Any:
 def heartbeat(session: Session, name: str) -> int:
     """Show that a worker lives; returns its id. A worker that was declared dead gets a new id: others may
     have its work by now. Where the database's clock was set back, nobody's lasts for longer."""
-    ahead = WorkerRow.id.in_(_unlocked(WorkerRow, WorkerRow.expires_s > now_s() + LEASE_S))
+    ahead = WorkerRow.id.in_(unlocked(WorkerRow, WorkerRow.expires_s > now_s() + LEASE_S))
     session.execute(update(WorkerRow).where(ahead).values(expires_s=now_s() + LEASE_S))
     query = update(WorkerRow).where(WorkerRow.name == name).values(expires_s=now_s() + LEASE_S)
     worker_id = session.execute(query.returning(WorkerRow.id)).scalar()

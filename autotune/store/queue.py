@@ -178,23 +178,19 @@ class Queue:
                 .order_by((RequestRow.num_calls * RequestRow.gain_us).desc(), RequestRow.id)
                 .limit(1)
                 .with_for_update(skip_locked=True)
+                .scalar_subquery()
             )
-            if (request_id := session.scalar(best)) is None:
-                return None
             taken = {"state": RequestState.TUNING.value, "num_claims": RequestRow.num_claims + 1}
             owner_note = {"worker": member.name, "worker_id": worker_id, "until_s": now_s() + most_s}
-            session.execute(update(RequestRow).where(RequestRow.id == request_id).values(taken | owner_note))
-            its = select(RequestRow).where(RequestRow.id == request_id)
-            return next(session.readable(its, _request), None)
+            take = update(RequestRow).where(RequestRow.id == best).values(taken | owner_note)
+            return next(session.readable(take.returning(RequestRow), _request), None)
 
     def _take_back_expired(self, session: Session) -> None:
         is_lost = RequestRow.worker_id.is_(None) | RequestRow.worker_id.not_in(leases.live_workers())
         has_expired = is_lost | (RequestRow.until_s <= now_s())
-        expired = select(RequestRow.id).where(RequestRow.state == RequestState.TUNING, has_expired)
-        ids = list(session.scalars(expired.with_for_update(skip_locked=True)))
-        if ids:
-            reason = "its worker was lost, or took too long"
-            session.execute(update(RequestRow).where(RequestRow.id.in_(ids)).values(_failed(reason, 0.0)))
+        expired = leases.unlocked(RequestRow, (RequestRow.state == RequestState.TUNING) & has_expired)
+        failed = _failed("its worker was lost, or took too long", 0.0)
+        session.execute(update(RequestRow).where(RequestRow.id.in_(expired)).values(failed))
 
     def finish(
         self,
