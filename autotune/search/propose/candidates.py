@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import groupby
 
 import numpy as np
 
@@ -171,7 +172,7 @@ def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndar
 
 def _nearest_row(factor: Factor, point: Mapping[str, Value], first: Mapping[str, Value]) -> int:
     if factor.order is None and not first and point.keys() >= set(factor.names):
-        return _nearest_sorted(factor, point, 0, len(factor), 0)[1]
+        return _nearest_sorted(factor, point)
     rows = np.arange(len(factor))
     for wish in first, point:
         for j, name in enumerate(factor.names):
@@ -181,33 +182,22 @@ def _nearest_row(factor: Factor, point: Mapping[str, Value], first: Mapping[str,
     return int(rows.min())
 
 
-def _nearest_sorted(
-    factor: Factor, point: Mapping[str, Value], start: int, stop: int, at: int
-) -> tuple[list[float], int]:
-    """Of the rows start ... stop - 1, which agree on the first `at` parameters and stand in order, the one
-    nearest by the others: its distance in each, and its number. Found without scanning the rows."""
-    distances: list[float] = []
-    for j in range(at, len(factor.names)):
-        wanted, values = point[factor.names[j]], factor.values[j]
+def _nearest_sorted(factor: Factor, point: Mapping[str, Value]) -> int:
+    """The same where rows stand in order and a wish is complete, without scanning the rows: those that are
+    nearest by the parameters so far are runs of rows."""
+    runs = [(0, len(factor))]
+    for j, name in enumerate(factor.names):
+        away = _distances(factor.values[j], point[name]).__getitem__
         column = factor.codes[:, j]  # not contiguous: numpy would copy it to search it
-        if wanted in values:  # mostly there are rows with exactly this value
-            code = values.index(wanted)
-            begin = bisect_left(column, code, start, stop)
-            end = bisect_right(column, code, begin, stop)
-            if begin < end:
-                start, stop = begin, end
-                distances.append(0.0)
-                continue
-        ends = [bisect_right(column, code, start, stop) for code in range(len(values))]
-        runs = np.column_stack([[start, *ends[:-1]], ends])
-        distance = np.where(runs[:, 0] < runs[:, 1], _distances(values, wanted), np.inf)
-        nearest = runs[distance == distance.min()].tolist()
-        distances.append(float(distance.min()))
-        if len(nearest) > 1:
-            further, row = min(_nearest_sorted(factor, point, a, b, j + 1) for a, b in nearest)
-            return distances + further, row
-        start, stop = nearest[0]
-    return distances, start
+        nearest_first = groupby(sorted(range(len(factor.values[j])), key=away), away)
+        runs = next(found for _, codes in nearest_first if (found := _having(column, [*codes], runs)))
+    return runs[0][0]
+
+
+def _having(column: np.ndarray, codes: list[int], runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The parts of runs of a sorted column that have one of these codes."""
+    ends = ((bisect_left(column, c, *run), bisect_right(column, c, *run)) for run in runs for c in codes)
+    return [(start, stop) for start, stop in ends if start < stop]
 
 
 @lru_cache(maxsize=4096)  # few parameters and values: the wishes of all shapes repeat them
