@@ -76,26 +76,10 @@ def compared(store: Store, target: Target, stale: Stale) -> Stale:
     return stale._replace(changes=changes, harmless=harmless)
 
 
-class Installed(NamedTuple):
+def _installed(environment: Environment, source_hash: str, compiler: str = "") -> tuple[str, ...]:
     """What times depend on, besides the GPU; sources with the same code are one."""
-
-    driver: str
-    cublas: str
-    compiler: str
-    source: str
-
-    @classmethod
-    def of(cls, environment: Environment, source_hash: str, compiler: str | None = None) -> Installed:
-        versions = environment.driver_version, environment.cublas_version
-        return cls(*versions, compiler or compiler_of(environment), same_code.kept_as(source_hash))
-
-    @classmethod
-    def of_study(cls, study: StudyRef) -> Installed:
-        return cls.of(study.environment, study.source_hash, study.compiler)
-
-    def changes(self, now: Installed) -> tuple[Change, ...]:
-        pairs = zip(("driver", "cuBLAS", *_OF_CODE), self, now, strict=True)
-        return tuple(one for one in pairs if one[1] != one[2])
+    versions = environment.driver_version, environment.cublas_version
+    return (*versions, compiler or compiler_of(environment), same_code.kept_as(source_hash))
 
 
 # For what was measured in an environment with a kernel source: both as a GPU of that model has them on this
@@ -107,7 +91,7 @@ def outdated(studies: Iterable[StudyRef], here: Here) -> dict[StudyRef, tuple[Ch
     """Of studies, the newest first, those whose times may no longer hold, and what has changed since. They
     are held against what is here or, without such a GPU, against the newest on its model. A problem that has
     been measured under that too is not outdated."""
-    now: dict[object, Installed] = {}
+    now: dict[object, tuple[str, ...]] = {}
     found: dict[StudyRef, tuple[object, tuple[Change, ...]]] = {}
     fresh: set[object] = set()
     for study in studies:
@@ -115,10 +99,12 @@ def outdated(studies: Iterable[StudyRef], here: Here) -> dict[StudyRef, tuple[Ch
             continue
         of, source = study.environment, study.source_hash
         model = of.gpu_name, of.recorded_on, study.policy, accuracy_of(source), a_type_of(source)
+        its = _installed(of, source, study.compiler)
         if model not in now:
             own = here(of, source)
-            now[model] = Installed.of(*own) if own else Installed.of_study(study)
-        if changes := Installed.of_study(study).changes(now[model]):
+            now[model] = _installed(*own) if own else its
+        pairs = zip(("driver", "cuBLAS", *_OF_CODE), its, now[model], strict=True)
+        if changes := tuple(one for one in pairs if one[1] != one[2]):
             found[study] = (model, study.gemm), changes
         else:
             fresh.add((model, study.gemm))

@@ -10,8 +10,8 @@ points (`autotune.OptunaStorage`), in however many processes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -24,21 +24,6 @@ from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
 from .samplers import DEFAULT_SAMPLER, Sampler, make_proposer
 from .traits import Traits
-
-
-@runtime_checkable
-class Claiming(Protocol):
-    """A storage whose trials claim points."""
-
-    def claim(
-        self,
-        trial_id: int,
-        point: Mapping[str, Value],
-        distributions: Mapping[str, BaseDistribution],
-        origin: str,
-    ) -> bool:
-        """Let a running trial be of this point. False if another one is or was."""
-        ...
 
 
 def distributions(space: FeasibleSet) -> dict[str, BaseDistribution]:
@@ -107,12 +92,13 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             number = self._proposer.nearest(self._space.point(wish), first)
             self._points[trial.number] = self._space.point(number)
             return
-        storage = study._storage  # as Optuna's own samplers take it: it has no public name
+        # As Optuna's own samplers take the storage, which has no public name. Ours lets trials claim points.
+        claim: Callable[..., bool] | None = getattr(study._storage, "claim", None)
         while True:
             proposal = self._proposer.ask()
             point = self._space.point(proposal.number)
-            claims = (trial._trial_id, point, distributions(self._space), proposal.origin)
-            if not isinstance(storage, Claiming) or storage.claim(*claims):
+            its = (trial._trial_id, point, distributions(self._space), proposal.origin)
+            if claim is None or claim(*its):
                 break
             self._away.add(proposal.number)
         self._open[trial.number], self._points[trial.number] = proposal.number, point
