@@ -35,7 +35,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy  # what `get_all_studies` is to return; it has no public name
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.orm import Session
 
 from ..facts.measurement import Measurement, Outcome, is_time
@@ -177,8 +177,7 @@ class OptunaStorage(BaseStorage):
                     optuna_rows.optuna_study_id(session, ref)
 
     def _study(self, session: Session, study_id: int, *, is_locked: bool = False) -> OptunaStudyRow:
-        query = select(OptunaStudyRow).where(OptunaStudyRow.id == study_id)
-        row = session.scalar(query.with_for_update() if is_locked else query)
+        row = session.get(OptunaStudyRow, study_id, with_for_update=is_locked)
         if row is None:
             raise KeyError(f"no study of id {study_id}")
         try:
@@ -294,8 +293,7 @@ class OptunaStorage(BaseStorage):
                 ref = self._ref(session, study_id)
                 if ref is not None:
                     lock_pool(session, ref)
-            query = select(OptunaTrialRow).where(OptunaTrialRow.id == trial_id).with_for_update()
-            row = session.scalar(query)
+            row = session.get(OptunaTrialRow, trial_id, with_for_update=True)
             if row is None:
                 raise KeyError(f"no trial of id {trial_id}")
             if row.state in FINISHED:
@@ -375,20 +373,20 @@ class OptunaStorage(BaseStorage):
     # ---- trials: reading
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        with self._lock, self._database.reading() as session:
-            found = self._frozen(session.execute(_ROWS.where(OptunaTrialRow.id == trial_id)).all())
-        if trial_id not in found:
-            raise KeyError(f"no trial of id {trial_id}")
-        return found[trial_id]
+        for trial in self._trials(OptunaTrialRow.id == trial_id):
+            return trial
+        raise KeyError(f"no trial of id {trial_id}")
 
     def trial_of(self, study_name: str, key: str) -> FrozenTrial:
         """The trial of a config. Raises KeyError if there is none."""
         of_config = OptunaTrialRow.optuna_study_id == self.get_study_id_from_name(study_name)
-        with self._lock, self._database.reading() as session:
-            found = self._frozen(session.execute(_ROWS.where(of_config, ConfigRow.key == key)).all())
-        for trial in found.values():
+        for trial in self._trials(of_config, ConfigRow.key == key):
             return trial
         raise KeyError(f"no trial of {key}")
+
+    def _trials(self, *which: ColumnElement[bool]) -> list[FrozenTrial]:
+        with self._lock, self._database.reading() as session:
+            return list(self._frozen(session.execute(_ROWS.where(*which)).all()).values())
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         with self._database.reading() as session:
@@ -402,19 +400,13 @@ class OptunaStorage(BaseStorage):
     ) -> list[FrozenTrial]:
         wanted = [state for state in TrialState if states is None or state in states]
         with self._lock:
-            if {TrialState.RUNNING, TrialState.WAITING}.issuperset(wanted):
-                trials = self._unfinished(study_id, wanted)
+            if {TrialState.RUNNING, TrialState.WAITING}.issuperset(wanted):  # by an index, as each `ask` does
+                self.get_study_name_from_id(study_id)  # raises KeyError if it is not there
+                are_wanted = OptunaTrialRow.state.in_([state.name for state in wanted])
+                trials = self._trials(OptunaTrialRow.optuna_study_id == study_id, are_wanted)
             else:
                 trials = [trial for trial in self._all(study_id) if trial.state in wanted]
         return copy.deepcopy(trials) if deepcopy else trials
-
-    def _unfinished(self, study_id: int, wanted: Sequence[TrialState]) -> list[FrozenTrial]:
-        """Those in these states, by an index: each `ask` looks for a trial that waits."""
-        are_wanted = OptunaTrialRow.state.in_([state.name for state in wanted])
-        with self._database.reading() as session:
-            self._study(session, study_id)
-            query = _ROWS.where(OptunaTrialRow.optuna_study_id == study_id, are_wanted)
-            return list(self._frozen(session.execute(query).all()).values())
 
     def _all(self, study_id: int) -> list[FrozenTrial]:
         """All trials of a study, by number. Finished ones are read once, unless something of them changed: a

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Engine, Select, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Engine, Select, bindparam, func, select, true, update
 from sqlalchemy.orm import Session, aliased
 
 from ..facts.accuracy_class import STRICT
@@ -460,22 +460,21 @@ class Store(Closing):
     def keys(self, study: StudyRef, within: Collection[str] | None = None) -> set[str]:
         """Keys of all points tried, or of those among some, including failures: none is proposed again. They
         include those of damaged trials, as far as they can be read."""
-        query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
-        requested = (query.where(ConfigRow.key.in_(some)) for some in queries.chunks(within or ()))
-        with self._reading() as session:
-            found = (session.scalars(one) for one in ([query] if within is None else requested))
-            return {key for some in found for key in some if isinstance(key, str)}
+        some = (ConfigRow.key.in_(keys) for keys in queries.chunks(within or ()))
+        return self._keys(study, [true()] if within is None else some)
 
     def damaged_keys(self, study: StudyRef) -> set[str]:
         """Keys of the trials that `tried` named as damaged, as far as they can be read."""
-        query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
-        bad = {
-            model: [one.id for one in self.bad_rows if one.table == model.__tablename__]
+        bad = [
+            (model, [one.id for one in self.bad_rows if one.table == model.__tablename__])
             for model in (TrialRow, ConfigRow)
-        }
-        some = (query.where(model.id.in_(ids)) for model, all in bad.items() for ids in queries.chunks(all))
+        ]
+        return self._keys(study, (model.id.in_(ids) for model, all in bad for ids in queries.chunks(all)))
+
+    def _keys(self, study: StudyRef, which: Iterable[ColumnElement[bool]]) -> set[str]:
+        query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         with self._reading() as session:
-            return {key for one in some for key in session.scalars(one) if isinstance(key, str)}
+            return {k for one in which for k in session.scalars(query.where(one)) if isinstance(k, str)}
 
     def times(
         self, study: StudyRef, max_error: float | None = None, most: int | None = None, where: Where = ANY
