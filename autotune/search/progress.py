@@ -175,21 +175,3 @@ OnEvent = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """A callback for nobody."""
-
-
-@dataclass
-class Rate:
-    """Trials per second over the last few, on the target's clock."""
-
-    window: int = 50
-    _times_s: list[float] = field(default_factory=list)
-
-    def add(self, now_s: float) -> None:
-        self._times_s = [*self._times_s[-self.window :], now_s]
-
-    @property
-    def per_s(self) -> float:
-        """0 until two trials are done."""
-        if len(self._times_s) < 2 or self._times_s[-1] <= self._times_s[0]:
-            return 0.0
-        return (len(self._times_s) - 1) / (self._times_s[-1] - self._times_s[0])

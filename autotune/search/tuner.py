@@ -8,6 +8,7 @@ The same call on the same store goes on where the last one ended.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -21,7 +22,7 @@ from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Store
 from ..target import Preparing, Refining, Reusing, Target
 from .compare.final import Finals
-from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
+from .progress import Ledger, OnEvent, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
 from .run.blas import one_thread
 from .run.interrupt import InterruptHandler
@@ -90,7 +91,7 @@ class Tuner:
         self._prepared = {
             gemm: self._prepare_pool.submit(self._prepare, gemm) for gemm in gemms
         }  # of shapes not begun
-        self._ledger, self._rate = Ledger(), Rate()
+        self._ledger, self._done_s = Ledger(), deque[float](maxlen=51)  # when the last few trials were done
         self._pipeline = Pipeline(target, self._ledger)
         self._comparison_queue = (
             ComparisonQueue(target, self._ledger, options.policy) if isinstance(target, Refining) else None
@@ -286,7 +287,7 @@ class Tuner:
         if self._reuse_queue is not None:
             self._reuse_queue.learn(candidate)
         self._ledger.add(measurement)
-        self._rate.add(self._target.now())
+        self._done_s.append(self._target.now())
         self._num_failed += not measurement.is_ok
         told = TrialDone(
             gemm=shape.gemm,
@@ -299,7 +300,7 @@ class Tuner:
             num_total=shape.findings.num_total,
             elapsed_s=self._elapsed_s,
             left_s=self._left_s(),
-            trials_per_s=self._rate.per_s,
+            trials_per_s=self._trials_per_s,
         )
         self._on_event(told)
 
@@ -343,12 +344,18 @@ class Tuner:
     def _num_new(self) -> int:
         return sum(shape.time_usage.num_new for shape in self._shapes)
 
+    @property
+    def _trials_per_s(self) -> float:
+        """As of late; 0 until two trials are done."""
+        seconds = self._done_s[-1] - self._done_s[0] if self._done_s else 0.0
+        return (len(self._done_s) - 1) / seconds if seconds > 0 else 0.0
+
     def _left_s(self) -> float | None:
         """Seconds until the search ends, if a limit was set and the rate is known."""
         left = []
         if self._options.seconds is not None:
             left.append(max(0.0, self._budget_left_s()))
-        if self._options.trials is not None and self._rate.per_s > 0:
+        if self._options.trials is not None and self._trials_per_s > 0:
             missing = [max(0, self._options.trials - shape.findings.num_total) for shape in self._shapes]
-            left.append(sum(missing) / self._rate.per_s)
+            left.append(sum(missing) / self._trials_per_s)
         return min(left, default=None)
