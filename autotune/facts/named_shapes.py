@@ -24,6 +24,18 @@ class ByShape(dict[Gemm, Value]):
             return self[gemm]
         raise KeyError(f"{gemm} was not searched; known are {', '.join(map(str, self)) or 'none'}")
 
+    def __contains__(self, shape: object) -> bool:
+        try:
+            return super().__contains__(read_shape(shape))
+        except UsageError:  # it names none
+            return False
+
+    def get(self, shape: Any, default: Any = None) -> Any:
+        try:
+            return self[shape]
+        except (KeyError, UsageError):
+            return default
+
 
 def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:
     """Each shape once. Raises UsageError for an invalid shape, or one without elements of C."""

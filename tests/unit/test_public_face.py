@@ -77,6 +77,9 @@ def test_what_is_known_of_a_shape_is_found_by_any_of_its_names(result):
     for name in (SHAPE, (512, 512, 16384), gemm, f"{SHAPE}:nn"):
         assert result.best[name] is result.best[gemm] or result.best[name] == result.best[gemm]
         assert len(result.trials[name]) == 30
+        assert name in result.best and result.best.get(name) is result.best[gemm]
+    for name in (4096, "x", None, [1, 2]):
+        assert name not in result.trials and result.best.get(name) is None and result.best.get(name, 1) == 1
     with pytest.raises(KeyError, match="4096x4096x4096:NN was not searched; known are 512x512x16384:NN"):
         _ = result.best[4096]
     with pytest.raises(UsageError, match=r"shape 1\.5: write 4096"):
