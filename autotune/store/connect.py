@@ -62,6 +62,8 @@ _SHM_BYTES = 32 * 1024  # of FILE-shm
 
 def parse_url(path_or_url: str | Path) -> URL:
     """Of SQLite or PostgreSQL; what has no `://` is the path of a file. Raises StoreError for others."""
+    if not isinstance(path_or_url, str | Path):  # a text of anything would be a file's name
+        raise StoreError(f"{path_or_url!r:.60} names no database; write {_FORMS}")
     text = str(path_or_url)
     if "://" not in text:
         return URL.create("sqlite", database=text)

@@ -298,6 +298,8 @@ def test_a_sampler_of_optuna_is_not_changed():
 def test_an_unknown_sampler_is_refused():
     with pytest.raises(UsageError, match="known are autotune, random"):
         make_proposer(SPACE, "annealing")
+    with pytest.raises(UsageError, match=r"TPESampler is a class; pass TPESampler\(\)"):
+        make_proposer(SPACE, optuna.samplers.TPESampler)
 
 
 def test_powers_of_two_are_found_among_other_sizes():

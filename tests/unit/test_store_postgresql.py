@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import optuna
 import psycopg
@@ -277,6 +278,17 @@ def test_other_databases_are_refused_before_they_are_tried(other: str) -> None:
     with pytest.raises(StoreError, match=r"neither SQLite nor PostgreSQL; write a path, ") as notes:
         Store.open(other)
     assert "secret" not in str(notes.value)
+
+
+@pytest.mark.parametrize("other", [None, 3, b"a.db", ["a.db"]])
+def test_what_is_no_text_names_no_database(
+    other: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for opened in (Store.open, Store.open_existing, OptunaStorage):
+        with pytest.raises(StoreError, match="names no database; write a path"):
+            opened(other)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgre", "postgressql"])

@@ -51,6 +51,8 @@ def sampler_name(sampler: Sampler) -> str:
 
 def need_sampler(sampler: Sampler) -> None:
     """Raises UsageError for a name that is not known, and for what is no sampler."""
+    if isinstance(sampler, type):
+        raise UsageError(f"{option('sampler')} {sampler.__name__} is a class; pass {sampler.__name__}()")
     if sampler not in SAMPLERS if isinstance(sampler, str) else not hasattr(sampler, "sample_relative"):
         raise UsageError(
             f"{option('sampler')} {sampler!r} is unknown; known are {', '.join(SAMPLERS)}, and from Python"
