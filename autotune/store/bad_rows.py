@@ -69,18 +69,15 @@ class BadRows:
     @contextmanager
     def reported(self, tell: Callable[[str], None]) -> Iterator[None]:
         """At the end, call this with the unreadable rows, unless an error has named them."""
+        are_named = False
         try:
             yield
         except StoreError:
+            are_named = True
             raise
-        except BaseException:
-            self._tell(tell)
-            raise
-        self._tell(tell)
-
-    def _tell(self, tell: Callable[[str], None]) -> None:
-        if self._met:
-            tell(self.text)
+        finally:
+            if self._met and not are_named:
+                tell(self.text)
 
     def refuse(self) -> None:
         """Called if no requested row is left. Raises StoreError if the rows are damaged."""

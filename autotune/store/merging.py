@@ -150,11 +150,8 @@ class Merge:
             within = f"trial.id > {last} AND trial.id <= {end}"
             with self._target.writing() as session:
                 num_new, num_fit = self._insert_attached(session, within), num
-                if num_new is None:
-                    with self._source.reading() as other:
-                        read = self._valid(TrialRow, _fetched(other, TrialRow, f"{within} ORDER BY id"))
-                    found = self._mapped(session, TrialRow, read)
-                    num_new, num_fit = self._insert(session, TrialRow, found), len(found)
+            if num_new is None:
+                num_new, num_fit = self._copy_page(TrialRow, self._read(TrialRow, within))
             yield num, num_fit, num_new
             last = end
 
@@ -196,7 +193,7 @@ class Merge:
 
     def _copy_entries(self, session: Session, finals: dict[int, int]) -> None:
         self._ids["final_id"] = finals
-        entries = self._read(FinalEntryRow, "final_id", finals)
+        entries = self._read(FinalEntryRow, f"final_id IN ({_listed(finals)})")
         self._insert(session, FinalEntryRow, self._mapped(session, FinalEntryRow, entries))
 
     def _count(self, model: type[Base], num_new: int) -> None:
@@ -215,11 +212,9 @@ class Merge:
             last = found[-1]["id"]
             yield self._valid(model, found)
 
-    def _read(self, model: type[Base], name: str, ids: Iterable[int]) -> list[Row]:
-        listed = ", ".join(map(str, ids))
+    def _read(self, model: type[Base], condition: str) -> list[Row]:
         with self._source.reading() as session:
-            found = _fetched(session, model, f"{name} IN ({listed}) ORDER BY id") if listed else []
-        return self._valid(model, found)
+            return self._valid(model, _fetched(session, model, f"{condition} ORDER BY id"))
 
     def _valid(self, model: type[Base], found: Iterable[Row]) -> list[Row]:
         """Without rows that cannot be read: one by one only where a column has a value that it cannot hold,
@@ -285,11 +280,15 @@ class Merge:
 
     def _map_configs(self, session: Session, wanted: set[int]) -> None:
         known = self._ids["config_id"]
-        found = self._read(ConfigRow, "id", wanted.difference(known))
+        found = self._read(ConfigRow, f"id IN ({_listed(wanted.difference(known))})")
         self._insert(session, ConfigRow, sorted(found, key=lambda row: str(row["key"])))
         there = {row["key"]: row["id"] for row in found}
         owned = select(ConfigRow.id, ConfigRow.key).where(ConfigRow.key.in_(there))
         known.update({there[key]: number for number, key in session.execute(owned)} if there else {})
+
+
+def _listed(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, ids)) or "NULL"
 
 
 def _ahead(pages: Iterator[list[Row]]) -> Iterator[list[Row]]:
@@ -373,7 +372,7 @@ def _known(session: Session, model: type[Base], found: Sequence[Row]) -> dict[tu
     """The ids of rows of the same studies and time, by what they are recognized by."""
     if not found:
         return {}
-    studies = ", ".join(str(study) for study in {row["study_id"] for row in found})
+    studies = _listed({row["study_id"] for row in found})
     moments = [row["created_at"] for row in found]
     within = "created_at BETWEEN CAST(:first AS timestamp) AND CAST(:last AS timestamp)"
     if session.get_bind().dialect.name == "sqlite":  # which compares texts

@@ -374,19 +374,11 @@ def delete_study(session: Session, study_id: int) -> None:
     session.execute(delete(StudyRow).where(StudyRow.id == study_id))
 
 
-# References: a row of the first refers to one of the second by this column.
-_OWNERS: tuple[tuple[type[Base], str, type[Base]], ...] = (
-    (TrialRow, "study_id", StudyRow),
-    (BaselineRow, "study_id", StudyRow),
-    (ComparisonRow, "study_id", StudyRow),
-    (FinalRow, "study_id", StudyRow),
-    (FinalEntryRow, "final_id", FinalRow),
-)
-
-
 def orphans(session: Session) -> Iterator[BadRow]:
     """Rows with dangling references, which no other query finds."""
-    for model, name, owner in _OWNERS:
+    for model in (TrialRow, BaselineRow, ComparisonRow, FinalRow, FinalEntryRow):
+        owner = FinalRow if model is FinalEntryRow else StudyRow
+        name = f"{owner.__tablename__}_id"
         refers_to = getattr(model, name)
         query = select(model.id, refers_to).where(refers_to.not_in(select(owner.id)))  # an index holds both
         for row_id, owner_id in session.execute(query):
