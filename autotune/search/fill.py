@@ -34,7 +34,7 @@ from ..perf_model.launches import Launches, Shapes
 from ..perf_model.prediction import Splits
 from ..search_policy import SearchPolicy
 from ..store import Store, StudyRef
-from ..target import Cell, CellTarget, CellTime, point_key
+from ..target import Cell, CellTarget, CellTime, Point, point_key
 from .propose.origins import FILL
 from .shape import study_of
 
@@ -227,20 +227,17 @@ class Filler:
 
     def _keep(self, row: _Row) -> int:
         """Store the times of a kernel; returns how many there are."""
-        found: dict[Gemm, dict[Config, Measurement]] = {}
-        for (gemm, point), timed in zip(row.cells, row.times.result(), strict=True):
+        found: dict[Gemm, dict[str, tuple[Point, Measurement]]] = {}
+        for (gemm, config), timed in zip(row.cells, row.times.result(), strict=True):
             if timed.samples_us:
-                found.setdefault(gemm, {})[point] = self._measurement(timed, row.verified)
+                point, measured = config.to_dict(), self._measurement(timed, row.verified)
+                found.setdefault(gemm, {})[point_key(point)] = point, measured
         for gemm, trials in found.items():
-            self._keep_on(gemm, trials)
+            self._store.add_trials(self._studies[gemm], trials, FILL)
+            self._tried[gemm] |= trials.keys()
+            whole = [m.time_us for _, m in trials.values() if m.time_us is not None and not m.is_cut_short]
+            self._best_us[gemm] = min([self._best_us[gemm], *whole])
         return sum(map(len, found.values()))
-
-    def _keep_on(self, gemm: Gemm, trials: Mapping[Config, Measurement]) -> None:
-        points = {point_key(config.to_dict()): (config.to_dict(), m) for config, m in trials.items()}
-        self._store.add_trials(self._studies[gemm], points, FILL)
-        self._tried[gemm] |= points.keys()
-        whole = [m.time_us for m in trials.values() if m.time_us is not None and not m.is_cut_short]
-        self._best_us[gemm] = min([self._best_us[gemm], *whole])
 
     def _measurement(self, timed: CellTime, verified: Measurement) -> Measurement:
         return Measurement(
