@@ -31,10 +31,7 @@ class ByShape(dict[Gemm, Value]):
             return False
 
     def get(self, shape: Any, default: Any = None) -> Any:
-        try:
-            return self[shape]
-        except (KeyError, UsageError):
-            return default
+        return self[read_shape(shape)] if shape in self else default
 
 
 def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:
