@@ -68,8 +68,7 @@ def take_over(
         store.copy_trials(other, [key for key, _, _ in hashed if found[key] == _SAME], study)
     counts = Counter(found.values())
     since = ", ".join(dict.fromkeys(_named(other, study) for other in others))
-    taken = TakenOver(since, counts[_SAME], counts[_OTHER], counts[_UNKNOWN], counts[_LEFT])
-    return taken if found else None
+    return TakenOver(since, *(counts[one] for one in (_SAME, _OTHER, _UNKNOWN, _LEFT))) if found else None
 
 
 def _compared(

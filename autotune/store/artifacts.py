@@ -97,22 +97,18 @@ class Artifacts:
     ) -> bool:
         """Store a table and have it be its channel's newest; what is already stays. `files`: what is signed,
         table, cubins. Returns whether anything changed."""
+        signed, table, cubins = files
+        gpu_name, (major, minor), driver, cublas = channel
         with self._database.writing() as session:
-            row = session.scalar(select(ArtifactRow.id).where(ArtifactRow.address == address))
-            channels = _channels(session)
-            if row is not None and channels.get(channel, Channel()).published[-1:] == [address]:
+            made = {
+                "gpu_name": gpu_name, "cc_major": major, "cc_minor": minor, "driver_version": driver,
+                "cublas_version": cublas, "signed": signed, "table_json": table, "cubins": cubins,
+                "facts": dict(facts),
+                "created_at": datetime.fromtimestamp(session.execute(select(now_s())).scalar_one(), UTC),
+            }  # fmt: skip
+            row, is_new = queries.find_or_add(session, ArtifactRow, made, address=address)
+            if not is_new and _channels(session).get(channel, Channel()).published[-1:] == [address]:
                 return False
-            if row is None:
-                signed, table, cubins = files
-                gpu_name, (major, minor), driver, cublas = channel
-                made = ArtifactRow(
-                    address=address, gpu_name=gpu_name, cc_major=major, cc_minor=minor, driver_version=driver,
-                    cublas_version=cublas, signed=signed, table_json=table, cubins=cubins, facts=dict(facts),
-                    created_at=datetime.fromtimestamp(session.execute(select(now_s())).scalar_one(), UTC),
-                )  # fmt: skip
-                session.add(made)
-                session.flush()
-                row = made.id
             session.execute(insert(ArtifactEventRow).values(_event(row, "publish", by)))
             return True
 
@@ -162,13 +158,12 @@ class Artifacts:
         """Only the token's SHA-256 is stored. Raises UsageError if the name is taken, or cannot be shown."""
         if not (name.strip() and name.isprintable()):
             raise UsageError(f"the name {name!r} cannot be shown; name whose token it is, as laptop")
-        values = {"name": name, "sha256": token_sum(token), "roles": [*roles], "created_at": utc_now()}
+        its = {"sha256": token_sum(token), "roles": [*roles], "created_at": utc_now()}
         with self._database.writing() as session:
-            if session.scalar(select(TokenRow.id).where(TokenRow.name == name)) is not None:
+            if not queries.find_or_add(session, TokenRow, its, name=name)[1]:
                 raise UsageError(
                     f"a token {name!r} is there already; revoke it first, or name this one otherwise"
                 )
-            session.execute(insert(TokenRow).values(values))
 
     def revoke_token(self, name: str) -> None:
         """Raises UsageError if there is none of this name."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from ..facts.device import Environment
 from ..facts.frozen import picked
 from ..facts.gemm import Gemm
-from ..facts.measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from, is_time
+from ..facts.measurement import CachePolicy, Measurement, Outcome, discarded_from, is_time
 from ..facts.other_problem import problem_of
 from ..files.errors import UsageError
 from ..kernel.config import PARAMETER, Value
@@ -222,20 +222,14 @@ def totals_of(
     return outcome_of(trial_id, outcome, time_us), created_at
 
 
-_STATE, _MEASURED = ([field.name for field in fields(record)] for record in (GpuState, Measurement))
-
-
 def trial_record(trial: TrialRow, config: ConfigRow | None) -> TrialRecord:
     tried = check_config(trial, config)
-    found = dict(vars(check(trial)))
+    found = vars(check(trial))
     for name in ("compile_s", "verify_s", "measure_s"):
         if not 0 <= found[name] < LONGEST_S:
             refuse(trial, f"{name} is {found[name]}")
-    found["outcome"] = outcome_of(trial.id, trial.outcome, trial.time_us)
-    found |= {name: tuple(found[name]) for name in ("samples_us", "throttle_reasons", "marks")}
-    found["discarded"] = tuple(map(discarded_from, found["discarded"]))
-    found["state"] = GpuState(*[found[name] for name in _STATE])
-    measured = Measurement(*[found[name] for name in _MEASURED])
+    outcome_of(trial.id, trial.outcome, trial.time_us)
+    measured = Measurement.from_dict({**found, "state": found})
     return TrialRecord(trial.id, tried.key, tried.point, measured, trial.origin, trial.created_at)
 
 
