@@ -136,7 +136,7 @@ def _exit_code(error: AutotuneError) -> int:
     return error.exit_code
 
 
-def _run(is_debug: bool) -> int:
+def _run(is_debug: bool = False) -> int:
     """Run the command. Returns the exit code; an error becomes one line, `is_debug` below its traceback."""
     try:
         code = app(standalone_mode=False)
