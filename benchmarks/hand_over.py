@@ -28,7 +28,7 @@ from autotune.gpu.builder import Built
 from autotune.gpu.gpu_worker import GpuWorker
 from autotune.gpu.protocol import KernelCode, Problem
 from autotune.kernel.launch import LaunchSpec, Variant
-from autotune.search.run.switching import prompt_switching
+from autotune.search.run.threads import prompt_switching
 
 SPEC = LaunchSpec(64, 64, 8, 64, 0, 1, 1, 1, False, "none", 1, Variant())
 PROBLEM = Problem(Gemm(64, 64, 64), CachePolicy.COLD)

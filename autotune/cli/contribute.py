@@ -20,7 +20,7 @@ from ..facts.gemm import Gemm
 from ..files.output_file import check_writable
 from ..files.words import counted
 from ..recording.replay import ReplayTarget
-from ..store import run_facts
+from ..store import this_process
 from . import common, console, record
 from .ctrl_c import SIGNALLED
 from .requests import ContributeRequest, RecordRequest
@@ -67,9 +67,9 @@ def run(request: ContributeRequest, *, is_json: bool, is_quiet: bool) -> None:
 def clean(reason: str) -> str:
     """A compiler's or driver's words without paths, without names of the user and the host, however they are
     written, and without the GPU's UUID. A home may have a space in its name."""
-    home, host = os.environ.get("HOME", ""), run_facts.host()
+    home, host = os.environ.get("HOME", ""), this_process.host()
     text = _PATH.sub("...", reason.replace(home, "~") if len(home) > 1 else reason)
-    names = run_facts.login(), host, host.partition(".")[0]
+    names = this_process.login(), host, host.partition(".")[0]
     for name in (name for name in names if name and not name.isdigit()):
         text = re.sub(rf"\b{re.escape(name)}\b", "...", text, flags=re.IGNORECASE)
     return _UUID.sub("...", text)

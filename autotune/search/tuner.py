@@ -24,13 +24,12 @@ from ..target import Preparing, Refining, Reusing, Target
 from .compare.final import Finals
 from .progress import Ledger, OnEvent, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
-from .run.blas import one_thread
 from .run.interrupt import InterruptHandler
 from .run.limits import Options
 from .run.pipeline import Candidate, Pipeline
 from .run.refine import ComparisonQueue
 from .run.reuse import ReuseQueue
-from .run.switching import prompt_switching
+from .run.threads import one_thread, prompt_switching
 from .same_code_trials import TakenOver, take_over
 from .shape import ShapeSearch, study_of
 from .sharing import Sharing
@@ -51,8 +50,8 @@ def tune(
     `interrupt_handler`: entered by the caller, who goes by it too. Raises UsageError for invalid shapes or
     options, DeviceLost, EnvironmentProblem and StoreError; all measurements until then are stored.
 
-    Until it returns, numpy's OpenBLAS takes one thread in this process (blas.py), and threads of Python give
-    way to each other sooner (switching.py)."""
+    Until it returns, numpy's OpenBLAS takes one thread in this process, and threads of Python give way to
+    each other sooner (threads.py)."""
     with (
         one_thread(),
         prompt_switching(),

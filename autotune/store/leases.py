@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from ..files.errors import EnvironmentProblem, StoreError
 from .database import Closing, Database, retry_while_away
 from .models import Base, OptunaTrialRow, WorkerRow
-from .process_name import is_gone, my_name
+from .this_process import is_gone, my_name
 
 LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
 HEARTBEAT_S = LEASE_S / 4

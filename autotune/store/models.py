@@ -163,7 +163,7 @@ class SearchRow(Base):
 
 
 class RunRow(Base):
-    """Who searched, where and with what. `name` is the process's (`process_name`); `shapes` is what for,
+    """Who searched, where and with what. `name` is the process's (`this_process`); `shapes` is what for,
     `num_trials` how many it stored; NULL with `ended_at` until it ends in order."""
 
     __tablename__ = "run"

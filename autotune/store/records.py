@@ -12,7 +12,7 @@ from ..facts.gemm import Gemm
 from ..facts.measurement import CachePolicy, Discarded, Measurement, Outcome
 from ..kernel.config import Value
 from ..target import Baseline
-from .process_name import is_gone
+from .this_process import is_gone
 
 PREFIX = "config."  # of the columns of parameters in a table of trials
 

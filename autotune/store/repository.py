@@ -26,7 +26,7 @@ from ..kernel.config import Value
 from ..kernel.templates import accuracy_of, is_alike
 from ..kernel.where import ANY, Where
 from ..target import Baseline, read_key
-from . import connect, merging, optuna_rows, queries, read_only, rows, run_facts, schema, trial_rows
+from . import connect, merging, optuna_rows, queries, read_only, rows, schema, this_process, trial_rows
 from .artifacts import Artifacts
 from .builds import Builds
 from .claims import Claims
@@ -47,7 +47,6 @@ from .models import (
     TrialRow,
     utc_now,
 )
-from .process_name import my_name
 from .queue import Queue
 from .records import (
     EVER,
@@ -560,16 +559,14 @@ class Store(Closing):
 
     def begin_run(self, environment: Environment, shapes: Sequence[str]) -> str:
         """Store that this process begins to search these shapes; returns the name of the run."""
-        name = my_name()
-        known = {"host": run_facts.host(), "login": run_facts.login(), "command": run_facts.command()}
+        this, name = this_process, this_process.my_name()
+        run = RunRow(
+            name=name, host=this.host(), login=this.login(), command=this.command(), shapes=list(shapes),
+            began_at=utc_now(), versions=this.versions(environment.gpu_name),
+        )  # fmt: skip
         with self._writing() as session:
-            environment_id = _environment_id(session, environment)
-            session.add(
-                RunRow(
-                    environment_id=environment_id, name=name, shapes=list(shapes), began_at=utc_now(),
-                    versions=run_facts.versions(environment.gpu_name), **known,
-                )
-            )  # fmt: skip
+            run.environment_id = _environment_id(session, environment)
+            session.add(run)
         return name
 
     def end_run(self, name: str, num_trials: int) -> None:

@@ -17,7 +17,7 @@ from autotune import target_finder as targets
 from autotune.cli import contribute
 from autotune.facts.measurement import Measurement, Outcome
 from autotune.files.errors import UsageError
-from autotune.store import Store, run_facts
+from autotune.store import Store, this_process
 
 from .conftest import ENVIRONMENT, SQUARE
 from .runner import run
@@ -38,8 +38,8 @@ class Owned(FakeGpu):
 
 @pytest.fixture
 def bundle(recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> Path:
-    monkeypatch.setattr(run_facts, "login", lambda: "ada")
-    monkeypatch.setattr(run_facts, "host", lambda: "laptop")
+    monkeypatch.setattr(this_process, "login", lambda: "ada")
+    monkeypatch.setattr(this_process, "host", lambda: "laptop")
     monkeypatch.setattr(gpu, "find_gpu", lambda selector: SimpleNamespace(name="NVIDIA H200"))
     target = Owned(recording)
     target.environment = replace(ENVIRONMENT, recorded_on="", gpu_uuid="GPU-secret")
@@ -78,8 +78,8 @@ def test_words_say_nothing_of_the_owner_however_they_are_written(
     monkeypatch: pytest.MonkeyPatch, reason: str, cleaned: str
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ada b")
-    monkeypatch.setattr(run_facts, "login", lambda: "ada")
-    monkeypatch.setattr(run_facts, "host", lambda: "laptop.corp.example")
+    monkeypatch.setattr(this_process, "login", lambda: "ada")
+    monkeypatch.setattr(this_process, "host", lambda: "laptop.corp.example")
     assert contribute.clean(reason) == cleaned
 
 

@@ -18,7 +18,7 @@ from store_cases import SQUARE, start, study_of
 
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import EnvironmentProblem, StoreError
-from autotune.store import Claims, Requested, Store, claims, leases, process_name
+from autotune.store import Claims, Requested, Store, claims, leases, this_process
 from autotune.store.leases import Worker
 from autotune.store.models import OptunaTrialRow, WorkerRow
 
@@ -167,13 +167,13 @@ def test_who_was_killed_on_this_machine_is_forgotten_at_once(url: str | Path, st
 
 
 def test_names_tell_whether_a_process_is_gone() -> None:
-    mine = process_name.my_name()
+    mine = this_process.my_name()
     place, process, _ = mine.rsplit("/", 2)
-    assert not process_name.is_gone(mine)
-    assert process_name.is_gone(f"{place}/{process}0/token"), "the number was given to another process"
-    assert not process_name.is_gone(f"elsewhere/{process}0/token")
+    assert not this_process.is_gone(mine)
+    assert this_process.is_gone(f"{place}/{process}0/token"), "the number was given to another process"
+    assert not this_process.is_gone(f"elsewhere/{process}0/token")
     for strange in ("", "/", "a/b", f"{place}/x@1/t", f"{place}/1/t", f"{place}/@/t", f"{place}/²@1/t"):
-        assert not process_name.is_gone(strange)
+        assert not this_process.is_gone(strange)
 
 
 def test_a_heartbeat_keeps_what_a_search_is_at(store: Store) -> None:

@@ -39,7 +39,7 @@ from autotune.facts.other_problem import OtherProblem
 from autotune.files.errors import StoreError, UsageError
 from autotune.search.called import expected_us
 from autotune.search.stale import stale_shapes
-from autotune.store import ComparisonRecord, FinalEntry, Store, StudyRef, merging, run_facts
+from autotune.store import ComparisonRecord, FinalEntry, Store, StudyRef, merging, this_process
 from autotune.store.models import TrialRow
 from autotune.store.optuna_rows import Requested, study_name
 from autotune.target import Baseline
@@ -344,7 +344,7 @@ def test_a_run_is_stored_from_its_beginning(tmp_path: Path, monkeypatch: pytest.
 )
 def test_of_a_run_no_secret_is_stored(program: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", [program, "--db=postgresql://me@here/db?password=secret&a=b"])
-    assert run_facts.command() == text
+    assert this_process.command() == text
 
 
 def test_a_study_is_forgotten_with_all_that_it_had(urls: tuple[str, str]) -> None:

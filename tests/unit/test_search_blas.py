@@ -13,7 +13,7 @@ from fake_target import FakeTarget
 
 from autotune.facts.gemm import Gemm
 from autotune.search import Options, tune
-from autotune.search.run import blas
+from autotune.search.run import threads as blas
 from autotune.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def test_a_search_takes_one_thread_and_gives_the_others_back(threads, tmp_path):
 def test_numpys_own_library_is_found_where_it_has_one():
     """In a process of its own, told nothing by the environment."""
     code = (
-        "import numpy\nfrom autotune.search.run import blas\n"
+        "import numpy\nfrom autotune.search.run import threads as blas\n"
         "name = numpy.show_config('dicts')['Build Dependencies']['blas']['name']\n"
         "found = blas.libraries()\n"
         "assert bool(found) or 'openblas' not in name, name\n"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from autotune.search.run.switching import prompt_switching
+from autotune.search.run.threads import prompt_switching
 
 
 @pytest.fixture(params=[0.005, 0.0001])
