@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import reports
+from write_matrix import of_layout
 
 from autotune.cli import console
 from autotune.export.portfolio import candidates
@@ -34,7 +35,7 @@ HEADER = ["along", "floats", "times", "largest", "a tenth above"]
 def samples(found: TimeMatrix) -> Iterator[Sample]:
     """What was measured of all kernels."""
     for layout in LAYOUTS:
-        for known in candidates(layout, (), [found.of_layout(layout)], found.limits):
+        for known in candidates(layout, (), [of_layout(found, layout)], found.limits):
             yield from (sample for sample in known.samples if not sample.deviation)
 
 

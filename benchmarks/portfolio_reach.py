@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import reports
+from write_matrix import of_layout
 
 from autotune.cli import console
 from autotune.export.held_out import Evaluation, figures_of, held_out, mean_ratio
@@ -35,7 +36,7 @@ def held_apart(found: TimeMatrix, size: int, num_folds: int) -> list[Evaluation]
     layout."""
     evaluated = []
     for layout in LAYOUTS:
-        known = candidates(layout, (), [found.of_layout(layout)], found.limits)
+        known = candidates(layout, (), [of_layout(found, layout)], found.limits)
         cublas_us = {gemm: us for gemm, us in found.cublas_us.items() if us and gemm.layout == layout}
         evaluated += held_out(known, cublas_us, found.limits, size, num_folds=num_folds)
     return evaluated

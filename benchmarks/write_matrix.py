@@ -14,7 +14,9 @@ export would choose first.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+import gzip
+import json
+from dataclasses import astuple, replace
 from itertools import chain
 from pathlib import Path
 
@@ -27,12 +29,14 @@ from autotune.facts.device import DeviceLimits, limits_by_name
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.facts.measurement import LATENT_US, CachePolicy
 from autotune.files.errors import UsageError
+from autotune.files.output_file import write_file
 from autotune.kernel.config import Config
 from autotune.recording import matrix
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 from autotune.search.propose import origins
 from autotune.store import Store, TrialRecord
 
+DIGITS = 4  # of a time, significant: a sample is no sharper
 MOST_ROWS = 256  # four times what a table takes of a layout: on another GPU others come first
 
 
@@ -78,6 +82,16 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
     return found
 
 
+def of_layout(found: TimeMatrix, layout: str) -> TimeMatrix:
+    """Its rows and columns of one layout."""
+    return replace(
+        found,
+        cublas_us={gemm: us for gemm, us in found.cublas_us.items() if gemm.layout == layout},
+        known={row: facts for row, facts in found.known.items() if row.layout == layout},
+        cells={key: cell for key, cell in found.cells.items() if key[0].layout == layout},
+    )
+
+
 def onto(known: TimeMatrix, more: TimeMatrix) -> None:
     """Add what another search found on a GPU of the kind; what is known already stays. Raises UsageError for
     times of another kernel, policy or GPU."""
@@ -107,6 +121,34 @@ def keep_best(found: TimeMatrix, most: int) -> TimeMatrix:
     return replace(found, known=known, cells=cells)
 
 
+def write(path: Path, found: TimeMatrix) -> int:
+    """Write the file; returns its size in bytes."""
+    rows, columns = found.rows, found.columns
+    row_at, column_at = ({key: i for i, key in enumerate(keys)} for keys in (rows, columns))
+    names = list(Config().to_dict())
+    data = {
+        "format": matrix.FORMAT,
+        "version": matrix.VERSION,
+        "environment": found.environment.to_dict(),
+        "limits": found.limits.to_dict(),
+        **found.facts,
+        "parameters": names,
+        "rows": [
+            [row.layout, *astuple(found.known[row]), [row.config.to_dict()[name] for name in names]]
+            for row in rows
+        ],
+        "columns": [[str(gemm), _short(found.cublas_us[gemm])] for gemm in columns],
+        "cells": sorted(
+            [row_at[row], column_at[gemm], split_k, _short(cell.time_us), int(cell.is_cut_short)]
+            for (row, gemm, split_k), cell in found.cells.items()
+        ),
+    }
+    content = gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), mtime=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
+    return len(content)
+
+
 def _row(gemm: Gemm, trial: TrialRecord) -> MatrixRow | None:
     """The kernel of a trial that ran; None for one that failed."""
     if not trial.measurement.is_ok:
@@ -119,6 +161,10 @@ def _facts(gemm: Gemm, trial: TrialRecord) -> RowFacts:
     return RowFacts(str(gemm), measured.registers or 0, measured.spill_bytes or 0)
 
 
+def _short(time_us: float | None) -> float | None:
+    return None if time_us is None else float(f"{time_us:.{DIGITS}g}")
+
+
 def _run(args: argparse.Namespace) -> None:
     limits = limits_by_name(args.gpu) or targets.limits_here(args.gpu, note=console.note)
     sources = []
@@ -126,7 +172,7 @@ def _run(args: argparse.Namespace) -> None:
         with common.open_existing(db) as store:
             sources.append(read(store, limits))
     for layout in LAYOUTS:
-        parts = [source.of_layout(layout) for source in sources]
+        parts = [of_layout(source, layout) for source in sources]
         path = args.out.with_name(f"{args.out.name}-{layout.lower()}.json.gz")
         if args.onto is not None:
             parts.insert(0, matrix.read(args.onto / path.name))
@@ -136,7 +182,7 @@ def _run(args: argparse.Namespace) -> None:
         if not found.known:
             console.note(f"{layout}: no kernel was timed on {LEAST_SHAPES} shapes")
         found = keep_best(found, args.most)
-        num_bytes = matrix.write(path, found)
+        num_bytes = write(path, found)
         console.show(
             f"{path}: {len(found.known):,} rows, {len(found.columns):,} columns, {len(found.cells):,} cells, "
             f"{num_bytes / 1e6:.2f} MB"

@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..facts.device import DeviceLimits, Environment
 from ..facts.gemm import Gemm
 from ..files import strict
-from ..files.output_file import write_file
 from ..kernel.config import Config
 
 FORMAT, VERSION = "autotune-matrix", 1
-_DIGITS = 4  # significant: a sample is no sharper
 
 
 @dataclass(frozen=True)
@@ -78,15 +76,6 @@ class TimeMatrix:
     def columns(self) -> list[Gemm]:
         return list(self.cublas_us)
 
-    def of_layout(self, layout: str) -> TimeMatrix:
-        """Its rows and columns of one layout."""
-        return replace(
-            self,
-            cublas_us={gemm: us for gemm, us in self.cublas_us.items() if gemm.layout == layout},
-            known={row: facts for row, facts in self.known.items() if row.layout == layout},
-            cells={key: cell for key, cell in self.cells.items() if key[0].layout == layout},
-        )
-
     def by_row(self) -> dict[MatrixRow, Cells]:
         """The cells of each row by column and number of splits."""
         found: dict[MatrixRow, Cells] = {row: {} for row in self.known}
@@ -103,36 +92,8 @@ class TimeMatrix:
         return best
 
 
-def write(path: Path, matrix: TimeMatrix) -> int:
-    """Write the file; returns its size in bytes."""
-    rows, columns = matrix.rows, matrix.columns
-    row_at, column_at = ({key: i for i, key in enumerate(keys)} for keys in (rows, columns))
-    names = list(Config().to_dict())
-    data = {
-        "format": FORMAT,
-        "version": VERSION,
-        "environment": matrix.environment.to_dict(),
-        "limits": matrix.limits.to_dict(),
-        **matrix.facts,
-        "parameters": names,
-        "rows": [
-            [row.layout, *astuple(matrix.known[row]), [row.config.to_dict()[name] for name in names]]
-            for row in rows
-        ],
-        "columns": [[str(gemm), _short(matrix.cublas_us[gemm])] for gemm in columns],
-        "cells": sorted(
-            [row_at[row], column_at[gemm], split_k, _short(cell.time_us), int(cell.is_cut_short)]
-            for (row, gemm, split_k), cell in matrix.cells.items()
-        ),
-    }
-    content = gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), mtime=0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, content)
-    return len(content)
-
-
 def read(path: Path) -> TimeMatrix:
-    """The matrix in a file that `write` wrote."""
+    """The matrix in a file that benchmarks/write_matrix.py wrote."""
     data = json.loads(gzip.decompress(path.read_bytes()))
     strict.check_version(data["version"], VERSION)
     if (data["format"], data["version"]) != (FORMAT, VERSION):
@@ -149,7 +110,3 @@ def read(path: Path) -> TimeMatrix:
     for row, column, split_k, time_us, is_cut_short in data["cells"]:
         matrix.cells[rows[row], columns[column], split_k] = CellRecord(time_us, bool(is_cut_short))
     return matrix
-
-
-def _short(time_us: float | None) -> float | None:
-    return None if time_us is None else float(f"{time_us:.{_DIGITS}g}")

@@ -21,6 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the libraries of benchmarks
 
 import reports
+from write_matrix import of_layout
 
 from autotune import target_finder as targets
 from autotune.cli import console
@@ -33,7 +34,7 @@ from autotune.search.propose.seeds import one_per_tile
 
 def reaches(found: TimeMatrix, layout: str, sizes: list[int], num_folds: int) -> np.ndarray:
     """(columns, sizes) shares of the speed of the best kernel."""
-    known = candidates(layout, (), [found.of_layout(layout)], found.limits)
+    known = candidates(layout, (), [of_layout(found, layout)], found.limits)
     whole = Costs(TimedCandidates.of(layout, known, found.limits))
     at = {candidate.config: number for number, candidate in enumerate(known)}
     shares = []

@@ -112,7 +112,7 @@ def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) 
     assert set(found.columns) == set(COLUMNS) and found.cublas_us[COLUMNS[0]] == 20.0
     assert {found.known[row].origin for row in found.known if row.config == TUNED} <= {str(COLUMNS[0])}
     out = tmp_path / "matrix.json.gz"
-    assert matrix.write(out, found) == out.stat().st_size
+    assert write_matrix.write(out, found) == out.stat().st_size
     read = matrix.read(out)
     assert (read.cells, read.known, read.cublas_us) == (found.cells, found.known, found.cublas_us)
 

@@ -13,6 +13,7 @@ from autotune.kernel.config import Config
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import portfolio_reach
+import write_matrix
 
 from autotune.recording import matrix
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
@@ -48,7 +49,7 @@ def test_what_was_found_on_a_column_held_apart_is_not_chosen_for_it() -> None:
 def test_a_file_is_read_as_it_was_written_and_judged_by_the_script(tmp_path: Path) -> None:
     found = made({"even": [10.0, 19.0] * 10, "odd": [19.0, 10.0] * 10})
     path = tmp_path / "matrix.json.gz"
-    matrix.write(path, found)
+    write_matrix.write(path, found)
     again = matrix.read(path)
     assert (again.cells, again.known, again.cublas_us) == (found.cells, found.known, found.cublas_us)
     assert again.environment == ENVIRONMENT and again.limits == LIMITS
