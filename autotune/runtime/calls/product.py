@@ -65,21 +65,11 @@ class Product(NamedTuple):
         return Product(gemm, lds, self.num_bytes, self.batch._replace(stride_a=stride_a))
 
 
-def make_gemm(
-    m: Any,
-    n: Any,
-    k: Any,
-    trans_a: Any,
-    trans_b: Any,
-    batch: Any = 1,
-    shares_a: Any = False,
-    shares_b: Any = False,
-    a_type: str = FP32,
-) -> Gemm:
+def make_gemm(*values: Any, **named: Any) -> Gemm:
     """A Gemm. Raises DispatchError for extents that are not whole numbers (NumPy's are accepted) or out of
     range, and for flags that are neither true nor false, or contradict each other."""
     try:
-        return Gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b, a_type)
+        return Gemm(*values, **named)
     except UsageError as error:
         raise DispatchError(
             f"{error}; pass the product's extents and flags, and split larger products into smaller"
