@@ -38,15 +38,13 @@ from autotune.facts.gemm import Gemm
 from autotune.files.output_file import write_file
 from autotune.gpu.driver import check, device_limits
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
-from autotune.kernel import halves_config as halves
 from autotune.kernel import launch, resources, template, templates
 from autotune.kernel import tensor_config as tensor
 from autotune.kernel.compiler import Compiler, Cubin
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Variant
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.rules import broken_rules
-from autotune.kernel.scaled_config import FP16X3, OnTensorCores, ScaledConfig
+from autotune.kernel.scaled_config import FP16X3, HalvesConfig, OnTensorCores, ScaledConfig
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, TF32X3, TensorConfig
 
 SHAPES = ("1024", "2048", "4096", "8192", "4096:NT", "4096:TN", "4096:TT", "1536", "3000")
@@ -208,7 +206,7 @@ def configs(limits: DeviceLimits, gemm: Gemm, accuracy: str, its: str) -> Iterat
         yield from of_warps(limits, gemm)
         return
     if its:
-        for values in itertools.product(*(halves.PARAMETER[name].values for name in OF_HALVES)):
+        for values in itertools.product(*(HalvesConfig.parameters[name].values for name in OF_HALVES)):
             one = HalvesConfig.from_dict(
                 {**dict(zip(OF_HALVES, values, strict=True)), "vec_c": 2 - gemm.ldc % 2}
             )

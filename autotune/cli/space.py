@@ -17,11 +17,10 @@ from ..kernel import templates
 from ..kernel.config import Config, Parameter, values_in
 from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set, tensor_set
-from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
 from ..kernel.resources import launch_spec, register_estimate, workspace_bytes
 from ..kernel.rules import Rule, broken_rules, rules_of
-from ..kernel.scaled_config import AnyConfig
+from ..kernel.scaled_config import AnyConfig, HalvesConfig
 from ..kernel.summation_order import has_order
 from ..kernel.where import Where
 from ..recording.replay import ReplayTarget

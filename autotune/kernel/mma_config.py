@@ -21,7 +21,6 @@ from .resources import MAX_REGISTERS, REGISTER_GRANULE
 from .rules import Rule
 from .tensor_config import BF16X6, TF32X3, ConfigOnTensorCores
 
-MAIN_FILE = "mma_sgemm.cu"
 FIRST = 8, 0  # compute capability: earlier ones have no asynchronous copies, and neither TF32 nor BF16
 GROUP = 16  # of k, that a warp has in registers at a time
 # A third of the tensor cores' rate in TF32, which a sixth of that in BF16 equals, over that of FMAs, by data
@@ -30,11 +29,37 @@ OVER_FMA = {(8, 0): 156 / 3 / 19.5, (10, 0): 1100 / 3 / 75}
 SPARE_REGISTERS = 16  # of addresses, and loads on their way: the least seen
 
 
+class ConfigOfWarps(ConfigOnTensorCores):
+    """What configs of kernels without warpgroups have: an SM may hold several of their blocks."""
+
+    @staticmethod
+    def num_threads(c: Any) -> Any:
+        """Of a block; of a config or columns."""
+
+    @staticmethod
+    def register_estimate(c: Any) -> Any:
+        """Of a thread; of a config or columns."""
+
+    @property
+    def threads(self) -> int:
+        return int(self.num_threads(self))
+
+    @property
+    def expected_registers(self) -> int:
+        return int(self.register_estimate(self))
+
+    def blocks_per_sm(self, limits: DeviceLimits, of: Gemm | Variant, registers: int) -> int:
+        of_thread = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
+        of_registers = limits.regs_per_sm // (self.threads * of_thread)
+        of_smem = limits.smem_per_sm // (int(self.smem_bytes(self, of)) + limits.smem_reserved)
+        return min(of_registers, of_smem, limits.threads_per_sm // self.threads, limits.blocks_per_sm)
+
+
 @frozen()
-class MmaConfig(ConfigOnTensorCores):
+class MmaConfig(ConfigOfWarps):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
-    main_file = MAIN_FILE
+    main_file = "mma_sgemm.cu"
     summed = ("bk", "promote_k", "flush_k", "reduction", "split_k", "scheme")
     bm: int = 128
     bn: int = 128
@@ -55,16 +80,15 @@ class MmaConfig(ConfigOnTensorCores):
     split_k: int = 1
     scheme: str = TF32X3
 
-    @property
-    def threads(self) -> int:
-        return int(threads(self))
+    @staticmethod
+    def num_threads(c: Any) -> Any:
+        return c.bm // c.wm * (c.bn // c.wn) * WARP
 
-    @property
-    def expected_registers(self) -> int:
-        return int(register_estimate(self))
-
-    def blocks_per_sm(self, limits: DeviceLimits, of: Gemm | Variant, registers: int) -> int:
-        return resident(limits, self.threads, int(self.smem_bytes(self, of)), registers)
+    @staticmethod
+    def register_estimate(c: Any) -> Any:
+        """The least of a thread: both sets of sums, the parts of B of a group, those of A for 16 rows."""
+        words = np.where(np.equal(c.scheme, BF16X6), 6, 8)  # of all parts, of 16 of k
+        return c.wm * c.wn // WARP * 2 + c.wn // 8 * words + 2 * words + SPARE_REGISTERS
 
     @staticmethod
     def smem_bytes(c: Any, of: Gemm | Variant) -> Any:
@@ -90,30 +114,11 @@ PARAMETERS: tuple[Parameter, ...] = (
 PARAMETER = MmaConfig.parameters = {p.name: p for p in PARAMETERS}
 
 
-def threads(c: Any) -> Any:
-    return c.bm // c.wm * (c.bn // c.wn) * WARP
-
-
-def register_estimate(c: Any) -> Any:
-    """The least of a thread: both sets of sums, the parts of B of a group, those of A for 16 rows."""
-    words = np.where(np.equal(c.scheme, BF16X6), 6, 8)  # of all parts, of 16 of k
-    return c.wm * c.wn // WARP * 2 + c.wn // 8 * words + 2 * words + SPARE_REGISTERS
-
-
-def resident(limits: DeviceLimits, num_threads: int, smem: int, registers: int) -> int:
-    """Blocks of so many threads, bytes of shared memory and registers a thread that an SM holds at a time."""
-    of_registers = limits.regs_per_sm // (
-        num_threads * (-(-registers // REGISTER_GRANULE) * REGISTER_GRANULE)
-    )
-    of_smem = limits.smem_per_sm // (smem + limits.smem_reserved)
-    return min(of_registers, of_smem, limits.threads_per_sm // num_threads, limits.blocks_per_sm)
-
-
 _WARPS = ("bm", "bn", "wm", "wn")
 
 RULES: tuple[Rule, ...] = (
     Rule("mma-warps", "template", _WARPS, "a block is four warps or more: its threads fill rows of tiles",
-         lambda c, d, g: threads(c) >= 4 * WARP),
+         lambda c, d, g: MmaConfig.num_threads(c) >= 4 * WARP),
     Rule("mma-promote", "template", ("bk", "promote_k"), "sums leave the tensor cores within a tile",
          lambda c, d, g: c.bk % c.promote_k == 0),
     Rule("mma-flush", "template", ("bk", "flush_k"), "sums are flushed after whole tiles",
@@ -123,7 +128,8 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.bm > 0) & (d.compute_capability >= FIRST)),
     Rule("mma-registers", "device", (*_WARPS, "scheme"),
          "sums and parts fit the registers that a block leaves a thread",
-         lambda c, d, g: register_estimate(c) <= np.minimum(MAX_REGISTERS, d.regs_per_sm // threads(c))),
+         lambda c, d, g: MmaConfig.register_estimate(c)
+         <= np.minimum(MAX_REGISTERS, d.regs_per_sm // MmaConfig.num_threads(c))),
     Rule("mma-stages", "device", ("bm", "bn", "bk", "stages", "flush_k", "pack_a", "pack_b"),
          "stages and flushed sums fit the shared memory of a block",
          lambda c, d, g: MmaConfig.smem_bytes(c, g) <= d.smem_per_block),

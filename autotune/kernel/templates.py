@@ -22,17 +22,15 @@ from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import Gemm
 from ..facts.other_problem import A_TYPE_MARK, a_type_of, untyped
 from ..files.errors import UsageError
-from . import halves_config as halves
 from . import identity, same_code, template
 from . import mma_config as mma
 from . import scaled_config as scaled
 from . import tensor_config as tensor
 from .config import Config, Value, values_in
-from .halves_config import HalvesConfig
 from .launch import Variant
 from .mma_config import MmaConfig
 from .rules import Rule, broken_rules
-from .scaled_config import KINDS, AnyConfig, ScaledConfig, kind_of
+from .scaled_config import KINDS, AnyConfig, HalvesConfig, ScaledConfig, kind_of
 from .tensor_config import TensorConfig
 
 # In a study's source: the hash of its kernels' text, then the class, if not strict, and A's type, if not FP32
@@ -130,7 +128,7 @@ def tflops(accuracy: str, limits: DeviceLimits, a_type: str = FLOATS) -> float:
     if its is MmaConfig:
         return limits.fma_tflops * max(1.0, mma.OVER_FMA.get(limits.compute_capability, 1.0))
     if its is HalvesConfig:
-        rate = halves.OVER_FMA.get(limits.compute_capability, halves.OVER_FMA_OF_OTHERS)
+        rate = scaled.HALVES_OVER_FMA.get(limits.compute_capability, scaled.HALVES_OVER_FMA_OF_OTHERS)
         return limits.fma_tflops * rate
     return limits.fma_tflops * of_class[accuracy]
 

@@ -20,7 +20,6 @@ from .launch import PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec, Variant, packed
 from .resources import launched
 from .rules import Rule
 
-MAIN_FILE = "tensor_sgemm.cu"
 ARCH = "sm_90a"
 BM, BK = 128, 32
 # Parts of a float, how many of their products count, and the k of an instruction
@@ -126,7 +125,7 @@ class ConfigOnTensorCores(KernelConfig):
 class TensorConfig(ConfigOnTensorCores):
     """One instance of that kernel and how it is launched. `PARAMETERS` says what each of these is."""
 
-    main_file = MAIN_FILE
+    main_file = "tensor_sgemm.cu"
     arch = ARCH
     summed = ("promote_k", "flush_k", "pack_a", "reduction", "split_k", "scheme")
     bm = BM

@@ -14,9 +14,8 @@ from ..facts.fitted import MAX_ERROR, MOST_DRAWN, number, numbers
 from ..facts.frozen import frozen
 from ..files.strict import Within
 from ..kernel.config import PARAMETER, threads_along_k
-from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
-from ..kernel.scaled_config import AnyConfig, OnTensorCores
+from ..kernel.scaled_config import AnyConfig, HalvesConfig, OnTensorCores
 from ..kernel.tensor_config import BF16X6, TF32X3
 
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]  # arrays of such numbers

@@ -16,12 +16,11 @@ from ..facts.device import DeviceLimits
 from ..facts.gemm import FP32 as FLOATS
 from ..facts.gemm import LAYOUTS, MAX_EXTENT, Gemm, per_word
 from ..kernel.config import Config
-from ..kernel.halves_config import HalvesConfig
 from ..kernel.mma_config import MmaConfig
 from ..kernel.relatives import example, within
 from ..kernel.resources import launch_spec, residency, threads
 from ..kernel.rules import broken_rules
-from ..kernel.scaled_config import OnTensorCores, ScaledConfig
+from ..kernel.scaled_config import HalvesConfig, OnTensorCores, ScaledConfig
 from ..kernel.summation_order import SummationOrder
 from ..kernel.templates import searched_for
 from ..kernel.tensor_config import (

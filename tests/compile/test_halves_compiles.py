@@ -12,12 +12,11 @@ import pytest
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import Gemm
-from autotune.kernel import halves_config as halves
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.rules import broken_rules
+from autotune.kernel.scaled_config import HalvesConfig
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from disassembler import instructions_of
@@ -45,7 +44,7 @@ def compiler(gpu: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Com
 
 
 def compiled(compiler: Compiler, config: HalvesConfig, variant: Variant) -> Cubin:
-    return compiler.compile_source(template.source(halves.MAIN_FILE), template.macros(config, variant))
+    return compiler.compile_source(template.source(HalvesConfig.main_file), template.macros(config, variant))
 
 
 @pytest.mark.every(len(GPUS))  # each config, and each GPU

@@ -11,7 +11,6 @@ import pytest
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel import mma_config as mma
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin
 from autotune.kernel.launch import Epilogue, Variant
@@ -46,7 +45,7 @@ def compiler(gpu: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Com
 
 
 def compiled(compiler: Compiler, config: MmaConfig, variant: Variant) -> Cubin:
-    return compiler.compile_source(template.source(mma.MAIN_FILE), template.macros(config, variant))
+    return compiler.compile_source(template.source(MmaConfig.main_file), template.macros(config, variant))
 
 
 @pytest.mark.every(len(GPUS))  # each config, and each GPU

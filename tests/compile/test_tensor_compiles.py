@@ -52,7 +52,7 @@ def test_nothing_is_spilled(compiler: Compiler, config: TensorConfig, layout: st
     gemm = Gemm.parse(f"512:{layout}")
     assert broken_rules(config, KNOWN["h100"], gemm) == ()
     variant = Variant(gemm.trans_a, gemm.trans_b)
-    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, variant))
+    cubin = compiler.compile_source(template.source(TensorConfig.main_file), template.macros(config, variant))
     assert cubin.spill_bytes == cubin.stack_bytes == 0
     assert cubin.registers * config.threads <= tensor.REGISTERS
     loop = sass.Code(cubin.code, template.ENTRY, "sm_90").count()
@@ -63,14 +63,16 @@ def test_what_no_register_is_left_for_is_known_before(compiler: Compiler) -> Non
     """More tiles on their way than the rule allows are spilled."""
     config = TensorConfig(ahead=3)
     assert [r.id for r in broken_rules(config, KNOWN["h100"], Gemm(512, 512, 512))] == ["tensor-ahead"]
-    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, Variant()))
+    cubin = compiler.compile_source(
+        template.source(TensorConfig.main_file), template.macros(config, Variant())
+    )
     assert cubin.spill_bytes > 64
 
 
 def test_what_it_may_be_compiled_for_compiles(compiler: Compiler) -> None:
     variant = Variant(is_batched=True, epilogue=Epilogue("rows", "gelu_tanh", keeps=True))
     for config in (TensorConfig(), replace(TensorConfig(), **UNALIGNED)):
-        compiler.compile_source(template.source(tensor.MAIN_FILE), template.macros(config, variant))
+        compiler.compile_source(template.source(TensorConfig.main_file), template.macros(config, variant))
 
 
 def written_in_flight(code: list[str]) -> list[str]:
@@ -100,7 +102,7 @@ def test_no_register_is_written_while_tensor_cores_read_it(
     kinds = [(TensorConfig(), False), (narrow, True), (unaligned, False)]
     config, trans_a = kinds[(A_TYPES.index(a_type) + tensor.SCHEMES.index(scheme)) % len(kinds)]
     macros = template.macros(replace(config, scheme=scheme), Variant(trans_a, a_type=a_type))
-    cubin = compiler.compile_source(template.source(tensor.MAIN_FILE), macros)
+    cubin = compiler.compile_source(template.source(TensorConfig.main_file), macros)
     assert written_in_flight(instructions_of(cubin.code)) == []
 
 

@@ -13,9 +13,8 @@ from tensor_problems import epilogue_operands
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Batch
 from autotune.kernel import launch
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Epilogue, Variant
-from autotune.kernel.scaled_config import ScaledConfig
+from autotune.kernel.scaled_config import HalvesConfig, ScaledConfig
 
 NARROW = ScaledConfig(bn=64, stages=2, group=1)
 OF_HALVES = HalvesConfig(bm=64, bn=64, wm=32, group=1)

@@ -29,11 +29,10 @@ from scaled_problems import (
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel import halves_config as halves
 from autotune.kernel import template
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import PLAIN, Epilogue, Variant
 from autotune.kernel.rules import broken_rules
+from autotune.kernel.scaled_config import HalvesConfig
 
 ORDERS = FORWARD, REVERSE, SHUFFLED
 Build = Callable[[HalvesConfig, Variant], "Future[Path]"]
@@ -42,7 +41,9 @@ Build = Callable[[HalvesConfig, Variant], "Future[Path]"]
 @pytest.fixture(scope="session")
 def build(builder: Builder) -> Build:
     def submit(config: HalvesConfig, variant: Variant) -> Future[Path]:
-        return builder.submit(template.kernel_dir() / halves.MAIN_FILE, template.macros(config, variant))
+        return builder.submit(
+            template.kernel_dir() / config.main_file, template.macros(config, variant)
+        )
 
     return submit
 
@@ -166,7 +167,7 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
         (tmp_path / path.name).write_text(text, "utf-8")
     assert is_changed
     macros = template.macros(config, Variant())
-    built = builder.submit(tmp_path / halves.MAIN_FILE, macros, (), kernel_watch=())
+    built = builder.submit(tmp_path / HalvesConfig.main_file, macros, (), kernel_watch=())
     cases = [problem(config, Variant(), (256, 128, 157), order=order) for order in ORDERS]
     spoiled = [one_beyond, far_apart_rows, in_one_operand, nothing_but_an_infinity]
     cases += [problem(config, Variant(), (256, 128, 157), spoil=spoil) for spoil in spoiled]

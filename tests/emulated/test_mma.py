@@ -17,7 +17,6 @@ from product_check import check
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel import mma_config as mma
 from autotune.kernel import template
 from autotune.kernel.launch import Epilogue, Variant
 from autotune.kernel.mma_config import MmaConfig
@@ -33,7 +32,7 @@ Build = Callable[[MmaConfig, Variant], "Future[Path]"]
 @pytest.fixture(scope="session")
 def build(builder: Builder) -> Build:
     def submit(config: MmaConfig, variant: Variant) -> Future[Path]:
-        return builder.submit(template.kernel_dir() / mma.MAIN_FILE, template.macros(config, variant))
+        return builder.submit(template.kernel_dir() / MmaConfig.main_file, template.macros(config, variant))
 
     return submit
 
@@ -171,7 +170,7 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str, scheme: 
             text, is_changed = text.replace(old, new), is_ours
         (tmp_path / path.name).write_text(text, "utf-8")
     assert is_changed
-    built = builder.submit(tmp_path / mma.MAIN_FILE, template.macros(config, variant), ())
+    built = builder.submit(tmp_path / MmaConfig.main_file, template.macros(config, variant), ())
     cases = [problem(config, variant, (67, 64, 157), order=order) for order in ORDERS]
     with nullcontext() if fault == "none" else pytest.raises((EmulatedFault, AssertionError)):
         for case, result in zip(cases, run(built.result(), cases), strict=True):

@@ -29,7 +29,6 @@ from scaled_problems import (
 
 from autotune.facts.device import KNOWN
 from autotune.facts.gemm import LAYOUTS, Gemm
-from autotune.kernel import scaled_config as scaled
 from autotune.kernel import template
 from autotune.kernel.launch import PLAIN, Epilogue, Variant
 from autotune.kernel.rules import broken_rules
@@ -43,7 +42,7 @@ Build = Callable[[ScaledConfig, Variant], "Future[Path]"]
 def build(builder: Builder) -> Build:
     def submit(config: ScaledConfig, variant: Variant) -> Future[Path]:
         macros = template.macros(config, variant) | {"TENSOR": 1}
-        return builder.submit(template.kernel_dir() / scaled.MAIN_FILE, macros)
+        return builder.submit(template.kernel_dir() / ScaledConfig.main_file, macros)
 
     return submit
 
@@ -170,7 +169,7 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str) -> None:
         (tmp_path / path.name).write_text(text.replace(old, new), "utf-8")
     assert is_changed
     macros = template.macros(config, Variant()) | {"TENSOR": 1}
-    built = builder.submit(tmp_path / scaled.MAIN_FILE, macros, (), kernel_watch=())
+    built = builder.submit(tmp_path / ScaledConfig.main_file, macros, (), kernel_watch=())
     cases = [problem(config, Variant(), (256, 128, 253), order=order) for order in ORDERS]
     spoiled = [one_beyond, far_apart_rows, in_one_operand, nothing_but_an_infinity]
     cases += [problem(config, Variant(), (256, 128, 253), spoil=spoil) for spoil in spoiled]

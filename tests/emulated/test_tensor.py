@@ -32,7 +32,7 @@ Build = Callable[[TensorConfig, Variant], "Future[Path]"]
 def build(builder: Builder) -> Build:
     def submit(config: TensorConfig, variant: Variant) -> Future[Path]:
         macros = template.macros(config, variant) | {"TENSOR": 1}
-        return builder.submit(template.kernel_dir() / tensor.MAIN_FILE, macros)
+        return builder.submit(template.kernel_dir() / TensorConfig.main_file, macros)
 
     return submit
 
@@ -228,7 +228,7 @@ def test_a_fault_is_found(builder: Builder, tmp_path: Path, fault: str, scheme: 
         (tmp_path / path.name).write_text(text.replace(old, new), "utf-8")
     assert is_changed
     macros = template.macros(config, variant) | {"TENSOR": 1}
-    built = builder.submit(tmp_path / tensor.MAIN_FILE, macros, (), kernel_watch=())
+    built = builder.submit(tmp_path / TensorConfig.main_file, macros, (), kernel_watch=())
     rows = 128, 60, 65
     cases = [problem(config, variant, (m, 64, 157), order=at) for m, at in zip(rows, ORDERS, strict=True)]
     with nullcontext() if fault == "none" else pytest.raises((EmulatedFault, AssertionError)):

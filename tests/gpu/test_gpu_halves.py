@@ -21,11 +21,10 @@ from autotune.facts.measurement import Outcome
 from autotune.gpu import GpuTarget
 from autotune.gpu.driver import device_limits
 from autotune.gpu.sgemm import EpilogueArgument
-from autotune.kernel import halves_config as halves
 from autotune.kernel import template, templates
 from autotune.kernel.compiler import Compiler
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Epilogue, Variant
+from autotune.kernel.scaled_config import HALVES_FIRST, HalvesConfig
 from autotune.runtime.dispatcher import Dispatcher
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -51,7 +50,7 @@ SCALES = ((1.0, 0.0), (1.25, -0.5), (0.0, 2.0))
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[Compiler]:
     limits = device_limits(0)
-    if limits.compute_capability < halves.FIRST:
+    if limits.compute_capability < HALVES_FIRST:
         pytest.skip("compute capability 7.5 and later")
     with_cache = Compiler(limits.arch)
     yield with_cache

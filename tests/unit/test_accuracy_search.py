@@ -21,11 +21,10 @@ from autotune.files.errors import UsageError
 from autotune.kernel import resources, template, templates
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set, tensor_set
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import plan
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.rules import broken_rules
-from autotune.kernel.scaled_config import ON_TENSOR_CORES, ScaledConfig
+from autotune.kernel.scaled_config import ON_TENSOR_CORES, HalvesConfig, ScaledConfig
 from autotune.kernel.tensor_config import BF16X6, SCHEMES, TensorConfig
 from autotune.kernel.where import Where
 from autotune.search import Options

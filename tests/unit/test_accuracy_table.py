@@ -41,11 +41,10 @@ from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel import resources, template, templates
 from autotune.kernel.config import values_in
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import PLAIN, plan
 from autotune.kernel.mma_config import MmaConfig
 from autotune.kernel.resources import launch_spec
-from autotune.kernel.scaled_config import OnTensorCores, ScaledConfig
+from autotune.kernel.scaled_config import HalvesConfig, OnTensorCores, ScaledConfig
 from autotune.kernel.templates import source_hash, source_of, tflops
 from autotune.kernel.tensor_config import BF16X6, TF32X3, TensorConfig
 from autotune.kernel.where import ANY

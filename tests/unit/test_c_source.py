@@ -21,8 +21,8 @@ from test_core import STRICT, drawn_table
 
 from autotune.export.c_source import c_files
 from autotune.facts.gemm import LAYOUTS, MAX_EXTENT, Gemm
-from autotune.kernel.halves_config import HalvesConfig
 from autotune.kernel.launch import Variant, named
+from autotune.kernel.scaled_config import HalvesConfig
 from autotune.runtime.calls.product import packed
 from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.native import core

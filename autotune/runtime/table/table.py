@@ -27,11 +27,10 @@ from ...files.strict import Within
 from ...files.words import counted
 from ...kernel import identity
 from ...kernel.config import Config
-from ...kernel.halves_config import HalvesConfig
 from ...kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ...kernel.mma_config import MmaConfig
 from ...kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
-from ...kernel.scaled_config import AnyConfig, ScaledConfig
+from ...kernel.scaled_config import AnyConfig, HalvesConfig, ScaledConfig
 from ...kernel.summation_order import most_k
 from ...kernel.tensor_config import TF32X3, TensorConfig
 from ...perf_model.model_figures import ModelFigures
