@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import tuning
-from ..export.model_folders import names_of
+from ..export.package import names_of
 from ..facts.frozen import picked
 from ..facts.keywords import ExportKeywords, keywords_of
 from ..files.words import counted

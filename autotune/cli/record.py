@@ -21,7 +21,7 @@ from ..files.errors import UsageError
 from ..files.output_file import check_writable
 from ..files.words import counted
 from ..gpu.gpu_target import GpuTarget
-from ..recording.writer import write_recording
+from ..recording.recording_file import write_recording
 from ..store import Store
 from ..target import Baseline, Point, point_key
 from . import common, console, on_gpus

@@ -29,7 +29,7 @@ from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted
 from ..search_policy import SearchPolicy, read_effort
 from ..store import TrialRecord, shown, typed
 from ..tuning import FoundOnGpus, Result
-from . import common, console, disturbed, spent
+from . import common, console, search_ending
 from .ctrl_c import SIGNALLED
 from .event_lines import EventLines
 from .facts_table import OF_PRODUCTS, facts_table
@@ -343,7 +343,7 @@ def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
         "faster_trial": shape.excluded.id if shape.excluded else None,
         "taken_over": asdict(shape.taken_over) if shape.taken_over else None,
-        **disturbed.facts(trials, shape.final),
+        **search_ending.disturbance_facts(trials, shape.final),
     }
 
 
@@ -364,8 +364,8 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
     ]
     columns = {name: fact for name, fact in _COLUMNS.items() if is_recorded or name != "of optimum"}
     body = facts_table(rows, columns, OF_PRODUCTS)
-    seconds = "" if is_recorded else spent.text(facts["ledger"])
+    seconds = "" if is_recorded else search_ending.ledger_text(facts["ledger"])
     faster = [f"trial {s['faster_trial']} of {s['shape']}" for s in facts["shapes"] if s["faster_trial"]]
     excluded = f"Known to be faster, but not allowed by the conditions: {', '.join(faster)}" if faster else ""
-    disturbances = disturbed.text(facts["shapes"], is_recorded=is_recorded)
+    disturbances = search_ending.disturbance_text(facts["shapes"], is_recorded=is_recorded)
     return "\n".join(filter(None, (head, body, excluded, seconds, disturbances)))

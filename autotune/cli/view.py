@@ -1,13 +1,16 @@
-"""`autotune view`: the pages of a database in the browser, while a search writes it."""
+"""`autotune view`: pages of a database in the browser, while a search writes it; and Optuna's dashboard."""
 
 from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from ..files.errors import StoreError
-from ..files.wheel_libraries import STARLETTE, UVICORN, required
+from ..files.errors import StoreError, UsageError
+from ..files.wheel_libraries import DASHBOARD, STARLETTE, UVICORN, required
 from ..report import page
 from ..report.feed import Feed
 from ..report.ladder_steps import read_ladder
@@ -15,9 +18,10 @@ from ..report.table_maps import table_document
 from ..store import Follower, shown
 from . import common, console
 from .explain import trial_page
-from .requests import ViewRequest
+from .requests import DashboardRequest, ViewRequest
 
 LATER = 15  # added to the process's niceness: a search on this machine comes first, its compilers too
+_OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
 def run(request: ViewRequest, *, is_json: bool) -> None:
@@ -63,3 +67,30 @@ def _tidy(db: str) -> None:
     """Have SQLite take away its files beside a database that nobody writes, which a reader cannot."""
     with suppress(StoreError), common.open_existing(db):
         pass
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are nobody's concern."""
+
+
+def show_dashboard(request: DashboardRequest, *, is_json: bool) -> None:
+    """Serve the dashboard at an address of this machine until Ctrl-C. Raises EnvironmentProblem where it is
+    not installed, UsageError where the port is taken, StoreError without a database."""
+    port, host = request.port, request.host
+    with required("Optuna's dashboard cannot be shown", DASHBOARD):
+        from optuna_dashboard import wsgi as make_app
+    from ..store.optuna_storage import OptunaStorage
+
+    with common.open_existing(request.db) as store, closing(OptunaStorage(store)) as storage:
+        try:
+            server = make_server(host, port, make_app(storage), _Server, _Handler)
+        except OSError as error:
+            raise UsageError(f"--port {port} of {host}: {error.strerror}; choose another one") from None
+        with server:
+            tell(request.db, host, server.server_port, is_own=host in _OWN_NAMES, is_json=is_json)
+            server.serve_forever()

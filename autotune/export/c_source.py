@@ -20,7 +20,6 @@ from ..files.words import counted
 from ..runtime.native import core
 from ..runtime.native.core import TableArrays, table_struct
 from ..runtime.table.table import Table
-from .model_folders import sums
 
 FOLDER = "c"  # of an exported folder
 _TEMPLATES, _TEXTS = (Path(__file__).with_name(name) for name in ("c_files", "texts"))
@@ -168,3 +167,8 @@ def _number(value: float) -> str:
 def _quoted(value: bytes) -> str:
     plain = set(string.ascii_letters + string.digits + " .:_-/+()")
     return '"{}"'.format("".join(c if (c := chr(byte)) in plain else f"\\{byte:03o}" for byte in value))
+
+
+def sums(table: Table) -> list[str]:
+    """SHA-256 of the cubins, in the order in which the kernels first name them."""
+    return list(dict.fromkeys(kernel.sha256 for kernel in table.kernels))

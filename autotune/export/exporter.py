@@ -1,6 +1,6 @@
 """From the results of searches to an exported table: winners, tied sets, and kernels for what was not tuned.
 
-tuned.py             cut_to_chosen         wishes.py                cubins.py  figures.py  package.py
+tuned.py             cut_to_chosen         wishes.py                          figures.py  package.py
 tuned shapes ─────► one of the tied each ─► + a default per layout ─► cubins ─► model ────► folder
 matrices of times ─► portfolio.py ─────────┘        held_out.py: what that is worth on shapes left out
 """
@@ -35,13 +35,22 @@ from ..recording.matrix import TimeMatrix
 from ..runtime.table.soundness import check_identity
 from ..runtime.table.table import Entry, Kernel, RankedKernel, Table
 from . import cover, figures
-from .cubins import Compiling, OnCompiled, within
 from .figures import known_of_cublas, times_as_it_adds, times_of_batches, times_of_cublas
 from .held_out import figures_of, held_out
 from .package import prepare, write_folder
 from .portfolio import TimedKernel, candidates, for_batches, portfolio
 from .tuned import TunedPoint, TunedResults, TunedShape, spread
-from .wishes import Wish, all_wishes, defaults, on_tensor_cores, winners_of, with_epilogues
+from .wishes import (
+    Compiling,
+    OnCompiled,
+    Wish,
+    all_wishes,
+    defaults,
+    on_tensor_cores,
+    winners_of,
+    with_epilogues,
+    within,
+)
 
 MEGABYTE = 1e6  # bytes
 MAX_TIED = 4  # kernels kept per shape: the chosen one, and tied ones that the table holds anyway

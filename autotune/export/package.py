@@ -1,6 +1,8 @@
 """Writes an exported folder: the table, the cubins, and a Python package that needs no autotune.
 
-The folder is complete or does not exist (`exchange.py`), and lists its own files (`manifest.py`).
+The folder is complete or does not exist (`exchange.py`), and lists its own files (`manifest.py`). A table of
+another GPU model that stays keeps its files byte for byte, whatever schema it is of; it is first read and
+checked as a whole, so that nothing damaged is copied.
 """
 
 from __future__ import annotations
@@ -11,25 +13,40 @@ import keyword
 import re
 import sys
 import unicodedata
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
 
+from ..facts.accuracy_class import STRICT
 from ..files.errors import DispatchError, UsageError
+from ..files.folder_files import BLANK, MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file, with_checksum
 from ..files.output_file import DISK_FULL, disk_full
 from ..files.words import counted, few, option
 from ..runtime.native.core import FOLDER, LIBRARY, library
-from ..runtime.table.gpu_models import GpuModel
-from ..runtime.table.table import Table
-from . import exchange, manifest, model_folders
+from ..runtime.table.gpu_models import GZIP, MODELS_FOLDER, GpuModel, load_models
+from ..runtime.table.table import (
+    CUBIN_FILE,
+    FORMAT,
+    KERNEL_LISTS,
+    SCHEMA_VERSION,
+    TABLE_FILE,
+    Table,
+    launchable,
+)
+from . import exchange, manifest
 from .c_source import FOLDER as C_FOLDER
-from .c_source import c_files
+from .c_source import c_files, sums
 from .exchange import Note
-from .manifest import check_files
-from .model_folders import names_of
+from .manifest import GpuModelFiles, check_files
 
 PRIVATE_PACKAGE = "_autotune"
 _TEXTS = Path(__file__).with_name("texts")  # of files that say the same in every folder, but for names
+_MOST_NAME = 60  # characters of a model's folder
+_AGAIN = "export it again"
+_PACKED = 1024  # cubins that are remembered: an export asks first for their sizes, then for what it writes
+_LEVEL = 6  # of zlib: 9 takes nine times as long and packs 2 % more
 _NEEDED = ("autotune", "numpy", "cuda")  # a table of such a name would hide what it, or autotune, imports
 
 
@@ -58,7 +75,7 @@ def write_folder(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with exchange.alone(folder):
             with_c = with_c or (adds and (folder / C_FOLDER).is_dir())
-            models = model_folders.with_table(folder, table, code, note, adds=adds)
+            models = with_table(folder, table, code, note, adds=adds)
             files = _contents(models, folder.name, with_c=with_c)
             exchange.replace(folder, lambda new: _fill(new, files), note)
     except OSError as error:
@@ -81,7 +98,7 @@ def prepare(folder: Path, note: Note = lambda _: None, *, adds: bool = False) ->
     try:
         exchange.recover(folder, note)
         _check_replaceable(folder)
-        if adds and model_folders.holds_any(folder):
+        if adds and holds_any(folder):
             check_files(folder)
     except OSError as error:
         raise DispatchError(f"{folder} cannot be read ({error}); {_changed()}") from error
@@ -129,7 +146,7 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _contents(models: Sequence[model_folders.ModelContent], name: str, *, with_c: bool) -> dict[str, bytes]:
+def _contents(models: Sequence[ModelContent], name: str, *, with_c: bool) -> dict[str, bytes]:
     """Every file of the folder by its name relative to it."""
     tables = [model.table for model in models]
     latest = max(tables, key=lambda table: table.created_at)
@@ -137,7 +154,7 @@ def _contents(models: Sequence[model_folders.ModelContent], name: str, *, with_c
     said["created_at"] = _quoted(latest.created_at)
     note = f'"""Copied from {said["made_by"]}: what an exported table needs at run time."""\n'
     files = {
-        **model_folders.files_of(models),
+        **files_of(models),
         "__init__.py": _text("__init__.py.in", **said, tables="\n".join(map(_table_text, tables))).encode(),
         "__main__.py": _text("__main__.py.in", name=name).encode(),
         "py.typed": b"",
@@ -235,3 +252,122 @@ def _imported(path: Path, tree: ast.Module) -> Iterator[Path]:
                     yield found / "__init__.py"
     if path.parent != _ROOT:
         yield path.parent / "__init__.py"
+
+
+# ------------------------- the files of each GPU model, and what happens to them when a table is exported
+
+
+@dataclass(frozen=True)
+class ModelContent:
+    """One model's table, its cubins by SHA-256, and its files by their names in the model's folder."""
+
+    table: Table
+    code: Mapping[str, bytes]
+    files: Mapping[str, bytes]
+
+    @property
+    def gpu(self) -> GpuModel:
+        return GpuModel.of_table(self.table)
+
+
+def with_table(
+    folder: Path, table: Table, code: Mapping[str, bytes], note: Note, *, adds: bool
+) -> list[ModelContent]:
+    """The future content of the folder: this table, with `adds` beside its present tables of other models.
+    Raises DispatchError if one of those is damaged."""
+    new = _written(table, code)
+    if not holds_any(folder):
+        return [new]
+    if not adds:
+        _tell_of_others(folder, new.gpu, note)
+        return [new]
+    models = [_as_it_is(model) for model in check_files(folder).models]
+    if any(model.gpu == new.gpu for model in models):
+        note(f"{folder} held a table for {new.gpu}: it is replaced")
+        return [new if model.gpu == new.gpu else model for model in models]
+    return [*models, new]
+
+
+def holds_any(folder: Path) -> bool:
+    """Whether the folder holds anything that could be kept or lost."""
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def files_of(models: Sequence[ModelContent]) -> dict[str, bytes]:
+    """All of them, by names relative to the exported folder."""
+    files = dict(models[0].files)
+    taken: list[str] = []
+    for model in models[1:]:
+        taken.append(_name_of(model.gpu, taken))
+        files |= {f"{MODELS_FOLDER}/{taken[-1]}/{name}": content for name, content in model.files.items()}
+    return files
+
+
+def _name_of(gpu: GpuModel, taken: Sequence[str]) -> str:
+    words = re.sub(r"[^a-z0-9]+", "_", str(gpu).lower()).strip("_")[-_MOST_NAME:]
+    names = [words, *(f"{words}_{number}" for number in range(2, len(taken) + 2))]
+    return next(name for name in names if name not in taken)
+
+
+def _written(table: Table, code: Mapping[str, bytes]) -> ModelContent:
+    """A table with the sizes of its cubins. Kernels may share one, which is written once."""
+    cubins = {name: packed(code[name]) for name in sums(table)}
+    kernels = tuple(
+        replace(kernel, code_bytes=len(code[kernel.sha256]), packed_bytes=len(cubins[kernel.sha256]))
+        for kernel in table.kernels
+    )
+    table = replace(table, kernels=kernels)
+    files = {TABLE_FILE: render(table).encode(), CUBIN_FILE: b"".join(cubins.values())}
+    return ModelContent(table, code, files)
+
+
+def _as_it_is(model: GpuModelFiles) -> ModelContent:
+    most = {TABLE_FILE: MAX_TABLE_BYTES, CUBIN_FILE: MAX_CUBIN_BYTES * len(model.code)}
+    files = {name: read_file(model.folder / name, num_bytes, _AGAIN) for name, num_bytes in most.items()}
+    return ModelContent(model.table, model.code, files)
+
+
+def _tell_of_others(folder: Path, new: GpuModel, note: Note) -> None:
+    """A user who exports for one GPU model may not want to remove the others."""
+    try:
+        others = [model for _, table in load_models(folder) if (model := GpuModel.of_table(table)) != new]
+    except DispatchError:
+        return  # what is damaged is replaced
+    if others:
+        held = " and ".join(map(str, others))
+        note(f"{folder} held the table for {held}, which is gone: {option('adds')} keeps it")
+
+
+def names_of(tables: Sequence[Table]) -> str:
+    """Names of the GPUs that tables are for."""
+    return ", ".join(table.environment.gpu_name for table in tables)
+
+
+@lru_cache(_PACKED)
+def packed(code: bytes) -> bytes:
+    """A cubin as it is in a file: the same for the same code."""
+    packer = zlib.compressobj(_LEVEL, wbits=GZIP)
+    return packer.compress(code) + packer.flush()
+
+
+def render(table: Table) -> str:
+    """The text of `table.json`, with a checksum over all of it.
+
+    Raises DispatchError for a kernel whose spec or identity is not that of its config: it could not be read
+    back.
+    """
+    for kernel in table.kernels:
+        source = table.source_hash if kernel.accuracy == STRICT else table.tensor_source_hash
+        if kernel != launchable(kernel, table.limits, source, table.max_workspace, table.order):
+            raise DispatchError(
+                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
+            )
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": BLANK}
+    body = asdict(table)
+    for record in body["kernels"]:
+        del record["spec"], record["source_hash"]
+    pairs = list(zip(body["kernels"], table.kernels, strict=True))
+    for name, one in KERNEL_LISTS.items():
+        body[name] = [record for record, kernel in pairs if isinstance(kernel.config, one)]
+    text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return with_checksum(text)

@@ -26,8 +26,8 @@ from ..files.strict import text
 from ..files.words import LARGEST, shown
 from ..kernel.config import Value
 from ..target import Baseline, Point
-from .reader import read_record
 from .recorded_space import LEAST_US, MOST_S, MOST_US, Recording, collect
+from .recording_file import read_record
 
 NO_DATE = "undated"  # most files do not say when they were recorded
 UNNAMED = "unnamed GPU"

@@ -1,6 +1,6 @@
 """A recorded space: the trials of every config of a set on some GPU, for one problem or several.
 
-`writer` writes it, `reader` reads it, `replay` searches it.
+`recording_file` writes and reads it, `replay` searches it.
 """
 
 from __future__ import annotations

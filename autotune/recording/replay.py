@@ -28,11 +28,10 @@ from ..kernel.feasible_set import FeasibleSet
 from ..kernel.summation_order import SummationOrder
 from ..kernel.where import ANY, Where
 from ..target import Baseline, Point, Rounds, point_key
-from .reader import from_json, load_json
 from .recorded_space import RecordedProblem, Recording, cubin_key
+from .recording_file import FORMAT, from_json, load_json
 from .t1 import from_t1, is_t1
 from .t4 import from_t4, is_t4
-from .writer import FORMAT
 
 
 @dataclass(order=True)

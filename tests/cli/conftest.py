@@ -16,7 +16,7 @@ from autotune.kernel import template
 from autotune.kernel.config import Config
 from autotune.kernel.rules import broken_rules
 from autotune.recording.recorded_space import Trials
-from autotune.recording.writer import write_recording
+from autotune.recording.recording_file import write_recording
 from autotune.target import Baseline
 
 RECORDED_ON = "2026-11-21"

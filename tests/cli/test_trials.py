@@ -20,7 +20,7 @@ from types import ModuleType
 
 import pytest
 
-from autotune.cli import trials_dashboard
+from autotune.cli import view
 from autotune.cli.requests import DashboardRequest
 from autotune.facts.device import KNOWN, Environment
 from autotune.facts.gemm import Gemm
@@ -363,17 +363,17 @@ def test_the_dashboard_is_served_over_the_database(db, monkeypatch, capsys):
         server.handle_request()
         requesting.join()
 
-    monkeypatch.setattr(trials_dashboard._Server, "serve_forever", serve_once)
-    trials_dashboard.run(DashboardRequest(str(db), 0), is_json=True)
+    monkeypatch.setattr(view._Server, "serve_forever", serve_once)
+    view.show_dashboard(DashboardRequest(str(db), 0), is_json=True)
     assert json.loads(capsys.readouterr().out)["address"].startswith("http://127.0.0.1:")
     assert "4096x4096x4096:NN NVIDIA H200 cold" in answers[0]
     with socket.socket() as taken, pytest.raises(UsageError, match="Address already in use"):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        trials_dashboard.run(DashboardRequest(str(db), taken.getsockname()[1]), is_json=True)
+        view.show_dashboard(DashboardRequest(str(db), taken.getsockname()[1]), is_json=True)
     monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
     with pytest.raises(EnvironmentProblem, match="pip install 'optuna-dashboard"):
-        trials_dashboard.run(DashboardRequest(str(db), 0), is_json=True)
+        view.show_dashboard(DashboardRequest(str(db), 0), is_json=True)
 
 
 def _page(port):

@@ -41,9 +41,7 @@ Build = Callable[[HalvesConfig, Variant], "Future[Path]"]
 @pytest.fixture(scope="session")
 def build(builder: Builder) -> Build:
     def submit(config: HalvesConfig, variant: Variant) -> Future[Path]:
-        return builder.submit(
-            template.kernel_dir() / config.main_file, template.macros(config, variant)
-        )
+        return builder.submit(template.kernel_dir() / config.main_file, template.macros(config, variant))
 
     return submit
 

@@ -24,8 +24,7 @@ import pytest
 from made_table import export_winners
 
 from autotune.export.check import error_ratio, verify_table
-from autotune.export.model_folders import render
-from autotune.export.package import write_folder
+from autotune.export.package import render, write_folder
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError, DispatchWarning
 from autotune.gpu.driver import device_limits

@@ -25,8 +25,7 @@ import numpy as np
 import pytest
 
 from autotune.export import manifest
-from autotune.export.model_folders import packed, render
-from autotune.export.package import write_folder
+from autotune.export.package import packed, render, write_folder
 from autotune.facts.device import Conditions, DeviceLimits, Environment, known_limits
 from autotune.facts.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel import identity, resources

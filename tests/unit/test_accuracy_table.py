@@ -32,7 +32,7 @@ from test_export import EXACT, ODD, SQUARE, FakeCompiler, FakeCubin, results
 from autotune import tuning
 from autotune.export import exporter
 from autotune.export.exporter import export_table
-from autotune.export.model_folders import render
+from autotune.export.package import render
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts import accuracy_class
 from autotune.facts.accuracy_class import FP32, FP32_RANGE, STRICT

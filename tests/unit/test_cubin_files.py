@@ -27,7 +27,7 @@ from table_cases import (
     write_table,
 )
 
-from autotune.export.model_folders import packed, render
+from autotune.export.package import packed, render
 from autotune.files.errors import DispatchError
 from autotune.files.strict import Mismatch
 from autotune.runtime.dispatcher import Dispatcher

@@ -18,7 +18,7 @@ from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, ma
 
 from autotune.export import figures as export_figures
 from autotune.export.figures import known_of_cublas, times_of_cublas
-from autotune.export.model_folders import render
+from autotune.export.package import render
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.facts.distribution import drawn
 from autotune.facts.fitted import MOST_DRAWN

@@ -25,8 +25,7 @@ from autotune.kernel.config import Config
 from autotune.recording.replay import ReplayTarget
 from autotune.report import documents, page
 from autotune.report.activity import NUM_BINS, runs
-from autotune.report.documents import column, trial_columns
-from autotune.report.finalists import finalists
+from autotune.report.documents import column, finalists, trial_columns
 from autotune.report.importance import MIN_TRIALS, MOST_PARAMETERS, importance, pairs
 from autotune.report.numbers import PAUSE_S, StudyNumbers
 from autotune.search import Options, tune

@@ -20,12 +20,11 @@ from table_cases import ENVIRONMENT, expected_us
 from test_export import SQUARE, FakeCompiler, matrices
 
 from autotune.export import portfolio
-from autotune.export.cubins import within
 from autotune.export.exporter import export_table
 from autotune.export.manifest import check_files
-from autotune.export.model_folders import packed
+from autotune.export.package import packed
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
-from autotune.export.wishes import Wish
+from autotune.export.wishes import Wish, within
 from autotune.facts import distribution
 from autotune.facts.device import KNOWN, DeviceLimits, known_limits
 from autotune.facts.gemm import LAYOUTS, Gemm

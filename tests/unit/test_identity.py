@@ -33,7 +33,7 @@ from test_template import CONFIGS, VARIANTS
 
 from autotune.export.exporter import export_table
 from autotune.export.manifest import check_files
-from autotune.export.model_folders import packed
+from autotune.export.package import packed
 from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError

@@ -23,8 +23,8 @@ from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.files.errors import AutotuneError, UsageError
 from autotune.kernel.config import Config
+from autotune.recording.recording_file import write_recording
 from autotune.recording.replay import ReplayTarget
-from autotune.recording.writer import write_recording
 from autotune.search import Options, tune
 from autotune.store import Store
 from autotune.suite import read_suite

@@ -22,7 +22,7 @@ from test_torch_routing import fake_torch as fake_torch
 import autotune
 from autotune.export import check
 from autotune.export.exporter import export_table
-from autotune.export.model_folders import render
+from autotune.export.package import render
 from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, UsageError

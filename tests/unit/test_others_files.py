@@ -20,9 +20,9 @@ from autotune.facts.other_problem import OtherProblem, is_product, problem_of, r
 from autotune.files.errors import DispatchError, UsageError
 from autotune.recording.others_files import Made, Tried
 from autotune.recording.recorded_space import Recording
+from autotune.recording.recording_file import write_recording
 from autotune.recording.replay import ReplayTarget, read_recording
 from autotune.recording.t1 import to_t1
-from autotune.recording.writer import write_recording
 from autotune.search import Options, tune
 from autotune.store import Store
 from autotune.target import Baseline

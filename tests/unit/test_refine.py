@@ -12,7 +12,7 @@ from fake_target import FakeTarget, bowl_us, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cli import spent
+from autotune.cli.search_ending import ledger_text
 from autotune.facts import stats
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import Measurement, Outcome
@@ -292,9 +292,9 @@ def test_comparisons_come_back_as_they_were_stored(store):
 
 def test_the_summary_says_where_the_seconds_went():
     ledger = Ledger(compile_s=400.0, verify_s=1.0, measure_s=5.0, refine_s=12.0, store_s=2.0, search_s=30.0)
-    notes = spent.text(ledger.to_dict())
+    notes = ledger_text(ledger.to_dict())
     assert "GPU busy 60.0% of 30.0 s" in notes
     assert "12.0 s timing the best against each other" in notes
     assert "12.0 s idle" in notes
     assert "400.0 s; storing: 2.0 s" in notes
-    assert "GPU busy - of 0.0 s" in spent.text(Ledger().to_dict())
+    assert "GPU busy - of 0.0 s" in ledger_text(Ledger().to_dict())

@@ -23,8 +23,8 @@ from autotune.facts.measurement import CachePolicy, Measurement, Outcome
 from autotune.files.errors import UsageError
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
+from autotune.recording.recording_file import SAMPLE_DIGITS, write_recording
 from autotune.recording.replay import ReplayTarget, read_recording
-from autotune.recording.writer import SAMPLE_DIGITS, write_recording
 from autotune.search.propose.samplers import make_proposer
 from autotune.target import Baseline, Target
 

@@ -17,8 +17,7 @@ from autotune.facts.measurement import Measurement, Outcome
 from autotune.kernel.config import Config, brief
 from autotune.kernel.templates import limit_us, source_of, tflops
 from autotune.report import numbers
-from autotune.report.documents import what_follows
-from autotune.report.finalists import labels
+from autotune.report.documents import labels, what_follows
 from autotune.report.importance import MIN_TRIALS, explained_share, importance
 from autotune.store import Final, FinalEntry
 from autotune.target import Baseline

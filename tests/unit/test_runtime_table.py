@@ -24,7 +24,7 @@ from table_cases import (
     write_table,
 )
 
-from autotune.export.model_folders import render
+from autotune.export.package import render
 from autotune.facts.gemm import Gemm
 from autotune.files import strict
 from autotune.files.errors import DispatchError

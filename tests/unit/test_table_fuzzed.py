@@ -30,7 +30,7 @@ from table_cases import (
     write_table,
 )
 
-from autotune.export.model_folders import packed, render
+from autotune.export.package import packed, render
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.files.errors import DispatchError
 from autotune.kernel.config import PARAMETER

@@ -29,7 +29,7 @@ from test_cublas_model import results_of
 from autotune import Dispatcher
 from autotune.export import figures
 from autotune.export.figures import known_of_cublas, times_of_batches
-from autotune.export.model_folders import render
+from autotune.export.package import render
 from autotune.facts import fitted
 from autotune.facts.distribution import drawn as drawn_shapes
 from autotune.facts.distribution import drawn_batches, products

@@ -1,4 +1,4 @@
-"""What `autotune search` tells of disturbances: how many times may be off, and what was seen beside them."""
+"""What `autotune search` tells at its end: what disturbed its times, what it and the GPU did meanwhile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import Any
 from ..facts.disturbance import DRIFT, NEIGHBOUR, NEIGHBOUR_UNFELT
 from ..files.words import counted
 from ..store import Final, TrialRecord
+from . import console
 
-_WORDS = {
+_GPU = {
+    "problems_s": "preparing problems",
+    "verify_s": "verifying",
+    "measure_s": "timing",
+    "refine_s": "timing the best against each other",
+    "gpu_idle_s": "idle",
+}
+_COORDINATOR = {"prepare_s": "preparing", "ask_s": "asking", "wait_s": "waiting", "final_s": "in finals"}
+_MARKS = {
     DRIFT: "cuBLAS drifted beside them",
     NEIGHBOUR: "another process computed on the GPU",
     NEIGHBOUR_UNFELT: "another process computed on the GPU, unfelt",
@@ -18,7 +27,7 @@ _WORDS = {
 }
 
 
-def facts(trials: Sequence[TrialRecord], final: Final | None) -> dict[str, Any]:
+def disturbance_facts(trials: Sequence[TrialRecord], final: Final | None) -> dict[str, Any]:
     """Of one shape. `num_disturbed`: trials whose times may be off, repeats did not help; `num_repeated`:
     trials timed again for a disturbance; `marks`: trials by what was seen while their samples were taken."""
     found = [trial.measurement for trial in trials]
@@ -31,7 +40,7 @@ def facts(trials: Sequence[TrialRecord], final: Final | None) -> dict[str, Any]:
     }
 
 
-def text(shapes: Sequence[Mapping[str, Any]], *, is_recorded: bool) -> str:
+def disturbance_text(shapes: Sequence[Mapping[str, Any]], *, is_recorded: bool) -> str:
     """Lines for the facts of all shapes; "" where nothing was seen. A recording cannot cool."""
     num_disturbed = sum(shape["num_disturbed"] for shape in shapes)
     num_repeated = sum(shape["num_repeated"] for shape in shapes)
@@ -50,10 +59,29 @@ def text(shapes: Sequence[Mapping[str, Any]], *, is_recorded: bool) -> str:
         repeated = counted(num_repeated, "trial was", "trials were")
         lines.append(f"{repeated} timed again because something disturbed them.")
     if marks:
-        seen = (f"{_WORDS.get(mark, mark)} ({count:,})" for mark, count in marks.most_common())
+        seen = (f"{_MARKS.get(mark, mark)} ({count:,})" for mark, count in marks.most_common())
         lines.append(f"Seen while timing (trials): {', '.join(seen)}.")
     finals = {mark for shape in shapes for mark in shape["final_marks"]}
     if finals:
-        seen = (_WORDS.get(mark, mark) for mark in sorted(finals))
+        seen = (_MARKS.get(mark, mark) for mark in sorted(finals))
         lines.append(f"Seen during finals: {', '.join(seen)}.")
     return "\n".join(lines)
+
+
+def ledger_text(ledger: Mapping[str, float | None]) -> str:
+    """Two lines for `Ledger.to_dict()`."""
+    share = console.ratio_text(ledger["gpu_share"], "%")
+    compiling, store_s = _seconds(ledger["compile_s"]), _seconds(ledger["store_s"])
+    return (
+        f"GPU busy {share} of {_seconds(ledger['search_s'])} before the final: {_list(ledger, _GPU)}.\n"
+        f"Compiling, added up over processes: {compiling}; storing: {store_s}."
+        f" The search: {_list(ledger, _COORDINATOR)}."
+    )
+
+
+def _list(ledger: Mapping[str, float | None], words: Mapping[str, str]) -> str:
+    return ", ".join(f"{_seconds(ledger[name])} {word}" for name, word in words.items())
+
+
+def _seconds(seconds: float | None) -> str:
+    return f"{seconds or 0.0:.1f} s"
