@@ -87,7 +87,7 @@ class Feed:
         if self._fault is not None:
             self._follower.reopen()
             self._reset()
-        latest = self._follower.latest()
+        latest = self._follower.newest()
         if not self._latest.studies <= latest.studies:  # one was deleted
             self._reset()
         if latest != self._latest:
@@ -112,7 +112,7 @@ class Feed:
 
     def _reload(self) -> set[int]:
         """All studies, of which not all trials are kept if they are very many."""
-        store = self._follower.store
+        store = self._follower
         known = self._refs.keys() | self._left_out
         summaries = [s for s in store.studies() if s.study.id in known]
         self.part = shown_of(len(summaries))
@@ -127,9 +127,7 @@ class Feed:
 
     def _load(self, study: int, num_trials: int) -> None:
         ref, final = self._refs[study], self._finals[study]
-        records = read_records(
-            self._follower.store, ref, num_trials, self._num_all, final, None, self._max_error
-        )
+        records = read_records(self._follower, ref, num_trials, self._num_all, final, None, self._max_error)
         self._trials[study] = {trial.id: trial for trial in records.trials}
         self._totals[study] = records.totals
 
@@ -151,7 +149,7 @@ class Feed:
         """Studies with another final, or another time of cuBLAS. A final may take back that a trial was ok:
         its study's trials are read again."""
         changed = set()
-        store = self._follower.store
+        store = self._follower
         for study, ref in self._refs.items():
             final, baseline = store.final(ref, self._max_error), store.baseline(ref)
             is_new = final != self._finals.get(study)

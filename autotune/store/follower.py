@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, type_coerce
+from sqlalchemy import URL, func, select, type_coerce
 from sqlalchemy.types import NullType
 
 from . import connect, queries, read_only, rows
-from .database import Closing, Database, retry_while_away
+from .database import Database, retry_while_away
 from .models import BaselineRow, FinalRow, StudyRow, TrialRow
 from .records import StudyRef, TrialRecord
 from .repository import Store
@@ -34,27 +34,22 @@ class Latest(NamedTuple):
         return max((study for study, _ in self.studies), default=0)
 
 
-class Follower(Closing):
+class Follower(Store):
     """A database that is only read. Raises StoreError if it cannot be, or is of an older autotune."""
 
     def __init__(self, path_or_url: str | Path) -> None:
-        self._url = connect.parse_url(path_or_url)
-        self._open()
+        self._open(connect.parse_url(path_or_url))
 
-    def _open(self) -> None:
-        self._database = Database(self._url, read_only.connect(self._url, TIMEOUT_S))
-        self.store = Store(self._database)  # to read from
+    def _open(self, url: URL) -> None:
+        super().__init__(Database(url, read_only.connect(url, TIMEOUT_S)))
 
     def reopen(self) -> None:
         """What stands there now, which may be another file. Raises StoreError as at first."""
-        self._database.close()
-        self._open()
-
-    def close(self) -> None:
-        self._database.close()
+        self.close()
+        self._open(self._database.url)
 
     @retry_while_away
-    def latest(self) -> Latest:
+    def newest(self) -> Latest:
         """Three look-ups by key and the list of studies, which show whether anything is new."""
         ids = (select(func.max(model.id)).scalar_subquery() for model in (TrialRow, BaselineRow, FinalRow))
         made = select(StudyRow.id, type_coerce(StudyRow.created_at, NullType()))  # not read: only compared
@@ -66,9 +61,9 @@ class Follower(Closing):
     def studies_after(self, study_id: int) -> list[StudyRef]:
         """Studies of larger ids, by id."""
         query = queries.STUDIES.where(StudyRow.id > study_id).order_by(StudyRow.id)
-        return self.store.read_all(query, rows.study_ref)
+        return self.read_all(query, rows.study_ref)
 
     def trials_after(self, trial_id: int) -> list[tuple[int, TrialRecord]]:
         """Trials of larger ids, each with the id of its study, by id."""
         query = queries.TRIALS.where(TrialRow.id > trial_id).order_by(TrialRow.id)
-        return self.store.read_all(query, rows.trial_of_study)
+        return self.read_all(query, rows.trial_of_study)

@@ -34,7 +34,7 @@ from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy  # what `get_all_studies` is to return; it has no public name
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.orm import Session
 
@@ -206,9 +206,7 @@ class OptunaStorage(BaseStorage):
     # ---- trials: writing
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        template = template_trial or FrozenTrial(
-            -1, TrialState.RUNNING, None, utc_now(), None, {}, {}, {}, {}, {}, -1
-        )
+        template = template_trial or create_trial(state=TrialState.RUNNING)
         facts = {
             "values": template.values,
             "params": _all_stored(template.distributions, template.params),

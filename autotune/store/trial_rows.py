@@ -139,11 +139,8 @@ def _tried(some: Rows) -> Iterable[TriedPoint]:
 
 
 def _tried_of(_: int, record: TrialRecord) -> TriedPoint:
-    found = record.measurement
-    return TriedPoint(
-        record.key, record.point, found.time_us, found.error_over_cublas, found.compile_s, found.verify_s,
-        found.measure_s, found.samples_us, record.origin,
-    )  # fmt: skip
+    figures = (getattr(record.measurement, name) for name in TriedPoint._fields[2:-1])
+    return TriedPoint._make((record.key, record.point, *figures, record.origin))
 
 
 def curve(session: Transaction, study_id: int) -> Iterator[TrialColumns]:

@@ -98,7 +98,7 @@ def test_the_database_is_looked_at_once_a_second_and_only_news_are_read(
         requested: list[int] = []
         trials_after = follower.trials_after
         version = feed.version
-        monkeypatch.setattr(follower, "latest", lambda: pytest.fail("it was looked at within the second"))
+        monkeypatch.setattr(follower, "newest", lambda: pytest.fail("it was looked at within the second"))
         for _ in range(50):
             clock.now += MIN_PAUSE_S / 60
             feed.studies()
@@ -130,7 +130,7 @@ def test_a_follower_writes_nothing_and_holds_no_lock(db: Path) -> None:
         add(store, study, 1)
         with Follower(db) as follower:
             with pytest.raises(StoreError, match="read"):
-                follower.store.add_baseline(study, Baseline(1.0))
+                follower.add_baseline(study, Baseline(1.0))
             feed, stop = Feed(follower, None, clock=lambda: time.monotonic() * 1e6), threading.Event()
             looks = []
 

@@ -65,10 +65,10 @@ def test_a_follower_is_told_of_what_others_write(url: str) -> None:
         study = study_of(store)
         add(store, study, 1, ok(1.0))
         with Follower(url) as follower:
-            latest = follower.latest()
+            latest = follower.newest()
             assert follower.studies_after(0) == [study]
             add(store, study, 2, ok(2.0))
-            assert follower.latest() == latest._replace(trial=latest.trial + 1)
+            assert follower.newest() == latest._replace(trial=latest.trial + 1)
             assert follower.trials_after(latest.trial) == [(study.id, store.trials(study)[-1])]
 
 

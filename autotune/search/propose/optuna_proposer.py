@@ -64,10 +64,8 @@ class OptunaProposer(Proposer):
         with _quiet():
             wish = self._study.ask(self._distributions)
         number = self._nearest_not_proposed(np.array([wish.params[name] for name in self.space.names]))
-        study_id = self._memory.get_study_id_from_name(self._study.study_name)
-        trial_id = self._memory.get_trial_id_from_study_id_trial_number(study_id, wish.number)
         for name, code in self._codes(number).items():
-            self._memory.set_trial_param(trial_id, name, code, self._distributions[name])
+            self._memory.set_trial_param(wish._trial_id, name, code, self._distributions[name])
         self._trials[number] = wish.number
         return Proposal(number, self._name)
 
