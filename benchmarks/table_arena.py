@@ -27,6 +27,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
 from autotune.perf_model.launches import Launches, Shapes
+from autotune.perf_model.model_figures import Depths
 from autotune.perf_model.prediction import Splits
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose.blas_provider import BlasProvider
@@ -85,7 +86,7 @@ class OnlyOne(Chooser):
         self.table = table
         self._pick = Pick(chosen.kernel_id, "settled", lambda: "it is timed alone", chosen.split_k)
 
-    def pick(self, call: Call) -> Pick:
+    def pick(self, call: Call, allowed: Depths | None = None) -> Pick:
         return self._pick
 
 

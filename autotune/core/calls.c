@@ -213,7 +213,7 @@ static autotune_status choose(autotune_handle *handle, const row_major *call, co
     autotune_choice choice;
     const autotune_status status = autotune_choose(handle, planned->layout, planned->m, planned->n, planned->k,
                                                    &planned->batch, planned->ld, addresses, version, false,
-                                                   kind->bias || kind->activation, &choice);
+                                                   kind->bias || kind->activation, NULL, &choice);
     return status ? status : serve_by(handle, &choice, kind, has_blas, planned);
 }
 
@@ -397,7 +397,8 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
     const bool has_blas = at_find_blas(&version);
     autotune_choice choice;
     const autotune_status status = autotune_choose(handle, planned.layout, planned.m, planned.n, planned.k,
-                                                   &planned.batch, planned.ld, call.at, version, false, false, &choice);
+                                                   &planned.batch, planned.ld, call.at, version, false, false, NULL,
+                                                   &choice);
     if (status) return status;
     const at_call as_launched = {
         .m = planned.m, .n = planned.n, .k = planned.k, .layout = planned.layout,

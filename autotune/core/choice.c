@@ -830,12 +830,13 @@ static int by_batch(const at_chooser *chooser, const at_call *call, at_call *who
 }
 
 /* The choice without cuBLAS, and what the model says if it chose. */
-static int by_kernels(const at_chooser *chooser, const at_call *call, const depths *allowed, forecast *by,
+static int by_kernels(const at_chooser *chooser, const at_call *call, const double *allowed, forecast *by,
                       autotune_choice *choice) {
     const autotune_table *table = chooser->table;
+    const depths known = allowed ? (depths){allowed[0], allowed[1]} : (depths){0};
     *choice = (autotune_choice){.entry = -1};
     if (choose_exact(chooser, call, choice)) return 0;
-    if (!begin_forecast(chooser, call, allowed, by)) return 2;
+    if (!begin_forecast(chooser, call, allowed ? &known : NULL, by)) return 2;
     if (choose_modelled(chooser, by, choice) || choose_nearest(chooser, call, choice)) return 0;
     const int32_t number = table->layouts[call->layout].default_kernel;
     if (number < 0) return 1;
@@ -849,7 +850,7 @@ static int by_kernels(const at_chooser *chooser, const at_call *call, const dept
 
 /* The choice among kernels and cuBLAS. */
 static int by_all(const at_chooser *chooser, const at_call *call, const char *cublas_version,
-                  autotune_choice *choice) {
+                  const double *allowed, autotune_choice *choice) {
     const bool is_single = call->batch.products == 1;
     *choice = (autotune_choice){.entry = -1};
     if (!is_single && (choose_exact(chooser, call, choice) || choose_near_batch(chooser, call, choice))) return 0;
@@ -865,7 +866,7 @@ static int by_all(const at_chooser *chooser, const at_call *call, const char *cu
         by = (forecast){0};
     }
     const at_call single = is_single ? *call : one_of(call);
-    const int status = by_kernels(chooser, &single, NULL, &by, choice);
+    const int status = by_kernels(chooser, &single, is_single ? allowed : NULL, &by, choice);
     if (is_single) {
         if (!status && choice->how == AUTOTUNE_MODELLED) look_at_cublas(chooser, &by, cublas_version, choice);
     } else {
@@ -877,9 +878,9 @@ static int by_all(const at_chooser *chooser, const at_call *call, const char *cu
     return status;
 }
 
-int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
+int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version, const double *allowed,
               autotune_choice *choice) {
-    const int status = by_all(chooser, call, cublas_version, choice);
+    const int status = by_all(chooser, call, cublas_version, allowed, choice);
     if (chooser->table->order) choice->is_cublas = false;
     return status;
 }
@@ -895,10 +896,9 @@ static bool is_among(const autotune_choice *ranked, int32_t num, const autotune_
 int at_rank(const at_chooser *chooser, const at_call *call, const double *allowed, int32_t room,
             autotune_choice *ranked, int32_t *num) {
     forecast by = {0};
-    const depths limit = allowed ? (depths){allowed[0], allowed[1]} : (depths){0};
     at_call whole;
     *ranked = (autotune_choice){.entry = -1};
-    const int status = call->batch.products == 1 ? by_kernels(chooser, call, allowed ? &limit : NULL, &by, ranked)
+    const int status = call->batch.products == 1 ? by_kernels(chooser, call, allowed, &by, ranked)
                                                  : by_batch(chooser, call, &whole, &by, ranked);
     *num = !status;
     ranked->cublas_us = ranked->is_cublas = 0;

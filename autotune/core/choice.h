@@ -55,15 +55,16 @@ void at_chooser_free(at_chooser *chooser);
 bool at_is_tuned(const at_chooser *chooser, const at_call *call);
 
 /* The choice for a call, m and n at least 1. `cublas_version`: of the cuBLAS that would serve; NULL if
- * unknown. Returns 0; 1 if even the default kernel is not legal, which needs more tiles than a grid holds; 2
- * if memory is short. Threads may share a chooser. */
-int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
+ * unknown. `allowed`: depths of sums for data of zero mean and for positive data, where these are known better than by
+ * the shape; else NULL, as of a batch. Returns 0; 1 if even the default kernel is not legal, which needs more tiles than a
+ * grid holds; 2 if memory is short. Threads may share a chooser. */
+int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version, const double *allowed,
               autotune_choice *choice);
 
 /* Up to `room` launches of kernels for a call, at least one, the one that is chosen without cuBLAS first; for a batch
  * those that the model knows, tuned or not. More than one only where the model chooses; none behind the first is less
- * accurate than is allowed, or than the first, and none is of a kernel with nearly as many splits as before it. `allowed`: depths of sums for data of zero
- * mean and for positive data, where these are known better than by the shape; else NULL. Returns as at_choose. */
+ * accurate than is allowed, or than the first, and none is of a kernel with nearly as many splits as before it.
+ * `allowed`, and what is returned, are as of at_choose. */
 int at_rank(const at_chooser *chooser, const at_call *call, const double *allowed, int32_t room,
             autotune_choice *ranked, int32_t *num);
 

@@ -98,12 +98,12 @@ static autotune_status of_choice(int status) {
 autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
                                 const autotune_batch *batch, const int64_t ld[3], const uint64_t addresses[3],
                                 const char *cublas_version, int32_t adds_bias, int32_t has_epilogue,
-                                autotune_choice *choice) {
+                                const double *allowed, autotune_choice *choice) {
     at_call call;
     const autotune_status status = read_call(layout, m, n, k, batch, ld, addresses, &call);
     call.adds_bias = adds_bias;
     call.has_epilogue = has_epilogue;
-    return status ? status : of_choice(at_choose(handle->chooser, &call, cublas_version, choice));
+    return status ? status : of_choice(at_choose(handle->chooser, &call, cublas_version, allowed, choice));
 }
 
 autotune_status autotune_rank(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,

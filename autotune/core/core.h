@@ -40,11 +40,13 @@ AUTOTUNE_API void autotune_close(autotune_handle *handle);
 /* What a product would run: C[m,n] = op(A) op(B), row-major, m and n at least 1. `layout`: AUTOTUNE_NN and so
  * on. `batch`: of a batch of several such products; NULL: one. `ld`: leading dimensions of A, B and C in elements. `addresses`: of A, B and C; NULL: aligned ones.
  * `cublas_version`: of the cuBLAS that would serve, as `13.1.0`; NULL if unknown. `adds_bias`: it would add
- * a vector to each row within the product, as torch calls it. `has_epilogue`: the kernel that serves must have one. */
+ * a vector to each row within the product, as torch calls it. `has_epilogue`: the kernel that serves must have one.
+ * `allowed`: two depths of sums, of a product that is no batch (choice.h); NULL: by the shape. */
 AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m,
                                              int32_t n, int32_t k, const autotune_batch *batch, const int64_t ld[3],
                                              const uint64_t addresses[3], const char *cublas_version,
-                                             int32_t adds_bias, int32_t has_epilogue, autotune_choice *choice);
+                                             int32_t adds_bias, int32_t has_epilogue, const double *allowed,
+                                             autotune_choice *choice);
 
 /* Up to `room` launches that may serve such a product or batch, the best first (choice.h); `num` says how many there are.
  * `allowed`: two depths of sums; NULL: by the shape. */

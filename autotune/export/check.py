@@ -21,6 +21,7 @@ from ..facts.gemm import FP32, Gemm
 from ..files.errors import DispatchError
 from ..kernel.launch import Epilogue
 from ..kernel.summation_order import fma, reference
+from ..perf_model.model_figures import Depths
 from ..runtime.calls.arrays import Libraries
 from ..runtime.calls.multiply import Added, sgemm_host
 from ..runtime.choose.chooser import Call, Chooser, Pick
@@ -86,7 +87,7 @@ class _Only(Chooser):
         super().__init__(table)
         self._kernel = replace(kernel, spec=replace(kernel.spec, max_workspace=None))
 
-    def pick(self, call: Call) -> Pick:
+    def pick(self, call: Call, allowed: Depths | None = None) -> Pick:
         fault = call.rejection(self._kernel)
         if fault is not None:
             raise DispatchError(f"kernel {self._kernel.id} does not serve {call.gemm}: {fault}; export again")

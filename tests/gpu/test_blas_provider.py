@@ -68,8 +68,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     streams: dict[int, int] = {}
     found: list[int] = []
 
-    def pick(self: Chooser, call: Call) -> Pick:
-        return replace(own_pick(self, call), provider="cublas")
+    def pick(self: Chooser, call: Call, *known: Any) -> Pick:
+        return replace(own_pick(self, call, *known), provider="cublas")
 
     def set_stream(handle: int, stream: int | None) -> Any:
         streams[handle] = stream or 0

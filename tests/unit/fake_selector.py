@@ -165,12 +165,12 @@ class Selector:
             found = self._models[layout] = Modelled(kernels, level, table.limits)
         return found
 
-    def pick(self, call: Call) -> Pick:
-        """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
-        default kernel is not legal, which needs more tiles than a grid holds."""
+    def pick(self, call: Call, allowed: Depths | None = None) -> Pick:
+        """The kernel for a call with m and n at least 1, and who serves it; `allowed` as of `ranked`. Raises
+        DispatchError if even the default kernel is not legal, which needs more tiles than a grid holds."""
         if call.gemm.is_batched:
             return self._of_batch(call)
-        pick = self._by_kernels(call)
+        pick = self._by_kernels(call, allowed)
         if pick.how == "exact":
             entry = self._entries[call.gemm]
             adding_us = entry.adding_us if call.adds_bias else None

@@ -53,7 +53,7 @@ from autotune.perf_model.launches import Launches, Shapes, grids
 from autotune.perf_model.model_figures import Depths, ModelFigures
 from autotune.perf_model.sum_depths import Sums
 from autotune.perf_model.time_model import Speeds, TimeModel, modelled_us
-from autotune.runtime.launch.cuda_driver import CudaFault, KernelFacts
+from autotune.runtime.launch.cuda_driver import CudaFault, GraphNode, KernelFacts
 from autotune.runtime.launch.devices import DEFAULT_SMEM
 from autotune.runtime.native import core
 from autotune.runtime.settle import choices
@@ -488,6 +488,7 @@ class FakeDriver:
     result_error: float = 0.0  # added to every element of every product
     errors: dict[str, float] = field(default_factory=dict)  # relative ones, as large as rounding's, by kernel
     summed: str = ""  # the order of sums, bit by bit; "": in float64
+    nodes: list[GraphNode] = field(default_factory=list)  # that cuBLAS gives to a captured stream
     graph: int = 1  # that all captured streams are captured into
     rejections: frozenset[str] = frozenset()  # calls for what a graph keeps that fail
     launches: list[Launch] = field(default_factory=list)
@@ -895,6 +896,12 @@ class FakeDriver:
         finally:
             del self._captured[stream]
         return self._make(captured)
+
+    def nodes_of(self, stream: int, enqueue: Callable[[], None]) -> list[GraphNode]:
+        """What the cuBLAS of this double would launch: `nodes`."""
+        assert self.loading_depth == 1 and self.handles[stream] == "stream"
+        enqueue()
+        return self.nodes
 
     def launch_graph(self, graph: int, stream: int) -> None:
         assert self.handles[stream] == "stream"

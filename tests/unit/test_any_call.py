@@ -814,9 +814,9 @@ def test_a_routed_call_is_its_product(
     rng, decided = random.Random(seed), list[Any]()
     decide = RoutedEngine.remember
 
-    def pick(self: Chooser, call: Call) -> Pick:
+    def pick(self: Chooser, call: Call, *known: Any) -> Pick:
         """Kernels take long or are soon done; torch's own is slow, or fast, or unknown."""
-        found, drawn = PICK(self, call), random.Random(str(call.gemm))
+        found, drawn = PICK(self, call, *known), random.Random(str(call.gemm))
         us, slow = (found.expected_us or 3.0) * drawn.choice((1, 0.1)), drawn.choice((100, 100, 0.5, None))
         return replace(found, expected_us=us, cublas_us=slow and slow * us, provider="autotune", margin=0.0)
 

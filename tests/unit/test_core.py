@@ -216,7 +216,7 @@ def assert_same_reasons(mine: Pick, other: Pick) -> None:
 def test_the_core_chooses_as_python_does(seed, version):
     table = drawn_table(seed)
     python, native = Selector(table, lambda: version), Chooser(table, lambda: version)
-    hows, num_moved = set(), 0
+    hows, num_moved, rng = set(), 0, random.Random(seed)
     for number, call in enumerate(drawn_calls(table, NUM_CALLS // 3, seed)):
         check = assert_same_reasons if number % 4 == 0 else assert_same
         check(native.pick(call), pick := python.pick(call))
@@ -224,6 +224,8 @@ def test_the_core_chooses_as_python_does(seed, version):
             adding = call._replace(adds_bias=True)
             check(native.pick(adding), other := python.pick(adding))
             num_moved += pick.provider != other.provider
+            depths = Depths(2 ** rng.uniform(0, 12), 2 ** rng.uniform(0, 12))
+            check(native.pick(call, depths), python.pick(call, depths))
         hows.add((pick.how, pick.provider))
     assert hows >= {("exact", "autotune"), ("modelled", "autotune"), ("modelled", "cublas")} and num_moved > 9
 

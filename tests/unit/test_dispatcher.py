@@ -820,7 +820,7 @@ def test_packed_operands_may_lie_anywhere(
 ) -> None:
     gemm = PACKED[0]
     pick = runtime.pick(gemm.m, gemm.n, gemm.k)
-    monkeypatch.setattr(runtime._models[0].chooser, "pick", lambda call: pick)  # else the model would choose
+    monkeypatch.setattr(runtime._models[0].chooser, "pick", lambda *_: pick)  # else the model would choose
     a, b = aligned(gemm.m, gemm.k, gemm.k + 2, offset=1), aligned(gemm.k, gemm.n, gemm.n + 1, offset=3)
     c = aligned(gemm.m, gemm.n)
     runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))

@@ -94,10 +94,10 @@ def test_a_launch_for_each_product_of_a_batch_stays_one_for_each(monkeypatch: py
     chooser = Chooser(both)
     ranked = [Pick("two", "modelled", lambda: "", 2, 3.0), Pick("one", "modelled", lambda: "", 1, 4.0)]
     asked = []
-    monkeypatch.setattr(Chooser, "ranked", lambda _, call, num: asked.append(call) or ranked)
+    monkeypatch.setattr(Chooser, "ranked", lambda _, call, num, allowed: asked.append(call) or ranked)
     engine = RoutedEngine(False, chooser.core, "off", both, {}, chooser, FakeDriver(both))
     looped = replace(ranked[0], expected_us=3.0 * BATCH.batch, is_looped=True)
-    found = engine._in_few_launches(looped, call)
+    found = engine._in_few_launches(looped, call, None)
     assert (found.kernel_id, found.is_looped, found.expected_us) == ("one", True, 4.0 * BATCH.batch)
     assert asked == [call.single]
 

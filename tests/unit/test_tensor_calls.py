@@ -269,7 +269,7 @@ def test_what_cublas_serves_is_served_by_the_core_alone(table, driver, offered, 
     blas, own = FakeBlas(driver), Chooser.pick
     library = BlasLibrary(blas)
     monkeypatch.setattr(blas_provider, "find_library", lambda: library)
-    monkeypatch.setattr(Chooser, "pick", lambda self, call: replace(own(self, call), provider="cublas"))
+    monkeypatch.setattr(Chooser, "pick", lambda *of: replace(own(*of), provider="cublas"))
     runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver, cublas=True)
     multiply(runtime, A, B)
     alone(runtime, monkeypatch)

@@ -130,13 +130,13 @@ def torch(request: pytest.FixtureRequest, expected_times: None, monkeypatch: pyt
 def expected_times(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Chooser.pick
 
-    def pick(self: Chooser, call: Call) -> Pick:
+    def pick(self: Chooser, call: Call, *known: Any) -> Pick:
         kernel_us, cublas_us = TIMES_US.get(call.gemm.k, TIMES_US[WINS])
         is_slower = cublas_us and kernel_us and (cublas_us < kernel_us or call.gemm.k in DOUBTFUL)
         who = "cublas" if is_slower else "autotune"
         margin = MARGIN if call.gemm.k in DOUBTFUL else 0.0
         return replace(
-            own(self, call), expected_us=kernel_us, cublas_us=cublas_us, provider=who, margin=margin
+            own(self, call, *known), expected_us=kernel_us, cublas_us=cublas_us, provider=who, margin=margin
         )
 
     monkeypatch.setattr(Chooser, "pick", pick)

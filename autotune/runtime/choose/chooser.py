@@ -205,11 +205,11 @@ class Chooser:
             return problem
         return folded(problem) or problem
 
-    def pick(self, call: Call) -> Pick:
-        """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
-        default kernel is not legal, which needs more tiles than a grid holds."""
+    def pick(self, call: Call, allowed: Depths | None = None) -> Pick:
+        """The kernel for a call with m and n at least 1, and who serves it; `allowed` as of `ranked`. Raises
+        DispatchError if even the default kernel is not legal, which needs more tiles than a grid holds."""
         version = self._loaded_cublas() if self._loaded_cublas and any(self._timed(call)) else None
-        found = self.core.choose(call, version)
+        found = self.core.choose(call, version, allowed)
         if found is None:
             raise self._rejected_pick(call)
         return self._picked(found, partial(self._why, call, found, version))

@@ -34,6 +34,8 @@ _ORDINAL = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _NOT_CAPTURING = cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 _NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
+_KERNEL_NODE = cuda.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+MOST_NODES = 8  # of a graph that are looked at
 _TIMING = cuda.CUevent_flags.CU_EVENT_DEFAULT
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 
@@ -60,6 +62,13 @@ class KernelFacts(NamedTuple):
     cluster: tuple[int, int, int]  # blocks along x, y, z; zeros where it asks for none
 
 
+class GraphNode(NamedTuple):
+    """Of a graph: the name of a kernel, "" of anything else, and its blocks along z."""
+
+    kernel: str
+    blocks_z: int
+
+
 def error_name(code: int) -> str:
     """Of a CUresult."""
     try:
@@ -73,6 +82,17 @@ def _check(what: str, result: tuple[Any, ...]) -> Any:
     if result[0]:
         raise CudaFault(what, int(result[0]), error_name(int(result[0])))
     return result[1] if len(result) == 2 else result[1:]
+
+
+def _node_of(node: Any) -> GraphNode:
+    if _check("looking at a node", cuda.cuGraphNodeGetType(node)) != _KERNEL_NODE:
+        return GraphNode("", 0)
+    launch = _check("looking at a launch", cuda.cuGraphKernelNodeGetParams(node))
+    name: bytes = _check(
+        "name of a kernel",
+        (cuda.cuFuncGetName(launch.func) if int(launch.func) else cuda.cuKernelGetName(launch.kern)),
+    )
+    return GraphNode(name.decode(errors="replace"), int(launch.gridDimZ))
 
 
 class Driver:
@@ -243,7 +263,8 @@ class Driver:
         """From one event to another, both of which the GPU has passed."""
         return 1000 * float(_check("reading the time of events", cuda.cuEventElapsedTime(begin, end)))
 
-    def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
+    @contextmanager
+    def _captured(self, stream: int, enqueue: Callable[[], None]) -> Iterator[Any]:
         """The work that `enqueue` gives to a stream, as a graph instead of being run."""
         _check("beginning a capture", cuda.cuStreamBeginCapture(stream, _RELAXED))
         with ExitStack() as at_end:
@@ -252,7 +273,19 @@ class Driver:
             finally:
                 graph = _check("ending a capture", cuda.cuStreamEndCapture(stream))
                 at_end.callback(lambda: _check("freeing a graph", cuda.cuGraphDestroy(graph)))
+            yield graph
+
+    def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
+        """The same, ready to be launched."""
+        with self._captured(stream, enqueue) as graph:
             return int(_check("building a graph", cuda.cuGraphInstantiate(graph, 0)))
+
+    def nodes_of(self, stream: int, enqueue: Callable[[], None]) -> list[GraphNode]:
+        """What `enqueue` would give to a stream: nothing runs. At most MOST_NODES. Raises CudaFault, also
+        where the driver does not tell names of kernels (before CUDA 12.3)."""
+        with self._captured(stream, enqueue) as graph:
+            nodes, num = _check("looking at a graph", cuda.cuGraphGetNodes(graph, MOST_NODES))
+            return [_node_of(node) for node in nodes[:num]]  # the others are NULL
 
     def launch_graph(self, graph: int, stream: int) -> None:
         _check("launching a graph", cuda.cuGraphLaunch(graph, stream))

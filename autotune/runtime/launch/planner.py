@@ -56,8 +56,7 @@ class CorePlan:
 
     def __init__(self, core: Core, planned: Any) -> None:
         made = ctypes.c_void_p()
-        status = core.library.autotune_make_plan(core.handle, ctypes.byref(planned), ctypes.byref(made))
-        if status:
+        if status := core.library.autotune_make_plan(core.handle, ctypes.byref(planned), ctypes.byref(made)):
             tell(status, None, None)
         self.address, self._release = made.value, core.library.autotune_release_plan
         self._num_calls = core.library.autotune_tensor_calls
@@ -300,8 +299,8 @@ class Engine(Planner):
     """Plans launches of the kernels of one table, or of cuBLAS where that is picked. Threads may share it.
 
     A choice in `known` has priority over the chooser's. `settle` is called before an unsettled plan runs,
-    with the plan and its stream; it returns whether another launch may serve from now on. `adds_bias`: if
-    the cuBLAS that may serve a product adds a vector to it. `core`: of its own, not the chooser's."""
+    with the plan and its stream; it returns whether another launch may serve from now on. `adds_bias`: if the
+    cuBLAS that may serve a product adds a vector to it; `allowed`: as of `Chooser.pick`. `core`: its own."""
 
     devices: Devices
 
@@ -321,6 +320,7 @@ class Engine(Planner):
         self.table, self._chooser, self._known = table, chooser, known
         self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
         self.adds_bias: Callable[[Gemm], bool] = lambda gemm: False
+        self.allowed: Callable[[Call, OpenGpu], Any] = lambda call, gpu: None
         self._numbers = {kernel_id: number for number, kernel_id in enumerate(ids)}
 
     def _make_plan(self, problem: Product, device: int, key: Key) -> Plan:
@@ -334,7 +334,7 @@ class Engine(Planner):
         if (known := self._known) is not None and known.is_first_use:
             known.choices_on(gpu)
         compared = call._replace(adds_bias=self.adds_bias(gemm), has_epilogue=epilogue is not None)
-        pick = (known and known.pick(call, device)) or self._chooser.pick(compared)
+        pick = (known and known.pick(call, device)) or self._chooser.pick(compared, self.allowed(call, gpu))
         is_open = known is not None and known.is_open(call, pick, device)
         if epilogue is None:
             pick = self.blas.served(pick, call, device)

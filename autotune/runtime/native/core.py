@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "core"  # links are left in it: folder_files.py knows it by this name
 LIBRARY = "libautotune_core.so"
-VERSION = 26  # AUTOTUNE_TABLE_VERSION of core/table.h
+VERSION = 27  # AUTOTUNE_TABLE_VERSION of core/table.h
 _MOST = 1 << 12  # declarations
 
 
@@ -148,13 +148,15 @@ class Core:
         if handle and not sys.is_finalizing():  # threads may be in the middle of a call
             self.library.autotune_close(handle)
 
-    def choose(self, call: Call, cublas_version: str | None) -> Any | None:
+    def choose(
+        self, call: Call, cublas_version: str | None, allowed: tuple[float, float] | None = None
+    ) -> Any | None:
         """The autotune_choice (core/choice.h) for a product with m and n at least 1; None where even the
-        default kernel is not legal."""
+        default kernel is not legal. `allowed`: as of `rank`."""
         found, version = self.library.structs.choice(), cublas_version and cublas_version.encode()
         status = self.library.autotune_choose(
             self.handle, *_extents(call), self._batch(call), *_memory(call), version, call.adds_bias,
-            call.has_epilogue, ctypes.byref(found),
+            call.has_epilogue, self._depths(allowed), ctypes.byref(found),
         )  # fmt: skip
         return found if self._is_there(status, call) else None
 
@@ -162,12 +164,15 @@ class Core:
         """Up to `num` of these for a call, the best first; none where `choose` returns None, and of a batch
         for which none is modelled. `allowed`: depths of sums, where these are known better than by shape."""
         found, many = (self.library.structs.choice * num)(), ctypes.c_int32()
-        depths = allowed and (ctypes.c_double * 2)(*allowed)
         status = self.library.autotune_rank(
-            self.handle, *_extents(call), self._batch(call), *_memory(call), depths, num, found,
-            ctypes.byref(many),
+            self.handle, *_extents(call), self._batch(call), *_memory(call), self._depths(allowed), num,
+            found, ctypes.byref(many),
         )  # fmt: skip
         return found[: many.value] if self._is_there(status, call) else ()
+
+    @staticmethod
+    def _depths(allowed: tuple[float, float] | None) -> Any:
+        return allowed and (ctypes.c_double * 2)(*allowed)
 
     def _batch(self, call: Call) -> Any:
         if not call.gemm.is_batched:

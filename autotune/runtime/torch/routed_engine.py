@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from ...facts.gemm import FLOAT_BYTES, Gemm, Triple, adds_bias_within
 from ...files.errors import DispatchError
 from ...kernel.config import Config, threads_along_k
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue
-from ...perf_model.model_figures import LAUNCH_APART_US
+from ...perf_model.model_figures import LAUNCH_APART_US, Depths
 from ..calls.product import MAX_PLANS, Product, Settle, make_gemm, packed
 from ..choose.blas_provider import BlasProvider
 from ..choose.chooser import Call, Pick, offsets_of
@@ -186,7 +186,8 @@ class RoutedEngine(Engine):
     def plan_of(
         self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0), **_: int
     ) -> Plan:
-        pick = self._in_few_launches(pick, Call(problem.gemm, problem.lds, addresses, problem.batch))
+        call = Call(problem.gemm, problem.lds, addresses, problem.batch)
+        pick = self._in_few_launches(pick, call, self.allowed(call, gpu))
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
         rivals = self._references(problem, gpu, pick, addresses) if self._is_live(pick, problem) else iter(())
@@ -219,8 +220,7 @@ class RoutedEngine(Engine):
         def sums(launch: Pick) -> tuple[Any, ...]:
             return sums_as(self._chooser.kernels[launch.kernel_id], launch)
 
-        rank = self._chooser.ranked_in_batch if gemm.is_batched else self._chooser.ranked
-        for one in rank(call, NUM_RANKED):
+        for one in self._ranked(call, self.allowed(call, gpu)):
             own = one if epilogue == PLAIN else self._chooser.with_epilogue(one, epilogue)
             is_like = self._settles == "live-any-order" or sums(own) == sums(pick)
             if is_like and (own.kernel_id, own.split_k) != (pick.kernel_id, pick.split_k):
@@ -230,7 +230,12 @@ class RoutedEngine(Engine):
             assert core is not None
             yield Decided(gemm, one, "", core)
 
-    def _in_few_launches(self, pick: Pick, call: Call) -> Pick:
+    def _ranked(self, call: Call, allowed: Depths | None) -> Sequence[Pick]:
+        if call.gemm.is_batched:
+            return self._chooser.ranked_in_batch(call, NUM_RANKED)
+        return self._chooser.ranked(call, NUM_RANKED, allowed)
+
+    def _in_few_launches(self, pick: Pick, call: Call, allowed: Depths | None) -> Pick:
         """The same, or a launch that is as good for a program, which waits for the GPU or the host."""
         products = call.gemm.batch if pick.is_looped else 1
 
@@ -241,10 +246,8 @@ class RoutedEngine(Engine):
         least_us = max(pick.expected_us or 0.0, products * LAUNCH_HOST_US)
         if pick.how != "modelled" or period_us(pick, products) <= least_us:
             return pick
-        if call.gemm.is_batched and not pick.is_looped:
-            other = min(self._chooser.ranked_in_batch(call, NUM_RANKED), key=period_us)
-        else:
-            other = min(self._chooser.ranked(call.single, NUM_RANKED), key=period_us)
+        ranked = self._ranked(call.single if pick.is_looped else call, allowed)
+        other = min(ranked, key=period_us)
         epilogue = self._chooser.kernels[pick.kernel_id].variant.epilogue
         if epilogue != PLAIN:
             other = self._chooser.with_epilogue(other, epilogue)
