@@ -263,7 +263,7 @@ def _times_us(launches: Sequence[Launch], slower: Floats, num_plans: int, harnes
     the first `num_plans`, the table's own. `slower`: the factor by which each counts as slower there."""
     single_launches = [partial(launch, harness.sets[0]) for launch in launches]
     once_us = [harness.intervals_us([single])[0] for single in single_launches]
-    if max(once_us) < LONG_US:
+    if min(once_us) < LONG_US:
         once_us = harness.intervals_us(single_launches)
     counted_us = slower * once_us
     most_us = PREDICTED_SLOWER * counted_us[:num_plans].min() + LATENCY_US
