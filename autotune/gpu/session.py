@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from statistics import median
 
-from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
+from ..facts.gemm import FLOAT_BYTES, FP32, TORCH_BYTES, Gemm
 from ..facts.measurement import CachePolicy, Discarded, Failure, Outcome
 from ..files.errors import EnvironmentProblem
 from ..kernel import templates
@@ -288,7 +288,7 @@ class Session:
         library = cublaslt.load_library()
         if library is None:
             return None
-        return cublaslt.CublasLt(self.driver, library, self.stream, cublaslt.TORCH_BYTES)
+        return cublaslt.CublasLt(self.driver, library, self.stream, TORCH_BYTES)
 
     def _bias(self, num_bytes: int) -> Buffer:
         """Any numbers."""

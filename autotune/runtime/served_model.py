@@ -162,7 +162,7 @@ class ServedModel:
 
     def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
         """What serves torch's own products; see routed_engine.py."""
-        from .choose.blas_provider import CublasSums, loaded_library
+        from .choose.blas_provider import CublasSums, loaded_library, loaded_lt
         from .native.core import core_of
         from .torch.routed_engine import AsPicked, RoutedEngine
 
@@ -170,7 +170,8 @@ class ServedModel:
         rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, known, AsPicked()
         made = RoutedEngine(has_bias, core_of(self.table), self._settles, *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
-        made.allowed = CublasSums(driver, made.devices, self.table, loaded_library).allowed
+        sums = CublasSums(driver, made.devices, self.table, loaded_library, loaded_lt)
+        made.allowed = sums.allowed
         return made
 
 

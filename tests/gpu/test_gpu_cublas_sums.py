@@ -11,7 +11,7 @@ import pytest
 
 from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.perf_model.model_figures import DEFAULT_ERRORS, Depths
-from autotune.runtime.choose.blas_provider import CublasSums, loaded_library
+from autotune.runtime.choose.blas_provider import CublasSums, loaded_library, loaded_lt
 from autotune.runtime.choose.chooser import Call
 from autotune.runtime.launch.cuda_driver import Driver
 from autotune.runtime.launch.devices import Gpus
@@ -35,7 +35,7 @@ def sums() -> CublasSums:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")  # whose context and library are used
     driver = Driver()
-    return CublasSums(driver, Gpus(driver), Unordered(), loaded_library)
+    return CublasSums(driver, Gpus(driver), Unordered(), loaded_library, loaded_lt)
 
 
 def drawn(seed: int) -> list[str]:
@@ -44,12 +44,14 @@ def drawn(seed: int) -> list[str]:
     return [f"{m}x{n}x{rng.randrange(256, 9000)}:{rng.choice(LAYOUTS)}" for m, n in sides]
 
 
-def allowed(sums: CublasSums, gemm: Gemm) -> Depths | None:
-    return sums.allowed(Call.packed(gemm), sums._devices.gpu(0))
+def allowed(sums: CublasSums, gemm: Gemm, adds_bias: bool = False) -> Depths | None:
+    return sums.allowed(Call.packed(gemm)._replace(adds_bias=adds_bias), sums._devices.gpu(0))
 
 
-def errors_of_torch(gemm: Gemm) -> Depths:
-    """Depths of cuBLAS's sums by its errors on normal and on positive numbers."""
+def errors_of_torch(gemm: Gemm, adds_bias: bool = False) -> Depths:
+    """Depths of cuBLAS's sums by its errors on normal and on positive numbers. `adds_bias`: of the product
+    that torch has cuBLASLt compute with a bias, here zeros."""
+    bias = torch.zeros(gemm.n, device="cuda")
     generator = torch.Generator("cuda").manual_seed(3)
     found = []
     for make in (torch.randn, torch.rand):
@@ -67,25 +69,28 @@ def errors_of_torch(gemm: Gemm) -> Depths:
         )
         a, b = a.T if gemm.trans_a else a, b.T if gemm.trans_b else b
         exact = (a[:ROWS].double() @ b.double()).cpu().numpy()
-        error = (a @ b)[:ROWS].double().cpu().numpy() - exact
+        c = torch.addmm(bias, a, b) if adds_bias else a @ b
+        error = c[:ROWS].double().cpu().numpy() - exact
         found.append(float(np.linalg.norm(error) / np.linalg.norm(exact)))
     return Depths.of_errors(*found)
 
 
+@pytest.mark.parametrize("adds_bias", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("text", [*LAYERS, *drawn(71)])
-def test_errors_of_cublas_are_those_of_its_splits(sums: CublasSums, text: str) -> None:
+def test_errors_of_cublas_are_those_of_its_splits(sums: CublasSums, text: str, adds_bias: bool) -> None:
     """Within half and twice the depth: the guess is off by up to 12 times."""
     gemm = Gemm.parse(text)
-    limit = allowed(sums, gemm)
+    limit = allowed(sums, gemm, adds_bias)
     if limit is None:
         pytest.skip("cuBLAS does not tell")
-    told, seen = limit.within(1 / DEFAULT_ERRORS[0], 1 / DEFAULT_ERRORS[1]), errors_of_torch(gemm)
+    told, seen = limit.within(1 / DEFAULT_ERRORS[0], 1 / DEFAULT_ERRORS[1]), errors_of_torch(gemm, adds_bias)
     assert 0.5 < seen.zero_mean / told.zero_mean < 2
     assert 0.4 < seen.positive / told.positive < 2.5
 
 
-def test_most_layers_are_told(sums: CublasSums) -> None:
-    told = [allowed(sums, Gemm.parse(text)) is not None for text in (*LAYERS, *drawn(72))]
+@pytest.mark.parametrize("adds_bias", [False, True], ids=["plain", "bias"])
+def test_most_layers_are_told(sums: CublasSums, adds_bias: bool) -> None:
+    told = [allowed(sums, Gemm.parse(text), adds_bias) is not None for text in (*LAYERS, *drawn(72))]
     assert sum(told) > 0.9 * len(told)
 
 

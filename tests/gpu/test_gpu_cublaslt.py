@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from autotune.facts.gemm import Gemm
+from autotune.facts.gemm import TORCH_BYTES, Gemm
 from autotune.gpu import driver
-from autotune.gpu.cublaslt import TORCH_BYTES, CublasLt, load_library
+from autotune.gpu.cublaslt import CublasLt, load_library
 from autotune.gpu.memory import OperandSet
 from autotune.runtime.torch.routed_engine import ADDING_OTHERWISE
 

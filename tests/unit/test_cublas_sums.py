@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from table_cases import FIGURES, FakeDriver, make_kernel, make_spec, make_table
 from test_cublas_model import figures_of
+from test_cublaslt import FakeLt
 from test_sum_depths import splits_of as splits_in_name
 
-from autotune.facts.gemm import PEDANTIC_MATH, WORKSPACE_BYTES, Gemm
+from autotune.facts.gemm import PEDANTIC_MATH, TORCH_BYTES, WORKSPACE_BYTES, Gemm
 from autotune.perf_model.model_figures import DEFAULT_ERRORS, Depths
 from autotune.runtime.choose.blas_provider import CublasSums, depths_in, splits_of
 from autotune.runtime.choose.chooser import Call, Chooser
@@ -50,10 +51,33 @@ class FakeBlas:
         return [arguments for called, arguments in self.calls if called == name]
 
 
-def sums_of(driver: FakeDriver, blas: FakeBlas | None, **changes: Any) -> tuple[CublasSums, Any]:
+class KeptLt(FakeLt):
+    """Keeps what the product is asked for, and multiplies nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products: list[dict[str, Any]] = []
+        self.status = 0
+
+    def cublasLtMatmul(
+        self, handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algo, workspace,
+        workspace_bytes, stream,
+    ):  # fmt: skip
+        layouts = [self.alive[layout.value][:3] for layout in (a_layout, b_layout, c_layout)]
+        flags = self.alive[desc.value][0]
+        self.products.append({
+            "layouts": layouts, "flags": dict(flags), "offsets": [x.value % 256 for x in (a, b, c)],
+            "bytes": workspace_bytes.value, "stream": stream.value,
+        })  # fmt: skip
+        return self.status
+
+
+def sums_of(
+    driver: FakeDriver, blas: FakeBlas | None, lt: KeptLt | None = None, **changes: Any
+) -> tuple[CublasSums, Any]:
     table = replace(driver.table, **changes)
     devices = Devices(table, {}, driver)
-    return CublasSums(driver, devices, table, lambda: blas), devices.gpu(0)
+    return CublasSums(driver, devices, table, lambda: blas, lambda: lt), devices.gpu(0)
 
 
 def test_splits_are_read_as_in_what_was_captured_of_an_h200() -> None:
@@ -107,7 +131,7 @@ def test_a_call_is_captured_once_as_the_runtime_makes_it() -> None:
     call = Call(gemm, (800, 900, 1000), (4, 8, 0))
     allowed = sums.allowed(call, gpu)
     assert allowed == Depths(768 / 4 + 3, 768 / 16 + 3).within(*DEFAULT_ERRORS)
-    assert sums.allowed(call._replace(adds_bias=True, addresses=(20, 24, 32)), gpu) == allowed
+    assert sums.allowed(call._replace(has_epilogue=True, addresses=(20, 24, 32)), gpu) == allowed
     (sgemm,) = blas.of("cublasSgemm_v2")
     assert sgemm[1:6] == (1, 0, 200, 100, 768) and (sgemm[8], sgemm[10], sgemm[13]) == (900, 800, 1000)
     assert [one.value % 16 for one in (sgemm[9], sgemm[7], sgemm[12])] == [4, 8, 0]
@@ -117,6 +141,49 @@ def test_a_call_is_captured_once_as_the_runtime_makes_it() -> None:
     assert sums.allowed(call._replace(addresses=(0, 0, 0)), gpu) == allowed
     assert len(blas.of("cublasSgemm_v2")) == 2 and len(blas.of("cublasCreate_v2")) == 1
     assert "stream" not in driver.handles.values() and driver.context_stack == []
+
+
+def test_with_a_bias_the_call_is_torchs() -> None:
+    """Of cuBLASLt, with little workspace: what cuBLAS would do is not asked, nor is a handle of it made."""
+    driver, blas, lt = FakeDriver(make_table(), nodes=[WHOLE]), FakeBlas(), KeptLt()
+    sums, gpu = sums_of(driver, blas, lt)
+    call = Call(Gemm(100, 200, 768, trans_b=True), (800, 900, 1000), (4, 8, 0), adds_bias=True)
+    for _ in range(2):
+        assert sums.allowed(call, gpu) == Depths(768, 768).within(*DEFAULT_ERRORS)
+    (product,) = lt.products
+    assert product["layouts"] == [[768, 200, 900], [768, 100, 800], [200, 100, 1000]]
+    assert product["offsets"] == [8, 4, 0] and product["bytes"] == TORCH_BYTES and product["stream"]
+    flags = product["flags"]
+    assert (flags[3], flags[4], flags[7], flags["compute"]) == (1, 0, 4, 68) and flags[8] % 256 == 0
+    assert lt.preferred == {1: TORCH_BYTES, 5: 8, 6: 4, 7: 256, 8: 256}
+    assert lt.alive == {1: ["handle"]} and not blas.calls
+    driver.nodes = [WHOLE._replace(blocks_z=4)]
+    assert sums.allowed(call._replace(adds_bias=False), gpu) != sums.allowed(call, gpu)
+    assert "stream" not in driver.handles.values() and driver.context_stack == []
+
+
+@pytest.mark.parametrize("what", ["nothing", "refused", "absent", "old"])
+def test_without_an_answer_of_cublaslt_it_is_guessed(what: str) -> None:
+    lt = {"absent": None, "old": object()}.get(what, KeptLt())
+    if what == "nothing":
+        lt.answer = []
+    if what == "refused":
+        lt.status = 7
+    driver = FakeDriver(make_table(), nodes=[WHOLE])
+    sums, gpu = sums_of(driver, FakeBlas(), lt)
+    assert sums.allowed(Call.packed(LAYER)._replace(adds_bias=True), gpu) is None
+    assert "stream" not in driver.handles.values() and driver.context_stack == []
+
+
+@pytest.mark.parametrize("name", ["CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE"])
+def test_where_torch_gives_more_workspace_cublas_itself_is_asked(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1")
+    blas, lt = FakeBlas(), KeptLt()
+    sums, gpu = sums_of(FakeDriver(make_table(), nodes=[WHOLE]), blas, lt)
+    assert sums.allowed(Call.packed(LAYER)._replace(adds_bias=True), gpu)
+    assert blas.of("cublasSgemm_v2") and not lt.products
 
 
 @pytest.mark.parametrize(

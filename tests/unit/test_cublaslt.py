@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autotune.facts.gemm import LAYOUTS, Gemm
+from autotune.facts.gemm import LAYOUTS, TORCH_BYTES, Gemm, LtCandidate
 from autotune.gpu import cublaslt
 from autotune.gpu.cublas import CublasError
-from autotune.gpu.cublaslt import CublasLt, LtCandidate
+from autotune.gpu.cublaslt import CublasLt
 from autotune.gpu.memory import OperandSet
 
 STREAM, WORKSPACE = 77, 0x1000
@@ -148,7 +148,7 @@ def test_the_product_is_the_row_major_one(lt, fake, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_bias_is_added_to_each_row_as_torch_asks_for_it(driver, fake, layout):
     """The first that the heuristic names, for addresses as these are aligned, with little workspace."""
-    lt = CublasLt(driver, fake, STREAM, cublaslt.TORCH_BYTES)
+    lt = CublasLt(driver, fake, STREAM, TORCH_BYTES)
     gemm = Gemm.parse(f"5x7x3:{layout}")
     generator = np.random.default_rng(0)
     a, b, bias = (generator.standard_normal(shape, dtype=np.float32) for shape in ((5, 3), (3, 7), 7))
@@ -164,7 +164,7 @@ def test_a_bias_is_added_to_each_row_as_torch_asks_for_it(driver, fake, layout):
     assert fake.used == [0]
     assert fake.preferred == {1: 1 << 20, **dict(zip((5, 6, 7, 8), aligned, strict=True))}
     fake.answer = []
-    with pytest.raises(CublasError, match="no algorithm"):
+    with pytest.raises(CublasError, match="status 15"):
         product.first(operands)
 
 

@@ -17,12 +17,13 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...facts.gemm import MAX_EXTENT, PEDANTIC_MATH, WORKSPACE_BYTES
+from ...facts.gemm import MAX_EXTENT, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, LtHandle, LtProduct
 from ...files.errors import DispatchError
 from ...perf_model.model_figures import DEFAULT_ERRORS, LEAST_K, NARROW, Depths
 from ..calls.product import MAX_PLANS
@@ -36,6 +37,14 @@ _LEAST_PROOF = 256  # elements of C: by chance some have the same bits in anothe
 _TILED = re.compile(r"sm80_xmma_gemm_f32f32_\w+_tilesize|cutlass_80_simt_sgemm")
 _ADDS_UP = "split_k_kernel"
 _ADDRESS = 1 << 40  # of operands that nothing reads
+_WORKSPACE, _BIAS = 4 * _ADDRESS, 5 * _ADDRESS
+_OF_MORE_WORKSPACE = "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE"  # than torch's TORCH_BYTES
+
+
+class _Operands(NamedTuple):
+    a: int
+    b: int
+    c: int
 
 
 class BlasProvider:
@@ -134,17 +143,23 @@ def _instead(pick: Pick, is_absent: bool) -> str:
 
 
 class CublasSums:
-    """How deep they are in a product, of the cuBLAS that `find` gives. Threads may share it."""
+    """How deep they are in a product, of the cuBLAS that `find` gives, and with a bias of the cuBLASLt that
+    `find_lt` gives, as torch calls it. Threads may share it."""
 
     def __init__(
-        self, driver: Driver, devices: Gpus, table: Table, find: Callable[[], BlasLibrary | None]
+        self,
+        driver: Driver,
+        devices: Gpus,
+        table: Table,
+        find: Callable[[], BlasLibrary | None],
+        find_lt: Callable[[], Any],
     ) -> None:
-        self._driver, self._devices, self._find = driver, devices, find
+        self._driver, self._devices, self._find, self._find_lt = driver, devices, find, find_lt
         self._is_asked = table.order is None  # kernels of one order all sum as deep
+        self._is_adding_known = not any(name in os.environ for name in _OF_MORE_WORKSPACE)
         self._lock = threading.Lock()
         self._known: dict[tuple[int, Call], Depths | None] = {}
-        self._handles: dict[int, ctypes.c_void_p] = {}  # by GPU
-        self._functions: dict[str, Any] | None = None
+        self._handles: dict[tuple[int, bool], Any] = {}  # by GPU, and whether of cuBLASLt; they stay
 
     def allowed(self, call: Call, gpu: OpenGpu) -> Depths | None:
         """How deep sums may be beside cuBLAS's; None where that is guessed as well: where a side of C is
@@ -153,43 +168,50 @@ class CublasSums:
         is_guessed = min(gemm.m, gemm.n) > NARROW and gemm.k >= LEAST_K and not gemm.is_batched
         if not (self._is_asked and is_guessed and gemm.is_float) or max(call.lds) > MAX_EXTENT:
             return None
-        key = gpu.device, call_signature(call)._replace(adds_bias=False, has_epilogue=False)
+        kind = call_signature(call)._replace(
+            adds_bias=call.adds_bias and self._is_adding_known, has_epilogue=False
+        )
+        key = gpu.device, kind
         with self._lock:
             if key not in self._known:
                 if len(self._known) >= MAX_PLANS:
                     self._known.clear()
-                self._known[key] = self._read(key[1], gpu)
+                self._known[key] = self._read(kind, gpu)
             return self._known[key]
 
     def _read(self, call: Call, gpu: OpenGpu) -> Depths | None:
-        driver = self._driver
+        driver, at = self._driver, (gpu.device, call.adds_bias)
+        enqueue = _enqueue_adding if call.adds_bias else _enqueue
         try:
             with self._devices.current(gpu), driver.relaxed():
-                handle, functions = self._handle(gpu.device)
+                if at not in self._handles:
+                    self._handles[at] = self._lt_handle() if call.adds_bias else self._handle()
                 stream = driver.make_stream()
                 try:
-                    nodes = driver.nodes_of(stream, lambda: _enqueue(functions, handle, call, stream))
+                    nodes = driver.nodes_of(stream, lambda: enqueue(self._handles[at], call, stream))
                 finally:
                     driver.free_stream(stream)
-        except DispatchError:  # what serves is right all the same
+        except (DispatchError, AttributeError):  # what serves is right all the same
             return None
         splits = splits_of(nodes)
         return depths_in(call.gemm.k, splits).within(*DEFAULT_ERRORS) if splits else None
 
-    def _handle(self, device: int) -> tuple[ctypes.c_void_p, dict[str, Any]]:
-        """A handle of cuBLAS on the GPU whose context is current, which stays. Raises DispatchError."""
-        if self._functions is None:
-            library = self._find()
-            self._functions = library.functions if library else {}
-        if not self._functions:
+    def _handle(self) -> tuple[dict[str, Any], ctypes.c_void_p]:
+        """Of the GPU whose context is current. Raises DispatchError."""
+        library, made = self._find(), ctypes.c_void_p()
+        if library is None:
             self._is_asked = False
             raise DispatchError("no cuBLAS is loaded")
-        if device not in self._handles:
-            made = ctypes.c_void_p()
-            _call(self._functions, "cublasCreate_v2", ctypes.byref(made))
-            _call(self._functions, "cublasSetMathMode", made, PEDANTIC_MATH)
-            self._handles[device] = made
-        return self._handles[device], self._functions
+        _call(library.functions, "cublasCreate_v2", ctypes.byref(made))
+        _call(library.functions, "cublasSetMathMode", made, PEDANTIC_MATH)
+        return library.functions, made
+
+    def _lt_handle(self) -> LtHandle:
+        library = self._find_lt()
+        if library is None:
+            self._is_adding_known = False
+            raise DispatchError("no cuBLASLt is loaded")
+        return LtHandle(library, _check, 0, _WORKSPACE)
 
 
 def splits_of(nodes: list[GraphNode]) -> int:
@@ -207,18 +229,33 @@ def depths_in(k: int, splits: int) -> Depths:
     return Depths(k / splits + splits - 1, k / splits**2 + splits - 1)
 
 
-def _enqueue(functions: dict[str, Any], handle: Any, call: Call, stream: int) -> None:
-    """As the runtime calls cuBLAS (core/blas.c): row-major, so C^T = op(B)^T op(A)^T."""
-    gemm, (lda, ldb, ldc) = call.gemm, call.lds
-    a, b, c = (ctypes.c_void_p(_ADDRESS * (1 + i) + at) for i, at in enumerate(call.addresses))
+def _operands(call: Call) -> _Operands:
+    return _Operands(*(_ADDRESS * (1 + i) + at for i, at in enumerate(call.addresses)))
+
+
+def _enqueue(made: tuple[dict[str, Any], ctypes.c_void_p], call: Call, stream: int) -> None:
+    """As the runtime calls cuBLAS (core/blas.c)."""
+    functions, handle = made
+    cublas, operands = ColumnMajorCall.of(call.gemm, call.lds), _operands(call)
+    a, b, c = map(ctypes.c_void_p, operands)
     alpha, beta = ctypes.c_float(1), ctypes.c_float(0)
     _call(functions, "cublasSetStream_v2", handle, ctypes.c_void_p(stream))
-    workspace = ctypes.c_void_p(4 * _ADDRESS), ctypes.c_size_t(WORKSPACE_BYTES)
+    workspace = ctypes.c_void_p(_WORKSPACE), ctypes.c_size_t(WORKSPACE_BYTES)
     _call(functions, "cublasSetWorkspace_v2", handle, *workspace)
     _call(
-        functions, "cublasSgemm_v2", handle, int(gemm.trans_b), int(gemm.trans_a), gemm.n, gemm.m, gemm.k,
-        ctypes.byref(alpha), b, ldb, a, lda, ctypes.byref(beta), c, ldc,
+        functions, "cublasSgemm_v2", handle, *cublas[:5], ctypes.byref(alpha), b, cublas.ld_first,
+        a, cublas.ld_second, ctypes.byref(beta), c, cublas.ld_result,
     )  # fmt: skip
+
+
+def _enqueue_adding(lt: LtHandle, call: Call, stream: int) -> None:
+    """As torch calls cuBLASLt, with a bias."""
+    lt.stream, operands = stream, _operands(call)
+    product = LtProduct(lt, ColumnMajorCall.of(call.gemm, call.lds), _BIAS)
+    try:
+        product.enqueue(product.first(operands), operands)
+    finally:
+        product.free()
 
 
 def _call(functions: dict[str, Any], name: str, *arguments: Any) -> None:
@@ -230,7 +267,6 @@ _NAMES = (
     "cublasCreate_v2", "cublasSetMathMode", "cublasSetPointerMode_v2", "cublasSetStream_v2",
     "cublasSetWorkspace_v2", "cublasSgemm_v2", "cublasSgemmStridedBatched", "cublasSgeam",
 )  # fmt: skip
-_FILE = r"libcublas\.so[.\d]*$"
 _MAPS = Path("/proc/self/maps")  # on Linux: the files that this process has mapped
 
 
@@ -267,6 +303,14 @@ def loaded_library() -> BlasLibrary | None:
     return next((library for library in opened if library is not None), None)
 
 
+def loaded_lt() -> ctypes.CDLL | None:
+    """The cuBLASLt that this process has loaded, if any."""
+    for path in _mapped("cublasLt"):
+        with suppress(OSError):
+            return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    return None
+
+
 def _opened(path: str, mode: int) -> BlasLibrary | None:
     try:
         return BlasLibrary(ctypes.CDLL(path, mode=mode))
@@ -274,11 +318,12 @@ def _opened(path: str, mode: int) -> BlasLibrary | None:
         return None
 
 
-def _mapped() -> list[str]:
-    """cuBLAS as this process has mapped it."""
+def _mapped(name: str = "cublas") -> list[str]:
+    """The files of a library as this process has mapped them."""
     try:
         lines = _MAPS.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return []
     paths = (line.split(maxsplit=5)[-1] for line in lines)  # address, rights, offset, device, inode, path
-    return list(dict.fromkeys(path for path in paths if re.match(_FILE, path.rpartition("/")[2])))
+    is_it = re.compile(rf"(.*/)?lib{name}\.so[.\d]*").fullmatch
+    return list(dict.fromkeys(path for path in paths if is_it(path)))

@@ -333,8 +333,8 @@ class Engine(Planner):
         call = Call(problem.gemm, problem.lds, aligned, problem.batch)
         if (known := self._known) is not None and known.is_first_use:
             known.choices_on(gpu)
-        compared = call._replace(adds_bias=self.adds_bias(gemm), has_epilogue=epilogue is not None)
-        pick = (known and known.pick(call, device)) or self._chooser.pick(compared, self.allowed(call, gpu))
+        own = call._replace(adds_bias=self.adds_bias(gemm), has_epilogue=epilogue is not None)
+        pick = (known and known.pick(call, device)) or self._chooser.pick(own, self.allowed(own, gpu))
         is_open = known is not None and known.is_open(call, pick, device)
         if epilogue is None:
             pick = self.blas.served(pick, call, device)

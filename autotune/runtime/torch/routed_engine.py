@@ -186,7 +186,7 @@ class RoutedEngine(Engine):
     def plan_of(
         self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0), **_: int
     ) -> Plan:
-        call = Call(problem.gemm, problem.lds, addresses, problem.batch)
+        call = self._call_of(problem, addresses)
         pick = self._in_few_launches(pick, call, self.allowed(call, gpu))
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
@@ -215,7 +215,7 @@ class RoutedEngine(Engine):
         launches = [pick] if self._new[1] and not pick.is_looped else []
         if not self._new[1]:
             yield Decided(gemm, pick, _SETTLED, self._skipped(problem, gpu.device, addresses, gpu.context))
-        call = Call(gemm, problem.lds, addresses, problem.batch)
+        call = self._call_of(problem, addresses)
 
         def sums(launch: Pick) -> tuple[Any, ...]:
             return sums_as(self._chooser.kernels[launch.kernel_id], launch)
@@ -229,6 +229,10 @@ class RoutedEngine(Engine):
             core = self._served(problem, gpu, one, addresses).core
             assert core is not None
             yield Decided(gemm, one, "", core)
+
+    def _call_of(self, problem: Product, addresses: Triple) -> Call:
+        gemm = problem.gemm
+        return Call(gemm, problem.lds, addresses, problem.batch, self.adds_bias(gemm))
 
     def _ranked(self, call: Call, allowed: Depths | None) -> Sequence[Pick]:
         if call.gemm.is_batched:
