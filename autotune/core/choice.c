@@ -10,7 +10,7 @@
 #define DIMENSIONS 3
 #define CUBLAS_DIMENSIONS (DIMENSIONS + 3)
 #define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: perf_model/prediction.py */
-#define MOST_LAUNCHES (NUM_PER_SM + 1) /* of a kernel for one call */
+#define MOST_LAUNCHES (NUM_PER_SM + 2) /* of a kernel for one call: these, and those that are accurate enough */
 static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and the number that is resident */
 
 #define NUM_NEAREST 8 /* tuned shapes that are looked through for a legal kernel */
@@ -341,6 +341,7 @@ typedef struct {
     double least_bytes;
     double level; /* by which the logarithms of all kernels' times exceed the modelled ones */
     depths allowed;
+    depths guessed;  /* what would be allowed by the shape alone */
     depths of_sgemm; /* the least that these may be by SGEMM, to which a promise is held */
 } shape;
 
@@ -471,7 +472,14 @@ static int32_t first_not_below(const double *values, int32_t num, double wish) {
     return at;
 }
 
-/* Numbers of splits worth considering for a kernel that takes any (perf_model/prediction.py); equal ones occur. */
+/* From how many splits on a kernel's sums are hardly deeper than allowed. */
+static double accurate_splits(const autotune_constants *c, const modelled *row, const depths *allowed, double deep) {
+    const double zero_mean = c->chain_share * allowed->zero_mean;
+    return deep / (row->chains * fmin(zero_mean, sqrt(c->chain_share * allowed->positive * deep)));
+}
+
+/* Numbers of splits worth considering for a kernel that takes any (perf_model/prediction.py); equal ones occur. A depth
+ * that is known to be allowed takes nothing away that the guess would have considered. */
 static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
                           double found[MOST_LAUNCHES]) {
     const autotune_constants *c = &of->table->constants;
@@ -481,11 +489,10 @@ static void split_choices(const at_chooser *chooser, const shape *of, const mode
     const bool counts_tiles = kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
     int32_t most = -1; /* the greatest that leaves each part some work */
     while (most + 1 < c->num_split_values && c->split_values[most + 1] <= k / kernel->bk) most++;
-    const double zero_mean = c->chain_share * of->allowed.zero_mean;
-    const double longest = fmin(zero_mean, sqrt(c->chain_share * of->allowed.positive * deep));
-    const double accurate = deep / (row->chains * longest);
-    for (int i = 0; i <= NUM_PER_SM; i++) {
-        const double wish = i < NUM_PER_SM ? row->wanted[i] / fmax(counts_tiles ? tiles : 0, 1) : accurate;
+    for (int i = 0; i < MOST_LAUNCHES; i++) {
+        const depths *allowed = i == NUM_PER_SM ? &of->allowed : &of->guessed;
+        const double wish = i < NUM_PER_SM ? row->wanted[i] / fmax(counts_tiles ? tiles : 0, 1)
+                                           : accurate_splits(c, row, allowed, deep);
         int32_t at = i < NUM_PER_SM ? first_not_below(chooser->between, c->num_split_values - 1, wish)
                                     : first_not_below(c->split_values, c->num_split_values, wish);
         if (at > most) at = most;
@@ -790,12 +797,14 @@ static bool begin_forecast(const at_chooser *chooser, const at_call *call, const
     const int32_t at = nearest(chooser, call, -1);
     by->near = at < 0 ? NULL : &table->entries[at];
     const double m = call->m, n = call->n, k = call->k;
+    const depths guessed = allowed_depths(table, call, by->near);
     by->of = (shape){
         .table = table,
         .call = call,
         .least_bytes = AT_FLOAT_BYTES * (k * n + m * n) + (double)at_bytes(call->layout, 0) * m * k,
         .level = correction(&known->level, by->covariance),
-        .allowed = allowed ? *allowed : allowed_depths(table, call, by->near),
+        .allowed = allowed ? *allowed : guessed,
+        .guessed = guessed,
         .of_sgemm = allowed ? *allowed : least_of_sgemm(table, call),
     };
     return true;
@@ -822,7 +831,7 @@ static int by_batch(const at_chooser *chooser, const at_call *call, at_call *who
     const at_call one = one_of(call); /* of few rows or columns cuBLAS splits k in a batch, too */
     const autotune_constants *c = &chooser->table->constants;
     if (fmin(m, n) <= c->narrow_side) {
-        by->of.allowed = allowed_anywhere(chooser->table, &one, c->large_elements);
+        by->of.allowed = by->of.guessed = allowed_anywhere(chooser->table, &one, c->large_elements);
         by->of.of_sgemm = least_of_sgemm(chooser->table, &one);
     }
     by->of.least_bytes = AT_FLOAT_BYTES * (of_b + m * n * (double)products) + of_a;

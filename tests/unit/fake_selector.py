@@ -108,12 +108,25 @@ class Modelled:
         )
 
     def candidates(
-        self, call: Call, allowed: Depths, of_sgemm: Depths, batch: InBatch | None = None
+        self,
+        call: Call,
+        allowed: Depths,
+        of_sgemm: Depths,
+        batch: InBatch | None = None,
+        guessed: Depths | None = None,
     ) -> Considered:
         """All launches that may serve a call. `allowed`: how deep their sums may be; `of_sgemm`: whatever
-        was measured nearby. `batch`: of which the call is all rows."""
-        k = max(call.gemm.k, 1)
-        accurate = self._sums.accurate_splits(k, allowed)
+        was measured nearby. `batch`: of which the call is all rows. `guessed`: what would be allowed by the
+        shape, whose numbers of splits are considered, too."""
+        found = [
+            self._candidates(call, allowed, of_sgemm, batch, deep) for deep in (allowed, guessed) if deep
+        ]
+        return Considered(*map(np.concatenate, zip(*found, strict=True)))
+
+    def _candidates(
+        self, call: Call, allowed: Depths, of_sgemm: Depths, batch: InBatch | None, deep: Depths
+    ) -> Considered:
+        accurate = self._sums.accurate_splits(max(call.gemm.k, 1), deep)
         if batch is None:
             kernel, split_k, time_us = self._prediction.expected(Shapes.of(*call[:3]), accurate)
         else:
@@ -188,8 +201,8 @@ class Selector:
             return (first,)
         known = self._model(call.gemm.layout)
         guessed = allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
-        deep = allowed or self._allowed_depths(call.gemm, self._near(call.gemm))
-        found = known.candidates(call, deep, allowed or guessed)
+        by_shape = self._allowed_depths(call.gemm, self._near(call.gemm))
+        found = known.candidates(call, allowed or by_shape, allowed or guessed, None, by_shape)
         index = known.kernels.index(self.kernels[first.kernel_id])
         is_first = (found.kernel == index) & (found.split_k == first.split_k)
         most = max(1.0, float(found.excess[is_first].min()))
@@ -301,12 +314,13 @@ class Selector:
             return None
         near = self._near(call.gemm)
         of_sgemm = allowed or allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
-        allowed = allowed or self._allowed_depths(call.gemm, near)
+        by_shape = self._allowed_depths(call.gemm, near)
+        allowed = allowed or by_shape
         if batch is not None and min(batch.gemm.m, batch.gemm.n) <= NARROW:
             one, num_sms = batch.call.single.gemm, self._table.limits.num_sms
-            allowed = allowed_depths(one, num_sms)
+            allowed = by_shape = allowed_depths(one, num_sms)
             of_sgemm = allowed_depths(one, num_sms, PROMISED_LARGE * LARGE)
-        found = known.candidates(call, allowed, of_sgemm, batch)
+        found = known.candidates(call, allowed, of_sgemm, batch, by_shape)
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])
         if time_us == math.inf:
@@ -315,7 +329,7 @@ class Selector:
         served = kernel if batch is None else batch.of(kernel)
         assert served is not None and kernel.model is not None
         self._error = kernel.model.relative_error
-        tell = partial(self._why_modelled, call, (allowed, of_sgemm), at, batch)
+        tell = partial(self._why_modelled, call, (allowed, of_sgemm, batch, by_shape), at)
         return Pick(served.id, "modelled", tell, split_k, time_us, near.gemm if near else None)
 
     def _compare_to_cublas(self, pick: Pick, call: Call) -> Pick:
@@ -332,11 +346,10 @@ class Selector:
         who = ADDING if call.adds_bias and layout in self._table.cublas_adding else "cuBLAS"
         return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty, who)
 
-    def _why_modelled(
-        self, call: Call, allowed: tuple[Depths, Depths], at: int, batch: InBatch | None
-    ) -> str:
+    def _why_modelled(self, call: Call, by: tuple[Depths, Depths, InBatch | None, Depths], at: int) -> str:
         known = self._model(call.gemm.layout)
-        found = known.candidates(call, *allowed, batch)
+        batch = by[2]
+        found = known.candidates(call, *by)
         num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
         asked = call if batch is None else batch.call
         reason = f"{self._not_exact(asked)}: the least modelled time of {counted(num_legal, 'legal kernel')}"
