@@ -21,8 +21,9 @@ lose, count as a depth of their own, which depends on p alone (0092).
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
 no more often than `most_splits` says. By that guess a kernel may have DEFAULT_ERRORS times its error. Where
-errors are measured, by a search or by settling, they decide instead. A kernel of a class that promises an
-error no larger than SGEMM's serves with a depth of at most PROMISED times the least that SGEMM may have.
+errors are measured, by a search or by settling, they decide instead; routing reads off cuBLAS how it splits k
+(runtime/choose/blas_provider.py). A kernel of a class that promises an error no larger than SGEMM's serves
+with a depth of at most PROMISED times the least that SGEMM may have.
 
 The core chooses by the same (core/choice.c); here it serves exports, and tests as the oracle.
 """
