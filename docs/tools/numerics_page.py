@@ -53,7 +53,9 @@ The search refuses a kernel whose error is larger than SGEMM's on normal, unifor
 2^20 by element), scaled (2^-15 to 2^15 by row) or cancelling operands (the second half of k nearly undoes
 the first). On 9.0 shapes that were not searched are served by tensor kernels where their sums are surely no
 worse than those that cuBLAS may choose ([0092](../decisions/0092-promises-kept-by-depth.md)); settling
-measures cuBLAS's, and lets them serve more. They multiply parts of floats: two of TF32 or three of BF16
+measures cuBLAS's, and lets them serve more. Routed products are held to what torch itself would launch for
+them ([0121](../decisions/0121-cublas-splits-are-read.md)): with a bias cuBLASLt, which seldom splits k, and
+then errs more than `cublasSgemm`. They multiply parts of floats: two of TF32 or three of BF16
 (`--where scheme=bf16x6`), which err less and take a tenth longer
 ([0098](../decisions/0098-three-parts-of-bf16.md)): where k is split, often only these serve.
 
