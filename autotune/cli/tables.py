@@ -49,7 +49,7 @@ def publish(request: PublishRequest, *, is_json: bool) -> None:
         kernels = counted(len(model.table.kernels), "kernel")
         console.note(f"{counted(len(checks), 'check')} of {kernels} were right")
     done = []
-    with opened(request.db, request.server) as tables:
+    with opened(request.db, request.server, makes=True) as tables:
         for new in module.signed_tables(request.table, key, has_run=has_run, only=model and model.folder):
             is_new = tables.publish(new, me())
             done.append({"address": new.address, **new.channel._asdict(), **new.facts, "is_new": is_new})
@@ -115,12 +115,12 @@ def _decide(what: Any, request: PinRequest | RollbackRequest, *, is_json: bool) 
 
 
 @contextmanager
-def opened(db: str, server: str | None) -> Iterator[TableSource]:
-    """A server's tables, or those of a database, made if it is not there. Raises StoreError, NoAnswer."""
+def opened(db: str, server: str | None, *, makes: bool = False) -> Iterator[TableSource]:
+    """A server's tables, or those of a database, which may be made (`makes`). Raises StoreError, NoAnswer."""
     if server is not None:
         yield ServerTables(server, os.environ.get(TOKEN, ""))
         return
-    with Store.open(db) as store:
+    with Store.open(db) if makes else Store.open_existing(db) as store:
         yield DatabaseTables(store.artifacts())
 
 

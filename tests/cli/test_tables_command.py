@@ -46,6 +46,12 @@ def test_pins_and_rollbacks_say_what_is_current(published: str) -> None:
         assert "no table has an address" in run("tables", "pin", nothing, code=2).stderr
 
 
+@pytest.mark.parametrize("command", ["list", "pin 3f", "rollback 3f", "pull 3f --out t --trust " + "0" * 64])
+def test_what_reads_tables_makes_no_database(command: str, tmp_path: Path) -> None:
+    said = run("tables", *command.split(), "--db", "none.db", cwd=tmp_path, code=5).stderr
+    assert "no database none.db" in said and not [*tmp_path.iterdir()]
+
+
 def test_what_was_not_verified_is_not_published(published: str, tmp_path: Path) -> None:
     (tmp_path / "sgemm_dispatch/cubins.gz").write_bytes(b"x")
     run("tables", "publish", "--key", "team.key", "--gpu", "none", code=6)
