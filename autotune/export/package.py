@@ -10,8 +10,10 @@ from __future__ import annotations
 import ast
 import json
 import keyword
+import os
 import re
 import sys
+import tempfile
 import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from ..facts.accuracy_class import STRICT
-from ..files.errors import DispatchError, UsageError
+from ..files.errors import AutotuneError, DispatchError, UsageError
 from ..files.folder_files import BLANK, MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file, with_checksum
 from ..files.output_file import DISK_FULL, disk_full
 from ..files.words import counted, few, option
@@ -79,9 +81,7 @@ def write_folder(
             files = _contents(models, folder.name, with_c=with_c)
             exchange.replace(folder, lambda new: _fill(new, files), note)
     except OSError as error:
-        if error.errno in DISK_FULL:
-            raise disk_full(folder, error) from error
-        raise DispatchError(f"{folder} cannot be written ({error}); {_changed()}") from error
+        raise _unwritable(folder, error) from error
     return folder
 
 
@@ -90,8 +90,8 @@ def prepare(folder: Path, note: Note = lambda _: None, *, adds: bool = False) ->
     path.
 
     Restores or removes the remains of killed exports. Raises UsageError if Python cannot import a folder of
-    this name, DispatchError if it holds anything that an export did not write, or if a table that is to stay
-    is damaged.
+    this name, DispatchError if it holds anything that an export did not write, if a table that is to stay is
+    damaged, or where nothing can be written.
     """
     folder = folder.absolute()
     _check_name(folder)
@@ -102,7 +102,18 @@ def prepare(folder: Path, note: Note = lambda _: None, *, adds: bool = False) ->
             check_files(folder)
     except OSError as error:
         raise DispatchError(f"{folder} cannot be read ({error}); {_changed()}") from error
-    return folder
+    try:
+        nearest = next(parent for parent in folder.parents if os.path.lexists(parent))
+        with tempfile.TemporaryDirectory(dir=nearest, prefix=".", ignore_cleanup_errors=True):
+            return folder
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> AutotuneError:
+    if error.errno in DISK_FULL:
+        return disk_full(folder, error)
+    return DispatchError(f"{folder} cannot be written ({error}); {_changed()}")
 
 
 def _check_name(folder: Path) -> None:

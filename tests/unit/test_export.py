@@ -444,7 +444,10 @@ def test_a_place_that_cannot_be_taken_is_refused_before_anything_is_compiled(tmp
     for name in ("taken", "not-importable"):
         with pytest.raises(DispatchError if name == "taken" else UsageError):
             export_table(results(), tmp_path / name, compiler)
-    assert not compiler.requested
+    for place in (Path("/proc/table"), tmp_path / "taken" / "table", tmp_path / "taken" / "new" / "table"):
+        with pytest.raises(DispatchError, match=r"cannot be written .* pass another folder"):
+            export_table(results(), place, compiler)
+    assert not compiler.requested and [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
