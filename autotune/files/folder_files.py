@@ -112,6 +112,8 @@ def _invalid(path: Path | str, error: Exception, advice: str) -> DispatchError:
         file = next((one for one in Path(path).parents if one.is_file()), path)
         what = f"{file} is a file, not a folder; unpack an archive first"
         return DispatchError(f"{path} cannot be read: {what}")
+    if isinstance(error, PermissionError):
+        advice = "let this user read it"
     return DispatchError(f"{path} cannot be read ({error}); {advice}")
 
 

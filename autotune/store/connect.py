@@ -383,7 +383,7 @@ _ADVICE = {
     " `sqlite3 FILE .recover | sqlite3 NEW_FILE`",
     sqlite3.SQLITE_READONLY: "check that the file and its folder may be written, which even reading needs,"
     " and that the file was not moved or deleted meanwhile; or work on a copy",
-    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and may be written",
+    sqlite3.SQLITE_CANTOPEN: "check that it may be read, and that its folder exists and may be written",
     sqlite3.SQLITE_PERM: "check that the file and its folder may be written",
     sqlite3.SQLITE_CONSTRAINT: "the record does not fit what is stored; its study may have been deleted:"
     " run the same command again",

@@ -123,6 +123,17 @@ NUMBERS: dict[str, Callable[[], str]] = {
 }
 
 
+def test_what_may_not_be_read_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_table(make_table(), tmp_path / "t")
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(folder_files.os, "open", refuse)
+    with pytest.raises(DispatchError, match=r"table.json cannot be read .*; let this user read it"):
+        load(folder)
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_what_python_cannot_take_is_refused(name: str) -> None:
     with pytest.raises(DispatchError):
