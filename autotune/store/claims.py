@@ -169,8 +169,7 @@ def _in_pool(query: Any) -> Any:
         is_source = column.key == "source_hash"
         its: Any = bindparam(f"its_{column.key}", expanding=is_source)
         query = query.where(column.in_(its) if is_source else column == its)
-    measured_by = StudyRow.environment_id == EnvironmentRow.id
-    return query.join(EnvironmentRow, measured_by).join(KernelRow, StudyRow.kernel_id == KernelRow.id)
+    return query.join(EnvironmentRow).join(KernelRow)
 
 
 def lock_pool(session: Session, study: StudyRef) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, aliased
 
 from ..facts.accuracy_class import STRICT
 from ..facts.device import Environment, names_for
+from ..facts.frozen import picked
 from ..facts.gemm import Gemm
 from ..facts.measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..facts.other_problem import is_external, problem_of, untyped
@@ -248,10 +249,9 @@ class Store(Closing):
         matching = rows.environment_columns(study.environment)
         del matching["nvrtc_version"], matching["cublas_version"]
         conditions = {"policy": study.policy.value, "policy_version": study.policy_version}
-        query = queries.STUDIES.where(
-            StudyRow.id != study.id,
-            *(getattr(EnvironmentRow, name) == value for name, value in matching.items()),
-        ).filter_by(**conditions, **rows.gemm_columns(study.gemm))
+        same = (getattr(EnvironmentRow, name) == value for name, value in matching.items())
+        query = queries.STUDIES.where(StudyRow.id != study.id, *same)
+        query = query.filter_by(**conditions, **rows.gemm_columns(study.gemm))
         others = self.read_all(query.order_by(StudyRow.id.desc()), rows.study_ref)
         return [other for other in others if is_alike(other.source_hash, study.source_hash)]
 
@@ -349,18 +349,12 @@ class Store(Closing):
     def crash_points(self, study: StudyRef) -> list[dict[str, Value]]:
         """Points that killed a GPU worker or the compiler in other studies of this kernel code on GPUs of
         this name: they must not run again."""
-        query = (
-            select(ConfigRow, ConfigRow)
-            .join(TrialRow)
-            .join(StudyRow, TrialRow.study_id == StudyRow.id)
-            .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
-            .join(KernelRow, StudyRow.kernel_id == KernelRow.id)
-            .where(
-                StudyRow.id != study.id,
-                EnvironmentRow.gpu_name == study.environment.gpu_name,
-                KernelRow.source_hash.in_(same_code.equivalents(study.source_hash)),
-                TrialRow.outcome.in_(_KILLED),
-            )
+        joined = select(ConfigRow, ConfigRow).join(TrialRow).join(StudyRow).join(EnvironmentRow)
+        query = joined.join(KernelRow).where(
+            StudyRow.id != study.id,
+            EnvironmentRow.gpu_name == study.environment.gpu_name,
+            KernelRow.source_hash.in_(same_code.equivalents(study.source_hash)),
+            TrialRow.outcome.in_(_KILLED),
         )
         return [dict(config.point) for config in self.read_all(query, rows.check_config)]
 
@@ -596,18 +590,13 @@ class Store(Closing):
         """Store times of cuBLAS on products and batches that nobody searched, or of cuBLAS as it adds a bias.
         Those that are there stay."""
         with self._writing() as session:
-            environment_id = _environment_id(session, environment)
+            common = {"policy": policy.value, "policy_version": POLICY_VERSION}
+            common["environment_id"] = _environment_id(session, environment)
             for gemm, time_us in times_us.items():
                 row = _time_row(has_bias, gemm.is_batched)
-                queries.find_or_add(
-                    session,
-                    row,
-                    {"time_us": time_us, "created_at": utc_now()},
-                    environment_id=environment_id,
-                    policy=policy.value,
-                    policy_version=POLICY_VERSION,
-                    **{name: getattr(gemm, name) for name in (*row.extents, "trans_a", "trans_b")},
-                )
+                its = {name: getattr(gemm, name) for name in (*row.extents, "trans_a", "trans_b")}
+                rest = {"time_us": time_us, "created_at": utc_now()}
+                queries.find_or_add(session, row, rest, **common, **its)
 
     def cublas_times(
         self,
@@ -620,18 +609,9 @@ class Store(Closing):
         """Times in us of the same cuBLAS on GPUs of this name, as `add_cublas_times` stores them: on single
         products, or on batches."""
         row = _time_row(has_bias, is_batched)
-        query = (
-            select(row)
-            .join(EnvironmentRow, row.environment_id == EnvironmentRow.id)
-            .where(
-                EnvironmentRow.gpu_name == environment.gpu_name,
-                EnvironmentRow.recorded_on == environment.recorded_on,
-                EnvironmentRow.cublas_version == environment.cublas_version,
-                row.policy == policy.value,
-                row.policy_version == POLICY_VERSION,
-            )
-            .order_by(row.id)
-        )
+        same = picked(environment, "gpu_name recorded_on cublas_version")
+        query = select(row).join(EnvironmentRow).order_by(row.id)
+        query = query.filter_by(policy=policy.value, policy_version=POLICY_VERSION, **same)
         return dict(self.read_all(query, rows.cublas_time))
 
     # ---- comparisons
