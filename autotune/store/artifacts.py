@@ -116,7 +116,7 @@ class Artifacts:
         """Pin a table, end that, or take it back; returns its channel. Raises UsageError for a table that is
         not there, or where nothing else would be left."""
         with self._database.writing() as session:
-            found = session.execute(_LISTED.where(ArtifactRow.address == address)).first()
+            found = session.scalar(select(ArtifactRow).where(ArtifactRow.address == address))
             if found is None:
                 raise UsageError(
                     f"no table {address!r} was published; `autotune tables list` shows those that were"
@@ -138,7 +138,7 @@ class Artifacts:
     def all(self) -> list[Artifact]:
         """Every table, in the order in which they were stored."""
         with self._database.reading() as session:
-            return [_artifact(row) for row in session.execute(_LISTED.order_by(ArtifactRow.id))]
+            return [*map(_artifact, session.scalars(select(ArtifactRow).order_by(ArtifactRow.id)))]
 
     def latest_event(self) -> int:
         """Grows with whatever is decided."""
@@ -212,30 +212,21 @@ def token_sum(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-_COLUMNS = (
-    ArtifactRow.id, ArtifactRow.address, ArtifactRow.gpu_name, ArtifactRow.cc_major, ArtifactRow.cc_minor,
-    ArtifactRow.driver_version, ArtifactRow.cublas_version,
-)  # fmt: skip
-_LISTED = select(*_COLUMNS, ArtifactRow.facts, ArtifactRow.created_at)  # without the contents
-
-
-def _channel_of(row: Any) -> ChannelKey:
+def _channel_of(row: ArtifactRow) -> ChannelKey:
     return ChannelKey(row.gpu_name, (row.cc_major, row.cc_minor), row.driver_version, row.cublas_version)
 
 
-def _artifact(row: Any) -> Artifact:
+def _artifact(row: ArtifactRow) -> Artifact:
     return Artifact(row.address, _channel_of(row), row.facts, row.created_at)
 
 
 def _channels(session: Session) -> dict[ChannelKey, Channel]:
-    query = select(*_COLUMNS, ArtifactEventRow.what).join(
-        ArtifactEventRow, ArtifactEventRow.artifact_id == ArtifactRow.id
-    )
+    query: Any = select(ArtifactRow, ArtifactEventRow.what).join(ArtifactEventRow)
     found: dict[ChannelKey, Channel] = {}
-    for row in session.execute(query.order_by(ArtifactEventRow.id)):
+    for row, what in session.execute(query.order_by(ArtifactEventRow.id)):
         key = _channel_of(row)
         found[key] = channel = found.pop(key, Channel())  # in the order of their last events
-        channel.take(row.what, row.address)
+        channel.take(what, row.address)
     return found
 
 

@@ -442,7 +442,8 @@ class BuildRow(Base):
 
 
 class ArtifactRow(Base):
-    """A signed table (runtime/service/table_server.py), whole: its statement and its two files."""
+    """A signed table (runtime/service/table_server.py), whole: its statement and its two files, read
+    only where they are asked for."""
 
     __tablename__ = "artifact"
     __table_args__ = (UniqueConstraint("address"),)
@@ -453,9 +454,9 @@ class ArtifactRow(Base):
     cc_minor: Mapped[int]
     driver_version: Mapped[str]
     cublas_version: Mapped[str]
-    signed: Mapped[bytes] = mapped_column(LargeBinary)
-    table_json: Mapped[bytes] = mapped_column(LargeBinary)
-    cubins: Mapped[bytes] = mapped_column(LargeBinary)
+    signed: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
+    table_json: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
+    cubins: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
     facts: Mapped[dict[str, Any]]  # of its content, for lists: shapes, gain over cuBLAS
     created_at: Mapped[datetime]
 

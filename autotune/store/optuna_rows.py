@@ -96,8 +96,6 @@ def give_numbers(session: Session, its_id: int, more: int) -> int | None:
 
 def begin(session: Session, its_id: int, worker_id: int, requested: Mapping[str, Requested]) -> None:
     """These configs are under way from now on."""
-    if not requested:
-        return
     ids = queries.config_ids(session, {key: one.point for key, one in requested.items()})
     first = give_numbers(session, its_id, len(requested))
     common = {"optuna_study_id": its_id, "state": RUNNING, "worker_id": worker_id, "began_at": utc_now()}
