@@ -57,15 +57,10 @@ class Suite(NamedTuple):
     others: int = 0
 
 
-def read_suite(path: Path, note: Note = lambda message: None) -> dict[Gemm, int | None]:
-    """Read the shapes of a suite: each once, with the calls of all its tables, for any leading dimensions.
-    None for all if the suite has no counts. `note` receives damaged parts of recorded files, which are left
-    out. Raises UsageError, naming the file, if it cannot be read or holds anything else."""
-    return read_suites([path], note)
-
-
-def read_suites(paths: Sequence[Path], note: Note = lambda message: None) -> dict[Gemm, int | None]:
-    """As `read_suite`, of several suites, whose calls add up."""
+def read_suite(*paths: Path, note: Note = lambda message: None) -> dict[Gemm, int | None]:
+    """Read the shapes of suites: each once, with the calls of all their tables, for any leading dimensions.
+    None for all if the suites have no counts. `note` receives damaged parts of recorded files, which are left
+    out. Raises UsageError, naming the file, if one cannot be read or holds anything else."""
     return by_shape(read_kinds(paths, note))
 
 

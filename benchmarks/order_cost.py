@@ -22,6 +22,7 @@ from contextlib import closing
 from pathlib import Path
 
 import reports
+from sum_lengths import lengths_of
 
 from autotune.cli import console
 from autotune.facts.distribution import KINDS, signature_of_shape
@@ -29,7 +30,7 @@ from autotune.facts.fitted import MAX_ERROR
 from autotune.facts.gemm import Gemm
 from autotune.files.errors import UsageError
 from autotune.kernel.config import Config, threads_along_k
-from autotune.kernel.summation_order import CHUNKS, SummationOrder, has_order, lengths_of
+from autotune.kernel.summation_order import CHUNKS, SummationOrder, has_order
 from autotune.store import Store
 
 FEW = 8  # rows or columns

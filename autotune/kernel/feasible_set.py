@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from types import SimpleNamespace as Columns  # of configs under construction, which rules read
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,6 @@ _JOIN_ROWS = 1 << 18  # rows whose choices are listed at a time: more leave the 
 _LAUNCH_FACTOR = ("reduction", "split_k")
 _WALK_FACTOR = ("raster", "group")
 _ORDER_FACTOR = ("order",)
-
-
-class _Columns:
-    """Columns of configs under construction, read by rules through attributes."""
-
-    def __init__(self, columns: dict[str, np.ndarray]) -> None:
-        self.__dict__.update(columns)
 
 
 @dataclass(frozen=True)
@@ -263,7 +257,7 @@ def _paired(space: FeasibleSet, pairs: Pairs) -> FeasibleSet:
 
 
 def _linked(
-    space: FeasibleSet, of_tiles: Sequence[str], holds: Callable[[_Columns], np.ndarray]
+    space: FeasibleSet, of_tiles: Sequence[str], holds: Callable[[Columns], np.ndarray]
 ) -> FeasibleSet:
     """The points of a set for whose parameters of tiles and splits this holds."""
     first, second = (
@@ -273,7 +267,7 @@ def _linked(
     is_one = first == second
     kinds, tiles = _kinds(space.factors[first], (*of_tiles, *_OF_SPLITS) if is_one else of_tiles)
     splits = {} if is_one else _kinds(space.factors[second], _OF_SPLITS, is_each=True)[1]
-    is_compatible = holds(_Columns({name: values[:, None] for name, values in tiles.items()} | splits))
+    is_compatible = holds(Columns(**{name: values[:, None] for name, values in tiles.items()}, **splits))
     if space.pairs is not None:
         both, kinds = np.unique(space.pairs.kinds * len(is_compatible) + kinds, return_inverse=True)
         before, now = np.divmod(both, len(is_compatible))
@@ -299,7 +293,7 @@ def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleS
         )
     (problem, limits), most = where.shape, where.max_workspace
 
-    def fit(columns: _Columns) -> np.ndarray:
+    def fit(columns: Columns) -> np.ndarray:
         if its:
             return np.asarray(its.workspaces(columns, problem) <= most)
         return np.asarray(workspaces(columns, problem, limits) <= most)
@@ -324,7 +318,7 @@ def _in_order(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
         factor = space.factors[at]
         codes = {name: factor.codes[:, factor.names.index(name)] for name in names}
         columns = {n: np.array(factor.values[factor.names.index(n)])[own] for n, own in codes.items()}
-        space = space._only(at, np.asarray(holds(_Columns(columns), where.order, gemm.k)))
+        space = space._only(at, np.asarray(holds(Columns(**columns), where.order, gemm.k)))
     if not len(space):
         raise UsageError(f"{gemm}: no config that is searched here sums in the order {where.order}")
     return space
@@ -426,7 +420,7 @@ class _Tree:
             for at, codes in zip(needs, found.T, strict=True)
         }
         choices = columns[added] = np.array(self._values[len(self._codes)])
-        holds = rule.holds(_Columns(columns), self._limits, self._gemm)
+        holds = rule.holds(Columns(**columns), self._limits, self._gemm)
         bits = np.broadcast_to(holds, (len(found), len(choices))) @ (1 << np.arange(len(choices)))
         return np.asarray(bits.astype(kind)[number][kinds])
 
@@ -494,7 +488,7 @@ def _given(rule: Rule, **values: Value) -> Rule:
     needs = tuple(name for name in rule.needs if name not in values)
     if needs == rule.needs:
         return rule
-    return rule._replace(needs=needs, holds=lambda c, d, g: rule.holds(_Columns(vars(c) | fixed), d, g))
+    return rule._replace(needs=needs, holds=lambda c, d, g: rule.holds(Columns(**(vars(c) | fixed)), d, g))
 
 
 def tensor_set(
@@ -512,7 +506,7 @@ def tensor_set(
     return _linked(space, tiles, lambda c: np.asarray(its.sum_bytes(c, gemm) <= WORKSPACE_LIMIT))
 
 
-def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[_Columns], np.ndarray]:
+def _fit(limits: DeviceLimits, gemm: Gemm) -> Callable[[Columns], np.ndarray]:
     """The one rule on parameters of two factors. None of the kernels has chunks, whose depth is flush_k."""
     workspace = _given(RULE["workspace"], flush_k=0)
     return lambda columns: np.asarray(workspace.holds(columns, limits, gemm))
@@ -525,4 +519,4 @@ def _sums_fit(space: FeasibleSet, limits: DeviceLimits, gemm: Gemm) -> bool:
     tiles = tiles[tiles.prod(axis=1) <= limits.regs_per_sm]
     splits = _kinds(space.factors[-1], _OF_SPLITS, is_each=True)[1]
     columns = dict(zip(_OF_SUMS, tiles.T[:, :, None], strict=True)) | splits
-    return bool(_fit(limits, gemm)(_Columns(columns)).all())
+    return bool(_fit(limits, gemm)(Columns(**columns)).all())

@@ -28,10 +28,8 @@ from typing import Any
 import numpy as np
 
 from ..facts.frozen import frozen
-from ..facts.gemm import Gemm
 from ..files.errors import UsageError
 from .config import PARAMETER, Config, threads_along_k
-from .launch import reduce_groups
 
 _Floats = np.ndarray[Any, Any]
 _AT_ONCE = 1 << 14  # elements of a step of the reference
@@ -109,24 +107,6 @@ def most_k(config: Any, order: str | None) -> int | None:
     Raises UsageError."""
     chunk = SummationOrder.parse(order).chunk if order else config.flush_k
     return None if config.flush_k == chunk else chunk
-
-
-def lengths_of(config: Config, gemm: Gemm) -> tuple[int, ...] | None:
-    """As `SummationOrder.lengths`, of one problem's sums: also of splits that are single chunks, which are
-    added in their order. None if they are summed in any other way."""
-    splits, steps = config.split_k, -(-gemm.k // config.bk)
-    if threads_along_k(config) > 1 or config.reduction == "last_wave":
-        return None
-    if splits == 1 or config.reduction == "chunks":
-        return SummationOrder(config.flush_k).lengths(gemm.k)
-    most = -(-steps // splits)  # steps of each split, but for the last ones; the first step is the short one
-    ends = [gemm.k - max(steps - most * split, 0) * config.bk for split in range(1, splits + 1)]
-    lengths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    is_chunked = 0 < config.flush_k < max(lengths)
-    elements = gemm.m * gemm.n * gemm.batch
-    if is_chunked or (config.reduction == "two_pass" and reduce_groups(elements, splits) > 1):
-        return None
-    return tuple(filter(None, lengths))
 
 
 def reference(a: Any, b: Any, order: str = "chain") -> _Floats:

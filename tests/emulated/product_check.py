@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 
 import numpy as np
 from covering_instances import Instance
@@ -12,7 +14,10 @@ from emulator import LaunchProblem, LaunchResult
 
 from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import LONG_ACTIVATIONS
-from autotune.kernel.summation_order import chunk_sums, fma, lengths_of
+from autotune.kernel.summation_order import chunk_sums, fma
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from sum_lengths import lengths_of
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 MAX_SLOPE = 1.13  # no activation is steeper: GELU at the square root of two

@@ -19,7 +19,7 @@ from autotune.cli import requests
 from autotune.cli.app import app
 from autotune.facts.keywords import ConditionKeywords, ExportKeywords, SearchKeywords, keywords_of
 from autotune.files.errors import UsageError
-from autotune.suite import read_suites
+from autotune.suite import read_suite
 
 ADDING = {"--shape", "--suite", "--where", "--epilogue", "--ladder", "--study", "--name", "--role", "--trust"}
 
@@ -103,10 +103,10 @@ def test_suites_add_up_with_their_counts(tmp_path: Path) -> None:
     one = _suite(tmp_path / "a.toml", "m = 4\nn = 4\nk = 4\ncount = 3", "m = 5\nn = 4\nk = 4\ncount = 1")
     other = _suite(tmp_path / "b.toml", "m = 4\nn = 4\nk = 4\ncount = 2")
     plain = _suite(tmp_path / "c.toml", "m = 6\nn = 4\nk = 4")
-    assert {str(g): count for g, count in read_suites([one, other]).items()} == {"4x4x4:NN": 5, "5x4x4:NN": 1}
-    assert read_suites([]) == {}
+    assert {str(g): count for g, count in read_suite(one, other).items()} == {"4x4x4:NN": 5, "5x4x4:NN": 1}
+    assert read_suite() == {}
     with pytest.raises(UsageError, match=r"a\.toml, .*c\.toml: some shapes have a count.*name those"):
-        read_suites([one, plain])
+        read_suite(one, plain)
     found = _fault("bench", "--gpu", "replay:nothing", "--suite", str(one), "--suite", str(tmp_path / "no"))
     assert "no suite at" in str(found)
 

@@ -23,7 +23,7 @@ SHAPES = {"512x64x32b4:NT": 7, "16x8x24:NN": 2}
 def shapes_of(path: Path, content: str | bytes, notes: list[str] | None = None) -> dict[str, int | None]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     notes = [] if notes is None else notes
-    return {str(gemm): count for gemm, count in read_suite(path, notes.append).items()}
+    return {str(gemm): count for gemm, count in read_suite(path, note=notes.append).items()}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import functools
+import sys
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +20,11 @@ from autotune.kernel.summation_order import (
     CHAIN,
     SummationOrder,
     fma,
-    lengths_of,
     order_of,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from sum_lengths import lengths_of
 
 GEMM = Gemm(300, 200, 4096)
 
