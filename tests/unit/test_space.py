@@ -203,6 +203,7 @@ def test_all_rules_read_columns_as_they_read_configs(seed: int, limits: DeviceLi
 def test_rules_on_workspaces_allow_what_launches_do(config: Config, limits: DeviceLimits, gemm: Gemm) -> None:
     """Both count whole tiles."""
     assume(resources.threads(config) > 0 and (config.reduction != "none") == (config.split_k > 1))
+    assume(RULE["chunks"].holds(config, limits, gemm))  # no other kernel is compiled
     spec = resources.launch_spec(config, gemm, limits)
     planned = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
     holds = [bool(RULE[name].holds(config, limits, gemm)) for name in ("pack-workspace", "workspace")]
