@@ -28,15 +28,7 @@ from ...kernel.summation_order import SummationOrder, has_order
 from ...perf_model.model_figures import NUM_TERMS
 
 if TYPE_CHECKING:
-    from .table import (
-        CublasFigures,
-        Entry,
-        Kernel,
-        KernelRecord,
-        OnTensorCoresRecord,
-        StrictRecord,
-        Table,
-    )
+    from .table import CublasFigures, Entry, Kernel, KernelRecord, Table
 
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
@@ -50,7 +42,7 @@ def _require(is_right: bool, fault: str) -> None:
 # Each kernel by itself
 
 
-def check_kernels(records: Sequence[StrictRecord], limits: DeviceLimits) -> ConfigColumns:
+def check_kernels(records: Sequence[Any], limits: DeviceLimits) -> ConfigColumns:
     """The configs as columns. Raises Mismatch for a kernel that the template does not allow or this GPU model
     cannot run, and for impossible figures of its residency."""
     values = values_of([record.config for record in records])
@@ -65,7 +57,7 @@ def check_kernels(records: Sequence[StrictRecord], limits: DeviceLimits) -> Conf
     return columns
 
 
-def check_tensor_kernels(records: Sequence[OnTensorCoresRecord], table: Table) -> None:
+def check_tensor_kernels(records: Sequence[Any], table: Table) -> None:
     """The same for kernels on tensor cores, of which there are few."""
     _require(table.accuracy in CLASSES, f"it serves an unknown class of accuracy, {table.accuracy!r:.60}")
     is_named = bool(table.tensor_source_hash) if records else not table.tensor_source_hash
@@ -86,7 +78,7 @@ def check_tensor_kernels(records: Sequence[OnTensorCoresRecord], table: Table) -
         _require(stated == feasible, f"{where} has {stated} blocks per SM, where {feasible} fit")
 
 
-def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, ...]]) -> None:
+def _check_values(records: Sequence[KernelRecord], values: dict[str, tuple[Any, ...]]) -> None:
     """Each parameter has one of its values. They are of its type already."""
     for name, column in values.items():
         if not set(column) <= set(PARAMETER[name].values):
@@ -97,7 +89,7 @@ def _check_values(records: Sequence[StrictRecord], values: dict[str, tuple[Any, 
                     raise Mismatch(f"kernel {record.id!r} has {error}") from error
 
 
-def _check_record(record: StrictRecord) -> None:
+def _check_record(record: KernelRecord) -> None:
     where = f"kernel {record.id!r}"
     _require(record.variant.a_type == FP32, f"{where} takes an A of another type than FP32")
     splits, reduction = record.config.split_k > 1, record.config.reduction

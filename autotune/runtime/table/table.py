@@ -95,33 +95,7 @@ class KernelRecord:
         return _EXAMPLES[self.layout, self.variant.is_batched]
 
 
-@frozen()
-class StrictRecord(KernelRecord):
-    config: Config
-
-
-@frozen()
-class TensorRecord(KernelRecord):
-    config: TensorConfig
-
-
-@frozen()
-class MmaRecord(KernelRecord):
-    config: MmaConfig
-
-
-@frozen()
-class ScaledRecord(KernelRecord):
-    config: ScaledConfig
-
-
-@frozen()
-class HalvesRecord(KernelRecord):
-    config: HalvesConfig
-
-
-OnTensorCoresRecord = TensorRecord | MmaRecord | ScaledRecord | HalvesRecord
-KERNEL_LISTS: dict[str, type] = {  # in `table.json`, by the template
+KERNEL_LISTS: dict[str, type[AnyConfig]] = {  # in `table.json`, by the template
     "kernels": Config,
     "tensor_kernels": TensorConfig,
     "mma_kernels": MmaConfig,
@@ -130,6 +104,13 @@ KERNEL_LISTS: dict[str, type] = {  # in `table.json`, by the template
 }
 
 
+def _record_of(kind: type[AnyConfig]) -> type[KernelRecord]:
+    """The record of a kernel whose config is of this template."""
+    declared = {"__annotations__": {"config": kind.__name__}, "__module__": __name__}
+    return frozen()(type(f"{kind.__name__}Record", (KernelRecord,), declared))
+
+
+_RECORDS = {name: _record_of(kind) for name, kind in KERNEL_LISTS.items()}
 _RECORDED = attrgetter(*(one.name for one in fields(KernelRecord)))
 
 
@@ -436,15 +417,12 @@ def _read(body: dict[str, Any], version: int) -> Table:
         body = {"cublas_adding": {}} | body
         for record in _records(body, "entries"):
             record.setdefault("adding_us", None)
-    records: tuple[StrictRecord, ...] = strict.read(
-        tuple[StrictRecord, ...], body.get("kernels"), "table.kernels"
-    )
-    on_tensor_cores: tuple[OnTensorCoresRecord, ...] = (
-        *strict.read(tuple[TensorRecord, ...], body.pop("tensor_kernels", None), "table.tensor_kernels"),
-        *strict.read(tuple[MmaRecord, ...], body.pop("mma_kernels", None), "table.mma_kernels"),
-        *strict.read(tuple[ScaledRecord, ...], body.pop("scaled_kernels", None), "table.scaled_kernels"),
-        *strict.read(tuple[HalvesRecord, ...], body.pop("halves_kernels", None), "table.halves_kernels"),
-    )
+    found = {
+        name: strict.read(tuple[kind, ...], body.pop(name, None), f"table.{name}")  # type: ignore[valid-type]
+        for name, kind in _RECORDS.items()
+    }
+    records = found.pop("kernels")
+    on_tensor_cores = list(itertools.chain.from_iterable(found.values()))
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
     if version < _BY_LAUNCH:
         records = tuple(replace(one, missed="") for one in records)
