@@ -30,7 +30,7 @@ from sqlalchemy import (
     String,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column, relationship
 
 from ..kernel.config import Value
 from .columns import (
@@ -298,6 +298,8 @@ class FinalRow(Base):
     baseline_id: Mapped[int | None] = mapped_column(ForeignKey("baseline.id"))
     marks: Mapped[list[str]]
     created_at: Mapped[datetime]
+    baseline: Mapped[BaselineRow | None] = relationship()
+    entries: Mapped[list[FinalEntryRow]] = relationship()
 
 
 class FinalEntryRow(Base):

@@ -655,20 +655,12 @@ class Store(Closing):
             raise StoreError(f"the final of {study.gemm} needs entries of rank 1, 2, ... in this order")
         with self._writing() as session:
             now = queries.timestamp(session, BaselineRow, study.id, utc_now())
-            timed = None if baseline is None else rows.baseline_row(study.id, baseline, now)
-            session.add_all([] if timed is None else [timed])
-            session.flush()
-            final = FinalRow(
-                study_id=study.id,
-                baseline_id=None if timed is None else timed.id,
-                marks=list(marks),
-                created_at=queries.timestamp(session, FinalRow, study.id, utc_now()),
-            )
+            final_now = queries.timestamp(session, FinalRow, study.id, utc_now())
+            ids = [queries.config_id(session, entry.key, entry.point) for entry in entries]
+            final = FinalRow(study_id=study.id, marks=list(marks), created_at=final_now)
+            final.baseline = None if baseline is None else rows.baseline_row(study.id, baseline, now)
+            final.entries = list(map(rows.final_entry_row, ids, entries))
             session.add(final)
-            session.flush()
-            for entry in entries:
-                config_id = queries.config_id(session, entry.key, entry.point)
-                session.add(rows.final_entry_row(final.id, config_id, entry))
 
     def final(
         self,

@@ -263,10 +263,10 @@ def comparison_record(
     return ComparisonRecord((configs[0].key, configs[1].key), samples_us, comparison.winner)
 
 
-def final_entry_row(final_id: int, config_id: int, entry: FinalEntry) -> FinalEntryRow:
+def final_entry_row(config_id: int, entry: FinalEntry) -> FinalEntryRow:
     columns = asdict(entry)
     del columns["key"], columns["point"]
-    return FinalEntryRow(final_id=final_id, config_id=config_id, **columns)
+    return FinalEntryRow(config_id=config_id, **columns)
 
 
 def final_entry(entry: FinalEntryRow, config: ConfigRow | None) -> tuple[int, FinalEntry]:
