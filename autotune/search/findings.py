@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..facts.measurement import Measurement, is_accurate
 from ..kernel.config import Value
-from ..kernel.where import ANY, Where
-from ..search_policy import SearchPolicy
+from ..kernel.where import Where
 from ..store import Final, Store, StudyRef, TrialRecord, TriedPoint
 from ..target import Baseline
 from .compare.ranking import Ranked, Ranking
@@ -28,28 +28,23 @@ class Keys:
         return hash(key) in self._hashes
 
 
+@dataclass(eq=False)
 class Findings:
     """Of one study, whoever made its trials. Those whose error is more than `max_error` times cuBLAS's cannot
     win (None: any may). Those that do not obey `where` are known, and no more than that."""
 
-    def __init__(
-        self,
-        store: Store,
-        study: StudyRef,
-        baseline: Baseline,
-        limit_us: float | None,
-        max_error: float | None,
-        policy: SearchPolicy,
-        where: Where = ANY,
-    ) -> None:
-        self.baseline, self.limit_us, self.max_error = baseline, limit_us, max_error
-        self.ranking = Ranking(policy)
-        # Times of the searched trials, in their order (None: failed), and of kernels found on other shapes if
-        # one was the best so far: the others say nothing about the progress of a search.
-        self.times_us: list[float | None] = []
-        self.known = Keys()  # of all trials
-        self.num_known = 0  # of these, trials that obey
-        self._store, self._study, self._where = store, study, where
+    _store: Store
+    _study: StudyRef
+    baseline: Baseline
+    limit_us: float | None
+    max_error: float | None
+    ranking: Ranking
+    _where: Where
+    # Times of the searched trials, in their order (None: failed), and of kernels found on other shapes if one
+    # was the best so far: the others say nothing about the progress of a search.
+    times_us: list[float | None] = field(default_factory=list)
+    known: Keys = field(default_factory=Keys)  # of all trials
+    num_known: int = 0  # of these, trials that obey
 
     def time_of(self, measurement: Measurement | TriedPoint) -> float | None:
         """None for a trial that cannot win: a failure, or one stored under a looser limit on its error."""

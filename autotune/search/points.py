@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,25 +41,21 @@ class Ask:
         return self.origin == REUSE
 
 
+@dataclass(eq=False)
 class Points:
     """No point comes twice. Results of others go to the proposer and to the findings of the shape."""
 
-    def __init__(
-        self,
-        claims: Claims,
-        study: StudyRef,
-        space: FeasibleSet,
-        proposer: Proposer,
-        findings: Findings,
-        policy: SearchPolicy,
-    ) -> None:
-        self._claims, self._study, self._space = claims, study, space
-        self._proposer, self._findings, self._policy = proposer, findings, policy
-        self._open: dict[str, Ask] = {}  # by key: what this search is at
-        self._away: dict[str, Ask] = {}  # by key: what another search is at
-        self._num_polish_steps = 0
-        self.is_polished = False  # whether nothing was left to polish, by what was known then
-        self.is_exhausted = False
+    _claims: Claims
+    _study: StudyRef
+    _space: FeasibleSet
+    _proposer: Proposer
+    _findings: Findings
+    _policy: SearchPolicy
+    _open: dict[str, Ask] = field(default_factory=dict)  # by key: what this search is at
+    _away: dict[str, Ask] = field(default_factory=dict)  # by key: what another search is at
+    _num_polish_steps: int = 0
+    is_polished: bool = False  # whether nothing was left to polish, by what was known then
+    is_exhausted: bool = False
 
     # ---- choosing
 

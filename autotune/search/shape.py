@@ -17,7 +17,7 @@ from ..kernel.where import ANY, Where
 from ..search_policy import SearchPolicy
 from ..store import Claims, Store, StudyRef
 from ..target import Point, Target, read_key
-from .compare.ranking import PairComparison, Ranked
+from .compare.ranking import PairComparison, Ranked, Ranking
 from .findings import Findings
 from .points import Ask, Points
 from .propose import origins
@@ -70,7 +70,8 @@ class ShapeSearch:
         limit_us = templates.limit_us(gemm, target.limits, templates.accuracy_of(target.source_hash))
         self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits), policy)
         self.time_usage = TimeUsage(target.capacity)
-        self.findings = Findings(store, study, baseline, limit_us, target.max_error, policy, where)
+        ranking = Ranking(policy)
+        self.findings = Findings(store, study, baseline, limit_us, target.max_error, ranking, where)
         self.points = Points(claims, study, space, self._proposer, self.findings, policy)
         self._lent: set[str] = set()  # keys of what did well elsewhere, and was offered
         self._resume()

@@ -172,23 +172,22 @@ class _Field:
         return FinalEntry(trial.key, trial.point, rank, is_tied, time_us, samples, joules, discarded)
 
 
+@dataclass(eq=False)
 class Finals:
     """The finals of a search, told and stored. `should_stop` is called before each final and after each look;
     `seconds_left` are the granted seconds. Finals share them in proportion to what they take by the trials of
     each shape, and by how much longer the finals before took: they have fewer finalists, or are left out."""
 
-    def __init__(
-        self,
-        target: Target,
-        store: Store,
-        policy: SearchPolicy,
-        on_event: OnEvent,
-        should_stop: Callable[[], bool],
-        seconds_left: Callable[[], float] = lambda: math.inf,
-    ) -> None:
-        self._target, self._store, self._policy = target, store, policy
-        self._on_event, self._should_stop, self._seconds_left = on_event, should_stop, seconds_left
-        self._expected_s = self._taken_s = policy.renew_s  # of first looks, at first by the worker's start
+    _target: Target
+    _store: Store
+    _policy: SearchPolicy
+    _on_event: OnEvent
+    _should_stop: Callable[[], bool]
+    _seconds_left: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        # Of first looks, at first by the worker's start
+        self._expected_s = self._taken_s = self._policy.renew_s
 
     def run(self, shapes: Sequence[ShapeSearch]) -> list[Gemm]:
         """Re-rank the best trials of each shape, in a process that ran no other candidate where there is time
