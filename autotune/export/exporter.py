@@ -37,7 +37,7 @@ from ..runtime.table.table import Entry, Kernel, RankedKernel, Table
 from . import cover, figures
 from .figures import known_of_cublas, times_as_it_adds, times_of_batches, times_of_cublas
 from .held_out import figures_of, held_out
-from .package import prepare, write_folder
+from .package import need_writable, prepare, write_folder
 from .portfolio import TimedKernel, candidates, for_batches, portfolio
 from .tuned import TunedPoint, TunedResults, TunedShape, spread
 from .wishes import (
@@ -90,7 +90,7 @@ def export_table(
     progress. Raises what `write_folder` does, and DispatchError if there is nothing to export, or if results
     are of another kernel source or GPU architecture than is compiled here.
     """
-    prepare(folder, note, adds=adds)
+    need_writable(prepare(folder, note, adds=adds))
     _check(results, tensor, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     tuned = cut_to_chosen(results)

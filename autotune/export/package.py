@@ -90,8 +90,8 @@ def prepare(folder: Path, note: Note = lambda _: None, *, adds: bool = False) ->
     path.
 
     Restores or removes the remains of killed exports. Raises UsageError if Python cannot import a folder of
-    this name, DispatchError if it holds anything that an export did not write, if a table that is to stay is
-    damaged, or where nothing can be written.
+    this name, DispatchError if it holds anything that an export did not write, or if a table that is to stay
+    is damaged.
     """
     folder = folder.absolute()
     _check_name(folder)
@@ -102,10 +102,15 @@ def prepare(folder: Path, note: Note = lambda _: None, *, adds: bool = False) ->
             check_files(folder)
     except OSError as error:
         raise DispatchError(f"{folder} cannot be read ({error}); {_changed()}") from error
-    try:
-        nearest = next(parent for parent in folder.parents if os.path.lexists(parent))
-        with tempfile.TemporaryDirectory(dir=nearest, prefix=".", ignore_cleanup_errors=True):
-            return folder
+    return folder
+
+
+def need_writable(folder: Path) -> None:
+    """Raises DispatchError where no folder can be made beside this one, or where its parents are to be."""
+    folder = folder.absolute()
+    nearest = next(parent for parent in folder.parents if os.path.lexists(parent))
+    try:  # of a name that the next export removes
+        Path(tempfile.mkdtemp(dir=nearest, prefix=f".{folder.name}-")).rmdir()
     except OSError as error:
         raise _unwritable(folder, error) from error
 
