@@ -479,7 +479,7 @@ static double accurate_splits(const autotune_constants *c, const modelled *row, 
 }
 
 /* Numbers of splits worth considering for a kernel that takes any (perf_model/prediction.py); equal ones occur. A depth
- * that is known to be allowed takes nothing away that the guess would have considered. */
+ * that is known to be allowed takes nothing away that the guess would have considered: of the last two the faster counts. */
 static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
                           double found[MOST_LAUNCHES]) {
     const autotune_constants *c = &of->table->constants;
@@ -539,6 +539,12 @@ static void consider(forecast *by, const modelled *row, double split_k, candidat
     by->candidates[by->num_candidates++] = mine;
 }
 
+/* Drops the slower of the last two launches. */
+static void keep_faster(forecast *by) {
+    candidate *last = &by->candidates[--by->num_candidates];
+    if (last->handicapped_us < last[-1].handicapped_us) last[-1] = *last;
+}
+
 /* Adds the launches of all kernels of the layout that have a model. */
 static void consider_all(const at_chooser *chooser, forecast *by) {
     const autotune_layout *known = &by->of.table->layouts[by->of.call->layout];
@@ -550,10 +556,13 @@ static void consider_all(const at_chooser *chooser, forecast *by) {
         } else {
             double choices[MOST_LAUNCHES];
             split_choices(chooser, &by->of, row, choices);
+            int32_t by_known = before;
             for (int32_t at = 0; at < MOST_LAUNCHES; at++) { /* the order of perf_model/prediction.py */
                 const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
+                if (at == NUM_PER_SM) by_known = by->num_candidates;
                 if (!at || choices[at] != choices[at - 1]) consider(by, row, choices[at], mine);
             }
+            if (by->num_candidates == by_known + 2) keep_faster(by);
         }
         by->num_kernels += by->num_candidates > before;
     }
@@ -838,14 +847,16 @@ static int by_batch(const at_chooser *chooser, const at_call *call, at_call *who
     return choose_modelled(chooser, by, choice) ? 0 : 1;
 }
 
-/* The choice without cuBLAS, and what the model says if it chose. */
-static int by_kernels(const at_chooser *chooser, const at_call *call, const double *allowed, forecast *by,
-                      autotune_choice *choice) {
+/* The choice without cuBLAS, and what the model says if it chose. One that is no rank among others `takes_guess`: its splits
+ * may also be those that are accurate by the guess. */
+static int by_kernels(const at_chooser *chooser, const at_call *call, const double *allowed, bool takes_guess,
+                      forecast *by, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
     const depths known = allowed ? (depths){allowed[0], allowed[1]} : (depths){0};
     *choice = (autotune_choice){.entry = -1};
     if (choose_exact(chooser, call, choice)) return 0;
     if (!begin_forecast(chooser, call, allowed ? &known : NULL, by)) return 2;
+    if (!takes_guess) by->of.guessed = by->of.allowed;
     if (choose_modelled(chooser, by, choice) || choose_nearest(chooser, call, choice)) return 0;
     const int32_t number = table->layouts[call->layout].default_kernel;
     if (number < 0) return 1;
@@ -875,7 +886,7 @@ static int by_all(const at_chooser *chooser, const at_call *call, const char *cu
         by = (forecast){0};
     }
     const at_call single = is_single ? *call : one_of(call);
-    const int status = by_kernels(chooser, &single, is_single ? allowed : NULL, &by, choice);
+    const int status = by_kernels(chooser, &single, is_single ? allowed : NULL, true, &by, choice);
     if (is_single) {
         if (!status && choice->how == AUTOTUNE_MODELLED) look_at_cublas(chooser, &by, cublas_version, choice);
     } else {
@@ -907,7 +918,7 @@ int at_rank(const at_chooser *chooser, const at_call *call, const double *allowe
     forecast by = {0};
     at_call whole;
     *ranked = (autotune_choice){.entry = -1};
-    const int status = call->batch.products == 1 ? by_kernels(chooser, call, allowed, &by, ranked)
+    const int status = call->batch.products == 1 ? by_kernels(chooser, call, allowed, false, &by, ranked)
                                                  : by_batch(chooser, call, &whole, &by, ranked);
     *num = !status;
     ranked->cublas_us = ranked->is_cublas = 0;

@@ -117,11 +117,13 @@ class Modelled:
     ) -> Considered:
         """All launches that may serve a call. `allowed`: how deep their sums may be; `of_sgemm`: whatever
         was measured nearby. `batch`: of which the call is all rows. `guessed`: what would be allowed by the
-        shape, whose numbers of splits are considered, too."""
-        found = [
-            self._candidates(call, allowed, of_sgemm, batch, deep) for deep in (allowed, guessed) if deep
-        ]
-        return Considered(*map(np.concatenate, zip(*found, strict=True)))
+        shape: its accurate number of splits counts where it is faster."""
+        found = self._candidates(call, allowed, of_sgemm, batch, allowed)
+        if guessed is None:
+            return found
+        other = self._candidates(call, allowed, of_sgemm, batch, guessed)
+        is_faster = other.handicapped_us < found.handicapped_us
+        return Considered(*(np.where(is_faster, *both) for both in zip(other, found, strict=True)))
 
     def _candidates(
         self, call: Call, allowed: Depths, of_sgemm: Depths, batch: InBatch | None, deep: Depths
@@ -196,13 +198,13 @@ class Selector:
         the model picks; none behind the first is less accurate than is allowed, or than the first, and none
         is of a kernel with nearly as many splits as before it: their times hardly differ. `allowed`: how deep
         sums may be, where that is known better than by the shape."""
-        first = self._by_kernels(call, allowed)
+        first = self._by_kernels(call, allowed, takes_guess=False)
         if first.how != "modelled":
             return (first,)
         known = self._model(call.gemm.layout)
         guessed = allowed_depths(call.gemm, self._table.limits.num_sms, PROMISED_LARGE * LARGE)
-        by_shape = self._allowed_depths(call.gemm, self._near(call.gemm))
-        found = known.candidates(call, allowed or by_shape, allowed or guessed, None, by_shape)
+        deep = allowed or self._allowed_depths(call.gemm, self._near(call.gemm))
+        found = known.candidates(call, deep, allowed or guessed)
         index = known.kernels.index(self.kernels[first.kernel_id])
         is_first = (found.kernel == index) & (found.split_k == first.split_k)
         most = max(1.0, float(found.excess[is_first].min()))
@@ -274,11 +276,10 @@ class Selector:
         expected_us = None if single.expected_us is None else call.gemm.batch * single.expected_us
         return replace(single, tell=text, expected_us=expected_us, provider="cublas", is_looped=True)
 
-    def _by_kernels(self, call: Call, allowed: Depths | None = None) -> Pick:
-        """The pick without cuBLAS."""
-        return (
-            self._exact(call) or self._modelled(call, allowed) or self._nearest(call) or self._default(call)
-        )
+    def _by_kernels(self, call: Call, allowed: Depths | None = None, *, takes_guess: bool = True) -> Pick:
+        """The pick without cuBLAS. `takes_guess`: its splits may be those that are accurate by the guess."""
+        modelled = partial(self._modelled, call, allowed, takes_guess=takes_guess)
+        return self._exact(call) or modelled() or self._nearest(call) or self._default(call)
 
     def _picked(
         self,
@@ -308,7 +309,14 @@ class Selector:
             reason += f"; number {rank + 1} for it, because {fault}"
         return reason
 
-    def _modelled(self, call: Call, allowed: Depths | None, batch: InBatch | None = None) -> Pick | None:
+    def _modelled(
+        self,
+        call: Call,
+        allowed: Depths | None,
+        batch: InBatch | None = None,
+        *,
+        takes_guess: bool = True,
+    ) -> Pick | None:
         known = self._model(call.gemm.layout)
         if not known.kernels:
             return None
@@ -320,7 +328,8 @@ class Selector:
             one, num_sms = batch.call.single.gemm, self._table.limits.num_sms
             allowed = by_shape = allowed_depths(one, num_sms)
             of_sgemm = allowed_depths(one, num_sms, PROMISED_LARGE * LARGE)
-        found = known.candidates(call, allowed, of_sgemm, batch, by_shape)
+        guessed = by_shape if takes_guess else None
+        found = known.candidates(call, allowed, of_sgemm, batch, guessed)
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])
         if time_us == math.inf:
@@ -329,7 +338,7 @@ class Selector:
         served = kernel if batch is None else batch.of(kernel)
         assert served is not None and kernel.model is not None
         self._error = kernel.model.relative_error
-        tell = partial(self._why_modelled, call, (allowed, of_sgemm, batch, by_shape), at)
+        tell = partial(self._why_modelled, call, (allowed, of_sgemm, batch, guessed), at)
         return Pick(served.id, "modelled", tell, split_k, time_us, near.gemm if near else None)
 
     def _compare_to_cublas(self, pick: Pick, call: Call) -> Pick:
@@ -346,7 +355,9 @@ class Selector:
         who = ADDING if call.adds_bias and layout in self._table.cublas_adding else "cuBLAS"
         return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, uncertainty, who)
 
-    def _why_modelled(self, call: Call, by: tuple[Depths, Depths, InBatch | None, Depths], at: int) -> str:
+    def _why_modelled(
+        self, call: Call, by: tuple[Depths, Depths, InBatch | None, Depths | None], at: int
+    ) -> str:
         known = self._model(call.gemm.layout)
         batch = by[2]
         found = known.candidates(call, *by)
