@@ -45,6 +45,7 @@ class ServedModel:
         if table.order is not None:  # which nobody promises of cuBLAS
             blas = ProvenBlas(blas.is_on)
         self._code, self._blas, self._settles = code, blas, settles
+        self._is_deterministic = is_deterministic
         self._is_first_use = settles == "first-use"
         # deterministic: processes differ in which cuBLAS they have loaded, and when
         self.chooser = Chooser(table, None if is_deterministic else blas.loaded_version)
@@ -170,8 +171,9 @@ class ServedModel:
         rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, known, AsPicked()
         made = RoutedEngine(has_bias, core_of(self.table), self._settles, *rest)
         made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
-        sums = CublasSums(driver, made.devices, self.table, loaded_library, loaded_lt)
-        made.allowed = sums.allowed
+        if self._given_blas.is_on and not self._is_deterministic:
+            sums = CublasSums(driver, made.devices, self.table, loaded_library, loaded_lt)
+            made.allowed = sums.allowed
         return made
 
 

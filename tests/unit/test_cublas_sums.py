@@ -16,11 +16,13 @@ from test_sum_depths import splits_of as splits_in_name
 
 from autotune.facts.gemm import PEDANTIC_MATH, TORCH_BYTES, WORKSPACE_BYTES, Gemm
 from autotune.perf_model.model_figures import DEFAULT_ERRORS, Depths
+from autotune.runtime.choose import blas_provider
 from autotune.runtime.choose.blas_provider import CublasSums, depths_in, splits_of
 from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.launch.cuda_driver import MOST_NODES, CudaFault, GraphNode
 from autotune.runtime.launch.devices import Devices, LoadedKernel
 from autotune.runtime.launch.planner import key_of
+from autotune.runtime.served_model import ServedModel
 from autotune.runtime.torch.routed_engine import AsPicked, RoutedEngine
 
 DRAWN = Path(__file__).parents[2] / "studies" / "results" / "probes" / "h200-cublas-drawn.json.xz"
@@ -193,6 +195,23 @@ def test_other_products_are_left_to_the_guess(gemm: Gemm) -> None:
     blas = FakeBlas()
     sums, gpu = sums_of(FakeDriver(make_table(), nodes=[WHOLE]), blas)
     assert sums.allowed(Call.packed(gemm), gpu) is None and not blas.calls
+
+
+@pytest.mark.parametrize(
+    ("is_on", "is_deterministic", "is_read"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_what_is_loaded_decides_nothing_where_it_must_not(
+    is_on: bool, is_deterministic: bool, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blas, driver = FakeBlas(), FakeDriver(make_table(), nodes=[WHOLE])
+    monkeypatch.setattr(blas_provider, "loaded_library", lambda: blas)
+    model = ServedModel(
+        driver.table, {}, blas_provider.BlasProvider(is_on), "off", is_deterministic=is_deterministic
+    )
+    engine = model.routed_engine(driver, has_bias=False)
+    allowed = engine.allowed(Call.packed(LAYER), engine.devices.gpu(0))
+    assert (allowed is not None) == bool(blas.calls) == is_read
 
 
 def test_a_table_of_one_order_asks_nothing() -> None:
