@@ -8,6 +8,8 @@ import time
 from multiprocessing import forkserver
 from pathlib import Path
 
+import pytest
+
 from autotune.kernel.compiler import Compiler, usable_cores
 from autotune.search import InterruptHandler
 from autotune.service.child_process import ChildProcess, Parent
@@ -30,6 +32,18 @@ def test_processes_that_share_a_machine_divide_its_cores(tmp_path: Path) -> None
         child = ChildProcess.start(compiling, tmp_path, num_sharing=num_sharing, num_taken=num_taken)
         assert child.hear() == ("compiles", [max(1, (usable_cores() - num_taken) // num_sharing)])
         child.end(10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
+    """As in the background of a script, whose Ctrl-C is of what runs in the foreground."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with InterruptHandler() as interrupt_handler:
+            signal.raise_signal(number)
+        assert not interrupt_handler.is_requested and signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_signal_reaches_a_process_whose_forking_process_was_lost() -> None:

@@ -12,8 +12,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a termi
 
 class InterruptHandler:
     """While entered, in the main thread, the first of these signals only sets `number`. The next has its
-    usual effect. An ignored SIGHUP stays ignored: under `nohup` the search outlives its terminal. In other
-    threads signals are left alone: `interrupt_threads` tells those."""
+    usual effect. What is ignored stays so, but for SIGTERM: under `nohup` the search outlives its terminal,
+    in the background of a script Ctrl-C there. In other threads signals are left alone: `interrupt_threads`
+    tells those."""
 
     _in_threads: ClassVar[set[InterruptHandler]] = set()
 
@@ -33,7 +34,7 @@ class InterruptHandler:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in ENDING:
-                if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                     self._earlier[number] = signal.signal(number, self._on_signal)
         else:
             self._in_threads.add(self)
