@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 
 from ..facts.accuracy_class import STRICT
 from ..facts.accuracy_class import read as read_class
-from ..facts.gemm import FP32
+from ..facts.gemm import FP32, Gemm
 from ..files.errors import DispatchError
 from ..files.words import chosen, flag, whole
 from ..kernel.launch import ACTIVATIONS
@@ -264,7 +264,7 @@ class Dispatcher:
             )
         from .launch.planner import blas_pick
 
-        gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
+        gemms = _gemms(shapes)
         engines, number = self._open_for(device)
         model = engines.model(number)
         if model is None:  # cuBLAS serves all
@@ -291,7 +291,7 @@ class Dispatcher:
         from .choose.chooser import requested
         from .launch.planner import blas_pick
 
-        gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
+        gemms = _gemms(shapes)
         epilogue = requested(has_bias, activation)
         engines, number = self._open_for(device)
         engine, model = engines.of(number), engines.model(number)
@@ -631,6 +631,12 @@ def _make_folder_beside(file: str) -> None:
 
 def _number(device: Any) -> int:
     return whole("device, the number of a GPU,", device, error=DispatchError)
+
+
+def _gemms(shapes: Any) -> list[Gemm]:
+    if not isinstance(shapes, Iterable):
+        raise DispatchError(f"{shapes!r:.60} holds no shapes; pass a list of them, such as [(m, n, k)]")
+    return [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
 
 
 def _extents_and_flags(shape: Any) -> tuple[Any, ...]:

@@ -716,6 +716,14 @@ def test_what_is_no_shape_is_refused(folder: Path, driver: FakeDriver, shape: An
     assert not driver.launches
 
 
+@pytest.mark.parametrize("shapes", [4096, None])
+def test_what_holds_no_shapes_is_refused(folder: Path, driver: FakeDriver, shapes: Any) -> None:
+    runtime = Dispatcher(folder, driver=driver)
+    for call in (runtime.settle, runtime.prepare):
+        with pytest.raises(DispatchError, match=f"{shapes} holds no shapes; pass a list"):
+            call(shapes)
+
+
 def test_a_gpu_is_a_number(folder: Path, driver: FakeDriver) -> None:
     with pytest.raises(DispatchError, match=r"number of a GPU, is '0', expected a whole number"):
         Dispatcher(folder, driver=driver).settle(SHAPES, device="0")
