@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ..export.manifest import check_files
 from ..files.errors import UsageError
+from ..files.output_file import DISK_FULL, disk_full
 from ..files.user_file import read_file
 from ..runtime.service import table_server
 from ..runtime.service.table_server import FORMAT, VERSION, FileSum, Signed, Statement
@@ -53,15 +54,22 @@ class SigningKey:
     @classmethod
     def make(cls, path: Path) -> SigningKey:
         """A new key in a new file, and its public key beside it. Raises UsageError if the file cannot be
-        made."""
+        made, EnvironmentProblem where the disk is full; then there is none."""
         key = Ed25519PrivateKey.generate()
         text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         made = cls(key)
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(text)
-            path.with_name(path.name + PUBLIC_ENDING).write_text(f"{made.public}\n", encoding="ascii")
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(text)
+                path.with_name(path.name + PUBLIC_ENDING).write_text(f"{made.public}\n", encoding="ascii")
+            except OSError:
+                path.unlink()
+                raise
         except OSError as error:
+            if error.errno in DISK_FULL:
+                raise disk_full(path, error) from error
             raise UsageError(f"no key can be made in {path} ({error.strerror}); name a new file") from error
         return made
 

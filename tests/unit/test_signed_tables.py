@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -122,6 +124,20 @@ def test_keys_are_their_owner_s_and_new(key: SigningKey, tmp_path: Path) -> None
     for message in ("0" * 63, str(path), "nowhere.pub"):
         with pytest.raises(DispatchError, match="neither a public key"):
             read_keys(message)
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EACCES])
+def test_where_no_key_can_be_written_none_is_left(
+    fault: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    expected = EnvironmentProblem if fault == errno.ENOSPC else UsageError
+    with pytest.raises(expected, match=r"disk is full|Permission denied"):
+        SigningKey.make(tmp_path / "a.key")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_body_holds_three_files_and_no_more(new: NewArtifact) -> None:
