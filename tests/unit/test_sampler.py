@@ -231,6 +231,7 @@ def test_what_names_some_parameters_is_completed_to_a_feasible_point(own_storage
     for part, trial in zip(parts, study.trials, strict=True):
         assert space.find(trial.params) is not None
         assert trial.params.items() >= {item for item in part.items() if item[0] in space.names}
+        assert not (part and own_storage) or trial.user_attrs["origin"] == "enqueued", "it was claimed"
     assert len({str(trial.params) for trial in study.trials}) == len(parts)
     study.enqueue_trial({"bm": None})
     with pytest.raises(ValueError, match="'None' not in"):

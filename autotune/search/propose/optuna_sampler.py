@@ -22,6 +22,7 @@ from ...facts.measurement import is_time
 from ...files.errors import UsageError
 from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
+from .origins import ENQUEUED
 from .samplers import DEFAULT_SAMPLER, Sampler, make_proposer
 from .traits import Traits
 
@@ -84,16 +85,18 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         fixed = trial.system_attrs.get("fixed_params", {})
         if trial.params or fixed.keys() >= set(self._space.names):
             return
-        if fixed:  # somebody lined up a part of a point
+        # As Optuna's own samplers take the storage, which has no public name. Ours lets trials claim points.
+        claim: Callable[..., bool] | None = getattr(study._storage, "claim", None)
+        if fixed:  # somebody lined up a part of a point, which may have been tried
             wish = self._proposer.ask().number
             self._proposer.forget(wish)
             pairs = zip(self._space.names, self._space.values, strict=True)
             first = {name: fixed[name] for name, values in pairs if fixed.get(name) in values}
             number = self._proposer.nearest(self._space.point(wish), first)
-            self._points[trial.number] = self._space.point(number)
+            point = self._points[trial.number] = self._space.point(number) | first
+            if claim is not None:
+                claim(trial._trial_id, point, distributions(self._space), ENQUEUED)
             return
-        # As Optuna's own samplers take the storage, which has no public name. Ours lets trials claim points.
-        claim: Callable[..., bool] | None = getattr(study._storage, "claim", None)
         while True:
             proposal = self._proposer.ask()
             point = self._space.point(proposal.number)
