@@ -160,6 +160,9 @@ def _database(db: str) -> Finding:
         return Finding(OK, f"{shown(db)} is not there yet; `autotune search` makes it")
     with common.open_existing(db) as store:
         studies = store.studies()
+        for one in studies:  # so that damaged rows of what commands show first are named
+            store.best(one.study)
+            store.cublas_us(one.study)
     num_trials = sum(study.num_trials for study in studies)
     num_studies = counted(len(studies), "study", "studies")
     return Finding(OK, f"{shown(db)}: {counted(num_trials, 'trial')} in {num_studies}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from autotune.store import Store
@@ -48,6 +50,16 @@ def test_a_variable_that_forces_tf32_is_told_of(tmp_path: Path) -> None:
 def test_the_database_is_counted(tmp_path: Path) -> None:
     Store.open(tmp_path / "some.db").close()
     assert "0 trials in 0 studies" in findings("--db", tmp_path / "some.db")["database"]["detail"]
+
+
+def test_damaged_rows_are_named(tmp_path: Path, recording: Path) -> None:
+    db = tmp_path / "some.db"
+    run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", db, "--trials", "3", "--quiet")
+    with closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("UPDATE baseline SET samples_us = 7")
+    done = run("doctor", "--db", db)
+    assert "3 trials in 1 study" in done.stdout
+    assert "damaged and left out: baseline" in done.stderr and "samples_us is 7" in done.stderr
 
 
 def test_what_is_broken_gives_exit_code_3(tmp_path: Path) -> None:
