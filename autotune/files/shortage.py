@@ -38,6 +38,7 @@ _BY_ERRNO = {
     errno.EMFILE: Shortage("too many files are open", "allow more (ulimit -n)"),
     errno.ENFILE: Shortage("all programs have too many files open", "end some, or raise fs.file-max"),
 }
+_NO_FOLDER = Shortage("the current folder was removed", "go to one that is there")
 _PROCESSES = Shortage("too many processes run", "end some, or allow more (ulimit -u, pids.max of a cgroup)")
 
 
@@ -48,7 +49,16 @@ def shortage(error: BaseException, *, is_start: bool = False) -> Shortage | None
     number = error.errno if isinstance(error, OSError) else None
     if is_start and number == errno.EAGAIN:
         return _PROCESSES
+    if number == errno.ENOENT and not _has_current_folder():
+        return _NO_FOLDER
     return None if number is None else _BY_ERRNO.get(number)
+
+
+def _has_current_folder() -> bool:
+    try:
+        return bool(os.getcwd())  # noqa: PTH109 (the same)
+    except FileNotFoundError:
+        return False
 
 
 def cannot_start(what: str, error: OSError, default: str) -> str:

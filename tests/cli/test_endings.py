@@ -291,3 +291,16 @@ def test_closed_streams_are_no_error(closed: str, searched: Path, tmp_path: Path
         assert done.returncode == code, done.stderr
         assert ("4096x" in done.stdout) == (code == 0 and ">&-" not in closed.split())
         assert bool(done.stderr) == (code == 5 and "2>&-" not in closed)
+
+
+@pytest.mark.parametrize(
+    "command", ["search --gpu auto --shape 4096", "export-table --db", "requests add --shape 64"]
+)
+def test_a_current_folder_that_was_removed_is_said_to_be_gone(
+    command: str, searched: Path, tmp_path: Path
+) -> None:
+    its = [*command.split(), *([str(searched)] if command.endswith("--db") else [])]
+    shell = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, "-m", "autotune", *its]
+    done = subprocess.run(shell, capture_output=True, cwd=tmp_path, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "the current folder was removed" in done.stderr and "go to one that is there" in done.stderr
