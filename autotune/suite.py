@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .facts.gemm import FP32, LAYOUTS, Gemm, Triple, adds_bias_within
+from .facts.cublas_calls import adds_bias_within
+from .facts.gemm import FP32, LAYOUTS, Gemm, Triple
 from .facts.shape_lists import CHOICES, EXTENTS, HEADER, ListedShape, Note, read_list
 from .files.errors import UsageError
 from .files.strict import NewerVersion, check_keys, check_version, items, table, whole

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..facts.cublas_calls import adds_bias_within
 from ..facts.device import DeviceLimits
 from ..facts.frozen import picked
-from ..facts.gemm import Gemm, adds_bias_within
+from ..facts.gemm import Gemm
 from ..files.errors import DispatchError
 from ..files.words import counted
 from ..kernel.launch import BIAS, PLAIN, name_of

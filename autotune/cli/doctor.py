@@ -12,8 +12,8 @@ from pathlib import Path
 
 from .. import __version__, gpu
 from .. import target_finder as targets
+from ..facts.cublas_calls import TF32_OVERRIDE, forced_tf32
 from ..facts.device import describe_alias
-from ..facts.gemm import TF32_OVERRIDE, forced_tf32
 from ..files.errors import AutotuneError, EnvironmentProblem
 from ..files.output_file import NotOwn, check_own, default_cache_dir
 from ..files.wheel_libraries import CUBLAS, pip_install

@@ -20,7 +20,7 @@ from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ..facts.gemm import forced_tf32
+from ..facts.cublas_calls import forced_tf32
 from ..kernel.launch import BIAS, PLAIN
 from .counts import ON_HOST, WorkCounts
 from .no_gpu import OnCpu, as_on_a_gpu, replace

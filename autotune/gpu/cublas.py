@@ -10,15 +10,15 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..facts.gemm import (
+from ..facts.cublas_calls import (
     PEDANTIC_MATH,
     WORKSPACE_BYTES,
     ColumnMajorCall,
-    Gemm,
     Lds,
     describe_status,
     read_version,
 )
+from ..facts.gemm import Gemm
 from ..files import wheel_libraries
 from ..files.errors import AutotuneError
 from .memory import Buffer, OperandSet

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..facts.gemm import ColumnMajorCall, Gemm, LtHandle, LtProduct
+from ..facts.cublas_calls import ColumnMajorCall, LtHandle, LtProduct
+from ..facts.gemm import Gemm
 from ..files import wheel_libraries
 from .cublas import check_status
 from .memory import Buffer

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from statistics import median
 
-from ..facts.gemm import FLOAT_BYTES, FP32, TORCH_BYTES, Gemm
+from ..facts.cublas_calls import TORCH_BYTES
+from ..facts.gemm import FLOAT_BYTES, FP32, Gemm
 from ..facts.measurement import CachePolicy, Discarded, Failure, Outcome
 from ..files.errors import EnvironmentProblem
 from ..kernel import templates

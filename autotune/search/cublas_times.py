@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from statistics import median
 
-from ..facts.gemm import Gemm, adds_bias_within
+from ..facts.cublas_calls import adds_bias_within
+from ..facts.gemm import Gemm
 from ..store import Store
 from ..target import Cell, CellTarget
 

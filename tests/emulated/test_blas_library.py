@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from table_cases import FakeDriver, make_table
 
-from autotune.facts.gemm import WORKSPACE_BYTES, Batch, Gemm
+from autotune.facts.cublas_calls import WORKSPACE_BYTES
+from autotune.facts.gemm import Batch, Gemm
 from autotune.runtime.calls.product import Product
 from autotune.runtime.choose import blas_provider
 from autotune.runtime.choose.blas_provider import BlasLibrary, BlasProvider

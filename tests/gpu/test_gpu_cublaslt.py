@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from autotune.facts.gemm import TORCH_BYTES, Gemm
+from autotune.facts.cublas_calls import TORCH_BYTES
+from autotune.facts.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.cublaslt import CublasLt, load_library
 from autotune.gpu.memory import OperandSet

@@ -21,7 +21,8 @@ from autotune import tuning
 from autotune.cli import coverage
 from autotune.cli.app import app
 from autotune.estimate.counts import rendered
-from autotune.facts.gemm import Gemm, adds_bias_within
+from autotune.facts.cublas_calls import adds_bias_within
+from autotune.facts.gemm import Gemm
 from autotune.files.errors import DispatchError, UsageError
 from autotune.kernel.launch import BIAS, Variant
 from autotune.recording.replay import ReplayTarget

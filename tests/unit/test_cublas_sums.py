@@ -14,7 +14,8 @@ from test_cublas_model import figures_of
 from test_cublaslt import FakeLt
 from test_sum_depths import splits_of as splits_in_name
 
-from autotune.facts.gemm import PEDANTIC_MATH, TORCH_BYTES, WORKSPACE_BYTES, Gemm
+from autotune.facts.cublas_calls import PEDANTIC_MATH, TORCH_BYTES, WORKSPACE_BYTES
+from autotune.facts.gemm import Gemm
 from autotune.perf_model.model_figures import DEFAULT_ERRORS, Depths
 from autotune.runtime.choose import blas_provider
 from autotune.runtime.choose.blas_provider import CublasSums, depths_in, splits_of

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autotune.facts.gemm import LAYOUTS, TORCH_BYTES, Gemm, LtCandidate
+from autotune.facts.cublas_calls import TORCH_BYTES, LtCandidate
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu import cublaslt
 from autotune.gpu.cublas import CublasError
 from autotune.gpu.cublaslt import CublasLt

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autotune.facts.gemm import LAYOUTS, ColumnMajorCall, Gemm
+from autotune.facts.cublas_calls import ColumnMajorCall
+from autotune.facts.gemm import LAYOUTS, Gemm
 from autotune.gpu import cublas
 from autotune.gpu.cublas import CublasError
 from autotune.gpu.memory import OperandSet

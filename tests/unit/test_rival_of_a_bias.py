@@ -27,7 +27,8 @@ from test_cublas_model import figures_of, results_of, shapes, took_us
 from autotune import Dispatcher
 from autotune.export import exporter, figures
 from autotune.export.figures import known_of_cublas, times_as_it_adds
-from autotune.facts.gemm import Gemm, adds_bias_within
+from autotune.facts.cublas_calls import adds_bias_within
+from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import BIAS
 from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.launch.planner import key_of

@@ -23,7 +23,8 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...facts.gemm import MAX_EXTENT, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, LtHandle, LtProduct
+from ...facts.cublas_calls import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, LtHandle, LtProduct
+from ...facts.gemm import MAX_EXTENT
 from ...files.errors import DispatchError
 from ...perf_model.model_figures import DEFAULT_ERRORS, LEAST_K, NARROW, Depths
 from ..calls.product import MAX_PLANS
@@ -274,7 +275,7 @@ class BlasLibrary:
     """cuBLAS in this process. Raises DispatchError without a version, AttributeError without a function."""
 
     def __init__(self, library: Any) -> None:
-        from ...facts.gemm import read_version
+        from ...facts.cublas_calls import read_version
 
         self.version = read_version(library, _check)
         self.functions = {name: getattr(library, name) for name in _NAMES}

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...facts.gemm import A_TYPES, MAX_EXTENT, SINGLE, TYPED_LAYOUTS, WORKSPACE_BYTES, Batch, Gemm, Triple
+from ...facts.cublas_calls import WORKSPACE_BYTES
+from ...facts.gemm import A_TYPES, MAX_EXTENT, SINGLE, TYPED_LAYOUTS, Batch, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.launch import ACTIVATIONS, BIASES, NO_LAUNCH, PLAIN, Epilogue, Grid
 from ...kernel.launch import plan as plan_grid
@@ -30,8 +31,7 @@ from .devices import Devices, Gpus, OpenGpu
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 _SPARE = 64  # counts
 
-# The key of a plan: GPUs, forms and alignment of A, B and C, their flags, the batch, the type of A, the
-# epilogue
+# Of a plan: GPUs, forms and alignment of A, B and C, their flags, the batch, the type of A, the epilogue
 Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None, str, Epilogue | None]
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...facts.gemm import PEDANTIC_MATH, TYPED_LAYOUTS, WORKSPACE_BYTES, describe_status
+from ...facts.cublas_calls import PEDANTIC_MATH, WORKSPACE_BYTES, describe_status
+from ...facts.gemm import TYPED_LAYOUTS
 from ...files.errors import DispatchError, warn_served
 from ...files.folder_files import library_path
 from ...kernel.config import PARAMETER

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from ...facts.cublas_calls import adds_bias_within
 from ...facts.fitted import number
-from ...facts.gemm import FLOAT_BYTES, Gemm, Triple, adds_bias_within
+from ...facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ...files.errors import DispatchError
 from ...kernel.config import Config, threads_along_k
 from ...kernel.launch import BIAS, NO_LAUNCH, PLAIN, Epilogue

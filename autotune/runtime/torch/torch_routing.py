@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...facts.gemm import Gemm, forced_tf32
+from ...facts.cublas_calls import forced_tf32
+from ...facts.gemm import Gemm
 from ...files.errors import DispatchError
 from ...files.words import counted
 from ...kernel.launch import BIAS, Epilogue

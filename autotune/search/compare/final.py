@@ -174,9 +174,10 @@ class _Field:
 
 @dataclass(eq=False)
 class Finals:
-    """The finals of a search, told and stored. `should_stop` is called before each final and after each look;
-    `seconds_left` are the granted seconds. Finals share them in proportion to what they take by the trials of
-    each shape, and by how much longer the finals before took: they have fewer finalists, or are left out."""
+    """The finals of a search, told and stored. `_should_stop` is called before each final and after each
+    look; `_seconds_left` are the granted seconds. Finals share them in proportion to what they take by the
+    trials of each shape, and by how much longer the finals before took: they have fewer finalists, or are
+    left out."""
 
     _target: Target
     _store: Store
