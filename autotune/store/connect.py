@@ -124,12 +124,12 @@ def file_of(url: URL) -> Path | None:
 
 def exists(path_or_url: str | Path) -> bool:
     """Whether a database may exist: its file does, or there is a server to ask. Raises StoreError if its
-    folder may not be entered, for a folder, and for a file of no bytes, which SQLite would take for a
-    database."""
+    folder may not be entered, for a folder, a device or a pipe, and for a file of no bytes, which SQLite
+    would take for a database."""
     file = file_of(parse_url(path_or_url))
     with _explain_names(file):
         if file is None or not file.is_file():
-            _refuse_folder(file)
+            _need_place(file)
             return file is None
         if file.stat().st_size or has_log(file):
             return True
@@ -178,9 +178,12 @@ def _options(url: URL, timeout_s: float, mode: str) -> dict[str, Any]:
     return {"creator": lambda: sqlite3.connect(uri, timeout_s, uri=True, check_same_thread=False)}
 
 
-def _refuse_folder(file: Path | None) -> None:
+def _need_place(file: Path | None) -> None:
+    """Raises StoreError for what is there and no file."""
     if file is not None and file.is_dir():
         raise StoreError(f"{file} is a folder; name a database file inside it")
+    if file is not None and file.exists() and not file.is_file():
+        raise StoreError(f"{file} is a device or a pipe; name a regular file")
 
 
 def make_file(url: URL) -> None:
@@ -191,10 +194,9 @@ def make_file(url: URL) -> None:
         return
     with _explain_names(file):
         if not file.parent.is_dir():
-            raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
-        _refuse_folder(file)
-        if file.exists() and not file.is_file():
-            raise StoreError(f"{file} is a device or a pipe; name a regular file")
+            what = "it is a file; name a folder" if file.parent.exists() else "create it first"
+            raise StoreError(f"no folder {file.parent} for the database {file.name}; {what}")
+        _need_place(file)
         if has_log(file) and not (file.exists() and file.stat().st_size):
             log, name = log_of(file), real_file(file).name
             raise StoreError(

@@ -24,12 +24,17 @@ from autotune.store.connect import log_of
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no folder .*nowhere for the database a\.db; create it"):
         Store.open(tmp_path / "nowhere" / "a.db")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"no folder .*file for the database a\.db; it is a file"):
+        Store.open(tmp_path / "file" / "a.db")
 
 
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     for opened in (Store.open, Store.open_existing):
         with pytest.raises(StoreError, match="is a folder; name a database file"):
             opened(tmp_path)
+        with pytest.raises(StoreError, match="is a device or a pipe; name a regular file"):
+            opened("/dev/null")
 
 
 def _no_locks(*_: object) -> None:
