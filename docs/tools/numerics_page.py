@@ -111,7 +111,7 @@ def _ours() -> Iterator[str]:
     yield "\n## Kernels on tensor cores, measured\n"
     yield (
         "The fastest config that is as accurate as `cublasSgemm` (`benchmarks/tensor_vs_cublas.py --errors`, "
-        "no search).\n"
+        f"no search; {' and '.join(dict.fromkeys(_read(name)['date'][:10] for name in OURS))}).\n"
     )
     yield "| shape | " + " | ".join(f"{_read(name)['gpu']}: speed | error" for name in OURS) + " |"
     yield "|---|" + "--:|--:|" * len(OURS)
