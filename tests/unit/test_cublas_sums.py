@@ -178,17 +178,6 @@ def test_without_an_answer_of_cublaslt_it_is_guessed(what: str) -> None:
     assert "stream" not in driver.handles.values() and driver.context_stack == []
 
 
-@pytest.mark.parametrize("name", ["CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE"])
-def test_where_torch_gives_more_workspace_cublas_itself_is_asked(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, "1")
-    blas, lt = FakeBlas(), KeptLt()
-    sums, gpu = sums_of(FakeDriver(make_table(), nodes=[WHOLE]), blas, lt)
-    assert sums.allowed(Call.packed(LAYER)._replace(adds_bias=True), gpu)
-    assert blas.of("cublasSgemm_v2") and not lt.products
-
-
 @pytest.mark.parametrize(
     "gemm", [Gemm(32, 4096, 4096), Gemm(4096, 1, 4096), Gemm(512, 512, 128), Gemm(64, 64, 512, batch=8)]
 )

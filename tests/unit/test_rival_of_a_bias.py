@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,13 +29,13 @@ from test_cublas_model import figures_of, results_of, shapes, took_us
 from autotune import Dispatcher
 from autotune.export import exporter, figures
 from autotune.export.figures import known_of_cublas, times_as_it_adds
-from autotune.facts.cublas_calls import adds_bias_within
+from autotune.facts.cublas_calls import TORCH_BYTES, adds_bias_within
 from autotune.facts.gemm import Gemm
 from autotune.kernel.launch import BIAS
 from autotune.runtime.choose.chooser import Call, Chooser
 from autotune.runtime.launch.planner import key_of
 from autotune.runtime.table.table import Table
-from autotune.runtime.torch.routed_engine import ADDING_OTHERWISE, Decided
+from autotune.runtime.torch.routed_engine import ADDING_OTHERWISE, Decided, adds_as_timed
 
 TUNED, OTHER = Gemm(640, 384, 512), Gemm(640, 384, 520)
 LEAST_US = 100.0  # of cuBLAS alone; of the kernel it is 150
@@ -114,6 +116,40 @@ def test_routing_serves_what_is_faster_than_torchs_own_call(
             monkeypatch.setenv(name, "1")
             assert "as fast" in decided(folder, table, gemm, has_bias=True).reason
             monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("version", "told_bytes", "is_timed_so"),
+    [
+        ("2.10.0+cu129", None, True),
+        ("2.11.1", None, True),
+        ("2.12.0+cu130", None, False),  # may share cuBLAS's workspace, and does not tell
+        ("2.13.0", 32 << 20, False),
+        ("2.15.0a0+git1", TORCH_BYTES, True),
+        ("3.0", None, False),
+    ],
+)
+def test_torch_is_asked_for_the_workspace_with_which_it_adds_a_bias(
+    version: str, told_bytes: int | None, is_timed_so: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ADDING_OTHERWISE:
+        monkeypatch.delenv(name, raising=False)
+    telling = {} if told_bytes is None else {"cublaslt_workspace_size": lambda: told_bytes}
+    cuda = SimpleNamespace(**telling)
+    torch = SimpleNamespace(__version__=version, backends=SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert adds_as_timed() == is_timed_so
+    monkeypatch.setenv("DISABLE_ADDMM_CUDA_LT", "1")
+    assert not adds_as_timed()
+
+
+def test_a_torch_that_cannot_tell_is_not_compared_by_those_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu() -> int:
+        raise RuntimeError("no CUDA GPUs are available")
+
+    cuda = SimpleNamespace(cublaslt_workspace_size=no_gpu)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(backends=SimpleNamespace(cuda=cuda)))
+    assert not adds_as_timed()
 
 
 def test_an_export_learns_from_times_with_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:

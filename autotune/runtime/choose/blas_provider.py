@@ -39,7 +39,6 @@ _TILED = re.compile(r"sm80_xmma_gemm_f32f32_\w+_tilesize|cutlass_80_simt_sgemm")
 _ADDS_UP = "split_k_kernel"
 _ADDRESS = 1 << 40  # of operands that nothing reads
 _WORKSPACE, _BIAS = 4 * _ADDRESS, 5 * _ADDRESS
-_OF_MORE_WORKSPACE = "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE"  # than torch's TORCH_BYTES
 
 
 class _Operands(NamedTuple):
@@ -157,7 +156,7 @@ class CublasSums:
     ) -> None:
         self._driver, self._devices, self._find, self._find_lt = driver, devices, find, find_lt
         self._is_asked = table.order is None  # kernels of one order all sum as deep
-        self._is_adding_known = not any(name in os.environ for name in _OF_MORE_WORKSPACE)
+        self._is_adding_known = True
         self._lock = threading.Lock()
         self._known: dict[tuple[int, Call], Depths | None] = {}
         self._handles: dict[tuple[int, bool], Any] = {}  # by GPU, and whether of cuBLASLt; they stay

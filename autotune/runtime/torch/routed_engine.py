@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ...facts.cublas_calls import adds_bias_within
+from ...facts.cublas_calls import TORCH_BYTES, adds_bias_within
 from ...facts.fitted import number
 from ...facts.gemm import FLOAT_BYTES, Gemm, Triple
 from ...files.errors import DispatchError
@@ -34,8 +36,9 @@ from .torch_router import Tables
 # torch's, and where cuBLAS was underestimated, little is lost
 ROUTED_SHARE = number("ROUTED_SHARE")
 LAUNCH_HOST_US = number("LAUNCH_HOST_US")  # that a launch takes the host
-# What has torch call cuBLAS otherwise where it adds a bias: with another workspace, or cublasSgemm
-ADDING_OTHERWISE = "CUBLASLT_WORKSPACE_SIZE", "DISABLE_ADDMM_CUDA_LT"
+# What has torch call cuBLAS otherwise where it adds a bias: cublasSgemm, or with another workspace
+ADDING_OTHERWISE = "DISABLE_ADDMM_CUDA_LT", "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE"
+_SHARING = 2, 12  # the first torch whose cuBLASLt may use cuBLAS's workspace; the next one tells
 NUM_RANKED = 16  # launches among which one of fewer kernels is sought
 MAX_DECIDED = 4 * MAX_PLANS  # call signatures that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
@@ -44,6 +47,19 @@ _UNSUPPORTED = "strides or extents that no kernel takes, a bias that none adds, 
 _EMPTY = "no elements"
 _SETTLED = "torch's own kernel took its turn, or was measured to be best"
 _NOT_TUNED = "a batch of a product that was not tuned in batches"
+
+
+def adds_as_timed() -> bool:
+    """Whether torch has cuBLASLt add a bias in TORCH_BYTES of workspace, as tables had it timed (0114)."""
+    torch: Any = sys.modules.get("torch")
+    ask = getattr(torch and torch.backends.cuda, "cublaslt_workspace_size", None)
+    if ask is not None:
+        with suppress(RuntimeError, AttributeError):  # a torch that finds no GPU, or knows none
+            return ADDING_OTHERWISE[0] not in os.environ and bool(ask() == TORCH_BYTES)
+        return False
+    version = str(getattr(torch, "__version__", "0")).split(".")
+    is_older = tuple(int(part) for part in version[:2] if part.isdecimal()) < _SHARING
+    return is_older and not any(name in os.environ for name in ADDING_OTHERWISE)
 
 
 @dataclass
@@ -154,7 +170,7 @@ class RoutedEngine(Engine):
     def __init__(self, has_bias: bool, core: Core, settles: Settle, *arguments: Any) -> None:
         super().__init__(*arguments, core=core)
         self._has_bias, self._requested = has_bias, BIAS if has_bias else PLAIN
-        if has_bias and not any(name in os.environ for name in ADDING_OTHERWISE):
+        if has_bias and adds_as_timed():
             self.adds_bias = adds_bias_within
         self._settles, self.is_live = settles, settles.startswith("live")
         self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
