@@ -21,17 +21,19 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...facts.cublas_calls import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, LtHandle, LtProduct
 from ...facts.gemm import MAX_EXTENT
 from ...files.errors import DispatchError
 from ...perf_model.model_figures import DEFAULT_ERRORS, LEAST_K, NARROW, Depths
 from ..calls.product import MAX_PLANS
-from ..launch.cuda_driver import MOST_NODES, Driver, GraphNode
-from ..launch.devices import Gpus, OpenGpu
-from ..table.table import Table
 from .chooser import Call, Pick, call_signature
+
+if TYPE_CHECKING:  # what launches is imported when it is needed
+    from ..launch.cuda_driver import Driver, GraphNode
+    from ..launch.devices import Gpus, OpenGpu
+    from ..table.table import Table
 
 _LEAST_PROOF = 256  # elements of C: by chance some have the same bits in another order
 # cuBLAS's kernels with a plane of blocks for each part of k. What adds these up has other names, or this
@@ -217,6 +219,8 @@ class CublasSums:
 def splits_of(nodes: list[GraphNode]) -> int:
     """Into how many parts cuBLAS splits k, by what it would launch. 0: that is not known, as its kernels have
     other names, or one part is not all that it launches."""
+    from ..launch.cuda_driver import MOST_NODES
+
     tiled = [one for one in nodes if _TILED.search(one.kernel) and _ADDS_UP not in one.kernel]
     if len(tiled) != 1 or len(nodes) >= MOST_NODES:
         return 0
