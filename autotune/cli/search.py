@@ -55,8 +55,8 @@ _WHY = {
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Search, print the result. Without shapes, `replay:FILE` means all that FILE holds. Raises, after
-    printing, UsageError where the seconds did not suffice to begin every shape, and EnvironmentProblem where
-    no candidate of some shape ran."""
+    printing, UsageError where the seconds did not suffice for a trial of any shape, and EnvironmentProblem
+    where no candidate of some shape ran."""
     common.accept(request.like)
     is_replay = request.gpu.startswith(targets.REPLAY)
     calls, is_counted, _, adding = common.read_requested(request.suites)
