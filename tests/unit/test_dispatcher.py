@@ -37,6 +37,7 @@ from autotune.runtime import dispatcher, served_model
 from autotune.runtime.calls.arrays import stream_handle
 from autotune.runtime.calls.product import MAX_PLANS
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.launch import planner
 from autotune.runtime.launch.cuda_driver import CudaFault, ask_nvml
 from autotune.runtime.native import core
 
@@ -211,6 +212,19 @@ def test_so_many_picks_are_remembered(runtime: Dispatcher, monkeypatch: pytest.M
     latest_first = reversed(picks.items())
     assert 0 < sum(runtime.pick(m, 8, 8) is found for m, found in latest_first) <= 3
     assert all(runtime.pick(m, 8, 8) == found for m, found in picks.items())
+
+
+def test_what_ends_after_its_modules_says_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of a process, which takes the names of modules."""
+    runtime = Dispatcher(folder, driver=FakeDriver(_table()))
+    runtime.prepare([(TUNED.m, TUNED.n, TUNED.k)])
+    said: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    monkeypatch.setattr(core, "sys", None)
+    monkeypatch.setattr(planner, "sys", None)
+    del runtime
+    gc.collect()
+    assert not said
 
 
 def test_what_runs_is_what_pick_says(runtime: Dispatcher, driver: FakeDriver) -> None:

@@ -71,9 +71,9 @@ class CorePlan:
         """Add one to these."""
         self._count(self.address)
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:  # the module may end first
         address = getattr(self, "address", None)
-        if address and not sys.is_finalizing():  # threads may be in the middle of a call
+        if address and not is_ending():  # threads may be in the middle of a call
             self._release(address)
 
 
@@ -494,7 +494,7 @@ class LivePlan:
             num_samples, tuple(times_us)[: found.num_rivals], reason, found.fault, found.calls_left,
         )  # fmt: skip
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:  # the module may end first
         address = getattr(self, "address", None)
-        if address and not sys.is_finalizing():  # threads may be in the middle of a call
+        if address and not is_ending():  # threads may be in the middle of a call
             self._library.autotune_release_plan(address)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -144,9 +144,9 @@ class Core:
             raise DispatchError(f"the core takes no table of version {VERSION} (status {status})")
         self.handle, self.upcast_code = handle.value, library.autotune_upcast_code()
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:  # the module may end first
         handle = getattr(self, "handle", None)
-        if handle and not sys.is_finalizing():  # threads may be in the middle of a call
+        if handle and not is_ending():  # threads may be in the middle of a call
             self.library.autotune_close(handle)
 
     def choose(
