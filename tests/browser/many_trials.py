@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from autotune.facts.gemm import Gemm
 from autotune.facts.measurement import CachePolicy, Discarded, GpuState, Measurement, Outcome
 from autotune.kernel.config import Config
-from autotune.recording import reader
+from autotune.recording import recording_file
 from autotune.recording.recorded_space import Recording
 from autotune.store import FinalEntry, Store, StudyRef
 from autotune.store.models import TrialRow, utc_now
@@ -45,7 +45,7 @@ class ShapeTrials:
 
 def write(path: Path, num_shapes: int = 26, num_trials: int = 20_000) -> None:
     """Fill a new database with so many shapes and trials, as one search of some minutes."""
-    recording = reader.from_json(reader.load_json(RECORDED), RECORDED)
+    recording = recording_file.from_json(recording_file.load_json(RECORDED), RECORDED)
     gemms = list(read_suite(ROOT / "studies/suites/dev.toml"))[:num_shapes]
     rng = random.Random(0)
     with Store.open(path) as store:
