@@ -112,7 +112,7 @@ class SearchKeywords(TrialKeywords, total=False):
         str,
         Keyword(
             "fp32",
-            "Of A's elements: `fp32`; `bf16` or `fp16` beside a B in FP32, with `--accuracy fp32`.",
+            "Of A's elements: `fp32`; `bf16` or `fp16` beside a B in FP32, with {accuracy} `fp32`.",
             "Results are those of A converted to FP32, which is exact.",
         ),
     ]
