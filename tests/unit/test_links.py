@@ -83,6 +83,30 @@ def test_databases_are_in_the_history() -> None:
     assert [line for line in message.splitlines() if " blob " not in line] == []
 
 
+def test_raw_data_are_named() -> None:
+    """Each file of results by some page: `h200-farm-one.json.xz`, `-two`, `-part-of-`, several in braces."""
+    tokens = {
+        Path(name).name.partition(".")[0]
+        for page in PAGES
+        for word in re.findall(r"`([^`\n]+)`|\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+        for name in _each(word[0] or word[1])
+    }
+    ends = tuple(token for token in tokens if re.match(r"-\w", token))
+    parts = [token for token in tokens if re.fullmatch(r"-.+-", token)]
+    stems = {path.name.partition(".")[0] for path in (ROOT / "studies/results").rglob("*.*")} - {"README"}
+    named = (
+        stem for stem in stems if stem.endswith(ends) or tokens & {stem.replace(one, "-") for one in parts}
+    )
+    assert sorted(stems - tokens - {*named}) == []
+
+
+def _each(text: str) -> list[str]:
+    """What braces stand for: `a-{b,c}.d` is `a-b.d` and `a-c.d`."""
+    before, brace, rest = text.partition("{")
+    inner, _, after = rest.partition("}")
+    return [f"{before}{one}{more}" for one in inner.split(",") for more in _each(after)] if brace else [text]
+
+
 def _git(*words: str, given: str = "") -> str:
     """What git prints in the checkout; nothing where it is none."""
     command = ["git", "-C", str(ROOT), *words]
