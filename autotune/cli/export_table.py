@@ -155,14 +155,14 @@ def _held_out_text(found: Sequence[HeldOut]) -> str:
             "on this GPU model. `autotune search --any 80` adds both."
         )
     speed_table = ("vs cuBLAS", "slower", "served", "slower")
-    is_unserved = any(not one.portfolio for one in found)
-    unserved = "; 0: no kernel that is chosen without them serves some of these shapes" * is_unserved
+    has_zero = any(not one.portfolio for one in found)
+    zero = "; 0: no kernel that is chosen without them serves some of these shapes" * has_zero
     headers = ("left out", "shapes", "portfolio", "pick", "first four", *speed_table)
     return (
         "Shapes that were left out while kernels were chosen and modelled:\n"
         + console.table(headers, [_held_out_row(one) for one in found], right=range(1, len(headers)))
         + "\nportfolio: the best kernel chosen over the best known; pick, first four: over the best chosen; "
-        f"served: by cuBLAS where that is picked{unserved}"
+        f"served: by cuBLAS where that is picked{zero}"
     )
 
 

@@ -278,12 +278,12 @@ def reduce_groups(elements: int, splits: Any) -> Any:
     """How many groups of threads in a block of `sgemm_reduce` share out the splits: a power of two, or an
     array of them if `splits` is one. A block is one group, or more of them as long as all threads are not
     many and each group has enough splits (docs/decisions/0028)."""
-    num_doublings = sum(
+    num_levels = sum(
         splits >= (2 << bit) * GROUP_SPLITS
         for bit in range(REDUCE_BITS - WARP_BITS)
         if elements << bit < MANY_THREADS
     )
-    return 1 << num_doublings
+    return 1 << num_levels
 
 
 def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Grid:

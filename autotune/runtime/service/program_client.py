@@ -105,8 +105,8 @@ class ProgramClient:
         """See `Dispatcher.take_update`."""
         dispatcher, offered = self._dispatcher(), self._chosen()
         text = ",".join(sorted(f"{model}={one[0]}" for model, one in offered.items()))
-        everybody = (gather or _gather)(text)
-        if dispatcher is None or any(one != text for one in everybody):
+        texts = (gather or _gather)(text)
+        if dispatcher is None or any(one != text for one in texts):
             return False
         return self._take(dispatcher, offered)
 
