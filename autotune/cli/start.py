@@ -30,6 +30,7 @@ def _open_streams() -> None:
     else the next file that is opened would get its number, and what processes print that are started here."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 (until the process ends)
-            os.set_inheritable(stream.fileno(), True)
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            stream = open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
