@@ -480,8 +480,8 @@ static double accurate_splits(const autotune_constants *c, const modelled *row, 
 
 /* Numbers of splits worth considering for a kernel that takes any (perf_model/prediction.py); equal ones occur. A depth
  * that is known to be allowed takes nothing away that the guess would have considered: of the last two the faster counts. */
-static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
-                          double found[MOST_LAUNCHES]) {
+static int32_t split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
+                             double found[MOST_LAUNCHES]) {
     const autotune_constants *c = &of->table->constants;
     const autotune_kernel *kernel = row->kernel;
     const double k = of->call->k, deep = k > 1 ? k : 1;
@@ -489,7 +489,10 @@ static void split_choices(const at_chooser *chooser, const shape *of, const mode
     const bool counts_tiles = kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
     int32_t most = -1; /* the greatest that leaves each part some work */
     while (most + 1 < c->num_split_values && c->split_values[most + 1] <= k / kernel->bk) most++;
-    for (int i = 0; i < MOST_LAUNCHES; i++) {
+    const bool is_guessed =
+        of->allowed.zero_mean == of->guessed.zero_mean && of->allowed.positive == of->guessed.positive;
+    const int32_t num = MOST_LAUNCHES - is_guessed;
+    for (int i = 0; i < num; i++) {
         const depths *allowed = i == NUM_PER_SM ? &of->allowed : &of->guessed;
         const double wish = i < NUM_PER_SM ? row->wanted[i] / fmax(counts_tiles ? tiles : 0, 1)
                                            : accurate_splits(c, row, allowed, deep);
@@ -498,6 +501,7 @@ static void split_choices(const at_chooser *chooser, const shape *of, const mode
         if (at > most) at = most;
         found[i] = c->split_values[at > 0 ? at : 0];
     }
+    return num;
 }
 
 /* ------------------------------------------------------------------------------------------ choosing */
@@ -555,9 +559,9 @@ static void consider_all(const at_chooser *chooser, forecast *by) {
             consider(by, row, row->kernel->split_k, (candidate){.row = i, .order = i});
         } else {
             double choices[MOST_LAUNCHES];
-            split_choices(chooser, &by->of, row, choices);
+            const int32_t num = split_choices(chooser, &by->of, row, choices);
             int32_t by_known = before;
-            for (int32_t at = 0; at < MOST_LAUNCHES; at++) { /* the order of perf_model/prediction.py */
+            for (int32_t at = 0; at < num; at++) { /* the order of perf_model/prediction.py */
                 const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
                 if (at == NUM_PER_SM) by_known = by->num_candidates;
                 if (!at || choices[at] != choices[at - 1]) consider(by, row, choices[at], mine);
@@ -847,8 +851,8 @@ static int by_batch(const at_chooser *chooser, const at_call *call, at_call *who
     return choose_modelled(chooser, by, choice) ? 0 : 1;
 }
 
-/* The choice without cuBLAS, and what the model says if it chose. One that is no rank among others `takes_guess`: its splits
- * may also be those that are accurate by the guess. */
+/* The choice without cuBLAS, and what the model says if it chose. `takes_guess`: its splits may also be those that are
+ * accurate by the guess. */
 static int by_kernels(const at_chooser *chooser, const at_call *call, const double *allowed, bool takes_guess,
                       forecast *by, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
