@@ -158,7 +158,6 @@ class CublasSums:
     ) -> None:
         self._driver, self._devices, self._find, self._find_lt = driver, devices, find, find_lt
         self._is_asked = table.order is None  # kernels of one order all sum as deep
-        self._is_adding_known = True
         self._lock = threading.Lock()
         self._known: dict[tuple[int, Call], Depths | None] = {}
         self._handles: dict[tuple[int, bool], Any] = {}  # by GPU, and whether of cuBLASLt; they stay
@@ -170,9 +169,7 @@ class CublasSums:
         is_guessed = min(gemm.m, gemm.n) > NARROW and gemm.k >= LEAST_K and not gemm.is_batched
         if not (self._is_asked and is_guessed and gemm.is_float) or max(call.lds) > MAX_EXTENT:
             return None
-        kind = call_signature(call)._replace(
-            adds_bias=call.adds_bias and self._is_adding_known, has_epilogue=False
-        )
+        kind = call_signature(call)._replace(has_epilogue=False)
         key = gpu.device, kind
         with self._lock:
             if key not in self._known:
@@ -211,7 +208,6 @@ class CublasSums:
     def _lt_handle(self) -> LtHandle:
         library = self._find_lt()
         if library is None:
-            self._is_adding_known = False
             raise DispatchError("no cuBLASLt is loaded")
         return LtHandle(library, _check, 0, _WORKSPACE)
 
