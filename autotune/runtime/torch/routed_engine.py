@@ -37,7 +37,8 @@ from .torch_router import Tables
 ROUTED_SHARE = number("ROUTED_SHARE")
 LAUNCH_HOST_US = number("LAUNCH_HOST_US")  # that a launch takes the host
 # What has torch call cuBLAS otherwise where it adds a bias: cublasSgemm, or with another workspace
-ADDING_OTHERWISE = "DISABLE_ADDMM_CUDA_LT", "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE"
+_WITHOUT_LT = "DISABLE_ADDMM_CUDA_LT"
+ADDING_OTHERWISE = _WITHOUT_LT, "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE"
 _SHARING = 2, 12  # the first torch whose cuBLASLt may use cuBLAS's workspace; the next one tells
 NUM_RANKED = 16  # launches among which one of fewer kernels is sought
 MAX_DECIDED = 4 * MAX_PLANS  # call signatures that are told of one by one: 2 KB each
@@ -55,7 +56,7 @@ def adds_as_timed() -> bool:
     ask = getattr(torch and torch.backends.cuda, "cublaslt_workspace_size", None)
     if ask is not None:
         with suppress(RuntimeError, AttributeError):  # a torch that finds no GPU, or knows none
-            return ADDING_OTHERWISE[0] not in os.environ and bool(ask() == TORCH_BYTES)
+            return _WITHOUT_LT not in os.environ and bool(ask() == TORCH_BYTES)
         return False
     version = str(getattr(torch, "__version__", "0")).split(".")
     is_older = tuple(int(part) for part in version[:2] if part.isdecimal()) < _SHARING
@@ -204,7 +205,7 @@ class RoutedEngine(Engine):
         self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0), **_: int
     ) -> Plan:
         call = self._call_of(problem, addresses)
-        pick = self._in_few_launches(pick, call, self.allowed(call, gpu))
+        pick = self._in_few_launches(pick, call, gpu)
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
         rivals = self._references(problem, gpu, pick, addresses) if self._is_live(pick, problem) else iter(())
@@ -256,7 +257,7 @@ class RoutedEngine(Engine):
             return self._chooser.ranked_in_batch(call, NUM_RANKED)
         return self._chooser.ranked(call, NUM_RANKED, allowed)
 
-    def _in_few_launches(self, pick: Pick, call: Call, allowed: Depths | None) -> Pick:
+    def _in_few_launches(self, pick: Pick, call: Call, gpu: OpenGpu) -> Pick:
         """The same, or a launch that is as good for a program, which waits for the GPU or the host."""
         products = call.gemm.batch if pick.is_looped else 1
 
@@ -267,7 +268,7 @@ class RoutedEngine(Engine):
         least_us = max(pick.expected_us or 0.0, products * LAUNCH_HOST_US)
         if pick.how != "modelled" or period_us(pick, products) <= least_us:
             return pick
-        ranked = self._ranked(call.single if pick.is_looped else call, allowed)
+        ranked = self._ranked(call.single if pick.is_looped else call, self.allowed(call, gpu))
         other = min(ranked, key=period_us)
         epilogue = self._chooser.kernels[pick.kernel_id].variant.epilogue
         if epilogue != PLAIN:
